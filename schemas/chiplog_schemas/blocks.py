@@ -1,0 +1,329 @@
+"""The block: many events of many producers as columns. Rows become columns once, in the agent.
+
+    offset  size  field
+         0     4  header_length
+         4     2  version        1
+         6     2  flags          0
+         8     …  header         msgpack: [created_ts, producers, groups]
+         …     …  columns        each at a multiple of 8 from the start of the block
+
+    producers  [[producer: 16 bytes, [first, last, first, last …]: the seqs of it that this block holds], …]
+    groups     [[kind, keys, n_rows, columns], …]    keys: bin (a msgpack array of str), or nil
+    columns    [[name, type, offset, size], …]       type: '<i8', '<u4', '<f8', or 'o': a msgpack array of n_rows values
+
+Every group has the columns `producer` (<u4, index into producers), `seq` and `ts` (<i8), and those that FIELDS gives
+its kind. `values` is the matrix of n_rows × n_keys, row by row. A group of kind 0 holds events that this version cannot
+take apart: its column `payload` keeps them verbatim.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chiplog_schemas.codec import CodecError, pack, unpack
+from chiplog_schemas.events import FIELDS, MATRIX_KINDS, PRODUCER_BYTES, Column, decode, fits_schema
+from chiplog_schemas.intervals import Intervals, runs_of
+from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX
+
+BLOCK_VERSION = 1
+OPAQUE = 0  # the group kind of events kept verbatim
+_PREFIX = struct.Struct("<IHH")
+
+
+class BlockError(ValueError):
+    """Bytes that are no block of a version we know."""
+
+
+class NewerBlockError(BlockError):
+    """A block of a version above ours: to be parked, not quarantined."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Rows of one kind that share one tuple of keys.
+
+    kind: EventKind or OPAQUE. keys: for matrix kinds the names of the columns of `values`, else empty.
+    producer: uint32 (n,), index into Block.producers. seq, ts: int64 (n,), ts in µs.
+    columns: the kind's other fields; int64 (n,) arrays or lists of n objects; `values` is float64 (n, len(keys)).
+    """
+
+    kind: int
+    keys_bin: bytes
+    producer: NDArray[np.uint32]
+    seq: NDArray[np.int64]
+    ts: NDArray[np.int64]
+    columns: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Block:
+    """A decoded block. `producers` holds the 16 bytes and the closed seq ranges of each producer."""
+
+    created_ts: int
+    producers: list[tuple[bytes, list[tuple[int, int]]]]
+    groups: list[Group]
+
+
+class _Rows:
+    """The rows of a group while it grows: one Python list per column."""
+
+    __slots__ = ("columns", "producer", "seq", "ts")
+
+    def __init__(self, n_fields: int) -> None:
+        self.producer: list[int] = []
+        self.seq: list[int] = []
+        self.ts: list[int] = []
+        self.columns: list[list[Any]] = [[] for _ in range(n_fields)]
+
+
+class BlockBuilder:
+    """Collect events row by row and turn them into one block.
+
+    Not thread-safe. `n_bytes` is the payload taken so far, `n_events` the number of events.
+    """
+
+    def __init__(self) -> None:
+        self._producers: dict[bytes, int] = {}
+        self._seqs: list[list[int]] = []
+        self._groups: dict[tuple[int, bytes], _Rows] = {}
+        self.n_bytes = 0
+        self.n_events = 0
+
+    def add(self, producer: bytes, seq: int, payload: bytes | memoryview) -> list[Any] | None:
+        """Take one event and return it decoded; None when it cannot be decoded and is kept verbatim.
+
+        producer: 16 bytes. seq: its number. payload: as made by `events.encode`.
+        """
+        index = self._producers.get(producer)
+        if index is None:
+            assert len(producer) == PRODUCER_BYTES
+            index = self._producers[producer] = len(self._seqs)
+            self._seqs.append([])
+        self._seqs[index].append(seq)
+        self.n_events += 1
+        self.n_bytes += len(payload)
+        try:
+            event = decode(payload)
+        except CodecError:
+            self._add_opaque(index, seq, 0, payload)
+            return None
+        kind = event[0]
+        if not fits_schema(event):
+            self._add_opaque(index, seq, event[1], payload)
+            return event
+        if kind in MATRIX_KINDS:
+            _, ts, lead, keys, values = event
+            rows = self._groups.get((kind, keys))
+            if rows is None:
+                if not _keys_are_valid(keys, values):
+                    self._add_opaque(index, seq, ts, payload)
+                    return event
+                rows = self._groups[(kind, keys)] = _Rows(2)
+            elif len(values) != len(rows.columns[1][0]):
+                self._add_opaque(index, seq, ts, payload)
+                return event
+            rows.columns[0].append(lead)
+            rows.columns[1].append(values)
+        else:
+            rows = self._groups.get((kind, b""))
+            if rows is None:
+                rows = self._groups[(kind, b"")] = _Rows(len(event) - 2)
+            ts = event[1]
+            for column, value in zip(rows.columns, event[2:], strict=True):
+                column.append(value)
+        rows.producer.append(index)
+        rows.seq.append(seq)
+        rows.ts.append(ts)
+        return event
+
+    def _add_opaque(self, index: int, seq: int, ts: int, payload: bytes | memoryview) -> None:
+        rows = self._groups.setdefault((OPAQUE, b""), _Rows(1))
+        rows.producer.append(index)
+        rows.seq.append(seq)
+        rows.ts.append(ts)
+        rows.columns[0].append(bytes(payload))
+
+    def build(self, created_ts: int) -> bytes:
+        """Return the block of everything added so far, and start anew."""
+        out = _Columns()
+        groups = []
+        for (kind, keys), rows in self._groups.items():
+            columns = [
+                out.array("producer", np.array(rows.producer, dtype="<u4")),
+                out.array("seq", np.array(rows.seq, dtype="<i8")),
+                out.array("ts", np.array(rows.ts, dtype="<i8")),
+            ]
+            if kind == OPAQUE:
+                columns.append(out.objects("payload", rows.columns[0]))
+            else:
+                fields = [field for field in FIELDS[kind] if field[1] is not Column.KEYS]
+                for (name, column), values in zip(fields, rows.columns, strict=True):
+                    if column is Column.VALUES:
+                        columns.append(out.bytes_of(name, "<f8", b"".join(values)))
+                    elif column is Column.INT:
+                        columns.append(out.array(name, np.array(values, dtype="<i8")))
+                    else:
+                        columns.append(out.objects(name, values))
+            groups.append([kind, keys or None, len(rows.seq), columns])
+        producers = [
+            [producer, [bound for run in _runs(seqs) for bound in run]]
+            for producer, seqs in zip(self._producers, self._seqs, strict=True)
+        ]
+        self.__init__()  # type: ignore[misc]  # start anew: all state is the constructor's
+        return out.block([created_ts, producers, groups])
+
+
+class _Columns:
+    """The column area of a block while it is written. Offsets count from the start of that area until `block`."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def bytes_of(self, name: str, kind: str, data: bytes) -> list[Any]:
+        column = [name, kind, self._size, len(data)]
+        padding = -len(data) % 8
+        self._parts += [data, bytes(padding)]
+        self._size += len(data) + padding
+        return column
+
+    def array(self, name: str, values: NDArray[Any]) -> list[Any]:
+        return self.bytes_of(name, values.dtype.str if values.dtype.itemsize > 1 else "<u1", values.tobytes())
+
+    def objects(self, name: str, values: list[Any]) -> list[Any]:
+        return self.bytes_of(name, "o", pack(values))
+
+    def block(self, header: list[Any]) -> bytes:
+        # Offsets are relative to the column area, whose start follows from header_length: they do not depend on it.
+        packed = pack(header)
+        padding = -(_PREFIX.size + len(packed)) % 8
+        return b"".join([_PREFIX.pack(len(packed), BLOCK_VERSION, 0), packed, bytes(padding), *self._parts])
+
+
+def decode_block(data: bytes | memoryview) -> Block:
+    """Decode a block into numpy columns that are views of `data`.
+
+    Raises NewerBlockError for a version above ours and BlockError for anything that is no block.
+    """
+    view = memoryview(data)
+    if len(view) < _PREFIX.size:
+        raise BlockError(f"block of {len(view)} bytes is shorter than its prefix of {_PREFIX.size}")
+    header_length, version, _flags = _PREFIX.unpack_from(view)
+    if version > BLOCK_VERSION:
+        raise NewerBlockError(f"block of version {version} is newer than {BLOCK_VERSION}; upgrade the collector")
+    start = _PREFIX.size + header_length
+    area = view[start + -start % 8 :]
+    try:
+        created_ts, producers, groups = unpack(view[_PREFIX.size : start])
+        if type(created_ts) is not int:
+            raise BlockError("created_ts is no integer")
+        named = [(producer, _ranges(producer, flat)) for producer, flat in producers]
+        return Block(created_ts, named, [_decode_group(group, area, len(named)) for group in groups])
+    except BlockError:
+        raise
+    except (CodecError, ValueError, TypeError, KeyError, IndexError) as error:
+        raise BlockError(f"block cannot be decoded: {type(error).__name__} {error}") from error
+
+
+def _ranges(producer: Any, flat: Any) -> list[tuple[int, int]]:
+    if not (isinstance(producer, bytes) and len(producer) == PRODUCER_BYTES and isinstance(flat, list)):
+        raise BlockError("a producer is 16 bytes and a list of seq ranges")
+    ranges = list(zip(flat[::2], flat[1::2], strict=True))
+    previous = -1
+    for first, last in ranges:
+        if not (type(first) is int and type(last) is int and previous < first <= last < 1 << 63):
+            raise BlockError(f"seq range {first}..{last} is not ascending")
+        previous = last
+    return ranges
+
+
+def _decode_group(group: Any, area: memoryview, n_producers: int) -> Group:
+    kind, keys, n_rows, described = group
+    if type(n_rows) is not int or not 0 <= n_rows <= len(area):
+        raise BlockError(f"group of {n_rows} rows does not fit its block")
+    columns: dict[str, Any] = {}
+    for name, column_type, offset, size in described:
+        if not (type(offset) is int and type(size) is int and 0 <= offset <= offset + size <= len(area)):
+            raise BlockError(f"column {name} lies outside of its block")
+        data = area[offset : offset + size]
+        if column_type == "o":
+            columns[name] = unpack(data)
+        elif column_type in ("<i8", "<u4", "<f8"):
+            columns[name] = np.frombuffer(data, dtype=column_type)
+        else:
+            raise BlockError(f"column type {column_type!r} is unknown")
+    if "values" in columns and kind in MATRIX_KINDS:
+        columns["values"] = columns["values"].reshape(n_rows, -1)
+    for name, column in columns.items():
+        if len(column) != n_rows:
+            raise BlockError(f"column {name} has {len(column)} rows, its group {n_rows}")
+    expected = ["payload"] if kind == OPAQUE else [f[0] for f in FIELDS[kind] if f[1] is not Column.KEYS]
+    producer, seq, ts = (columns.pop(name) for name in ("producer", "seq", "ts"))
+    if producer.dtype != np.dtype("<u4") or seq.dtype != np.dtype("<i8") or ts.dtype != np.dtype("<i8"):
+        raise BlockError("producer, seq or ts has the wrong type")
+    if any(name not in columns for name in expected):
+        raise BlockError(f"group of kind {kind} lacks one of {expected}")
+    if n_rows and int(producer.max()) >= n_producers:
+        raise BlockError("a row names a producer that the block does not")
+    return Group(kind, keys or b"", producer, seq, ts, columns)
+
+
+def rows_of(block: Block) -> list[tuple[bytes, int, bytes]]:
+    """Turn a block back into rows: (producer, seq, payload) by producer and seq. The inverse of the builder."""
+    rows: list[tuple[bytes, int, bytes]] = []
+    for group in block.groups:
+        if group.kind == OPAQUE:
+            payloads = group.columns["payload"]
+        else:
+            payloads = [pack([group.kind, *fields]) for fields in zip(group.ts.tolist(), *_fields(group), strict=True)]
+        for index, seq, payload in zip(group.producer.tolist(), group.seq.tolist(), payloads, strict=True):
+            rows.append((block.producers[index][0], seq, payload))
+    return sorted(rows, key=lambda row: row[:2])
+
+
+def _fields(group: Group) -> list[list[Any]]:
+    fields: list[list[Any]] = []
+    for name, column in FIELDS[group.kind]:
+        if column is Column.KEYS:
+            fields.append([group.keys_bin] * len(group.seq))
+        elif column is Column.VALUES:
+            fields.append([row.tobytes() for row in group.columns[name]])
+        elif column is Column.INT:
+            fields.append(group.columns[name].tolist())
+        else:
+            fields.append(group.columns[name])
+    return fields
+
+
+def keys_of(keys_bin: bytes) -> tuple[str, ...]:
+    """Decode a group's keys. Raises BlockError unless they are distinct strings within the limits."""
+    try:
+        keys = unpack(keys_bin)
+    except CodecError as error:
+        raise BlockError(str(error)) from error
+    if not (isinstance(keys, list) and 0 < len(keys) <= KEYS_MAX and all(_is_key(key) for key in keys)):
+        raise BlockError("keys are no array of names within the limits")
+    if len(set(keys)) != len(keys):
+        raise BlockError("keys repeat")
+    return tuple(keys)
+
+
+def _is_key(key: Any) -> bool:
+    return isinstance(key, str) and len(key.encode("utf-8", "surrogateescape")) <= KEY_BYTES_MAX
+
+
+def _keys_are_valid(keys_bin: bytes, values: bytes) -> bool:
+    try:
+        return len(keys_of(keys_bin)) * 8 == len(values)
+    except BlockError:
+        return False
+
+
+def _runs(seqs: list[int]) -> list[tuple[int, int]]:
+    """Ranges of one producer's seqs in arrival order, which is nearly always ascending and gapless."""
+    if seqs[-1] - seqs[0] == len(seqs) - 1 and all(map(int.__lt__, seqs, seqs[1:])):
+        return [(seqs[0], seqs[-1])]
+    return list(Intervals(runs_of(sorted(seqs))))

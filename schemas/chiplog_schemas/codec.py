@@ -1,0 +1,52 @@
+"""The one module that touches msgpack: plain values to bytes and back, bounded, with one error type."""
+
+from typing import Any
+
+import msgpack
+
+from chiplog_schemas.limits import NESTING_MAX, RECORD_BYTES_MAX
+
+__all__ = ["CodecError", "pack", "packer", "unpack"]
+
+_UNPACK_LIMITS = {
+    "raw": False,
+    "strict_map_key": False,
+    "use_list": True,
+    "max_str_len": RECORD_BYTES_MAX,
+    "max_bin_len": RECORD_BYTES_MAX,
+    "max_array_len": RECORD_BYTES_MAX,
+    "max_map_len": RECORD_BYTES_MAX,
+    "max_ext_len": 0,
+    "unicode_errors": "surrogateescape",
+}
+
+
+class CodecError(ValueError):
+    """Bytes that are no msgpack value within the limits, or a value that msgpack cannot hold."""
+
+
+def packer() -> msgpack.Packer:
+    """Return a packer of its own for a hot path. Its `pack` is one C call for builtin types: safe under signals."""
+    return msgpack.Packer(autoreset=True, use_bin_type=True, unicode_errors="surrogateescape")
+
+
+def pack(value: Any) -> bytes:
+    """Encode a value of None, bool, int, float, str, bytes, list, tuple and dict.
+
+    Raises CodecError for any other type, and for an int outside of 64 bits.
+    """
+    try:
+        return packer().pack(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise CodecError(f"value cannot be encoded: {error}") from error
+
+
+def unpack(data: bytes | memoryview) -> Any:
+    """Decode exactly one value. Raises CodecError for anything else, however hostile the bytes."""
+    try:
+        return msgpack.unpackb(data, **_UNPACK_LIMITS)
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError, OverflowError) as error:
+        raise CodecError(f"{len(data)} bytes are no msgpack value: {type(error).__name__} {error}") from error
+
+
+assert NESTING_MAX < 512, "msgpack itself stops at 512 levels; ours must be the tighter bound"

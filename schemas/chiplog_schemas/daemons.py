@@ -1,0 +1,44 @@
+"""Start a daemon of ours in the background: exec'd, in a session of its own, with no inherited descriptors."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from chiplog_schemas.places import Places, make_private
+
+_NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES")
+
+
+def start_daemon(module: str, arguments: Sequence[str], places: Places) -> int:
+    """Run `python -m module arguments…` detached and return its PID. Does not wait for it. Raises OSError.
+
+    Its output goes to run/<module>.out, which each start empties; CHIPLOG_DIR is set in its environment. Two that race
+    are harmless: the daemon itself takes its directory's lock and the loser leaves.
+    """
+    make_private(places.run)
+    environment = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_DAEMONS}
+    environment["CHIPLOG_DIR"] = str(places.root)
+    output = os.open(output_path(places, module), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        # -P: a module of the training's directory must never shadow one of ours or of the standard library.
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", module, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd="/",
+            env=environment,
+            start_new_session=True,
+            close_fds=True,
+        )
+    finally:
+        os.close(output)
+    process.returncode = 0  # not ours to wait for: init adopts it, and Popen must not warn about it
+    return process.pid
+
+
+def output_path(places: Places, module: str) -> Path:
+    """Return the file that holds what a background daemon printed."""
+    return places.run / f"{module}.out"

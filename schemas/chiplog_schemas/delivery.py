@@ -1,0 +1,350 @@
+"""Delivery on one hop: the state machines of its two ends, pure. The same pair serves both hops.
+
+The sender has a log of numbered records, the receiver a log of its own. A record leaves the sender's log when the
+receiver says that it is on stable storage there.
+
+    Sender   CLOSED --back-off over--> GREETING --WELCOME--> OPEN
+                ^                          |                   |
+                +------ silence, RESET, shutdown of the peer --+
+
+    Receiver one session per sender: HELLO makes it and replaces an older one; frames of a session that is not the
+             sender's newest are answered by RESET; PEER_SILENT_S without a frame ends it.
+
+Numbers may jump (a journal that dropped has gaps, declared by its own events), they never go back within a session.
+Credit is the number of payload bytes that may be sent and not yet acknowledged; the newest word of the receiver counts.
+Whatever was sent in a session that ended is sent again in the next: the receiver's side keeps exactly-once by
+(producer, seq), not by these numbers.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from chiplog_schemas import wire
+from chiplog_schemas.limits import (
+    BACKOFF_MAX_S,
+    BACKOFF_MIN_S,
+    CREDIT_BYTES,
+    HEARTBEAT_INTERVAL_S,
+    PEER_SILENT_S,
+)
+from chiplog_schemas.wire import MessageKind
+
+Frames = list[bytes] | list[bytes | memoryview]
+
+# -- what a machine asks of its shell ---------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Connect:
+    """Sender: throw the old socket away, make a new one and send these frames on it."""
+
+    frames: Frames
+
+
+@dataclass(slots=True)
+class Disconnect:
+    """Sender: throw the socket away; `reason` is for the log line of this change of state."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Send:
+    """Sender: send these frames."""
+
+    frames: Frames
+
+
+@dataclass(slots=True)
+class Resume:
+    """Sender: the session is open; read on from number `next`."""
+
+    next: int
+
+
+@dataclass(slots=True)
+class Acked:
+    """Sender: everything before `next` may be trimmed."""
+
+    next: int
+
+
+@dataclass(slots=True)
+class Reply:
+    """Receiver: send these frames to this peer."""
+
+    routing: bytes
+    frames: Frames
+
+
+@dataclass(slots=True)
+class Greeted:
+    """Receiver: a sender opened a session and said this of itself."""
+
+    sender: bytes
+    info: dict[str, Any]
+
+
+@dataclass(slots=True)
+class Take:
+    """Receiver: append this slice of the sender's log (count records, numbers first..last)."""
+
+    sender: bytes
+    first: int
+    last: int
+    count: int
+    payload: bytes | memoryview
+
+
+@dataclass(slots=True)
+class Gap:
+    """Receiver: the sender declares that these numbers can never come."""
+
+    sender: bytes
+    first: int
+    last: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Left:
+    """Receiver: the sender's session is over."""
+
+    sender: bytes
+    reason: str
+
+
+SenderAction = Connect | Disconnect | Send | Resume | Acked
+ReceiverAction = Reply | Greeted | Take | Gap | Left
+
+
+# -- the sender -------------------------------------------------------------------------------------------------------
+
+
+class SenderState(Enum):
+    """Where a sender's session stands."""
+
+    CLOSED = "closed"  # waiting for the back-off to end
+    GREETING = "greeting"  # HELLO sent
+    OPEN = "open"
+
+
+class Sender:
+    """The sending end. Call `tick` at least once a heartbeat, `receive` for each message, `data` for what you send.
+
+    sender: 16 bytes. info: said in every HELLO. nonce: gives 8 fresh random bytes. jitter: gives a factor in [0.5, 1).
+    """
+
+    def __init__(
+        self, sender: bytes, info: dict[str, Any], nonce: Callable[[], bytes], jitter: Callable[[], float]
+    ) -> None:
+        self.state = SenderState.CLOSED
+        self.info = info
+        self.credit = 0
+        self.in_flight_bytes = 0
+        self.sessions = 0  # opened so far
+        self._sender = sender
+        self._nonce = nonce
+        self._jitter = jitter
+        self._session = b""
+        self._retry_at = 0.0
+        self._backoff_s = BACKOFF_MIN_S
+        self._heard_at = 0.0
+        self._said_at = 0.0
+        self._in_flight: deque[tuple[int, int]] = deque()  # (number behind the slice, its bytes)
+
+    def tick(self, now: float, first: int) -> list[SenderAction]:
+        """Let time pass. `first` is the lowest number that the log still has."""
+        if self.state is SenderState.CLOSED:
+            if now < self._retry_at:
+                return []
+            self._session = self._nonce()
+            self.state = SenderState.GREETING
+            self._heard_at = self._said_at = now
+            return [Connect(wire.hello(self._session, self._sender, first, self.info))]
+        if now - self._heard_at > PEER_SILENT_S:
+            return self._close(now, f"peer silent for {PEER_SILENT_S:g} s")
+        if self.state is SenderState.OPEN and now - self._said_at >= HEARTBEAT_INTERVAL_S:
+            self._said_at = now
+            return [Send(wire.ping(self._session))]
+        return []
+
+    def receive(self, frames: list[bytes], now: float) -> list[SenderAction]:
+        """Take a message. Frames of an old session and garbage change nothing."""
+        try:
+            message = wire.parse(frames)
+        except wire.WireError:
+            return []
+        if message.session != self._session or self.state is SenderState.CLOSED:
+            return []
+        self._heard_at = now
+        if message.kind == MessageKind.WELCOME and self.state is SenderState.GREETING:
+            self.state = SenderState.OPEN
+            self.sessions += 1
+            self.credit = message.credit
+            self._backoff_s = BACKOFF_MIN_S
+            self._in_flight.clear()
+            self.in_flight_bytes = 0
+            return [Resume(message.next)]
+        if message.kind == MessageKind.ACK and self.state is SenderState.OPEN:
+            self.credit = message.credit
+            while self._in_flight and self._in_flight[0][0] <= message.next:
+                self.in_flight_bytes -= self._in_flight.popleft()[1]
+            return [Acked(message.next)]
+        if message.kind == MessageKind.RESET:
+            return self._close(now, message.reason)
+        return []
+
+    def window(self) -> int:
+        """How many payload bytes may be sent now."""
+        return max(0, self.credit - self.in_flight_bytes) if self.state is SenderState.OPEN else 0
+
+    def data(self, first: int, last: int, count: int, payload: bytes | memoryview, now: float) -> Send:
+        """Make the DATA message of a slice and count it against the credit."""
+        assert self.state is SenderState.OPEN
+        self._said_at = now
+        self._in_flight.append((last + 1, len(payload)))
+        self.in_flight_bytes += len(payload)
+        return Send(wire.data(self._session, first, last, count, payload))
+
+    def lost(self, first: int, last: int, reason: str) -> Send:
+        """Declare numbers of this log that can never come."""
+        assert self.state is SenderState.OPEN
+        return Send(wire.lost(self._session, first, last, reason))
+
+    def fail(self, now: float, reason: str) -> list[SenderAction]:
+        """Give the session up: the shell could not send."""
+        return self._close(now, reason) if self.state is not SenderState.CLOSED else []
+
+    def bye(self) -> list[SenderAction]:
+        """End the session for good."""
+        if self.state is SenderState.CLOSED:
+            return []
+        self.state = SenderState.CLOSED
+        self._retry_at = float("inf")
+        return [Send(wire.bye(self._session))]
+
+    def _close(self, now: float, reason: str) -> list[SenderAction]:
+        self.state = SenderState.CLOSED
+        self._session = b""
+        self._retry_at = now + self._backoff_s * self._jitter()
+        self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
+        return [Disconnect(reason)]
+
+
+# -- the receiver -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Session:
+    nonce: bytes
+    routing: bytes
+    heard_at: float
+
+
+class Receiver:
+    """The receiving end of all senders. Call `synced` when what it asked to take is on stable storage.
+
+    next_numbers: what the own log already holds of each sender (number behind the last one).
+    """
+
+    def __init__(self, next_numbers: dict[bytes, int] | None = None, credit: int = CREDIT_BYTES) -> None:
+        self.next_numbers: dict[bytes, int] = dict(next_numbers or {})  # taken, perhaps not yet synced
+        self.credit = credit
+        self.malformed = 0  # messages that were none
+        self.duplicates = 0  # slices that were there already
+        self._synced: dict[bytes, int] = dict(self.next_numbers)
+        self._sessions: dict[bytes, _Session] = {}
+        self._senders: dict[bytes, bytes] = {}  # session nonce -> sender
+
+    @property
+    def senders(self) -> set[bytes]:
+        """The senders with an open session."""
+        return set(self._sessions)
+
+    def receive(self, routing: bytes, frames: list[bytes], now: float) -> list[ReceiverAction]:
+        """Take a message of the peer with this routing ID."""
+        try:
+            message = wire.parse(frames)
+        except wire.WireError:
+            self.malformed += 1
+            return []
+        if message.kind == MessageKind.HELLO:
+            return self._hello(routing, message, now)
+        sender = self._senders.get(message.session)
+        if sender is None:
+            if message.kind in (MessageKind.DATA, MessageKind.PING, MessageKind.LOST):
+                return [Reply(routing, wire.reset(message.session, "session is unknown here"))]
+            return []
+        session = self._sessions[sender]
+        session.heard_at = now
+        session.routing = routing
+        if message.kind == MessageKind.DATA:
+            if message.last < self.next_numbers.get(sender, 0):
+                self.duplicates += 1
+                return [self._ack(sender)]
+            self.next_numbers[sender] = message.last + 1
+            return [Take(sender, message.first, message.last, message.count, message.payload)]
+        if message.kind == MessageKind.LOST:
+            return [Gap(sender, message.first, message.last, message.reason)]
+        if message.kind == MessageKind.PING:
+            return [self._ack(sender)]
+        if message.kind == MessageKind.BYE:
+            return [self._end(sender, "bye")]
+        return []
+
+    def synced(self, sender: bytes, next_number: int) -> list[ReceiverAction]:
+        """Acknowledge: everything of this sender before `next_number` is on stable storage."""
+        self._synced[sender] = max(next_number, self._synced.get(sender, 0))
+        return [self._ack(sender)] if sender in self._sessions else []
+
+    def set_credit(self, credit: int) -> list[ReceiverAction]:
+        """Change every sender's credit, and tell them."""
+        if credit == self.credit:
+            return []
+        self.credit = credit
+        return [self._ack(sender) for sender in self._sessions]
+
+    def tick(self, now: float) -> list[ReceiverAction]:
+        """End the sessions of senders that fell silent."""
+        silent = [s for s, session in self._sessions.items() if now - session.heard_at > PEER_SILENT_S]
+        return [self._end(sender, f"silent for {PEER_SILENT_S:g} s") for sender in silent]
+
+    def forget(self, sender: bytes) -> None:
+        """Drop what is known of a sender that will not come again."""
+        if sender in self._sessions:
+            self._end(sender, "forgotten")
+        self.next_numbers.pop(sender, None)
+        self._synced.pop(sender, None)
+
+    def _hello(self, routing: bytes, message: wire.Message, now: float) -> list[ReceiverAction]:
+        lowest, highest = wire.PROTOCOL_VERSIONS
+        if message.versions[0] > highest or message.versions[1] < lowest:
+            reason = (
+                f"protocol versions {message.versions[0]}..{message.versions[1]} are not spoken here "
+                f"({lowest}..{highest}); upgrade the older end"
+            )
+            return [Reply(routing, wire.reset(message.session, reason))]
+        sender = message.sender
+        if sender in self._sessions:
+            self._senders.pop(self._sessions[sender].nonce, None)
+        self._sessions[sender] = _Session(message.session, routing, now)
+        self._senders[message.session] = sender
+        # Taken but not yet synced counts as had: if this end dies before the sync, the session dies with it.
+        next_number = self.next_numbers.get(sender, 0)
+        return [
+            Reply(routing, wire.welcome(message.session, next_number, self.credit)),
+            Greeted(sender, message.info),
+        ]
+
+    def _ack(self, sender: bytes) -> Reply:
+        session = self._sessions[sender]
+        return Reply(session.routing, wire.ack(session.nonce, self._synced.get(sender, 0), self.credit))
+
+    def _end(self, sender: bytes, reason: str) -> Left:
+        session = self._sessions.pop(sender)
+        self._senders.pop(session.nonce, None)
+        return Left(sender, reason)

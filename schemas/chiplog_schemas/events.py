@@ -1,0 +1,153 @@
+"""The events: what one msgpack payload of a producer's journal says.
+
+A payload is an array `[kind, ts, field …]`; `ts` is microseconds since the epoch, UTC. FIELDS names the fields of each
+kind and their column types. New fields go last and a reader that does not know them keeps the payload verbatim.
+Every event has a `seq` of its producer: the number of the record that holds it.
+"""
+
+from enum import IntEnum
+from typing import Any
+
+from chiplog_schemas.codec import CodecError, pack, unpack
+
+PRODUCER_BYTES = 16
+
+
+class EventKind(IntEnum):
+    """What an event is about. Numbers are never reused."""
+
+    METRICS = 1  # one step's numbers, all of one call
+    PHASES = 2  # seconds spent in each phase of a step
+    TEXT = 3
+    HISTOGRAM = 4
+    CONSOLE = 5
+    CONFIG = 6
+    SUMMARY = 7
+    IDENTITY = 8  # who the producer is; the first event of a journal, and again when more is known
+    STATE = 9  # how the producer's label ended, said by itself
+    LOST = 10  # seqs that can never come
+    NOTICE = 11  # an alert, a restart, a refusal …: a row of the view `events`
+    SYSTEM = 12  # one device's sample (agents only)
+    PEER = 13  # how another producer ended, said by its agent
+
+
+class Column(IntEnum):
+    """How a field travels in a block."""
+
+    INT = 1  # little-endian int64
+    OBJECT = 2  # any msgpack value
+    KEYS = 3  # the tuple of keys that a group of rows shares: msgpack array of str, as bin
+    VALUES = 4  # one row of the matrix: little-endian float64 per key, as bin
+
+
+FIELDS: dict[int, tuple[tuple[str, Column], ...]] = {
+    EventKind.METRICS: (("step", Column.INT), ("keys", Column.KEYS), ("values", Column.VALUES)),
+    EventKind.PHASES: (("step", Column.INT), ("keys", Column.KEYS), ("values", Column.VALUES)),
+    EventKind.TEXT: (("step", Column.INT), ("key", Column.OBJECT), ("value", Column.OBJECT)),
+    EventKind.HISTOGRAM: (
+        ("step", Column.INT),
+        ("key", Column.OBJECT),
+        ("edges", Column.OBJECT),  # float64 × (n + 1), as bin
+        ("counts", Column.OBJECT),  # float64 × n, as bin
+    ),
+    EventKind.CONSOLE: (("stream", Column.INT), ("line_no", Column.INT), ("line", Column.OBJECT)),
+    EventKind.CONFIG: (("values", Column.OBJECT),),  # {key: JSON text}
+    EventKind.SUMMARY: (("values", Column.OBJECT),),  # {key: JSON text}
+    EventKind.IDENTITY: (("identity", Column.OBJECT),),  # see IDENTITY_FIELDS
+    EventKind.STATE: (("state", Column.OBJECT),),  # see STATE_FIELDS
+    EventKind.LOST: (
+        ("producer", Column.OBJECT),  # 16 bytes, or empty: the sender itself
+        ("first", Column.INT),
+        ("last", Column.INT),
+        ("reason", Column.OBJECT),
+    ),
+    EventKind.NOTICE: (
+        ("notice", Column.OBJECT),  # a word: alert, bad_value, restart …
+        ("level", Column.OBJECT),  # debug, info, warning, error
+        ("message", Column.OBJECT),
+        ("body", Column.OBJECT),  # {str: plain value}
+    ),
+    EventKind.SYSTEM: (("device", Column.OBJECT), ("keys", Column.KEYS), ("values", Column.VALUES)),
+    EventKind.PEER: (("producer", Column.OBJECT), ("state", Column.OBJECT)),
+}
+
+MATRIX_KINDS = frozenset({EventKind.METRICS, EventKind.PHASES, EventKind.SYSTEM})
+
+IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "role": str,  # rank or agent
+    "run_id": str,
+    "project": str,
+    "name": str,
+    "group": str,
+    "job_type": str,
+    "tags": list,
+    "notes": str,
+    "label": str,
+    "primary": bool,  # claims to be the primary
+    "rank": int,
+    "local_rank": int,
+    "world_size": int,
+    "node": str,
+    "pid": int,
+    "gpus": list,  # UUIDs
+    "launch": str,  # the same for all processes that one launcher started, restarts included
+    "restart": int,  # the launcher's restart count
+    "started_at": int,  # µs since the epoch
+    "sdk": str,  # version
+}
+
+STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "state": str,  # finished, failed, crashed
+    "exit_code": int,
+    "exit_signal": int,
+    "reason": str,
+    "sets_run": bool,  # whether the run's state follows this label's
+    "produced": int,  # how many seqs the producer gave out (PEER only)
+}
+
+STATES = ("running", "finished", "failed", "crashed")
+CONSOLE_STREAMS = {1: "stdout", 2: "stderr"}
+
+
+def encode(kind: EventKind, ts: int, *fields: Any) -> bytes:
+    """Encode one event. `ts` in microseconds. Raises CodecError when a field is no plain value."""
+    assert len(fields) == len(FIELDS[kind]), (kind, fields)
+    return pack([int(kind), ts, *fields])
+
+
+def decode(payload: bytes | memoryview) -> list[Any]:
+    """Decode `[kind, ts, field …]` of any kind, known or not. Raises CodecError when it is none."""
+    event = unpack(payload)
+    if not (isinstance(event, list) and len(event) >= 2 and type(event[0]) is int and _is_int64(event[1])):
+        raise CodecError("an event is an array of kind, time and fields")
+    return event
+
+
+def fits_schema(event: list[Any]) -> bool:
+    """Tell whether a decoded event has exactly the fields that FIELDS gives its kind, each of its column type."""
+    fields = FIELDS.get(event[0])
+    if fields is None or len(event) != len(fields) + 2:
+        return False
+    for (_, column), value in zip(fields, event[2:], strict=True):
+        if column is Column.INT:
+            if not _is_int64(value):
+                return False
+        elif column is not Column.OBJECT and type(value) is not bytes:
+            return False
+    return True
+
+
+def typed(body: Any, fields: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
+    """Keep of a decoded map what `fields` knows and whose value has the right type: never trust a peer's types."""
+    if not isinstance(body, dict):
+        return {}
+    known = {}
+    for name, kind in fields.items():
+        value = body.get(name)
+        if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
+            known[name] = value
+    return known
+
+
+def _is_int64(value: Any) -> bool:
+    return type(value) is int and -(1 << 63) <= value < (1 << 63)

@@ -1,0 +1,52 @@
+"""Every bound of chiplog, by name, with the reason for its number.
+
+A bound that users may change has a setting of the same name in lower case; the constant is its default.
+"""
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+# -- what one thing may be --------------------------------------------------------------------------------------------
+RECORD_BYTES_MAX = 4 * MIB  # a damaged length must not make a reader allocate without bound
+EVENT_BYTES_MAX = 1 * MIB  # four events of the largest size still fit one record
+KEY_BYTES_MAX = 512  # a metric name is for people; a longer one is a value in the wrong place
+KEYS_MAX = 10_000  # names per run: more is a step number in the key
+NAME_CHARS_MAX = 128  # label and run ID: they become columns, file names and terminal output
+TEXT_CHARS_MAX = 65_536  # a short string; anything longer is a file
+NESTING_MAX = 16  # nested dicts in one log() call: deeper is a cycle or a mistake
+
+# -- how much may wait ------------------------------------------------------------------------------------------------
+JOURNAL_BYTES_MAX = 256 * MIB  # per producer; at 1 MB/s four minutes without an agent, at usual rates hours
+JOURNAL_MEMORY_BYTES_MAX = 16 * MIB  # the same without a disk: memory belongs to the training
+JOURNAL_RESERVE_BYTES = 256 * KIB  # kept free for lifecycle and loss events when the rest is full
+SPOOL_BYTES_MAX = 8 * GIB  # per agent: a night without a collector at 200 KB/s
+SEGMENT_BYTES = 64 * MIB  # of spool and log: what is trimmed at once
+CREDIT_BYTES = 16 * MIB  # per sender: sent and not yet acknowledged
+BATCH_BYTES_MAX = 1 * MIB  # one DATA frame: large enough to amortise, small enough to interleave senders
+
+# -- how long things take ---------------------------------------------------------------------------------------------
+SEND_INTERVAL_S = 0.05  # a rank's sender looks at its journal this often
+SPOOL_SYNC_INTERVAL_S = 0.05  # the agent makes a block and syncs it this often …
+SPOOL_SYNC_BYTES = 1 * MIB  # … or when it holds this much
+INDEX_FLUSH_INTERVAL_S = 0.15  # one DuckDB transaction this often …
+INDEX_FLUSH_ROWS = 200_000  # … or when it holds this many rows
+HEARTBEAT_INTERVAL_S = 2.0  # an idle sender says that it is alive
+PEER_SILENT_S = 10.0  # five heartbeats missed
+BACKOFF_MIN_S = 0.05  # the first try again
+BACKOFF_MAX_S = 5.0  # and the longest pause between two
+FINISH_WAIT_S = 1.0  # finish() waits at most this long; the journal delivers later
+LINGER_MS = 200  # a closing socket may hold its process this long
+ADOPT_INTERVAL_S = 0.5  # the agent looks for dead ranks' journals this often
+IDLE_EXIT_S = 10.0  # an embedded daemon with nothing to do leaves after this
+SAMPLE_INTERVAL_S = 1.0  # system statistics
+
+# -- console and queries ----------------------------------------------------------------------------------------------
+CONSOLE_LINES_PER_S = 1_000  # per label, sustained
+CONSOLE_BURST_LINES = 10_000  # per label, at once
+CONSOLE_LINE_CHARS_MAX = 8_192  # a longer line is cut and marked
+QUERY_TIMEOUT_S = 30.0
+QUERIES_AT_ONCE = 2  # more wait: sixteen at once made commits ten times slower
+QUERIES_WAITING_MAX = 64  # a longer queue answers "busy"
+QUERY_CHARS_MAX = 1 * MIB
+QUERY_MEMORY_BYTES = 1 * GIB

@@ -1,0 +1,156 @@
+"""The thin shell around a `Sender`: one DEALER socket, one log to read from. Used by the rank and by the agent.
+
+Owned by one thread. It never blocks: the caller polls `descriptor`s and calls `step`.
+"""
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import zmq
+
+from chiplog_schemas.delivery import Acked, Connect, Disconnect, Resume, Send, Sender, SenderAction, SenderState
+from chiplog_schemas.limits import BATCH_BYTES_MAX, LINGER_MS, RECORD_BYTES_MAX
+
+_SEND_HWM = 1_000  # frames; credit bounds the bytes long before this
+_MESSAGES_PER_STEP = 256  # acknowledgements are small; the loop must come back to its other work
+
+
+@dataclass(slots=True)
+class Slice:
+    """Records of a log as one run of bytes: `count` records with numbers first..last."""
+
+    first: int
+    last: int
+    count: int
+    payload: bytes | memoryview
+
+
+class Source(Protocol):
+    """A log that a link can send from."""
+
+    @property
+    def first_number(self) -> int:
+        """The lowest number that the log still has."""
+        ...
+
+    def seek(self, number: int) -> None:
+        """Read on from this number."""
+        ...
+
+    def read(self, max_bytes: int) -> Slice | None:
+        """Return the next records, None when there are none."""
+        ...
+
+    def acknowledged(self, next_number: int) -> None:
+        """Everything before this number is on stable storage at the next hop."""
+        ...
+
+
+class Link:
+    """Move a log's records to the next hop.
+
+    address: of the next hop. sender: 16 bytes. info: said in HELLO. configure: called with each new socket before it
+    connects (keys). on_change: told of each change of state, with a reason.
+    """
+
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        address: str,
+        sender: bytes,
+        info: dict[str, Any],
+        source: Source,
+        *,
+        configure: Callable[[zmq.Socket[bytes]], None] | None = None,
+        on_change: Callable[[SenderState, str], None] | None = None,
+    ) -> None:
+        self.address = address
+        self.machine = Sender(sender, info, lambda: os.urandom(8), lambda: random.uniform(0.5, 1.0))
+        self.sent_bytes = 0
+        self._context = context
+        self._source = source
+        self._configure = configure
+        self._on_change = on_change or (lambda state, reason: None)
+        self.socket: zmq.Socket[bytes] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the next hop has answered."""
+        return self.machine.state is SenderState.OPEN
+
+    def step(self, now: float) -> None:
+        """Take what arrived, let time pass, send what credit allows."""
+        if self.socket is not None:
+            for _ in range(_MESSAGES_PER_STEP):
+                try:
+                    frames = self.socket.recv_multipart(zmq.DONTWAIT)
+                except zmq.Again:
+                    break
+                self._act(self.machine.receive(frames, now))
+                if self.socket is None:
+                    break
+        self._act(self.machine.tick(now, self._source.first_number))
+        self._pump(now)
+
+    def _pump(self, now: float) -> None:
+        while self.socket is not None and (window := self.machine.window()) > 0:
+            if self.machine.in_flight_bytes and window < RECORD_BYTES_MAX // 4:
+                return  # let acknowledgements gather rather than send crumbs
+            piece = self._source.read(min(window, BATCH_BYTES_MAX))
+            if piece is None:
+                return
+            self.sent_bytes += len(piece.payload)
+            self._act([self.machine.data(piece.first, piece.last, piece.count, piece.payload, now)])
+
+    def say_lost(self, first: int, last: int, reason: str) -> None:
+        """Declare numbers of this log that can never come. Only while open."""
+        self._act([self.machine.lost(first, last, reason)])
+
+    def close(self) -> None:
+        """Say goodbye and close, waiting at most LINGER_MS for what is on its way."""
+        self._act(self.machine.bye())
+        self._drop_socket(LINGER_MS)
+
+    def _act(self, actions: list[SenderAction]) -> None:
+        for action in actions:
+            match action:
+                case Send(frames) if self.socket is not None:
+                    try:
+                        self.socket.send_multipart(frames, zmq.DONTWAIT)
+                    except zmq.Again:
+                        # Bounded by credit, so this means a peer that is not there: begin anew, nothing is lost.
+                        self._act(self.machine.fail(time.monotonic(), "send queue full"))
+                case Connect(frames):
+                    self._drop_socket(0)
+                    self.socket = self._new_socket()
+                    self.socket.send_multipart(frames, zmq.DONTWAIT)
+                    self._on_change(SenderState.GREETING, self.address)
+                case Disconnect(reason):
+                    self._drop_socket(0)
+                    self._on_change(SenderState.CLOSED, reason)
+                case Resume(number):
+                    self._source.seek(number)
+                    self._on_change(SenderState.OPEN, self.address)
+                case Acked(number):
+                    self._source.acknowledged(number)
+
+    def _new_socket(self) -> zmq.Socket[bytes]:
+        socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.SNDHWM, _SEND_HWM)
+        socket.setsockopt(zmq.MAXMSGSIZE, RECORD_BYTES_MAX)
+        socket.setsockopt(zmq.RECONNECT_IVL, 20)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+        if self._configure is not None:
+            self._configure(socket)
+        socket.connect(self.address)
+        return socket
+
+    def _drop_socket(self, linger_ms: int) -> None:
+        if self.socket is not None:
+            self.socket.close(linger_ms)
+            self.socket = None

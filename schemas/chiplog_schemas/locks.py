@@ -1,0 +1,67 @@
+"""The lock that tells whether a process lives: an fcntl record lock, which ends with its process and no child inherits.
+
+Closing any descriptor of the file in the process that holds the lock would release it: one Lock object per file.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+
+class LockHeldError(OSError):
+    """Another process holds the lock; `pid` is its number, or 0 when it could not be read."""
+
+    def __init__(self, path: Path, pid: int) -> None:
+        super().__init__(f"{path} is held by process {pid or '(unknown)'}")
+        self.pid = pid
+
+
+class Lock:
+    """An exclusive lock on a file, held from construction to `release` or to the end of the process.
+
+    Raises LockHeldError when another process holds it, OSError when the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        self.path = path
+        self._owner = os.getpid()
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = read_pid(self._descriptor)
+            os.close(self._descriptor)
+            raise LockHeldError(path, holder) from error
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        """Give the lock up. In a forked child this closes the child's copy and leaves the parent's lock alone."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def read_pid(descriptor: int) -> int:
+    """Return the PID that the holder wrote into its lock file; 0 when there is none."""
+    text = os.pread(descriptor, 32, 0).strip()
+    return int(text) if text.isdigit() else 0
+
+
+def holder_of(path: Path) -> int:
+    """Return the PID of the process that holds a lock; 0 when nobody does or there is no such file.
+
+    Only for locks that this process does not hold itself: looking would release its own.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return read_pid(descriptor) or -1
+    else:
+        return 0
+    finally:
+        os.close(descriptor)

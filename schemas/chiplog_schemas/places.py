@@ -1,0 +1,104 @@
+"""Where things lie under CHIPLOG_DIR, and the sockets that belong to it. The three daemons and the SDK agree here.
+
+    CHIPLOG_DIR/                default ~/.chiplog
+      journals/<producer>/      one per opened run of a process: lock, head, segments
+      agent/                    lock, spool/
+      collector/                lock, log/, index.duckdb
+      run/                      agent.sock, collector.sock, query.sock, and the daemons' own output *.out
+
+Journals, spool and sockets must lie on a disk of this node. When CHIPLOG_DIR is on a network file system they move to
+/var/tmp/chiplog-<uid>/<hash of CHIPLOG_DIR>; when its path is too long for a socket, the sockets alone move.
+"""
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SOCKET_PATH_BYTES_MAX = 100  # sockaddr_un holds 107 with the final zero; libzmq needs a few for itself
+NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p", "afs"}
+)  # on these a mapped file can kill its process on a full disk, whatever was allocated
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """All paths and default addresses of one CHIPLOG_DIR on this host."""
+
+    root: Path  # CHIPLOG_DIR itself
+    local: Path  # the same, or its substitute on a disk of this node
+    run: Path  # sockets
+
+    @property
+    def journals(self) -> Path:
+        """Directory of all journals of this node and user."""
+        return self.local / "journals"
+
+    @property
+    def agent(self) -> Path:
+        """Directory of the agent: its lock and spool."""
+        return self.local / "agent"
+
+    @property
+    def collector(self) -> Path:
+        """Directory of the collector: its lock, log and index."""
+        return self.root / "collector"
+
+    @property
+    def index(self) -> Path:
+        """The DuckDB file."""
+        return self.collector / "index.duckdb"
+
+    @property
+    def agent_address(self) -> str:
+        """Where the agent listens for ranks."""
+        return f"ipc://{self.run}/agent.sock"
+
+    @property
+    def collector_address(self) -> str:
+        """Where the embedded collector listens for agents."""
+        return f"ipc://{self.run}/collector.sock"
+
+    @property
+    def query_address(self) -> str:
+        """Where the embedded collector answers SQL."""
+        return f"ipc://{self.run}/query.sock"
+
+
+def chiplog_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
+    """Return CHIPLOG_DIR: the argument, else the variable, else ~/.chiplog, made absolute."""
+    chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_DIR") or "~/.chiplog"
+    return Path(os.path.abspath(os.path.expanduser(chosen)))
+
+
+def places(root: Path) -> Places:
+    """Work out the places of a CHIPLOG_DIR. Creates nothing."""
+    digest = hashlib.sha256(str(root).encode()).hexdigest()[:12]
+    substitute = Path(f"/var/tmp/chiplog-{os.getuid()}") / digest
+    local = substitute if file_system_type(root) in NETWORK_FILE_SYSTEMS else root
+    run = local / "run"
+    if len(f"{run}/collector.sock".encode()) > SOCKET_PATH_BYTES_MAX:
+        run = substitute / "run"
+    return Places(root, local, run)
+
+
+def make_private(directory: Path) -> None:
+    """Create a directory, and missing ones above it, that only this user can enter. Raises OSError."""
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def file_system_type(path: Path) -> str:
+    """Return the kernel's name for the file system that holds a path, or will once it is made; '' when unknown."""
+    best, kind = "", ""
+    try:
+        with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
+            for line in mounts:
+                _, mount_point, mount_type, *_ = line.split(" ")
+                mount_point = mount_point.replace("\\040", " ")
+                inside = str(path) == mount_point or str(path).startswith(mount_point.rstrip("/") + "/")
+                if inside and len(mount_point) >= len(best):
+                    best, kind = mount_point, mount_type
+    except (OSError, ValueError):
+        return ""
+    return kind

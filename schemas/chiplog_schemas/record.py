@@ -1,0 +1,144 @@
+"""The record: the checksummed frame of which journal, spool and log are made.
+
+    offset  size  field
+         0     4  magic      'CLR1'
+         4     4  crc        CRC-32 of payload, continued over bytes 8..24
+         8     4  length     of the payload, at most RECORD_BYTES_MAX
+        12     1  kind       what the payload is
+        13     1  version    of that kind's layout
+        14     2  flags      0; a reader ignores bits it does not know
+        16     8  number     grows along the log: the event's seq in a journal, a count in spool and log
+        24     …  payload
+
+All integers are little-endian. The checksum covers the payload first, so that a hop that moves a record into its own
+log computes the new checksum from the old payload's in constant time (`reframe`).
+"""
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum
+from zlib import crc32
+
+from chiplog_schemas.limits import RECORD_BYTES_MAX
+
+MAGIC = 0x31524C43  # b"CLR1"
+MAGIC_BYTES = b"CLR1"
+HEADER_BYTES = 24
+TORN_HEADER = "torn header"
+TORN_PAYLOAD = "torn payload"
+
+pack_front = struct.Struct("<II").pack  # magic, crc
+pack_back = struct.Struct("<IBBHQ").pack  # length, kind, version, flags, number
+unpack_header = struct.Struct("<IIIBBHQ").unpack_from
+
+
+class Kind(IntEnum):
+    """What a record's payload is. Numbers are never reused."""
+
+    EVENT = 1  # one event of one producer (journal)
+    BLOCK = 2  # a columnar batch of events (spool, log)
+    RECEIPT = 3  # who sent the records that follow, and when they came (log)
+    SENDERS = 4  # next number of every sender: first record of each log segment, so that a start reads one segment
+    QUARANTINE = 5  # bytes that were no record, with the reason (log)
+    GAP = 6  # a sender's LOST at the hop: numbers that can never come (log)
+
+
+@dataclass(slots=True)  # not frozen: a frozen one costs a microsecond more, and a log has millions
+class Record:
+    """One record as read. `payload` is a view into the bytes that were scanned."""
+
+    kind: int
+    version: int
+    number: int
+    payload: memoryview
+    payload_crc: int
+    end: int  # offset behind the record in the scanned bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Bytes in the middle of a log that are no record: they cost what they held, and nothing more."""
+
+    start: int
+    end: int
+    reason: str
+
+
+def encode(kind: int, number: int, payload: bytes | memoryview, version: int = 1) -> bytes:
+    """Frame a payload. Asserts the length: callers bound what they write."""
+    assert len(payload) <= RECORD_BYTES_MAX, f"payload of {len(payload)} bytes exceeds {RECORD_BYTES_MAX}"
+    back = pack_back(len(payload), kind, version, 0, number)
+    return b"".join((pack_front(MAGIC, crc32(back, crc32(payload))), back, payload))
+
+
+def reframe(record: Record, number: int) -> tuple[bytes, memoryview]:
+    """Give a record another number without touching its payload: (new header, payload)."""
+    back = pack_back(len(record.payload), record.kind, record.version, 0, number)
+    return pack_front(MAGIC, crc32(back, record.payload_crc)) + back, record.payload
+
+
+def read_one(data: memoryview, offset: int) -> Record | str:
+    """Read the record at an offset, or say why there is none."""
+    if len(data) - offset < HEADER_BYTES:
+        return TORN_HEADER
+    magic, crc, length, kind, version, _flags, number = unpack_header(data, offset)
+    if magic != MAGIC:
+        return "no record header"
+    if length > RECORD_BYTES_MAX:
+        return f"length {length} exceeds the limit of {RECORD_BYTES_MAX}"
+    start = offset + HEADER_BYTES
+    end = start + length
+    if end > len(data):
+        return TORN_PAYLOAD
+    payload = data[start:end]
+    payload_crc = crc32(payload)
+    if crc32(data[offset + 8 : start], payload_crc) != crc:
+        return "checksum mismatch"
+    return Record(kind, version, number, payload, payload_crc, end)
+
+
+def scan(
+    data: bytes | memoryview, start: int = 0, *, sealed: bool = True, cut: bool = False
+) -> Iterator[Record | Damage]:
+    """Walk the records in bytes, stepping over damage to the next sound one with a higher number.
+
+    Zeros to the end are unused space of a preallocated segment and end the walk silently. A bad tail of a segment that
+    is still being written (`sealed=False`) ends it silently too: the rest may only not have been written yet. With
+    `cut`, the bytes go on behind their end: a record that runs over it ends the walk.
+    """
+    view = memoryview(data)
+    offset = start
+    last = -1
+    while offset < len(view):
+        found = read_one(view, offset)
+        if isinstance(found, Record):
+            yield found
+            offset, last = found.end, found.number
+            continue
+        if cut and found in (TORN_HEADER, TORN_PAYLOAD):
+            return
+        resume = _next_record(view, offset + 1, last)
+        if resume is None:
+            if sealed and not cut and any_nonzero(view[offset:]):
+                yield Damage(offset, len(view), found)
+            return
+        yield Damage(offset, resume, found)
+        offset = resume
+
+
+def _next_record(view: memoryview, offset: int, above: int) -> int | None:
+    """Find the next sound record. Its number must be higher: payloads may hold bytes that look like records."""
+    raw = bytes(view[offset:])
+    at = raw.find(MAGIC_BYTES)
+    while at >= 0:
+        found = read_one(view, offset + at)
+        if isinstance(found, Record) and found.number > above:
+            return offset + at
+        at = raw.find(MAGIC_BYTES, at + 1)
+    return None
+
+
+def any_nonzero(view: memoryview) -> bool:
+    """Tell whether any byte is set, at memory speed."""
+    return bytes(view).count(0) != len(view)

@@ -1,0 +1,360 @@
+"""The segment log: a directory of append-only files of records. Journal, spool and the collector's log are this.
+
+A segment is named by the number of its first record, `{number:020d}.seg`, and begins with
+
+    offset  size  field
+         0     8  magic      'CHIPSEG' and the format's version, 1
+         8     4  crc        CRC-32 of bytes 12..48
+        12     4  flags      0
+        16    16  owner      producer, spool or log: whose numbers these are
+        32     8  base       number of the first record
+        40     8  created    µs since the epoch
+
+followed by records (record.py). Numbers grow; a jump is a gap that the owner declares elsewhere. Zeros behind the last
+record are preallocated space. Only the newest segment is ever written to.
+"""
+
+import os
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from zlib import crc32
+
+from chiplog_schemas.limits import SEGMENT_BYTES
+from chiplog_schemas.record import (
+    Damage,
+    Record,
+    encode,
+    reframe,
+    scan,
+)
+
+SEGMENT_MAGIC = b"CHIPSEG\x01"
+SEGMENT_HEADER_BYTES = 48
+_SEGMENT_HEADER = struct.Struct("<II16sQq")
+_IOV_MAX = 512  # buffers per writev; the kernel allows 1,024
+
+
+class SegmentError(OSError):
+    """A segment that cannot be used at all: its header is damaged or of another owner."""
+
+
+@dataclass(slots=True)
+class SegmentHeader:
+    """The first 48 bytes of a segment."""
+
+    owner: bytes
+    base: int
+    created_us: int
+
+
+def encode_header(header: SegmentHeader) -> bytes:
+    """Return the 48 bytes that begin a segment."""
+    rest = _SEGMENT_HEADER.pack(0, 0, header.owner, header.base, header.created_us)[4:]
+    return SEGMENT_MAGIC + struct.pack("<I", crc32(rest)) + rest
+
+
+def decode_header(data: bytes | memoryview) -> SegmentHeader | None:
+    """Read the first 48 bytes of a segment; None when they are damaged."""
+    if len(data) < SEGMENT_HEADER_BYTES or bytes(data[:8]) != SEGMENT_MAGIC:
+        return None
+    crc, _flags, owner, base, created_us = _SEGMENT_HEADER.unpack_from(data, 8)
+    if crc32(bytes(data[12:SEGMENT_HEADER_BYTES])) != crc:
+        return None
+    return SegmentHeader(owner, base, created_us)
+
+
+def segment_name(base: int) -> str:
+    """Return the file name of the segment that begins with this number."""
+    return f"{base:020d}.seg"
+
+
+def list_segments(directory: Path) -> list[tuple[int, Path]]:
+    """Return (base, path) of the segments of a log, in order. An absent directory has none."""
+    try:
+        names = os.listdir(directory)
+    except FileNotFoundError:
+        return []
+    found = [(int(name[:-4]), directory / name) for name in names if name.endswith(".seg") and name[:-4].isdigit()]
+    return sorted(found)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make created, renamed and deleted names durable."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def now_us() -> int:
+    """Wall time in µs since the epoch, UTC."""
+    return time.time_ns() // 1000
+
+
+def read_segment(path: Path, *, sealed: bool = True) -> Iterator[Record | Damage]:
+    """Read all records of a segment file. A damaged segment header is itself a Damage, the records are still read."""
+    data = path.read_bytes()
+    start = SEGMENT_HEADER_BYTES
+    if decode_header(data) is None:
+        if len(data) <= SEGMENT_HEADER_BYTES:
+            return
+        yield Damage(0, SEGMENT_HEADER_BYTES, "segment header damaged")
+    yield from scan(data, start, sealed=sealed)
+
+
+class SegmentLog:
+    """The writing end of a segment log on disk: append to memory, then commit as one write and one fdatasync.
+
+    One process, one thread. Opening recovers: a torn tail is cut off, and the next number follows the last good record.
+    Raises OSError when the directory or the disk refuses; what was appended stays and the next commit tries again.
+    """
+
+    def __init__(self, directory: Path, owner: bytes, *, segment_bytes: int = SEGMENT_BYTES, first: int = 0) -> None:
+        self.directory = directory
+        self.owner = owner
+        self.next_number = first
+        self.pending_bytes = 0
+        self.torn_bytes = 0  # cut off at opening
+        self._segment_bytes = segment_bytes
+        self._segments: list[tuple[int, int]] = []  # (base, bytes) of all, the newest last
+        self._pending: list[bytes | memoryview] = []
+        self._pending_first = 0  # number of the first record that waits
+        self._descriptor = -1
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._recover()
+
+    # -- state --
+
+    @property
+    def bytes(self) -> int:
+        """Bytes on disk."""
+        return sum(size for _, size in self._segments)
+
+    @property
+    def first_number(self) -> int:
+        """The lowest number that may still be there; `next_number` when the log is empty."""
+        return self._segments[0][0] if self._segments else self.next_number
+
+    def segments(self) -> list[tuple[int, Path]]:
+        """Return (base, path) of the segments, in order."""
+        return [(base, self.directory / segment_name(base)) for base, _ in self._segments]
+
+    # -- writing --
+
+    def append(self, kind: int, payload: bytes | memoryview, version: int = 1) -> int:
+        """Add a record to what the next commit writes and return its number."""
+        number = self.next_number
+        self._push(encode(kind, number, payload, version))
+        return number
+
+    def append_record(self, record: Record) -> int:
+        """Add a record of another log under this log's next number. Its payload is not touched or checked again."""
+        number = self.next_number
+        self._push(*reframe(record, number))
+        return number
+
+    def _push(self, *parts: bytes | memoryview) -> None:
+        if not self._pending:
+            self._pending_first = self.next_number
+        self._pending.extend(parts)
+        self.pending_bytes += sum(map(len, parts))
+        self.next_number += 1
+
+    def commit(self, *, sync: bool = True) -> int:
+        """Write and sync everything appended; return the bytes written.
+
+        On OSError the file is cut back to its last whole commit and the records wait for the next call.
+        """
+        if not self._pending:
+            return 0
+        count = self.pending_bytes
+        if self._descriptor < 0:
+            self._open_segment()
+        base, size = self._segments[-1]
+        try:
+            self._write_all(self._pending)
+            if sync:
+                os.fdatasync(self._descriptor)
+        except OSError:
+            self._cut(size)
+            raise
+        self._segments[-1] = (base, size + count)
+        self._pending = []
+        self.pending_bytes = 0
+        if size + count >= self._segment_bytes:
+            self._close_segment()
+        return count
+
+    def _write_all(self, parts: list[bytes | memoryview]) -> None:
+        index = 0
+        while index < len(parts):
+            batch = parts[index : index + _IOV_MAX]
+            expected = sum(map(len, batch))
+            written = os.writev(self._descriptor, batch)
+            if written < expected:  # a full disk writes what fits: finish by hand, or learn the error
+                rest = memoryview(b"".join(batch))[written:]
+                while rest:
+                    rest = rest[os.write(self._descriptor, rest) :]
+            index += len(batch)
+
+    def close(self) -> None:
+        """Close the file. What was appended and not committed is dropped."""
+        self._close_segment()
+
+    # -- trimming --
+
+    def trim(self, before: int) -> int:
+        """Delete the segments all of whose numbers are below `before`; return how many."""
+        n_deleted = 0
+        while len(self._segments) > 1 and self._segments[1][0] <= before:
+            self._delete_oldest()
+            n_deleted += 1
+        if len(self._segments) == 1 and self._descriptor < 0 and before >= self.next_number and not self._pending:
+            self._delete_oldest()
+            n_deleted += 1
+        return n_deleted
+
+    def _delete_oldest(self) -> None:
+        base, _ = self._segments.pop(0)
+        try:
+            os.unlink(self.directory / segment_name(base))
+        except FileNotFoundError:
+            pass  # somebody cleaned up by hand: it is gone, which is what we want
+
+    # -- recovery --
+
+    def _recover(self) -> None:
+        found = list_segments(self.directory)
+        while found:
+            base, path = found[-1]
+            header = decode_header(path.read_bytes()[:SEGMENT_HEADER_BYTES])
+            if header is not None and header.owner != self.owner:
+                raise SegmentError(f"{path} belongs to {header.owner.hex()}, not to {self.owner.hex()}")
+            end, last, torn = self._good_end(path)
+            self.torn_bytes += torn
+            if end == 0 and (header is None or last is None):
+                os.unlink(path)  # its first commit never completed, so nothing of it was ever acknowledged
+                found.pop()
+                self.next_number = max(self.next_number, base)
+                continue
+            if torn:
+                os.truncate(path, end)
+            self.next_number = max(self.next_number, base if last is None else last + 1)
+            break
+        self._segments = [(base, path.stat().st_size) for base, path in found]
+        # The recovered segment stays sealed: a new one is begun with the next commit.
+
+    def _good_end(self, path: Path) -> tuple[int, int | None, int]:
+        """Return (offset behind the last good record, its number, bytes behind it)."""
+        size = path.stat().st_size
+        end, last = 0, None
+        for item in read_segment(path, sealed=False):
+            if isinstance(item, Record):
+                end, last = item.end, item.number
+        return end, last, size - end
+
+    def _open_segment(self) -> None:
+        base = self._pending_first
+        path = self.directory / segment_name(base)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(descriptor, encode_header(SegmentHeader(self.owner, base, now_us())))
+            os.fdatasync(descriptor)
+            sync_directory(self.directory)
+        except OSError:
+            os.close(descriptor)
+            raise
+        self._descriptor = descriptor
+        self._segments.append((base, SEGMENT_HEADER_BYTES))
+
+    def _cut(self, size: int) -> None:
+        try:
+            os.ftruncate(self._descriptor, size)
+            os.lseek(self._descriptor, size, os.SEEK_SET)
+        except OSError:
+            pass  # a disk that refuses this too: the checksums tell the torn records apart at the next start
+
+    def _close_segment(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class LogReader:
+    """The reading end: follow a segment log record by record, also while another process writes it.
+
+    `limit`, given to `read`, is the number behind the last record that may be read (the writer's synced position).
+    """
+
+    def __init__(self, directory: Path, next_number: int = 0) -> None:
+        self.next_number = next_number
+        self._directory = directory
+        self._descriptor = -1
+        self._base = -1
+        self._offset = 0
+
+    def read(self, limit: int, max_bytes: int) -> list[Record | Damage]:
+        """Return the next records below `limit`, at most about `max_bytes` of them; empty when there are none yet.
+
+        Damage inside of a segment that a newer one follows is returned in its place. Raises OSError.
+        """
+        found: list[Record | Damage] = []
+        while not found and self.next_number < limit:
+            if self._descriptor < 0 and not self._open():
+                break
+            sealed = self._is_sealed()  # asked before the read: what a sealed segment holds cannot grow any more
+            data = os.pread(self._descriptor, max_bytes, self._offset)
+            end = self._collect(data, found, limit, sealed=sealed, cut=len(data) == max_bytes)
+            if end == 0 and len(data) == max_bytes:
+                # One record larger than the read, or a long damaged stretch: look at the whole rest once.
+                data = os.pread(self._descriptor, 1 << 30, self._offset)
+                end = self._collect(data, found, limit, sealed=sealed, cut=False)
+            self._offset += end
+            if not found and end == 0 and (not sealed or not self._open(after=self._base)):
+                break
+        return found
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _collect(self, data: bytes, found: list[Record | Damage], limit: int, *, sealed: bool, cut: bool) -> int:
+        end = 0
+        for item in scan(data, sealed=sealed, cut=cut):
+            if isinstance(item, Damage):
+                found.append(Damage(self._offset + item.start, self._offset + item.end, item.reason))
+            elif item.number >= limit:
+                break
+            elif item.number >= self.next_number:
+                self.next_number = item.number + 1
+                found.append(item)
+            end = item.end
+            if self.next_number >= limit:
+                break
+        return end
+
+    def _is_sealed(self) -> bool:
+        segments = list_segments(self._directory)
+        return bool(segments) and segments[-1][0] > self._base
+
+    def _open(self, after: int = -1) -> bool:
+        segments = [entry for entry in list_segments(self._directory) if entry[0] > after]
+        if not segments:
+            return False
+        below = [entry for entry in segments if entry[0] <= self.next_number]
+        base, path = below[-1] if below and after < 0 else segments[0]
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False  # trimmed between listing and opening
+        self.close()
+        self._descriptor = descriptor
+        self._base = base
+        self._offset = SEGMENT_HEADER_BYTES
+        return True

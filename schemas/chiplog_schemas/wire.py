@@ -1,0 +1,160 @@
+"""The messages of both hops: ZeroMQ multipart, a msgpack array in the first frame, bytes in the second.
+
+    HELLO    [1, session, versions, sender, first, info]   I am; my log begins at number `first`
+    WELCOME  [2, session, version, next, credit]           I have everything before `next`; send up to `credit` bytes
+    DATA     [3, session, first, last, count]  + slice     `count` records of my log, verbatim
+    ACK      [4, session, next, credit]                    everything before `next` is on stable storage here
+    LOST     [5, session, first, last, reason]             these numbers of my log can never come
+    PING     [6, session]                                  answered by ACK
+    BYE      [7, session]                                  nothing more in this session
+    RESET    [8, session, reason]                          I do not know this session: begin again
+
+`session` is 8 random bytes of the sender, new with every HELLO and every socket. `sender` is 16 bytes: the producer on
+the first hop, the agent's spool on the second. `versions` is [lowest, highest].
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from chiplog_schemas.codec import CodecError, pack, unpack
+
+PROTOCOL_VERSIONS = (1, 1)  # lowest and highest that this code speaks
+SESSION_BYTES = 8
+SENDER_BYTES = 16
+REASON_CHARS_MAX = 500
+_HEAD_BYTES_MAX = 65_536  # a first frame holds names and numbers only
+
+
+class MessageKind(IntEnum):
+    """The first element of every first frame. Numbers are never reused."""
+
+    HELLO = 1
+    WELCOME = 2
+    DATA = 3
+    ACK = 4
+    LOST = 5
+    PING = 6
+    BYE = 7
+    RESET = 8
+
+
+class WireError(ValueError):
+    """Frames that are no message of this protocol."""
+
+
+@dataclass(slots=True)
+class Message:
+    """A decoded message. Fields that its kind does not have keep their defaults."""
+
+    kind: int
+    session: bytes
+    sender: bytes = b""
+    versions: tuple[int, int] = (0, 0)
+    first: int = 0
+    last: int = 0
+    count: int = 0
+    next: int = 0
+    credit: int = 0
+    reason: str = ""
+    info: dict[str, Any] = field(default_factory=dict)
+    payload: bytes | memoryview = b""
+
+
+def hello(session: bytes, sender: bytes, first: int, info: dict[str, Any]) -> list[bytes]:
+    """Open a session: `first` is the lowest number that the sender still has."""
+    return [pack([int(MessageKind.HELLO), session, list(PROTOCOL_VERSIONS), sender, first, info])]
+
+
+def welcome(session: bytes, next_number: int, credit: int) -> list[bytes]:
+    """Accept a session."""
+    return [pack([int(MessageKind.WELCOME), session, PROTOCOL_VERSIONS[1], next_number, credit])]
+
+
+def data(session: bytes, first: int, last: int, count: int, payload: bytes | memoryview) -> list[bytes | memoryview]:
+    """Carry a slice of the sender's log."""
+    return [pack([int(MessageKind.DATA), session, first, last, count]), payload]
+
+
+def ack(session: bytes, next_number: int, credit: int) -> list[bytes]:
+    """Acknowledge everything before `next_number`."""
+    return [pack([int(MessageKind.ACK), session, next_number, credit])]
+
+
+def lost(session: bytes, first: int, last: int, reason: str) -> list[bytes]:
+    """Declare numbers that can never come."""
+    return [pack([int(MessageKind.LOST), session, first, last, reason[:REASON_CHARS_MAX]])]
+
+
+def ping(session: bytes) -> list[bytes]:
+    """Keep a session alive."""
+    return [pack([int(MessageKind.PING), session])]
+
+
+def bye(session: bytes) -> list[bytes]:
+    """End a session."""
+    return [pack([int(MessageKind.BYE), session])]
+
+
+def reset(session: bytes, reason: str) -> list[bytes]:
+    """Refuse a session that is not known here."""
+    return [pack([int(MessageKind.RESET), session, reason[:REASON_CHARS_MAX]])]
+
+
+_SHAPES: dict[int, tuple[str, ...]] = {
+    MessageKind.HELLO: ("versions", "sender", "first", "info"),
+    MessageKind.WELCOME: ("version", "next", "credit"),
+    MessageKind.DATA: ("first", "last", "count"),
+    MessageKind.ACK: ("next", "credit"),
+    MessageKind.LOST: ("first", "last", "reason"),
+    MessageKind.PING: (),
+    MessageKind.BYE: (),
+    MessageKind.RESET: ("reason",),
+}
+
+
+def parse(frames: list[bytes]) -> Message:
+    """Decode a message and check every type and bound. Fields behind the known ones are ignored. Raises WireError."""
+    if not frames or len(frames) > 2 or len(frames[0]) > _HEAD_BYTES_MAX:
+        raise WireError(f"a message has one or two frames, the first of at most {_HEAD_BYTES_MAX} bytes")
+    try:
+        head = unpack(frames[0])
+    except CodecError as error:
+        raise WireError(str(error)) from error
+    if not (isinstance(head, list) and len(head) >= 2 and type(head[0]) is int):
+        raise WireError("a first frame is an array of kind, session and fields")
+    kind, session = head[0], head[1]
+    names = _SHAPES.get(kind)
+    if names is None or not (isinstance(session, bytes) and len(session) == SESSION_BYTES):
+        raise WireError(f"message kind {kind!r} or its session is unknown")
+    values = head[2:]
+    if len(values) < len(names) or len(frames) != (2 if kind == MessageKind.DATA else 1):
+        raise WireError(f"{MessageKind(kind).name} has {len(values)} fields and {len(frames)} frames")
+    message = Message(kind, session)
+    for name, value in zip(names, values, strict=False):
+        if name in ("first", "last", "count", "next", "credit", "version"):
+            if type(value) is not int or not 0 <= value < 1 << 63:
+                raise WireError(f"{MessageKind(kind).name}.{name} is {value!r:.80}, not a number")
+            if name != "version":
+                setattr(message, name, value)
+        elif name == "sender":
+            if not (isinstance(value, bytes) and len(value) == SENDER_BYTES):
+                raise WireError("a sender is 16 bytes")
+            message.sender = value
+        elif name == "versions":
+            if not (isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value)):
+                raise WireError("versions are [lowest, highest]")
+            message.versions = (value[0], value[1])
+        elif name == "info":
+            if not isinstance(value, dict):
+                raise WireError("info is a map")
+            message.info = value
+        elif isinstance(value, str):
+            message.reason = value[:REASON_CHARS_MAX]
+        else:
+            raise WireError("a reason is text")
+    if kind in (MessageKind.DATA, MessageKind.LOST) and message.first > message.last:
+        raise WireError(f"numbers {message.first}..{message.last} are not ascending")
+    if kind == MessageKind.DATA:
+        message.payload = frames[1]
+    return message
