@@ -36,7 +36,7 @@ def pack(value: Any) -> bytes:
     Raises CodecError for any other type, and for an int outside of 64 bits.
     """
     try:
-        return packer().pack(value)
+        return bytes(packer().pack(value))
     except (TypeError, ValueError, OverflowError) as error:
         raise CodecError(f"value cannot be encoded: {error}") from error
 

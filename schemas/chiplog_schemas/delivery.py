@@ -90,12 +90,11 @@ class Greeted:
 
 @dataclass(slots=True)
 class Take:
-    """Receiver: append this slice of the sender's log (count records, numbers first..last)."""
+    """Receiver: append this slice of the sender's log (records with numbers first..last, perhaps with gaps)."""
 
     sender: bytes
     first: int
     last: int
-    count: int
     payload: bytes | memoryview
 
 
@@ -202,13 +201,13 @@ class Sender:
         """How many payload bytes may be sent now."""
         return max(0, self.credit - self.in_flight_bytes) if self.state is SenderState.OPEN else 0
 
-    def data(self, first: int, last: int, count: int, payload: bytes | memoryview, now: float) -> Send:
+    def data(self, first: int, last: int, payload: bytes | memoryview, now: float) -> Send:
         """Make the DATA message of a slice and count it against the credit."""
         assert self.state is SenderState.OPEN
         self._said_at = now
         self._in_flight.append((last + 1, len(payload)))
         self.in_flight_bytes += len(payload)
-        return Send(wire.data(self._session, first, last, count, payload))
+        return Send(wire.data(self._session, first, last, payload))
 
     def lost(self, first: int, last: int, reason: str) -> Send:
         """Declare numbers of this log that can never come."""
@@ -287,7 +286,7 @@ class Receiver:
                 self.duplicates += 1
                 return [self._ack(sender)]
             self.next_numbers[sender] = message.last + 1
-            return [Take(sender, message.first, message.last, message.count, message.payload)]
+            return [Take(sender, message.first, message.last, message.payload)]
         if message.kind == MessageKind.LOST:
             return [Gap(sender, message.first, message.last, message.reason)]
         if message.kind == MessageKind.PING:

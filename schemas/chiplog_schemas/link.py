@@ -21,11 +21,10 @@ _MESSAGES_PER_STEP = 256  # acknowledgements are small; the loop must come back 
 
 @dataclass(slots=True)
 class Slice:
-    """Records of a log as one run of bytes: `count` records with numbers first..last."""
+    """Records of a log as one run of bytes, with numbers first..last."""
 
     first: int
     last: int
-    count: int
     payload: bytes | memoryview
 
 
@@ -104,7 +103,7 @@ class Link:
             if piece is None:
                 return
             self.sent_bytes += len(piece.payload)
-            self._act([self.machine.data(piece.first, piece.last, piece.count, piece.payload, now)])
+            self._act([self.machine.data(piece.first, piece.last, piece.payload, now)])
 
     def say_lost(self, first: int, last: int, reason: str) -> None:
         """Declare numbers of this log that can never come. Only while open."""
@@ -142,7 +141,7 @@ class Link:
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, _SEND_HWM)
-        socket.setsockopt(zmq.MAXMSGSIZE, RECORD_BYTES_MAX)
+        socket.setsockopt(zmq.MAXMSGSIZE, 2 * RECORD_BYTES_MAX)  # one record and its header, with room
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         if self._configure is not None:

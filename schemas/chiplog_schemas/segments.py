@@ -1,6 +1,7 @@
 """The segment log: a directory of append-only files of records. Journal, spool and the collector's log are this.
 
-A segment is named by the number of its first record, `{number:020d}.seg`, and begins with
+A segment is a file `{number:020d}.seg`. In spool and log the number is that of its first record; in a journal, whose
+segments are allocated before that is known, it only grows. A segment begins with
 
     offset  size  field
          0     8  magic      'CHIPSEG' and the format's version, 1
@@ -130,7 +131,7 @@ class SegmentLog:
     # -- state --
 
     @property
-    def bytes(self) -> int:
+    def size_bytes(self) -> int:
         """Bytes on disk."""
         return sum(size for _, size in self._segments)
 

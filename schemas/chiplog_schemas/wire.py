@@ -2,7 +2,7 @@
 
     HELLO    [1, session, versions, sender, first, info]   I am; my log begins at number `first`
     WELCOME  [2, session, version, next, credit]           I have everything before `next`; send up to `credit` bytes
-    DATA     [3, session, first, last, count]  + slice     `count` records of my log, verbatim
+    DATA     [3, session, first, last]  + slice            records first..last of my log, verbatim
     ACK      [4, session, next, credit]                    everything before `next` is on stable storage here
     LOST     [5, session, first, last, reason]             these numbers of my log can never come
     PING     [6, session]                                  answered by ACK
@@ -53,7 +53,6 @@ class Message:
     versions: tuple[int, int] = (0, 0)
     first: int = 0
     last: int = 0
-    count: int = 0
     next: int = 0
     credit: int = 0
     reason: str = ""
@@ -71,9 +70,9 @@ def welcome(session: bytes, next_number: int, credit: int) -> list[bytes]:
     return [pack([int(MessageKind.WELCOME), session, PROTOCOL_VERSIONS[1], next_number, credit])]
 
 
-def data(session: bytes, first: int, last: int, count: int, payload: bytes | memoryview) -> list[bytes | memoryview]:
+def data(session: bytes, first: int, last: int, payload: bytes | memoryview) -> list[bytes | memoryview]:
     """Carry a slice of the sender's log."""
-    return [pack([int(MessageKind.DATA), session, first, last, count]), payload]
+    return [pack([int(MessageKind.DATA), session, first, last]), payload]
 
 
 def ack(session: bytes, next_number: int, credit: int) -> list[bytes]:
@@ -104,7 +103,7 @@ def reset(session: bytes, reason: str) -> list[bytes]:
 _SHAPES: dict[int, tuple[str, ...]] = {
     MessageKind.HELLO: ("versions", "sender", "first", "info"),
     MessageKind.WELCOME: ("version", "next", "credit"),
-    MessageKind.DATA: ("first", "last", "count"),
+    MessageKind.DATA: ("first", "last"),
     MessageKind.ACK: ("next", "credit"),
     MessageKind.LOST: ("first", "last", "reason"),
     MessageKind.PING: (),
@@ -132,7 +131,7 @@ def parse(frames: list[bytes]) -> Message:
         raise WireError(f"{MessageKind(kind).name} has {len(values)} fields and {len(frames)} frames")
     message = Message(kind, session)
     for name, value in zip(names, values, strict=False):
-        if name in ("first", "last", "count", "next", "credit", "version"):
+        if name in ("first", "last", "next", "credit", "version"):
             if type(value) is not int or not 0 <= value < 1 << 63:
                 raise WireError(f"{MessageKind(kind).name}.{name} is {value!r:.80}, not a number")
             if name != "version":

@@ -1,0 +1,92 @@
+"""The memory limit that a process's control group puts on it, and how much of it is used; cgroup v2 and v1.
+
+The kernel's documents are the source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+"""
+
+import os
+
+_DEPTH_MAX = 64  # levels walked up from a group to its mount; real trees have fewer than ten
+_FILES = {  # version: limit, usage, the key in memory.stat for page cache that the kernel can take back
+    2: ("memory.max", "memory.current", b"inactive_file "),
+    1: ("memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file "),
+}
+
+
+class MemoryGroup:
+    """The tightest memory limit above one process. `limit_bytes` is None where no group limits it.
+
+    Groups are found once, at construction; limits are read at each `read`, since they can be changed at any time.
+    """
+
+    def __init__(self, pid: int | str = "self", *, proc: str = "/proc") -> None:
+        self._version, self._folders = _find(pid, proc)
+
+    def read(self, host_bytes: int) -> tuple[int, int] | None:
+        """Return (usage, limit) in bytes of the tightest group when its limit is below `host_bytes`, else None.
+
+        Usage leaves out inactive page cache, as the kubelet's working set does: the kernel takes that back first.
+        Raises OSError when the group has vanished in between, ValueError when a file is not as documented.
+        """
+        limit_file, usage_file, cache_key = _FILES[self._version]
+        tightest, folder = host_bytes, ""
+        for candidate in self._folders:
+            limit = _limit(f"{candidate}/{limit_file}")
+            if limit is not None and limit < tightest:
+                tightest, folder = limit, candidate
+        if not folder:
+            return None
+        usage = int(_read(f"{folder}/{usage_file}"))
+        _, found, rest = _read(f"{folder}/memory.stat").partition(cache_key)
+        if found:
+            usage -= int(rest.split(b"\n", 1)[0])
+        return max(usage, 0), tightest
+
+
+def _limit(path: str) -> int | None:
+    try:
+        text = _read(path).strip()
+    except FileNotFoundError:
+        return None  # the root group of v2 has no memory.max
+    return None if text == b"max" else int(text)
+
+
+def _find(pid: int | str, proc: str) -> tuple[int, list[str]]:
+    """Return the version of the hierarchy that governs memory, and the process's folders in it, innermost first."""
+    groups: dict[int, str] = {}
+    for line in _read(f"{proc}/{pid}/cgroup").decode(errors="surrogateescape").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            groups[2] = path
+        elif "memory" in controllers.split(","):
+            groups[1] = path
+    mounts: dict[int, tuple[str, str]] = {}
+    for line in _read(f"{proc}/self/mountinfo").decode(errors="surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        root, mount = before.split()[3:5]
+        kind, _, options = after.split(" ", 2)
+        if kind == "cgroup2":
+            mounts.setdefault(2, (root, mount))
+        elif kind == "cgroup" and "memory" in options.split(","):
+            mounts.setdefault(1, (root, mount))
+    for version in (1, 2):  # where both are mounted and v1 has the memory controller, v2 has no memory files
+        if version in groups and version in mounts:
+            return version, _folders(groups[version], *mounts[version])
+    return 2, []
+
+
+def _folders(group: str, root: str, mount: str) -> list[str]:
+    """Return the folders from a group up to its mount, innermost first; none when the group is outside of the mount.
+
+    Another container's group is: its limit cannot be seen from here, and the mount's own says nothing about it.
+    """
+    root = root.rstrip("/")
+    parts = [part for part in group.removeprefix(root).split("/") if part][:_DEPTH_MAX]
+    if not f"{group}/".startswith(f"{root}/") or ".." in parts:
+        return []
+    folders = ["/".join([mount, *parts[:count]]) for count in range(len(parts), -1, -1)]
+    return [folder for folder in folders if os.path.isdir(folder)]
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        return file.read()

@@ -1,0 +1,62 @@
+"""Framing between the agent and its sampler process: a length, then one msgpack value, over a pair of pipes.
+
+    offset  size  field
+         0     4  length   little-endian, of what follows; at most FRAME_BYTES_MAX
+         4     n  value    a msgpack array whose first element names its kind
+
+From the sampler: `["sample", ts_us, device, [name …], [value …]]`, `["line", text]`, `["stale", device]`.
+To the sampler: `["pids", [pid …]]`, `["period", seconds]`. The end of its input ends the sampler.
+"""
+
+import struct
+from typing import Any
+
+from chiplog_schemas.codec import CodecError, packer, unpack
+from chiplog_schemas.limits import MIB
+
+FRAME_BYTES_MAX = 1 * MIB  # a sample is about 1 KB; a damaged length must not make the agent allocate without bound
+_LENGTH = struct.Struct("<I")
+_pack = packer().pack  # one packer for all frames; each half writes from one thread only
+
+
+class FrameError(ValueError):
+    """A length beyond the limit: whatever follows it in this stream cannot be trusted."""
+
+
+def encode_frame(value: Any) -> bytes:
+    """Return the bytes of one frame. Call from one thread only. Raises FrameError when it exceeds the limit."""
+    payload: bytes = _pack(value)
+    if len(payload) > FRAME_BYTES_MAX:
+        raise FrameError(f"frame of {len(payload)} bytes exceeds the limit of {FRAME_BYTES_MAX}; send less at once")
+    return _LENGTH.pack(len(payload)) + payload
+
+
+class FrameReader:
+    """Cuts a stream of bytes into values. `bad_frames` counts frames whose payload was no msgpack value."""
+
+    def __init__(self) -> None:
+        self.bad_frames = 0
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Take bytes as they come and return the values that they complete, oldest first. Raises FrameError."""
+        buffer = self._buffer
+        buffer += data
+        values: list[Any] = []
+        start = 0
+        while len(buffer) - start >= _LENGTH.size:
+            (length,) = _LENGTH.unpack_from(buffer, start)
+            if length > FRAME_BYTES_MAX:
+                raise FrameError(
+                    f"frame of {length} bytes exceeds the limit of {FRAME_BYTES_MAX}; start the sampler anew"
+                )
+            end = start + _LENGTH.size + length
+            if end > len(buffer):
+                break
+            try:
+                values.append(unpack(bytes(buffer[start + _LENGTH.size : end])))
+            except CodecError:
+                self.bad_frames += 1
+            start = end
+        del buffer[:start]
+        return values

@@ -1,0 +1,276 @@
+"""Samples of the GPUs of this node: the one module that touches NVML.
+
+To add a metric, add a row to READERS, or to FIELDS when NVML gives it as a field value. pynvml is imported only where
+the driver's library is: it costs 5 MiB.
+"""
+
+import ctypes
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+SLOW_INTERVAL_S = 10.0  # ECC counters: the driver asks the device for them, and they seldom change
+_LIBRARY = "libnvidia-ml.so.1"  # the name that pynvml loads
+_MEGA = 1e6
+_MILLI = 1e-3
+_LINES_MAX = 64  # reasons told per device; a driver that invents errors must not fill a log
+
+_Nvml = Any  # the module pynvml, which has no types
+_Handle = Any
+_Attempt = Callable[[_Nvml, _Handle], tuple[float, ...]]
+Group = tuple[tuple[str, ...], tuple[float, ...]]
+
+
+class GpuUnavailableError(RuntimeError):
+    """NVML cannot be used here. The message is one line that names the reason and what to do."""
+
+
+class Reader(NamedTuple):
+    """Metrics that one NVML call gives. `attempts` are tried in order until one is supported, and that one is kept."""
+
+    names: tuple[str, ...]
+    attempts: tuple[_Attempt, ...]
+
+
+class Field(NamedTuple):
+    """A metric that nvmlDeviceGetFieldValues gives: its number in nvml.h, and the factor to its unit.
+
+    `otherwise` is tried on devices that do not have the field. `slow` fields are read every SLOW_INTERVAL_S.
+    """
+
+    name: str
+    number: int
+    factor: float
+    otherwise: _Attempt | None = None
+    slow: bool = False
+
+
+def _utilization(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+    return (nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100.0,)
+
+
+def _memory(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    return float(memory.used), float(memory.total)
+
+
+def _power_limit(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+    return (nvml.nvmlDeviceGetEnforcedPowerLimit(handle) * _MILLI,)
+
+
+def _power(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+    return (nvml.nvmlDeviceGetPowerUsage(handle) * _MILLI,)
+
+
+def _energy(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+    return (nvml.nvmlDeviceGetTotalEnergyConsumption(handle) * _MILLI,)
+
+
+def _temperature(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),)
+
+
+def _clock_sm(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+    return (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM) * _MEGA,)
+
+
+def _clock_mem(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+    return (nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM) * _MEGA,)
+
+
+def _event_reasons(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)),)
+
+
+def _throttle_reasons(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
+    return (float(nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)),)  # the name before driver 535
+
+
+READERS = (
+    Reader(("hw.gpu.utilization",), (_utilization,)),  # 1; share of time in which a kernel ran; not under MIG
+    Reader(("hw.gpu.memory.usage", "hw.gpu.memory.limit"), (_memory,)),  # By
+    Reader(("hw.power.limit",), (_power_limit,)),  # W, what the driver enforces now
+    Reader(("hw.temperature.core",), (_temperature,)),  # Cel
+    Reader(("hw.gpu.clock.sm",), (_clock_sm,)),  # Hz
+    Reader(("hw.gpu.clock.mem",), (_clock_mem,)),  # Hz
+    Reader(("hw.gpu.throttle.reasons",), (_event_reasons, _throttle_reasons)),  # mask of nvmlClocksEventReason*
+)
+
+FIELDS = (
+    Field("hw.power", 186, _MILLI, _power),  # W; NVML_FI_DEV_POWER_INSTANT, mW
+    Field("hw.energy", 83, _MILLI, _energy),  # J, cumulative; NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION, mJ
+    Field("hw.temperature.memory", 82, 1.0),  # Cel; NVML_FI_DEV_MEMORY_TEMP
+    Field("hw.errors.ecc_corrected", 3, 1.0, slow=True),  # {error} since load; NVML_FI_DEV_ECC_SBE_VOL_TOTAL
+    Field("hw.errors.ecc_uncorrected", 4, 1.0, slow=True),  # {error} since load; NVML_FI_DEV_ECC_DBE_VOL_TOTAL
+)
+
+
+class _Device:
+    """What is known about one GPU: its handle, and what it does not support. Used by one thread at a time."""
+
+    def __init__(self, handle: _Handle) -> None:
+        self.handle = handle
+        self.readers = list(READERS)
+        self.fields = list(FIELDS)
+        self.slow_at = float("-inf")
+        self.unsupported: list[str] = []
+        self.failing = ""  # the last failure, so that it is told once and again only after it has changed
+        self.lines: list[str] = []
+        self.lines_told = 0
+
+
+class GpuStats:
+    """NVML, initialised once, and its devices by UUID. Raises GpuUnavailableError where there is none.
+
+    Any call may hang in a wedged driver: use it on threads that nobody waits for, one per device.
+    """
+
+    def __init__(self) -> None:
+        self._nvml = _load()
+        self._gone = (  # what no later try changes
+            self._nvml.NVML_ERROR_NOT_SUPPORTED,
+            self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+            self._nvml.NVML_ERROR_INVALID_ARGUMENT,
+            self._nvml.NVML_ERROR_NO_PERMISSION,
+            self._nvml.NVML_ERROR_DEPRECATED,
+        )
+        self._devices: dict[str, _Device] = {}
+        self.lines: list[str] = []  # reasons why a device is missing; the caller empties it
+        try:
+            count = self._nvml.nvmlDeviceGetCount()
+        except self._nvml.NVMLError as error:
+            raise GpuUnavailableError(f"hw.* is absent: NVML cannot count the GPUs: {error}") from error
+        for index in range(count):
+            try:
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                self._devices[self._nvml.nvmlDeviceGetUUID(handle)] = _Device(handle)
+            except self._nvml.NVMLError as error:
+                self.lines.append(f"GPU {index} is absent: {error}")
+        if not self._devices:
+            raise GpuUnavailableError("; ".join(["hw.* is absent: NVML shows no GPU", *self.lines]))
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The UUIDs of the GPUs of this node, in NVML's order, whatever CUDA_VISIBLE_DEVICES says."""
+        return tuple(self._devices)
+
+    def sample(self, uuid: str, now: float) -> tuple[list[Group], list[str]]:
+        """Return groups of (names, values), and lines that say once what is wrong or missing. `now` is monotonic, in s.
+
+        The first group is read each time; a second one holds the slow metrics when they are due. What a device does not
+        support is remembered and never asked for again; what fails otherwise is left out of this sample alone.
+        No group at all means that the device does not answer.
+        """
+        device = self._devices[uuid]
+        failures: list[str] = []
+        slow = now - device.slow_at >= SLOW_INTERVAL_S
+        fast_group, slow_group = self._read_fields(device, failures, slow=slow)
+        names, values = self._read_calls(device, failures)
+        names += fast_group[0]
+        values += fast_group[1]
+        if slow:
+            device.slow_at = now
+        self._explain(uuid, device, failures)
+        lines, device.lines = device.lines, []
+        groups = [(tuple(names), tuple(values)), (tuple(slow_group[0]), tuple(slow_group[1]))]
+        return [group for group in groups if group[0]], lines
+
+    def _read_calls(self, device: _Device, failures: list[str]) -> tuple[list[str], list[float]]:
+        names: list[str] = []
+        values: list[float] = []
+        for position, reader in reversed(list(enumerate(device.readers))):
+            while reader.attempts:
+                try:
+                    read = reader.attempts[0](self._nvml, device.handle)
+                except self._nvml.NVMLError as error:
+                    if error.value not in self._gone:
+                        failures.append(f"{reader.names[0]}: {error}")
+                        break
+                    reader = Reader(reader.names, reader.attempts[1:])
+                    device.readers[position] = reader
+                else:
+                    names[:0] = reader.names
+                    values[:0] = read
+                    break
+            if not reader.attempts:
+                device.unsupported += reader.names
+                del device.readers[position]
+        return names, values
+
+    def _read_fields(
+        self, device: _Device, failures: list[str], *, slow: bool
+    ) -> tuple[tuple[list[str], list[float]], tuple[list[str], list[float]]]:
+        """Read all fields that are due by one call. Returns the fast names and values, and the slow ones."""
+        groups: tuple[tuple[list[str], list[float]], ...] = (([], []), ([], []))
+        due = [field for field in device.fields if slow or not field.slow]
+        if not due:
+            return groups[0], groups[1]
+        try:
+            results = self._nvml.nvmlDeviceGetFieldValues(device.handle, [field.number for field in due])
+        except self._nvml.NVMLError as error:
+            if error.value not in self._gone:
+                failures.append(f"field values: {error}")
+                return groups[0], groups[1]
+            results = [None] * len(due)  # a driver without the call: no field is supported
+        for field, result in zip(due, results, strict=True):
+            code = self._nvml.NVML_ERROR_NOT_SUPPORTED if result is None else result.nvmlReturn
+            if code == self._nvml.NVML_SUCCESS:
+                names, values = groups[field.slow]
+                names.append(field.name)
+                values.append(_number(self._nvml, result) * field.factor)
+            elif code not in self._gone:
+                failures.append(f"{field.name}: {self._nvml.NVMLError(code)}")
+            else:
+                device.fields.remove(field)
+                if field.otherwise is None:
+                    device.unsupported.append(field.name)
+                else:
+                    device.readers.append(Reader((field.name,), (field.otherwise,)))
+        return groups[0], groups[1]
+
+    def _explain(self, uuid: str, device: _Device, failures: list[str]) -> None:
+        lines = []
+        if device.unsupported:
+            lines.append(f"{uuid}: not supported and absent: {', '.join(device.unsupported)}")
+            device.unsupported = []
+        failing = "; ".join(failures)
+        if failing != device.failing:
+            device.failing = failing
+            lines.append(f"{uuid}: NVML fails: {failing}" if failing else f"{uuid}: NVML answers again")
+        room = _LINES_MAX - device.lines_told
+        device.lines_told += len(lines[:room])
+        device.lines += lines[:room]
+
+
+def _number(nvml: _Nvml, result: Any) -> float:
+    """Return the member of the value union that its type names (nvmlValueType_t)."""
+    value, kind = result.value, result.valueType
+    if kind == nvml.NVML_VALUE_TYPE_UNSIGNED_INT:
+        return float(value.uiVal)
+    if kind == nvml.NVML_VALUE_TYPE_DOUBLE:
+        return float(value.dVal)
+    if kind == nvml.NVML_VALUE_TYPE_UNSIGNED_LONG:
+        return float(value.ulVal)
+    if kind == nvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG:
+        return float(value.sllVal)
+    if kind == nvml.NVML_VALUE_TYPE_SIGNED_INT:
+        return float(value.siVal)
+    if kind == nvml.NVML_VALUE_TYPE_UNSIGNED_SHORT:
+        return float(value.usVal)
+    return float(value.ullVal)
+
+
+def _load() -> _Nvml:
+    """Import pynvml and initialise it. Raises GpuUnavailableError."""
+    try:
+        ctypes.CDLL(_LIBRARY)
+    except OSError as error:
+        raise GpuUnavailableError(f"hw.* is absent: no NVIDIA driver here ({error})") from error
+    try:
+        import pynvml  # noqa: PLC0415, RUF100  # lazily: 5 MiB that a node without a GPU does not pay
+    except ImportError as error:
+        raise GpuUnavailableError(f"hw.* is absent: {error}; pip install nvidia-ml-py") from error
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        raise GpuUnavailableError(f"hw.* is absent: NVML cannot be initialised: {error}") from error
+    return pynvml

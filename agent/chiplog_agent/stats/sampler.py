@@ -1,0 +1,214 @@
+"""The sampler process: host and ranks on its main thread, each GPU on a thread of its own, frames on a pipe.
+
+NVML calls hang in the kernel when a driver is wedged. Then one thread hangs: the device is marked stale, the host and
+the other devices go on, and the agent can kill this process, which holds nothing that anybody needs.
+"""
+
+import os
+import select
+import signal
+import threading
+import time
+import traceback
+from collections import deque
+from typing import Any
+
+from chiplog_agent.stats.frames import FrameReader, encode_frame
+from chiplog_agent.stats.gpu import GpuStats, GpuUnavailableError
+from chiplog_agent.stats.host import HOST_DEVICE, HostStats
+from chiplog_agent.stats.process import ProcessStats
+from chiplog_schemas.limits import SAMPLE_INTERVAL_S
+
+PERIOD_MIN_S = 0.05  # faster than the driver's own counters move
+PERIOD_MAX_S = 3600.0
+STALE_PERIODS = 5  # without a sample; one slow call is no failure
+_FIRST_SAMPLE_S = 0.25  # a share of CPU needs some time to be a share of; a short run needs an early sample
+_RETRY_INTERVAL_S = 60.0  # a driver may be loaded after the agent has started
+_READ_BYTES = 65_536  # the size of a pipe
+
+
+def now_us() -> int:
+    """Return microseconds since the epoch, UTC."""
+    return time.time_ns() // 1000
+
+
+class GpuThreads:
+    """NVML on threads that nobody waits for. Each takes one sample per request and posts it.
+
+    `posts` holds frames, and `["known", uuid]` for each device found; `wake` is readable when there are some. It is
+    bounded: a device is asked again only by `request`, which its owner calls as often as it empties the queue.
+    """
+
+    def __init__(self) -> None:
+        self.posts: deque[list[Any]] = deque()
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.initialised = False
+        self._requests: tuple[threading.Event, ...] = ()
+
+    def start(self) -> None:
+        """Begin to look for GPUs. Returns at once; NVML may take seconds, or for ever."""
+        threading.Thread(target=self._find, name="nvml", daemon=True).start()
+
+    def request(self) -> None:
+        """Ask each device for a sample. One that is still busy with the last request takes this as its next."""
+        for event in self._requests:
+            event.set()
+
+    def _post(self, *posts: list[Any]) -> None:
+        self.posts.extend(posts)
+        os.eventfd_write(self.wake, 1)
+
+    def _find(self) -> None:
+        said = ""
+        stats = None
+        while stats is None:
+            try:
+                stats = GpuStats()
+            except GpuUnavailableError as error:
+                self.initialised = True  # it has answered
+                if str(error) != said:
+                    said = str(error)
+                    self._post(["line", said])
+                time.sleep(_RETRY_INTERVAL_S)
+            except Exception as error:  # a pynvml that is not as we know it; told, and the host's samples go on
+                self.initialised = True
+                self._post(["line", f"hw.* is absent: {type(error).__name__}: {error}"])
+                return
+        self.initialised = True
+        requests = []
+        for uuid in stats.devices:
+            event = threading.Event()
+            event.set()
+            requests.append(event)
+            threading.Thread(target=self._sample, args=(stats, uuid, event), name=uuid, daemon=True).start()
+        self._post(*(["known", uuid] for uuid in stats.devices), *(["line", line] for line in stats.lines))
+        self._requests = tuple(requests)
+
+    def _sample(self, stats: GpuStats, uuid: str, event: threading.Event) -> None:
+        while True:
+            event.wait()
+            event.clear()
+            try:
+                groups, lines = stats.sample(uuid, time.monotonic())
+            except Exception as error:  # likewise; this device goes stale, and the others go on
+                self._post(["line", f"{uuid}: sampling has ended: {type(error).__name__}: {error}"])
+                return
+            ts_us = now_us()
+            self._post(
+                *(["sample", ts_us, uuid, names, values] for names, values in groups),
+                *(["line", line] for line in lines),
+            )
+
+
+class Sampler:
+    """The loop of the process: input, GPU posts, timer. It ends with its input."""
+
+    def __init__(self, input_fd: int, output_fd: int) -> None:
+        self._input_fd = input_fd
+        self._output_fd = output_fd
+        self._reader = FrameReader()
+        self._period_s = SAMPLE_INTERVAL_S
+        self._host = HostStats()
+        self._processes = ProcessStats()
+        self._gpus = GpuThreads()
+        self._answered: dict[str, float] = {}  # device → when its last sample came, monotonic
+        self._stale: set[str] = set()
+        self._init_at = 0.0
+        self._init_late = False
+
+    def run(self) -> None:
+        """Sample until the input ends. Raises OSError when the output breaks, FrameError when the input is no frame."""
+        poller = select.poll()
+        poller.register(self._input_fd, select.POLLIN)
+        poller.register(self._gpus.wake, select.POLLIN)
+        self._init_at = time.monotonic()
+        self._gpus.start()
+        next_at = self._init_at + min(_FIRST_SAMPLE_S, self._period_s)
+        while True:
+            wait_ms = max(next_at - time.monotonic(), 0.0) * 1000
+            ready = dict(poller.poll(wait_ms))
+            if self._input_fd in ready and not self._take_input():
+                return
+            if self._gpus.wake in ready:
+                os.eventfd_read(self._gpus.wake)
+                self._write(self._gpu_frames())
+            now = time.monotonic()
+            next_at = min(next_at, now + self._period_s)  # the period may just have become shorter
+            if now >= next_at:
+                self._write(self._tick(now))
+                # After a stall the missed samples stay missing: a burst of late ones would say nothing.
+                next_at = max(next_at + self._period_s, time.monotonic())
+
+    def _take_input(self) -> bool:
+        data = os.read(self._input_fd, _READ_BYTES)
+        for value in self._reader.feed(data):
+            match value:
+                case ["pids", [*pids]] if all(isinstance(pid, int) and pid > 0 for pid in pids):
+                    self._processes.watch(pids)
+                    self._host.watch(pids)
+                case ["period", int() | float() as seconds] if PERIOD_MIN_S <= seconds <= PERIOD_MAX_S:
+                    self._period_s = float(seconds)
+                case _:
+                    self._write([["line", f"the sampler does not know what this means: {value!r:.200}"]])
+        return bool(data)
+
+    def _tick(self, now: float) -> list[list[Any]]:
+        self._gpus.request()
+        frames: list[list[Any]] = [["sample", now_us(), HOST_DEVICE, *self._host.sample()]]
+        samples = self._processes.sample()
+        ts_us = now_us()
+        frames += [["sample", ts_us, device, names, values] for device, names, values in samples]
+        for lines in (self._host.lines, self._processes.lines):
+            frames += [["line", line] for line in lines]
+            lines.clear()
+        return frames + self._stale_frames(now)
+
+    def _gpu_frames(self) -> list[list[Any]]:
+        frames = []
+        now = time.monotonic()
+        while self._gpus.posts:
+            post = self._gpus.posts.popleft()
+            if post[0] == "known":
+                self._answered[post[1]] = now
+                continue
+            if post[0] == "sample":
+                self._answered[post[2]] = now
+                self._stale.discard(post[2])
+            frames.append(post)
+        return frames
+
+    def _stale_frames(self, now: float) -> list[list[Any]]:
+        patience_s = STALE_PERIODS * self._period_s
+        late = [device for device, at in self._answered.items() if now - at > patience_s and device not in self._stale]
+        self._stale.update(late)
+        frames: list[list[Any]] = [["stale", device] for device in late]
+        if not self._gpus.initialised and not self._init_late and now - self._init_at > patience_s:
+            self._init_late = True
+            frames.append(["line", f"hw.* is absent: NVML has not finished its start within {patience_s:g} s"])
+        return frames
+
+    def _write(self, frames: list[list[Any]]) -> None:
+        """Write whole frames. Blocks while the agent does not read: then no samples are taken, and none queue up."""
+        data = memoryview(b"".join(map(encode_frame, frames)))
+        while data:
+            data = data[os.write(self._output_fd, data) :]
+
+
+def main() -> None:
+    """Run as the sampler process; does not return. Input on descriptor 0, output on descriptor 1."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the agent in good order, and its end is ours
+    output_fd = os.dup(1)
+    os.dup2(2, 1)  # a driver's library that prints must not write into the frames
+    code = 0
+    try:
+        Sampler(0, output_fd).run()
+    except BrokenPipeError:
+        code = 1  # the agent has gone: nobody is left to tell
+    except Exception as error:  # told to the agent, which starts a new one, and shown to whoever runs this by hand
+        code = 1
+        traceback.print_exc()
+        try:
+            os.write(output_fd, encode_frame(["line", f"the sampler failed: {type(error).__name__}: {error}"]))
+        except OSError:
+            pass  # nobody listens any more
+    os._exit(code)  # threads that hang in a driver are not waited for

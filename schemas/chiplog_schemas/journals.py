@@ -1,0 +1,136 @@
+"""A journal as others see it: the layout of its directory and head page, and how to read one whose process is gone.
+
+    <producer as hex>/
+      lock       fcntl lock held by the process: free means dead
+      head       one page, allocated at init and mapped:
+
+        offset  size  field
+             0     8  magic          'CHIPJRN' and the format's version, 1
+             8     4  crc            CRC-32 of the identity
+            12     4  identity_size
+            16    16  producer
+            32     8  acked          everything before this seq is on stable storage at the next hop
+            40     8  produced       seqs given out, written when events are dropped and when the run finishes
+            48     4  flags          bit 0: the run finished
+            64     …  identity       msgpack map, see events.IDENTITY_FIELDS
+
+      *.seg      segments; a record's number is the event's seq
+
+A directory appears under this name only when all of that is there; names that begin with a dot are being made or
+removed.
+"""
+
+import os
+import shutil
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from chiplog_schemas.codec import CodecError, unpack
+from chiplog_schemas.events import IDENTITY_FIELDS, typed
+from chiplog_schemas.record import Damage, Record
+from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, decode_header, list_segments, read_segment
+
+HEAD_MAGIC = b"CHIPJRN\x01"
+HEAD_PAGE_BYTES = 4096
+IDENTITY_OFFSET = 64
+HEAD_FIXED = struct.Struct("<8sII16sQQI")
+COUNTERS = struct.Struct("<QQI")  # acked, produced, flags
+COUNTERS_OFFSET = 32
+FINISHED = 1
+
+LOCK_NAME = "lock"
+HEAD_NAME = "head"
+
+
+@dataclass(slots=True)
+class Head:
+    """The head page of a journal. `identity` is empty when its checksum does not hold."""
+
+    producer: bytes
+    acked: int
+    produced: int
+    finished: bool
+    identity: dict[str, Any]
+
+
+def head_bytes(identity: bytes) -> int:
+    """Return the size of a head file for a packed identity, in whole pages."""
+    return -(-(IDENTITY_OFFSET + len(identity)) // HEAD_PAGE_BYTES) * HEAD_PAGE_BYTES
+
+
+def encode_head(producer: bytes, identity: bytes, acked: int = 0, produced: int = 0, flags: int = 0) -> bytes:
+    """Return the bytes of a head page up to the end of the identity."""
+    fixed = HEAD_FIXED.pack(HEAD_MAGIC, crc32(identity), len(identity), producer, acked, produced, flags)
+    return fixed.ljust(IDENTITY_OFFSET, b"\0") + identity
+
+
+def decode_head(data: bytes) -> Head | None:
+    """Read a head page; None when it is none."""
+    if len(data) < IDENTITY_OFFSET or data[:8] != HEAD_MAGIC:
+        return None
+    _, crc, size, producer, acked, produced, flags = HEAD_FIXED.unpack_from(data)
+    packed = data[IDENTITY_OFFSET : IDENTITY_OFFSET + size]
+    identity: dict[str, Any] = {}
+    if len(packed) == size and crc32(packed) == crc:
+        try:
+            identity = typed(unpack(packed), IDENTITY_FIELDS)
+        except CodecError:
+            identity = {}
+    return Head(producer, acked, produced, bool(flags & FINISHED), identity)
+
+
+class DeadJournal:
+    """A journal whose lock the reader holds. Reads what its process left."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.head: Head | None = None
+        try:
+            self.head = decode_head((directory / HEAD_NAME).read_bytes())
+        except FileNotFoundError:
+            self.head = None
+
+    def records(self, first: int = 0) -> Iterator[Record | Damage]:
+        """Yield the records with a seq of at least `first`, and damage in its place. Raises OSError."""
+        begun: list[tuple[int, Path]] = []
+        for _, path in list_segments(self.directory):
+            with open(path, "rb") as segment:
+                start = segment.read(SEGMENT_HEADER_BYTES)
+            if any(start):  # else it was allocated ahead and never used
+                header = decode_header(start)
+                begun.append((header.base if header else 0, path))
+        for _, path in sorted(begun):
+            for item in read_segment(path):
+                if isinstance(item, Damage) or item.number >= first:
+                    yield item
+
+    def remove(self) -> None:
+        """Delete the journal: everything of it is on stable storage elsewhere."""
+        remove_journal(self.directory)
+
+
+def remove_journal(directory: Path) -> None:
+    """Delete a journal's directory; first under a name that nobody adopts."""
+    hidden = directory.with_name(f".done-{directory.name}")
+    try:
+        os.rename(directory, hidden)
+    except OSError:
+        return  # gone already, or another one's hands are on it
+    shutil.rmtree(hidden, ignore_errors=True)
+
+
+def list_journals(journals: Path) -> list[tuple[bytes, Path]]:
+    """Return (producer, directory) of every complete journal under a journals directory."""
+    try:
+        names = sorted(os.listdir(journals))
+    except FileNotFoundError:
+        return []
+    return [(bytes.fromhex(name), journals / name) for name in names if len(name) == 32 and _is_hex(name)]
+
+
+def _is_hex(name: str) -> bool:
+    return all(character in "0123456789abcdef" for character in name)

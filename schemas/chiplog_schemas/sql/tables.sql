@@ -1,0 +1,43 @@
+-- Migration 1: the tables behind the views. Users never see them.
+-- Facts carry integers; names are in dimensions, so that an identity that becomes known later changes one row.
+-- Facts are inserted sorted by key, producer, step and have no primary key: exactly-once is kept by base.intervals.
+CREATE SCHEMA base;
+
+-- One row: which log this database is an index over, and how far it has come.
+CREATE TABLE base.position (migration INTEGER, log_id BLOB, next_number BIGINT);
+
+CREATE TABLE base.runs (
+    run INTEGER, run_id VARCHAR, project VARCHAR, name VARCHAR, run_group VARCHAR, job_type VARCHAR,
+    tags VARCHAR[], notes VARCHAR, primary_label VARCHAR, primary_launch VARCHAR, primary_restart BIGINT
+);
+CREATE TABLE base.producers (
+    producer INTEGER, uuid BLOB, role VARCHAR, run INTEGER, label VARCHAR, attempt INTEGER, is_primary BOOLEAN,
+    job_type VARCHAR, rank INTEGER, local_rank INTEGER, world_size INTEGER, node VARCHAR, pid BIGINT, gpus VARCHAR[],
+    launch VARCHAR, launch_order INTEGER, restart BIGINT,
+    state VARCHAR, exit_code INTEGER, exit_signal INTEGER, reason VARCHAR, sets_run BOOLEAN,
+    started_at TIMESTAMP, ended_at TIMESTAMP, produced BIGINT
+);
+-- Metric and phase names, names of system metrics, devices.
+CREATE TABLE base.names (id INTEGER, name VARCHAR);
+
+CREATE TABLE base.metrics (producer INTEGER, key INTEGER, step BIGINT, seq BIGINT, ts TIMESTAMP, value DOUBLE);
+CREATE TABLE base.phases (producer INTEGER, key INTEGER, step BIGINT, seq BIGINT, ts TIMESTAMP, value DOUBLE);
+CREATE TABLE base.system (producer INTEGER, device INTEGER, key INTEGER, ts TIMESTAMP, value DOUBLE);
+CREATE TABLE base.texts (producer INTEGER, key INTEGER, step BIGINT, seq BIGINT, ts TIMESTAMP, value VARCHAR);
+CREATE TABLE base.histograms (
+    producer INTEGER, key INTEGER, step BIGINT, seq BIGINT, ts TIMESTAMP, edges DOUBLE[], counts DOUBLE[]
+);
+CREATE TABLE base.console (
+    producer INTEGER, stream VARCHAR, line_no BIGINT, seq BIGINT, ts TIMESTAMP, line VARCHAR
+);
+CREATE TABLE base.config (producer INTEGER, seq BIGINT, ts TIMESTAMP, key VARCHAR, value VARCHAR);
+CREATE TABLE base.summary (producer INTEGER, seq BIGINT, ts TIMESTAMP, key VARCHAR, value VARCHAR);
+CREATE TABLE base.events (
+    producer INTEGER, seq BIGINT, ts TIMESTAMP, kind VARCHAR, level VARCHAR, message VARCHAR, body VARCHAR
+);
+
+-- The ledger of exactly-once: closed, disjoint ranges of seq per producer, appended by every flush, joined now and then.
+CREATE TABLE base.intervals (producer INTEGER, first_seq BIGINT, last_seq BIGINT, seen_at TIMESTAMP);
+CREATE TABLE base.losses (producer INTEGER, first_seq BIGINT, last_seq BIGINT, reason VARCHAR);
+-- Records that could not be decoded or applied, as far as they may be kept (64 KiB each), and blocks newer than we are.
+CREATE TABLE base.quarantine (number BIGINT, kind INTEGER, reason VARCHAR, bytes BLOB);

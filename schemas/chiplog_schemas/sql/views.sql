@@ -1,0 +1,140 @@
+-- What users see. Names and columns are a contract; each statement is replaced at every start of the index.
+-- Joins to the dimensions cost a millisecond or two and let names change without touching a fact.
+
+CREATE OR REPLACE VIEW base.identified AS
+SELECT p.producer, r.run_id, p.label, p.attempt, p.rank, p.node, p.run, p.is_primary
+FROM base.producers p LEFT JOIN base.runs r ON r.run = p.run;
+
+CREATE OR REPLACE VIEW base.seen AS
+SELECT producer, sum(last_seq - first_seq + 1)::BIGINT AS stored, max(last_seq) AS last_seq, max(seen_at) AS seen_at
+FROM base.intervals GROUP BY producer;
+
+CREATE OR REPLACE VIEW labels AS
+SELECT r.run_id, p.label, p.attempt, p.is_primary, p.job_type, p.rank, p.local_rank, p.world_size, p.node, p.pid, p.gpus,
+       coalesce(p.state, 'running') AS state, p.exit_code, p.exit_signal, p.reason,
+       p.started_at, s.seen_at AS last_seen_at, p.ended_at
+FROM base.producers p JOIN base.runs r ON r.run = p.run LEFT JOIN base.seen s ON s.producer = p.producer
+WHERE p.role = 'rank';
+
+-- A run's state is its primary's, as its latest attempt has it; without a primary the labels decide, the worst first.
+CREATE OR REPLACE VIEW runs AS
+SELECT r.run_id, r.project, r.name, r.run_group, r.job_type, r.tags, r.notes,
+       coalesce(
+           arg_max(l.state, l.attempt) FILTER (l.is_primary),
+           CASE WHEN bool_or(l.state = 'running') THEN 'running' WHEN bool_or(l.state = 'crashed') THEN 'crashed'
+                WHEN bool_or(l.state = 'failed') THEN 'failed' ELSE 'finished' END
+       ) AS state,
+       CAST(coalesce(arg_max(l.exit_code, l.attempt) FILTER (l.is_primary), max(l.exit_code)) AS INTEGER) AS exit_code,
+       min(l.started_at) AS created_at,
+       CASE WHEN bool_or(l.is_primary)
+            THEN max(CASE WHEN l.state <> 'running' THEN l.ended_at END) FILTER (l.is_primary)
+            WHEN NOT bool_or(l.state = 'running') THEN max(l.ended_at) END AS ended_at,
+       r.primary_label, count(DISTINCT l.label) AS n_labels, max(l.attempt) + 1 AS n_attempts
+FROM base.runs r JOIN labels l ON l.run_id = r.run_id
+GROUP BY ALL;
+
+CREATE OR REPLACE VIEW metrics AS
+SELECT i.run_id, i.label, i.attempt, i.rank, n.name AS key, f.step, f.seq, f.ts, f.value
+FROM base.metrics f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
+
+CREATE OR REPLACE VIEW texts AS
+SELECT i.run_id, i.label, i.attempt, i.rank, n.name AS key, f.step, f.seq, f.ts, f.value
+FROM base.texts f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
+
+CREATE OR REPLACE VIEW histograms AS
+SELECT i.run_id, i.label, i.attempt, i.rank, n.name AS key, f.step, f.seq, f.ts, f.edges, f.counts
+FROM base.histograms f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
+
+CREATE OR REPLACE VIEW phases AS
+SELECT i.run_id, i.label, i.attempt, i.rank, f.step, n.name AS phase, f.value AS seconds
+FROM base.phases f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
+
+-- For each step: how far the labels lie apart. `slowest_label` is the one with the largest value.
+CREATE OR REPLACE VIEW step_skew AS
+SELECT run_id, key, step, count(DISTINCT label) AS n_labels, min(value) AS min, median(value) AS median,
+       max(value) AS max, arg_max(label, value) AS slowest_label
+FROM metrics GROUP BY run_id, key, step;
+
+CREATE OR REPLACE VIEW system_samples AS
+SELECT p.node, d.name AS device, n.name AS name, s.ts, s.value
+FROM base.system s JOIN base.producers p ON p.producer = s.producer
+JOIN base.names d ON d.id = s.device JOIN base.names n ON n.id = s.key;
+
+-- Who claims which device of a node, and when: a label its GPUs and its own process.
+CREATE OR REPLACE VIEW base.claims AS
+SELECT p.producer, r.run_id, p.label, p.rank, p.node, unnest(list_append(coalesce(p.gpus, []), 'pid:' || p.pid)) AS device,
+       p.started_at, coalesce(p.ended_at, TIMESTAMP 'infinity') AS ended_at
+FROM base.producers p JOIN base.runs r ON r.run = p.run WHERE p.role = 'rank';
+
+-- Per run and node the label that stands for the node: its primary, else its lowest rank, else its first.
+CREATE OR REPLACE VIEW base.keepers AS
+SELECT r.run_id, p.label, p.rank, p.node, p.started_at, coalesce(p.ended_at, TIMESTAMP 'infinity') AS ended_at
+FROM base.producers p JOIN base.runs r ON r.run = p.run
+WHERE p.role = 'rank'
+QUALIFY p.label = first_value(p.label) OVER (
+    PARTITION BY p.run, p.node ORDER BY p.is_primary DESC, coalesce(p.rank, 2147483647), p.producer
+);
+
+CREATE OR REPLACE VIEW system AS
+SELECT c.run_id, c.label, c.rank, s.node, s.device, s.name, s.ts, s.value
+FROM system_samples s JOIN base.claims c
+  ON c.node = s.node AND c.device = s.device AND s.ts >= c.started_at AND s.ts <= c.ended_at
+UNION ALL
+SELECT k.run_id, k.label, k.rank, s.node, s.device, s.name, s.ts, s.value
+FROM (
+    SELECT * FROM system_samples s WHERE NOT starts_with(s.device, 'pid:')
+) s JOIN base.keepers k ON k.node = s.node AND s.ts >= k.started_at AND s.ts <= k.ended_at
+WHERE NOT EXISTS (
+    SELECT 1 FROM base.claims c
+    WHERE c.node = s.node AND c.device = s.device AND s.ts >= c.started_at AND s.ts <= c.ended_at
+);
+
+CREATE OR REPLACE VIEW console AS
+SELECT i.run_id, i.label, i.attempt, f.stream, f.line_no, f.seq, f.ts, f.line
+FROM base.console f JOIN base.identified i ON i.producer = f.producer;
+
+-- Only what the primary wrote, and of that the last word; what others wrote is in base.config and refused in `events`.
+CREATE OR REPLACE VIEW config AS
+SELECT i.run_id, c.key, c.value::JSON AS value, c.ts, i.label
+FROM base.config c JOIN base.identified i ON i.producer = c.producer
+WHERE i.is_primary
+QUALIFY row_number() OVER (PARTITION BY i.run_id, c.key ORDER BY i.attempt DESC, c.seq DESC) = 1;
+
+-- What the user set; for a metric that nobody set, its last value (by attempt and seq).
+CREATE OR REPLACE VIEW summary AS
+WITH said AS (
+    SELECT i.run_id, i.label, s.key, s.value::JSON AS value
+    FROM base.summary s JOIN base.identified i ON i.producer = s.producer
+    QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label, s.key ORDER BY i.attempt DESC, s.seq DESC) = 1
+), last_of_producer AS (
+    SELECT producer, key, arg_max(value, seq) AS value FROM base.metrics GROUP BY producer, key
+), last_values AS (
+    SELECT i.run_id, i.label, n.name AS key,
+           CASE WHEN isfinite(arg_max(f.value, i.attempt)) THEN to_json(arg_max(f.value, i.attempt))
+                ELSE to_json(arg_max(f.value, i.attempt)::VARCHAR) END AS value
+    FROM last_of_producer f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key
+    GROUP BY i.run_id, i.label, n.name
+)
+SELECT run_id, label, key, value FROM said
+UNION ALL
+SELECT run_id, label, key, value FROM last_values l
+WHERE NOT EXISTS (SELECT 1 FROM said s WHERE s.run_id = l.run_id AND s.label = l.label AND s.key = l.key);
+
+CREATE OR REPLACE VIEW events AS
+SELECT i.run_id, i.label, i.attempt, i.node, e.seq, e.ts, e.kind, e.level, e.message, e.body::JSON AS body
+FROM base.events e LEFT JOIN base.identified i ON i.producer = e.producer;
+
+-- produced = stored + lost + pending, always: pending is what is known to exist and has not come yet.
+CREATE OR REPLACE VIEW completeness AS
+WITH lost AS (
+    SELECT producer, sum(last_seq - first_seq + 1)::BIGINT AS lost, max(last_seq) AS last_seq,
+           string_agg(DISTINCT reason, '; ' ORDER BY reason) AS reasons
+    FROM base.losses GROUP BY producer
+), counted AS (
+    SELECT r.run_id, p.label, p.attempt, coalesce(s.stored, 0) AS stored, coalesce(l.lost, 0) AS lost, l.reasons,
+           greatest(coalesce(p.produced, 0), coalesce(s.last_seq + 1, 0), coalesce(l.last_seq + 1, 0)) AS produced
+    FROM base.producers p JOIN base.runs r ON r.run = p.run
+    LEFT JOIN base.seen s ON s.producer = p.producer LEFT JOIN lost l ON l.producer = p.producer
+    WHERE p.role = 'rank'
+)
+SELECT run_id, label, attempt, produced, stored, lost, produced - stored - lost AS pending, reasons FROM counted;

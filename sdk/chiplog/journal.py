@@ -1,0 +1,408 @@
+"""The journal of one producer: memory-mapped segments that `log()` copies records into.
+
+Once `append` has returned, the bytes are in the page cache and survive SIGKILL of the process. Segments are allocated
+(posix_fallocate: a mapped file on a full disk would kill the process) and prefaulted ahead by the sender thread.
+`append` may be called from any thread, from signal handlers and finalisers, also while another `append` is running.
+"""
+
+import contextlib
+import itertools
+import mmap
+import os
+import threading
+from collections import deque
+from pathlib import Path
+from zlib import crc32
+
+from chiplog_schemas.events import EventKind, encode
+from chiplog_schemas.journals import (
+    COUNTERS,
+    COUNTERS_OFFSET,
+    FINISHED,
+    HEAD_NAME,
+    LOCK_NAME,
+    encode_head,
+    head_bytes,
+    remove_journal,
+)
+from chiplog_schemas.limits import (
+    EVENT_BYTES_MAX,
+    JOURNAL_BYTES_MAX,
+    JOURNAL_MEMORY_BYTES_MAX,
+    JOURNAL_RESERVE_BYTES,
+    KIB,
+    MIB,
+)
+from chiplog_schemas.link import Slice
+from chiplog_schemas.locks import Lock
+from chiplog_schemas.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front, unpack_header
+from chiplog_schemas.segments import (
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    encode_header,
+    now_us,
+    segment_name,
+)
+
+_FIRST_SEGMENT_BYTES = 256 * KIB  # cheap at init; most runs log less than this in a minute
+_SEGMENT_BYTES_MAX = 1 * MIB  # one DATA frame carries a whole segment without a look at its records
+_LOCK_WAIT_S = 0.05  # then the event is put aside rather than the caller blocked
+_DEFERRED_MAX = 10_000  # events put aside by signal handlers; more is a runaway handler
+_MADV_POPULATE_WRITE = 23  # Linux 5.14
+
+
+class _Segment:
+    """One mapped segment. `first_seq` is known when it is begun, `end` and `next_seq` when it is full."""
+
+    __slots__ = ("end", "first_seq", "memory", "next_seq", "path", "size")
+
+    def __init__(self, path: Path | None, size: int) -> None:
+        self.path = path
+        self.size = size
+        self.first_seq = 0
+        self.end = 0
+        self.next_seq = 0
+        if path is None:
+            self.memory = mmap.mmap(-1, size)
+        else:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+                self.memory = mmap.mmap(descriptor, size)
+            except (OSError, ValueError) as error:
+                os.unlink(path)
+                raise OSError(f"{path}: {error}") from error
+            finally:
+                os.close(descriptor)
+        try:
+            self.memory.madvise(_MADV_POPULATE_WRITE)
+        except (OSError, ValueError):
+            for offset in range(0, size, mmap.PAGESIZE):  # an older kernel: touch each page by hand
+                self.memory[offset] = 0
+
+    def begin(self, producer: bytes, first_seq: int) -> None:
+        self.first_seq = first_seq
+        self.memory[:SEGMENT_HEADER_BYTES] = encode_header(SegmentHeader(producer, first_seq, now_us()))
+
+    def delete(self) -> None:
+        if self.path is not None:
+            with contextlib.suppress(OSError):  # a read-only disk, or cleaned up by hand: the quota counts it as gone
+                os.unlink(self.path)
+
+
+class Journal:
+    """Append records, and give them to the link in order. `next_seq` counts every event that was given a number.
+
+    directory: of this journal, made here; None keeps everything in memory. identity: packed, written to the head page.
+    first_event: payload of seq 0. Raises OSError when the directory cannot be made, LockHeldError never in practice.
+    """
+
+    def __init__(
+        self, directory: Path | None, producer: bytes, identity: bytes, *, bytes_max: int = JOURNAL_BYTES_MAX
+    ) -> None:
+        self.directory = directory
+        self.producer = producer
+        self.bytes_max = bytes_max
+        self.dropped = 0  # events that found no room
+        self.deferred_dropped = 0
+        self.disk_error: OSError | None = None  # why segments are in memory, while they are
+        self._lock = threading.Lock()
+        self._owner = 0  # thread that holds it
+        self._deferred: deque[bytes] = deque()
+        self._drop_first = -1  # first seq of a dropped run that is not declared yet
+        self._ordinals = itertools.count(1)  # drawn by two threads: next() is atomic
+        self._spare: _Segment | None = None
+        self._full: deque[_Segment] = deque()  # begun before the current one and not all acknowledged
+        self._file_lock: Lock | None = None
+        self._head: mmap.mmap | None = None
+        self._making = directory
+        if directory is not None:
+            directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self._making = directory.with_name(f".new-{directory.name}")
+            self._making.mkdir(mode=0o700)
+            self._file_lock = Lock(self._making / LOCK_NAME)
+            self._head = self._make_head(self._making / HEAD_NAME, identity)
+        segment = _Segment(
+            None if self._making is None else self._making / segment_name(next(self._ordinals)), _FIRST_SEGMENT_BYTES
+        )
+        segment.begin(producer, 0)
+        # All that a reader needs for a consistent look, replaced at once: (segment, end of its records, next seq).
+        self._tail: tuple[_Segment, int, int] = (segment, SEGMENT_HEADER_BYTES, 0)
+        self._cursor = (segment, SEGMENT_HEADER_BYTES, 0)  # what the link sends next
+        self.acked = 0
+
+    # -- writing: any thread --
+
+    @property
+    def next_seq(self) -> int:
+        """How many seqs were given out."""
+        return self._tail[2]
+
+    def append(self, payload: bytes, *, urgent: bool = False) -> None:
+        """Give an event the next seq and keep it. `urgent` events may use the reserve. Never raises, never blocks long.
+
+        A full journal drops the event; its seq is declared lost by an event of its own as soon as there is room.
+        """
+        if not self._lock.acquire(False) and (
+            self._owner == threading.get_ident() or not self._lock.acquire(timeout=_LOCK_WAIT_S)
+        ):
+            # Called from inside an append of this very thread (signal handler, finaliser): it finishes this one too.
+            self._defer(payload)
+            return
+        self._owner = threading.get_ident()
+        try:
+            self._append(payload, urgent)
+        finally:
+            self._owner = 0
+            self._lock.release()
+        if self._deferred:
+            self.drain_deferred()
+
+    def drain_deferred(self) -> None:
+        """Append what was put aside. The sender thread calls this too, so that nothing waits for the next `log()`."""
+        while self._deferred and self._lock.acquire(False):
+            self._owner = threading.get_ident()
+            try:
+                while self._deferred:
+                    self._append(self._deferred.popleft(), False)
+            finally:
+                self._owner = 0
+                self._lock.release()
+
+    def _defer(self, payload: bytes) -> None:
+        if len(self._deferred) < _DEFERRED_MAX:
+            self._deferred.append(payload)
+        else:
+            self.deferred_dropped += 1
+
+    def _append(self, payload: bytes, urgent: bool) -> None:
+        segment, position, seq = self._tail
+        if self._drop_first >= 0:
+            lost = encode(EventKind.LOST, now_us(), b"", self._drop_first, seq - 1, "journal full")
+            if not self._make_room(len(lost) + len(payload) + 2 * HEADER_BYTES, urgent):
+                self._drop(seq)
+                return
+            self._drop_first = -1
+            self._write(lost)
+            segment, position, seq = self._tail
+        size = len(payload)
+        back = pack_back(size, 1, 1, 0, seq)
+        record = pack_front(MAGIC, crc32(back, crc32(payload))) + back + payload
+        end = position + HEADER_BYTES + size
+        if end > segment.size:
+            if not self._make_room(HEADER_BYTES + size, urgent):
+                self._drop(seq)
+                return
+            segment, position, _ = self._tail
+            end = position + HEADER_BYTES + size
+        segment.memory[position:end] = record
+        self._tail = (segment, end, seq + 1)
+
+    def _write(self, payload: bytes) -> None:
+        segment, position, seq = self._tail
+        back = pack_back(len(payload), int(Kind.EVENT), 1, 0, seq)
+        end = position + HEADER_BYTES + len(payload)
+        segment.memory[position:end] = pack_front(MAGIC, crc32(back, crc32(payload))) + back + payload
+        self._tail = (segment, end, seq + 1)
+
+    def _drop(self, seq: int) -> None:
+        if self._drop_first < 0:
+            self._drop_first = seq
+        self.dropped += 1
+        segment, position, _ = self._tail
+        self._tail = (segment, position, seq + 1)
+        self._write_counters()
+
+    def _make_room(self, size: int, urgent: bool) -> bool:
+        """Make the current segment hold `size` more bytes, by a new segment if need be."""
+        segment, position, seq = self._tail
+        if position + size <= segment.size:
+            return True
+        wanted = min(_SEGMENT_BYTES_MAX, 2 * segment.size)
+        spare, self._spare = self._spare, None
+        if spare is None or spare.size < size + SEGMENT_HEADER_BYTES:
+            if spare is not None:
+                spare.delete()
+            allowed = self.bytes_max - (0 if urgent else JOURNAL_RESERVE_BYTES)
+            wanted = max(wanted, size + SEGMENT_HEADER_BYTES)
+            if self._bytes + wanted > allowed:
+                wanted = max(_FIRST_SEGMENT_BYTES if not urgent else 16 * KIB, size + SEGMENT_HEADER_BYTES)
+                if self._bytes + wanted > allowed:
+                    return False
+            try:
+                spare = self._new_segment(wanted)
+            except MemoryError:
+                return False
+        spare.begin(self.producer, seq)
+        segment.end, segment.next_seq = position, seq
+        self._full.append(segment)
+        self._tail = (spare, SEGMENT_HEADER_BYTES, seq)
+        return True
+
+    @property
+    def _bytes(self) -> int:
+        """What is allocated, the spare included."""
+        spare = self._spare.size if self._spare is not None else 0
+        return spare + self._tail[0].size + sum(segment.size for segment in self._full)
+
+    # -- segments: the writer in need, else the sender thread ahead of it --
+
+    def prepare(self) -> None:
+        """Allocate and prefault the next segment before it is needed. Called by the sender thread."""
+        if self._spare is not None:
+            return
+        segment, position, _ = self._tail
+        size = min(_SEGMENT_BYTES_MAX, 2 * segment.size)
+        if position * 4 > segment.size and self._bytes + size <= self.bytes_max - JOURNAL_RESERVE_BYTES:
+            spare = self._new_segment(size)
+            if not self._lock.acquire(timeout=_LOCK_WAIT_S):
+                spare.delete()
+                return
+            if self._spare is None:
+                self._spare = spare
+            else:
+                spare.delete()
+            self._lock.release()
+
+    def _new_segment(self, size: int) -> _Segment:
+        size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
+        directory = self._making
+        if directory is not None:
+            try:
+                segment = _Segment(directory / segment_name(next(self._ordinals)), size)
+            except OSError as error:
+                self.disk_error = error
+            else:
+                self.disk_error = None
+                return segment
+        if self._bytes + size > max(JOURNAL_MEMORY_BYTES_MAX, size) and directory is not None:
+            raise MemoryError("journal's memory is used up")
+        return _Segment(None, size)
+
+    # -- head page --
+
+    def _make_head(self, path: Path, identity: bytes) -> mmap.mmap:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = head_bytes(identity)
+            os.posix_fallocate(descriptor, 0, size)
+            head = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        content = encode_head(self.producer, identity)
+        head[: len(content)] = content
+        return head
+
+    def publish(self) -> None:
+        """Give the directory the name under which agents look for it. To be called once seq 0 is there."""
+        if self.directory is not None and self._making is not None:
+            os.rename(self._making, self.directory)
+            for segment in (self._tail[0], *self._full):
+                if segment.path is not None:
+                    segment.path = self.directory / segment.path.name
+            self._making = self.directory
+
+    def set_identity(self, identity: bytes) -> None:
+        """Replace the identity on the head page, if it fits."""
+        content = encode_head(self.producer, identity)
+        if self._head is not None and len(content) <= len(self._head):
+            self._head[: len(content)] = content
+            self._write_counters()
+
+    def mark_finished(self) -> None:
+        """Note on the head page that the run finished and how much it produced."""
+        self._write_counters(FINISHED)
+
+    def _write_counters(self, flags: int = 0) -> None:
+        if self._head is not None:
+            packed = COUNTERS.pack(self.acked, self._tail[2], flags)
+            self._head[COUNTERS_OFFSET : COUNTERS_OFFSET + len(packed)] = packed
+
+    # -- reading: the sender thread (the Source of its link) --
+
+    @property
+    def first_number(self) -> int:
+        """The lowest seq that is still here."""
+        oldest = self._full[0] if self._full else self._tail[0]
+        return max(self.acked, oldest.first_seq)
+
+    def seek(self, number: int) -> None:
+        """Read on from this seq, or from the oldest that is still here."""
+        number = max(number, self.first_number)
+        tail_segment, tail_end, tail_seq = self._tail
+        for segment in [*self._full, tail_segment]:
+            end, next_seq = (segment.end, segment.next_seq) if segment is not tail_segment else (tail_end, tail_seq)
+            if number < next_seq or segment is tail_segment:
+                self._cursor = (segment, _offset_of(segment, end, number), number)
+                return
+
+    def read(self, max_bytes: int) -> Slice | None:
+        """Return records that follow what was read last, cut at a record's end."""
+        while True:
+            segment, position, seq = self._cursor
+            tail_segment, tail_end, tail_seq = self._tail
+            is_tail = segment is tail_segment
+            end, next_seq = (tail_end, tail_seq) if is_tail else (segment.end, segment.next_seq)
+            if position < end:
+                break
+            if is_tail:
+                return None
+            following = [s for s in [*self._full, self._tail[0]] if s.first_seq >= next_seq and s is not segment]
+            self._cursor = (following[0], SEGMENT_HEADER_BYTES, next_seq)
+        if end - position > max_bytes:
+            end, next_seq = _cut(segment, position, end, max_bytes)
+        self._cursor = (segment, end, next_seq)
+        return Slice(seq, next_seq - 1, memoryview(segment.memory)[position:end])
+
+    def acknowledged(self, next_number: int) -> None:
+        """Trim what the next hop has on stable storage."""
+        if next_number <= self.acked:
+            return
+        self.acked = next_number
+        self._write_counters()
+        while self._full and self._full[0].next_seq <= next_number:
+            segment = self._full.popleft()
+            segment.delete()
+
+    # -- the end --
+
+    def close(self, *, remove: bool) -> None:
+        """Let go of the journal. `remove` deletes it: everything was acknowledged."""
+        if self._spare is not None:
+            self._spare.delete()
+            self._spare = None
+        if remove and self.directory is not None:
+            remove_journal(self.directory)
+        if self._file_lock is not None:
+            self._file_lock.release()
+            self._file_lock = None
+
+
+def event_fits(payload: bytes) -> bool:
+    """Tell whether an event is within the limit of one event."""
+    return len(payload) <= EVENT_BYTES_MAX
+
+
+def _offset_of(segment: _Segment, end: int, number: int) -> int:
+    position = segment_start = SEGMENT_HEADER_BYTES
+    view = memoryview(segment.memory)
+    while position < end:
+        _, _, length, _, _, _, seq = unpack_header(view, position)
+        if seq >= number:
+            return position
+        position += HEADER_BYTES + length
+    return max(position, segment_start)
+
+
+def _cut(segment: _Segment, position: int, end: int, max_bytes: int) -> tuple[int, int]:
+    """Return (end, next seq) of the records that fit into max_bytes, at least one."""
+    view = memoryview(segment.memory)
+    at = position
+    next_seq = 0
+    while at < end:
+        _, _, length, _, _, _, seq = unpack_header(view, at)
+        following = at + HEADER_BYTES + length
+        if following - position > max_bytes and at > position:
+            break
+        at, next_seq = following, seq + 1
+    return at, next_seq

@@ -1,0 +1,517 @@
+"""One opened run in one process: `log()` and everything else that training code calls. Nothing here raises into it."""
+
+import json
+import logging
+import math
+import os
+import secrets
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from chiplog import agreement
+from chiplog.console import Console
+from chiplog.identity import Identity, with_rank
+from chiplog.journal import Journal, event_fits
+from chiplog.phases import Phase
+from chiplog.process import host_name, visible_gpus
+from chiplog.sender import SenderThread
+from chiplog.shared import Config, Summary
+from chiplog.values import FLOAT_TYPES, Bad, Histogram, flatten
+from chiplog_schemas.codec import CodecError, pack, packer
+from chiplog_schemas.events import PRODUCER_BYTES, EventKind, encode
+from chiplog_schemas.limits import (
+    EVENT_BYTES_MAX,
+    FINISH_WAIT_S,
+    JOURNAL_BYTES_MAX,
+    JOURNAL_MEMORY_BYTES_MAX,
+    KEYS_MAX,
+    SPOOL_BYTES_MAX,
+)
+from chiplog_schemas.places import Places
+
+__version__ = "0.1.0"
+_SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
+_WARNINGS_MAX = 100  # different ones said aloud; all are counted
+_log = logging.getLogger("chiplog")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `init` worked out for one run."""
+
+    identity: Identity
+    places: Places
+    mode: str  # online, offline, disabled
+    agent_address: str | None
+    project: str | None = None
+    name: str | None = None
+    group: str | None = None
+    job_type: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    label_given: bool = False
+    gpu_device_ids: tuple[str, ...] | None = None
+    update_finish_state: bool | None = None
+    capture_console: bool = True
+
+
+class Run:
+    """A run as this process sees it. Made by `chiplog.init`."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._identity = settings.identity
+        self._started_us = time.time_ns() // 1000
+        self._pid = os.getpid()
+        self._pack = packer().pack
+        # Tuples of keys seen before: their msgpack, and the function that packs their values.
+        self._shapes: dict[tuple[str, ...], tuple[bytes, Callable[..., bytes]]] = {}
+        self._keys: set[str] = set()
+        self._next_step = 0
+        self._phases: dict[str, float] = {}
+        self._bad: dict[str, int] = {}
+        self._warned: set[tuple[str, str]] = set()
+        self._exit: tuple[str, int | None, str | None] = ("finished", 0, None)
+        self._finished = False
+        self._finish_lock = threading.Lock()
+        self._disk_warned = False
+        self._console: Console | None = None
+        self._sender: SenderThread | None = None
+        self._journal: Journal | _Nowhere | _AfterFork = _Nowhere()
+        self.config = Config(self._say_config)
+        self.summary = Summary(self._say_summary)
+        if settings.mode != "disabled":
+            self._open()
+        self.config.adopt(settings.config)
+        if settings.capture_console and settings.mode != "disabled":
+            self._console = Console(self._say_line, self._say_lines_lost)
+
+    # -- what it is --
+
+    @property
+    def id(self) -> str:
+        """The run ID. Under a launcher that shares nothing it may change once torch.distributed is initialised."""
+        return self._identity.run_id
+
+    @property
+    def label(self) -> str:
+        """The name of this writer in the run."""
+        return self._identity.label
+
+    @property
+    def attempt(self) -> int:
+        """The launcher's hint at which incarnation of the label this is; the index decides."""
+        return self._identity.restart
+
+    @property
+    def rank(self) -> int | None:
+        """The rank, as far as it is known."""
+        return self._identity.rank
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether this label claims to be the one that writes config and run state."""
+        return self._identity.primary
+
+    @property
+    def mode(self) -> str:
+        """One of online, offline and disabled."""
+        return self._settings.mode
+
+    @property
+    def produced(self) -> int:
+        """How many events this process has given a seq."""
+        return self._journal.next_seq
+
+    def __repr__(self) -> str:
+        return f"<chiplog run {self.id} as {self.label}, {self.mode}>"
+
+    def __enter__(self) -> "Run":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is not None and kind is not None:
+            self._exit = ("failed", 1, f"{kind.__name__}: {error}")
+        self.finish()
+
+    # -- logging --
+
+    def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
+        """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
+
+        Host values are durable when this returns: they survive SIGKILL of the process. step: int64; without it the
+        label counts its own. Steps may come in any order.
+        """
+        try:
+            values = data.values()
+            shape = self._shapes.get(tuple(data))
+            if shape is None or not FLOAT_TYPES.issuperset(map(type, values)) or self._phases:
+                self._log_slow(data, step)
+                return
+            if step is None:
+                step = self._next_step
+                self._next_step += 1
+            elif type(step) is not int or not -0x8000000000000000 <= step <= 0x7FFFFFFFFFFFFFFF:
+                step = self._step(step)
+            if not math.isfinite(sum(values)):
+                self._note_nonfinite(data, step)
+            keys, pack_values = shape
+            self._journal.append(self._pack((1, time.time_ns() // 1000, step, keys, pack_values(*values))))
+        except OverflowError:
+            self._log_slow(data, step)  # an int that no float64 holds: the slow path names it
+        except Exception as error:
+            self._internal("log", error)
+
+    def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
+        try:
+            step = self._step(step)
+            if self._phases:
+                phases, self._phases = self._phases, {}
+                self._append_matrix(EventKind.PHASES, step, phases)
+            if not isinstance(data, Mapping):
+                message = f"log() takes a dict, not a {type(data).__name__}; log {{'name': value}}"
+                self._note_bad(Bad("not_a_dict", type(data).__name__, message))
+                return
+            numbers: dict[str, float] = {}
+            for item in flatten(data):
+                if isinstance(item, Bad):
+                    self._note_bad(item)
+                    continue
+                key, value = item
+                if not self._admit_key(key):
+                    continue
+                if isinstance(value, str):
+                    self._say(EventKind.TEXT, step, key, value)
+                elif isinstance(value, Histogram):
+                    edges, counts = value.edges, value.counts
+                    packed = struct.pack(f"<{len(edges)}d", *edges), struct.pack(f"<{len(counts)}d", *counts)
+                    self._say(EventKind.HISTOGRAM, step, key, *packed)
+                else:
+                    numbers[key] = value
+            if numbers:
+                if not math.isfinite(sum(numbers.values())):
+                    self._note_nonfinite(numbers, step)
+                self._append_matrix(EventKind.METRICS, step, numbers)
+        except Exception as error:
+            self._internal("log", error)
+
+    def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float]) -> None:
+        keys = tuple(numbers)
+        shape = self._shapes.get(keys)
+        if shape is None:
+            shape = (pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack)
+            if len(self._shapes) >= _SHAPES_MAX:
+                self._shapes.clear()
+            if kind is EventKind.METRICS:
+                self._shapes[keys] = shape
+        payload = self._pack((int(kind), time.time_ns() // 1000, step, shape[0], shape[1](*numbers.values())))
+        if event_fits(payload):
+            self._journal.append(payload)
+        elif len(numbers) > 1:  # thousands of long keys in one call: two events say the same
+            items = list(numbers.items())
+            for half in (items[: len(items) // 2], items[len(items) // 2 :]):
+                self._append_matrix(kind, step, dict(half))
+
+    def _step(self, step: Any) -> int:
+        if step is None:
+            self._next_step += 1
+            return self._next_step - 1
+        try:
+            number = int(step.item() if hasattr(step, "item") else step)
+        except (TypeError, ValueError, OverflowError):
+            number = 1 << 70
+        if -(1 << 63) <= number < 1 << 63:
+            return number
+        message = f"step {step!r:.60} is no 64-bit integer; the label's own count is used instead"
+        self._note_bad(Bad("bad_step", repr(step)[:60], message))
+        return self._step(None)
+
+    def _admit_key(self, key: str) -> bool:
+        if key in self._keys:
+            return True
+        if len(self._keys) >= KEYS_MAX:
+            message = f"key {key!r:.60} is the one beyond {KEYS_MAX} of this run; put what varies into the step"
+            self._note_bad(Bad("too_many_keys", key[:60], message))
+            return False
+        self._keys.add(key)
+        return True
+
+    # -- everything else that is said --
+
+    def phase(self, name: str) -> Phase:
+        """Time a phase of the step: `with run.phase("forward"):`, or as a decorator. Belongs to the next `log()`."""
+        return Phase(self._phases_of, str(name))
+
+    def _phases_of(self) -> dict[str, float]:
+        return self._phases
+
+    def alert(self, title: str, text: str = "", level: str = "warning") -> None:
+        """Leave a row in `events` that people look at. level: debug, info, warning or error."""
+        self._say(EventKind.NOTICE, "alert", str(level), str(title), {"text": str(text)})
+
+    def finish(self, exit_code: int = 0) -> None:
+        """End the run for this label. Waits at most a second for the agent; what is left then is delivered later."""
+        with self._finish_lock:
+            if self._finished:
+                return
+            self._finished = True
+        try:
+            self._finish(exit_code)
+        except Exception as error:
+            self._internal("finish", error)
+
+    def _finish(self, exit_code: int) -> None:
+        if self._console is not None:
+            self._console.close()
+        if self._phases:
+            self._append_matrix(EventKind.PHASES, self._next_step, self._phases)
+        if self._bad:
+            self._say(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", dict(self._bad))
+        state, code, reason = self._exit
+        if exit_code and state == "finished":
+            state, code, reason = "failed", exit_code, f"finish(exit_code={exit_code})"
+        body = {"state": state, "exit_code": code, "reason": reason, "sets_run": self._sets_run}
+        self._say(EventKind.STATE, {name: value for name, value in body.items() if value is not None}, urgent=True)
+        journal = self._journal
+        if isinstance(journal, Journal):
+            journal.mark_finished()
+            delivered = self._sender.stop(FINISH_WAIT_S) if self._sender is not None else False
+            journal.close(remove=delivered)
+
+    @property
+    def _sets_run(self) -> bool:
+        given = self._settings.update_finish_state
+        return self.is_primary if given is None else given
+
+    def mark_failed(self, reason: str, exit_code: int = 1) -> None:
+        """Note that this process is ending badly; `finish` reports it."""
+        self._exit = ("failed", exit_code, reason)
+
+    def _say(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
+        payload = encode(kind, time.time_ns() // 1000, *fields)
+        if event_fits(payload):
+            self._journal.append(payload, urgent=urgent)
+        else:
+            message = f"{kind.name.lower()} of {len(payload)} bytes exceeds the limit of {EVENT_BYTES_MAX}; split it"
+            self._note_bad(Bad("event_too_large", kind.name.lower(), message))
+
+    def _say_config(self, values: Mapping[str, Any]) -> None:
+        self._say_map(EventKind.CONFIG, values)
+
+    def _say_summary(self, values: Mapping[str, Any]) -> None:
+        self._say_map(EventKind.SUMMARY, values)
+
+    def _say_map(self, kind: EventKind, values: Mapping[str, Any]) -> None:
+        if self._finished or (kind is EventKind.CONFIG and not self.is_primary):
+            return  # every rank passes the same config; the primary's is the run's
+        try:
+            said = {str(key): json.dumps(value, default=str) for key, value in values.items()}
+            self._say(kind, said)
+        except (TypeError, ValueError, RecursionError, CodecError) as error:
+            message = f"{kind.name.lower()} cannot be written as JSON ({error}); use plain values"
+            self._note_bad(Bad("not_json", kind.name.lower(), message))
+
+    def _say_line(self, stream: int, line_no: int, line: str) -> None:
+        self._say(EventKind.CONSOLE, stream, line_no, line)
+
+    def _say_lines_lost(self, count: int) -> None:
+        self._say(EventKind.NOTICE, "console_lost", "warning", f"{count} lines above the rate limit", {"lines": count})
+
+    # -- bad input and our own errors --
+
+    def _note_bad(self, bad: Bad) -> None:
+        self._bad[bad.kind] = self._bad.get(bad.kind, 0) + 1
+        if self._warn_once((bad.kind, bad.key), bad.message):
+            self._say(EventKind.NOTICE, "bad_value", "warning", bad.message, {"kind": bad.kind, "key": bad.key})
+
+    def _note_nonfinite(self, data: Mapping[str, Any], step: int) -> None:
+        for key, value in data.items():
+            if not math.isfinite(value):
+                self._bad["not_finite"] = self._bad.get("not_finite", 0) + 1
+                message = f"{key!r:.80} became {float(value)} at step {step}; it is kept"
+                if self._warn_once(("not_finite", key), message):
+                    self._say(EventKind.NOTICE, "bad_value", "warning", message, {"kind": "not_finite", "key": key})
+
+    def _warn_once(self, what: tuple[str, str], message: str) -> bool:
+        if what in self._warned or len(self._warned) >= _WARNINGS_MAX:
+            return False
+        self._warned.add(what)
+        _log.warning("chiplog: %s", message)
+        return True
+
+    def _warn_of_sender(self, message: str) -> None:
+        self._warn_once(("sender", message[:20]), message)
+
+    def _internal(self, where: str, error: Exception) -> None:
+        """Our own fault: say it once, never raise it."""
+        self._bad["internal_error"] = self._bad.get("internal_error", 0) + 1
+        self._warn_once(("internal_error", where), f"{where}() failed inside: {type(error).__name__} {error}")
+
+    # -- the journal and its sender --
+
+    def _open(self) -> None:
+        settings = self._settings
+        producer = secrets.token_bytes(PRODUCER_BYTES)
+        info = self._identity_map()
+        offline = settings.mode == "offline"
+        parent = settings.places.root / "offline" if offline else settings.places.journals
+        bytes_max = SPOOL_BYTES_MAX if offline else JOURNAL_BYTES_MAX
+        packed = pack(info)
+        try:
+            journal = Journal(parent / producer.hex(), producer, packed, bytes_max=bytes_max)
+        except OSError as error:
+            self._warn_once(("disk", ""), f"no journal in {parent}: {error}; events are kept in memory only, bounded")
+            journal = Journal(None, producer, packed, bytes_max=JOURNAL_MEMORY_BYTES_MAX)
+            self._disk_warned = True
+        journal.append(encode(EventKind.IDENTITY, self._started_us, info))
+        journal.publish()
+        if self._disk_warned:
+            journal.append(
+                encode(EventKind.NOTICE, self._started_us, "journal_memory", "warning", "no disk for the journal", {})
+            )
+        self._journal = journal
+        self._sender = SenderThread(
+            journal,
+            settings.places,
+            info,
+            agent_address=settings.agent_address,
+            online=not offline,
+            on_tick=self._tick,
+            warn=self._warn_of_sender,
+        )
+        self._sender.start()
+
+    def _identity_map(self) -> dict[str, Any]:
+        identity, settings = self._identity, self._settings
+        known = {
+            "role": "rank",
+            "run_id": identity.run_id,
+            "project": settings.project,
+            "name": settings.name,
+            "group": settings.group,
+            "job_type": settings.job_type,
+            "tags": list(settings.tags),
+            "notes": settings.notes,
+            "label": identity.label,
+            "primary": identity.primary,
+            "rank": identity.rank,
+            "local_rank": identity.local_rank,
+            "world_size": identity.world_size,
+            "node": host_name(),
+            "pid": self._pid,
+            "gpus": list(settings.gpu_device_ids) if settings.gpu_device_ids is not None else visible_gpus(),
+            "launch": identity.launch,
+            "restart": identity.restart,
+            "started_at": self._started_us,
+            "sdk": __version__,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+    def _tick(self) -> None:
+        """Run by the sender thread at every interval."""
+        journal = self._journal
+        if isinstance(journal, Journal) and journal.disk_error is not None and not self._disk_warned:
+            self._disk_warned = True
+            message = f"journal cannot grow on disk: {journal.disk_error}; events are kept in memory, bounded"
+            self._warn_once(("disk", ""), message)
+            self._say(EventKind.NOTICE, "journal_memory", "warning", message, {})
+        if self._identity.needs_agreement:
+            agreed = agreement.ask_group(self._identity.run_id)
+            if agreed is not None:
+                self._become(agreed)
+
+    def _become(self, agreed: agreement.Agreed) -> None:
+        self._identity = with_rank(
+            self._identity, agreed.rank, agreed.world_size, agreed.run_id, label_given=self._settings.label_given
+        )
+        info = self._identity_map()
+        if isinstance(self._journal, Journal):
+            self._journal.set_identity(pack(info))
+        self._say(EventKind.IDENTITY, info)
+        if self.is_primary:
+            self._say_config(self.config)
+
+    # -- fork --
+
+    def after_fork(self) -> None:
+        """Make a forked child let go of the parent's journal, socket and streams; its first `log()` opens its own."""
+        if self._settings.mode == "disabled" or self._finished:
+            return
+        if self._console is not None:
+            self._console.close_in_child()
+            self._console = None
+        _kept_from_the_collector.append((self._journal, self._sender))
+        self._sender = None
+        self._finish_lock = threading.Lock()
+        self._phases = {}
+        self._bad, self._warned = {}, set()
+        self._pid = os.getpid()
+        self._journal = _AfterFork(self)
+
+    def open_in_child(self) -> "Journal | _Nowhere":
+        """Join the parent's run as a producer of its own, under a label of its own."""
+        self._started_us = time.time_ns() // 1000
+        self._identity = replace(
+            self._identity, label=f"{self._identity.label}.{self._pid}"[:128], primary=False, rank=None, local_rank=None
+        )
+        self._open()
+        assert isinstance(self._journal, Journal)
+        return self._journal
+
+
+class _Nowhere:
+    """The journal of a disabled run."""
+
+    next_seq = 0
+
+    def append(self, payload: bytes, *, urgent: bool = False) -> None:
+        """Take nothing."""
+
+
+class _AfterFork:
+    """The journal of a run that a forked child inherited, until the child says something."""
+
+    next_seq = 0
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def append(self, payload: bytes, *, urgent: bool = False) -> None:
+        """Open the child's own journal, unless all there is to say is the end."""
+        if not urgent:
+            self._run.open_in_child().append(payload)
+
+
+_kept_from_the_collector: list[Any] = []  # what a child inherited: destroying it could touch the parent's
+
+
+def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
+    """Return a label or run ID without control characters and within the limit, and what was changed, if anything."""
+    cleaned = "".join(c if c.isprintable() and c != "/" else "_" for c in text)[:limit]
+    if cleaned == text:
+        return text, None
+    return (
+        cleaned,
+        f"{kind} {text!r:.80} has a slash, control characters or over {limit} of them; {cleaned!r:.80} is used",
+    )
+
+
+def config_of(value: Any) -> dict[str, Any]:
+    """Turn a dict, a dataclass instance, an argparse namespace or an object with items() into a dict."""
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        return {str(key): entry for key, entry in value.items()}
+    if hasattr(value, "items"):
+        return {str(key): entry for key, entry in value.items()}
+    return dict(vars(value))
+
+
+def tags_of(tags: Iterable[str] | str) -> tuple[str, ...]:
+    """Turn one tag or several into a tuple."""
+    return (tags,) if isinstance(tags, str) else tuple(str(tag) for tag in tags)

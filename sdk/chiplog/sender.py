@@ -1,0 +1,133 @@
+"""The one background thread of a run: prepares the journal's segments and sends its records to the node's agent.
+
+It starts an agent when none listens and none was named, and asks torch.distributed for what the launcher did not tell.
+"""
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from chiplog.journal import Journal
+from chiplog_schemas.daemons import start_daemon
+from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
+from chiplog_schemas.link import Link
+from chiplog_schemas.places import Places, make_private
+
+AGENT_MODULE = "chiplog_agent"
+_START_AFTER_S = 0.1  # an agent that runs answers within this; else one is started …
+_START_AGAIN_S = 5.0  # … and again when that one did not come up
+_FINISH_POLL_MS = 5
+_CLOSE_S = 0.25  # of the time that finish() may take: to close the socket
+
+
+class SenderThread:
+    """Send a journal until `stop`. Everything of it but `wake` and `stop` runs in its own thread."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        places: Places,
+        info: dict[str, Any],
+        *,
+        agent_address: str | None,
+        online: bool,
+        on_tick: Callable[[], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._journal = journal
+        self._places = places
+        self._info = info
+        self._address = agent_address or places.agent_address
+        self._may_start_agent = agent_address is None
+        self._online = online
+        self._on_tick = on_tick
+        self._warn = warn
+        self._deadline = float("inf")
+        self._done = threading.Event()
+        self.delivered = False  # everything was acknowledged when the thread ended
+        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._thread = threading.Thread(target=self._run, name="chiplog-sender", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look at the journal now rather than at the next interval."""
+        os.eventfd_write(self._wake, 1)
+
+    def stop(self, wait_s: float = FINISH_WAIT_S) -> bool:
+        """Send what is left for at most `wait_s` and end. Return whether all of it was acknowledged."""
+        self._deadline = time.monotonic() + wait_s - _CLOSE_S
+        self.wake()
+        self._done.wait(wait_s)
+        return self.delivered
+
+    def _run(self) -> None:
+        try:
+            if self._online:
+                self._send_loop()
+            else:
+                self._offline_loop()
+        except Exception as error:  # the training must not notice; the journal keeps everything for an agent to adopt
+            self._warn(f"sender stopped: {type(error).__name__} {error}; the journal is delivered after the run")
+        finally:
+            self._done.set()
+
+    def _offline_loop(self) -> None:
+        waker = select.poll()
+        waker.register(self._wake, select.POLLIN)
+        while self._deadline == float("inf"):
+            self._maintain()
+            waker.poll(SEND_INTERVAL_S * 1000)
+        self._maintain()
+
+    def _send_loop(self) -> None:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        link = Link(context, self._address, self._journal.producer, self._info, self._journal)
+        waker = select.poll()
+        waker.register(self._wake, select.POLLIN)
+        start_at = time.monotonic() + _START_AFTER_S
+        try:
+            while True:
+                now = time.monotonic()
+                self._maintain()
+                link.step(now)
+                if not link.is_open and self._may_start_agent and now >= start_at:
+                    start_at = now + _START_AGAIN_S
+                    self._start_agent()
+                if self._deadline != float("inf"):
+                    self.delivered = self._journal.acked >= self._journal.next_seq
+                    if self.delivered or now >= self._deadline:
+                        return
+                    self._wait_for_acknowledgement(link)
+                elif waker.poll((SEND_INTERVAL_S if link.is_open else SEND_INTERVAL_S / 2) * 1000):
+                    os.eventfd_read(self._wake)
+        finally:
+            link.close()
+            context.term() if link.socket is None else None
+            os.close(self._wake)
+
+    def _wait_for_acknowledgement(self, link: Link) -> None:
+        if link.socket is not None:
+            link.socket.poll(_FINISH_POLL_MS)
+        else:
+            time.sleep(_FINISH_POLL_MS / 1000)
+
+    def _maintain(self) -> None:
+        self._journal.drain_deferred()
+        self._journal.prepare()
+        self._on_tick()
+
+    def _start_agent(self) -> None:
+        try:
+            make_private(self._places.run)
+            start_daemon(AGENT_MODULE, ["--embedded"], self._places)
+        except OSError as error:
+            self._warn(f"no agent could be started: {error}; the journal keeps everything until one runs")
+            self._may_start_agent = False

@@ -1,0 +1,226 @@
+"""`init`, the process's current run, and what must happen at fork, at an uncaught exception and at exit."""
+
+import atexit
+import logging
+import os
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+from chiplog import process
+from chiplog.identity import PARENT_RUN, identify
+from chiplog.runs import Run, Settings, config_of, safe_name, tags_of
+from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.places import chiplog_dir, places
+
+MODES = ("online", "offline", "disabled")
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+_log = logging.getLogger("chiplog")
+_lock = threading.Lock()
+_current: Run | None = None
+_hooked = False
+
+
+def init(
+    project: str | None = None,
+    *,
+    run_id: str | None = None,
+    name: str | None = None,
+    group: str | None = None,
+    job_type: str | None = None,
+    tags: Iterable[str] = (),
+    notes: str | None = None,
+    config: Any = None,
+    label: str | None = None,
+    primary: bool | None = None,
+    resume: str | None = None,
+    mode: str | None = None,
+    gpu_device_ids: Iterable[str] | None = None,
+    update_finish_state: bool | None = None,
+    capture_console: bool = True,
+    dir: str | os.PathLike[str] | None = None,
+    agent: str | None = None,
+) -> Run:
+    """Open a run in this process and make it the current one. Waits for no daemon and never raises.
+
+    Every rank calls this, unchanged: rank, label, primary and run ID come from the launcher's environment, or later
+    from torch.distributed. An argument wins over its variable (`CHIPLOG_PROJECT`, `CHIPLOG_RUN_ID`, `CHIPLOG_GROUP`,
+    `CHIPLOG_LABEL`, `CHIPLOG_PRIMARY`, `CHIPLOG_MODE`, `CHIPLOG_GPU_DEVICE_IDS`, `CHIPLOG_DIR`, `CHIPLOG_AGENT`).
+
+    resume: the ID of a run to go on with; the same as run_id.
+    mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`) or disabled.
+    config: a dict, dataclass instance or argparse namespace; the primary's is the run's.
+    update_finish_state: whether the run's state follows this label's; by default only the primary's does.
+    dir: in place of CHIPLOG_DIR. agent: a ZeroMQ address; without it the node's own, started when none listens.
+    """
+    environ = os.environ
+    settings = _settings(
+        environ,
+        project=project,
+        run_id=run_id or resume,
+        name=name,
+        group=group,
+        job_type=job_type,
+        tags=tags,
+        notes=notes,
+        config=config,
+        label=label,
+        primary=primary,
+        mode=mode,
+        gpu_device_ids=gpu_device_ids,
+        update_finish_state=update_finish_state,
+        capture_console=capture_console,
+        dir=dir,
+        agent=agent,
+    )
+    global _current
+    with _lock:
+        before = _current
+    if before is not None and not before._finished:
+        if before.id == settings.identity.run_id and before.label == settings.identity.label:
+            _log.warning("chiplog: init() was called twice for run %s; the open run is returned", before.id)
+            return before
+        before.finish()
+    run = _open(settings)
+    with _lock:
+        _current = run
+        _install_hooks()
+    if run.mode != "disabled":
+        environ[PARENT_RUN] = f"{os.getpid()}:{run.id}"
+    return run
+
+
+def current() -> Run | None:
+    """Return the current run of this process, None before `init`."""
+    return _current
+
+
+def log(data: Mapping[str, Any], step: int | None = None) -> None:
+    """Log to the current run; see `Run.log`. Without one, says so once and does nothing."""
+    if _current is None:
+        _warn_no_run()
+    else:
+        _current.log(data, step)
+
+
+def finish(exit_code: int = 0) -> None:
+    """Finish the current run, if there is one."""
+    if _current is not None:
+        _current.finish(exit_code)
+        os.environ.pop(PARENT_RUN, None)
+
+
+def setup() -> None:
+    """Prepare this process for children that will call `init`. Never required."""
+    _install_hooks()
+
+
+def _open(settings: Settings) -> Run:
+    try:
+        return Run(settings)
+    except Exception as error:
+        _log.warning("chiplog: init() failed inside (%s %s); nothing is logged", type(error).__name__, error)
+        return Run(replace(settings, mode="disabled"))
+
+
+def _settings(environ: Mapping[str, str], **given: Any) -> Settings:
+    identity = identify(environ, process.facts())
+    run_id = given["run_id"]
+    if run_id:
+        identity = replace(identity, run_id=str(run_id), needs_agreement=False)
+    if given["label"]:
+        identity = replace(identity, label=str(given["label"]))
+    label_given = bool(given["label"] or environ.get("CHIPLOG_LABEL"))
+    clean_id, id_change = safe_name("run ID", identity.run_id, NAME_CHARS_MAX)
+    clean_label, label_change = safe_name("label", identity.label, NAME_CHARS_MAX)
+    for change in filter(None, (id_change, label_change)):
+        _log.warning("chiplog: %s", change)
+    identity = replace(identity, run_id=clean_id, label=clean_label)
+    primary = given["primary"] if given["primary"] is not None else _flag(environ, "CHIPLOG_PRIMARY")
+    if primary is not None:
+        identity = replace(identity, primary=bool(primary))
+    mode = given["mode"] or environ.get("CHIPLOG_MODE") or "online"
+    if mode not in MODES:
+        _log.warning("chiplog: mode %r is none of %s; online is used", mode, ", ".join(MODES))
+        mode = "online"
+    try:
+        config = config_of(given["config"])
+    except Exception as error:
+        _log.warning("chiplog: config of type %s is no mapping (%s); left out", type(given["config"]).__name__, error)
+        config = {}
+    gpus = given["gpu_device_ids"]
+    if gpus is None and environ.get("CHIPLOG_GPU_DEVICE_IDS"):
+        gpus = environ["CHIPLOG_GPU_DEVICE_IDS"].split(",")
+    return Settings(
+        identity=identity,
+        places=places(chiplog_dir(given["dir"], environ)),
+        mode=mode,
+        agent_address=given["agent"] or environ.get("CHIPLOG_AGENT") or None,
+        project=_text(given["project"] or environ.get("CHIPLOG_PROJECT")),
+        name=_text(given["name"]),
+        group=_text(given["group"] or environ.get("CHIPLOG_GROUP")),
+        job_type=_text(given["job_type"]),
+        tags=tags_of(given["tags"]),
+        notes=_text(given["notes"]),
+        config=config,
+        label_given=label_given,
+        gpu_device_ids=None if gpus is None else tuple(str(gpu) for gpu in gpus),
+        update_finish_state=given["update_finish_state"],
+        capture_console=given["capture_console"],
+    )
+
+
+def _text(value: Any) -> str | None:
+    return None if value is None or value == "" else str(value)
+
+
+def _flag(environ: Mapping[str, str], name: str) -> bool | None:
+    text = environ.get(name, "").lower()
+    return True if text in _TRUE else False if text in _FALSE else None
+
+
+_warned_no_run = False
+
+
+def _warn_no_run() -> None:
+    global _warned_no_run
+    if not _warned_no_run:
+        _warned_no_run = True
+        _log.warning("chiplog: log() without a run; call chiplog.init() first")
+
+
+# -- the process --
+
+
+def _install_hooks() -> None:
+    global _hooked
+    if _hooked:
+        return
+    _hooked = True
+    atexit.register(_at_exit)
+    os.register_at_fork(after_in_child=_after_fork)
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        if _current is not None:
+            _current.mark_failed(f"{kind.__name__}: {error}"[:1000])
+        previous(kind, error, traceback)
+
+    sys.excepthook = hook
+
+
+def _at_exit() -> None:
+    if _current is not None:
+        _current.finish()
+
+
+def _after_fork() -> None:
+    if _current is not None:
+        _current.after_fork()
+        # multiprocessing's children leave without atexit; its own list of last things is called.
+        multiprocessing_util = sys.modules.get("multiprocessing.util")
+        if multiprocessing_util is not None:
+            multiprocessing_util.Finalize(None, _at_exit, exitpriority=100)

@@ -1,0 +1,124 @@
+"""Turn what users log into float64 values, short texts and histograms, and name what is wrong with the rest."""
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any
+
+from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
+
+FLOAT_TYPES: set[type] = {float, int}  # what struct packs as a float64 without a look; numpy's scalars join when seen
+_REPR_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """Counts between edges, logged as one value.
+
+    edges: n + 1 ascending numbers. counts: n numbers. `Histogram.of(values)` makes one.
+    """
+
+    edges: tuple[float, ...]
+    counts: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.edges) != len(self.counts) + 1:
+            raise ValueError(f"{len(self.counts)} counts need {len(self.counts) + 1} edges, not {len(self.edges)}")
+
+    @classmethod
+    def of(cls, values: Any, bins: int = 64) -> "Histogram":
+        """Count `values`, anything numpy can make an array of, in `bins` bins of equal width, without NaN and inf."""
+        import numpy as np  # importing chiplog must not cost numpy
+
+        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64).ravel()
+        counts, edges = np.histogram(array[np.isfinite(array)], bins=bins)
+        return cls(tuple(edges.tolist()), tuple(float(count) for count in counts))
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """A value or key that cannot be logged. `kind` is a word to count by, `message` one line with the remedy."""
+
+    kind: str
+    key: str
+    message: str
+
+
+Logged = float | str | Histogram
+
+
+def flatten(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Logged] | Bad]:
+    """Walk a dict of values, nested dicts joined with `/`: (key, value) for what can be logged, Bad for the rest."""
+    for key, value in data.items():
+        if not isinstance(key, str):
+            yield Bad("key_not_string", repr(key)[:_REPR_CHARS], f"key {key!r:.60} is no string; use str({key!r:.60})")
+            continue
+        name = f"{prefix}/{key}" if prefix else key
+        if isinstance(value, Mapping):
+            if depth >= NESTING_MAX:
+                yield Bad("nested_too_deep", name, f"{name!r:.80} nests deeper than {NESTING_MAX} dicts; flatten it")
+            else:
+                yield from flatten(value, name, depth + 1)
+            continue
+        size = len(name.encode("utf-8", "surrogatepass"))
+        if size > KEY_BYTES_MAX or not name:
+            message = f"key {name!r:.60} has {size} bytes, the limit is 1 to {KEY_BYTES_MAX}; log it as a text value"
+            yield Bad("key_length", name[:_REPR_CHARS], message)
+            continue
+        converted = convert(name, value)
+        yield converted if isinstance(converted, Bad) else (name, converted)
+
+
+def convert(key: str, value: Any) -> Logged | Bad:
+    """Turn one value into what is logged, or say what is wrong with it."""
+    kind = type(value)
+    if kind in FLOAT_TYPES or isinstance(value, bool):
+        return _to_float(key, value)
+    if isinstance(value, str):
+        if len(value) > TEXT_CHARS_MAX:
+            message = f"text of {len(value)} characters under {key!r} exceeds {TEXT_CHARS_MAX}; log it as a file"
+            return Bad("text_too_long", key, message)
+        return value
+    if isinstance(value, Histogram):
+        return value
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _one_element(key, value.detach(), tuple(value.shape), value.numel())
+    if kind.__module__ == "numpy" or hasattr(value, "__array__"):
+        shape = getattr(value, "shape", None)
+        if shape is None:
+            return _not_a_number(key, value)
+        if shape == () and getattr(value, "dtype", None) is not None and value.dtype.kind in "fiub":
+            if kind.__name__ != "ndarray":
+                FLOAT_TYPES.add(kind)
+            return _to_float(key, value)
+        return _one_element(key, value, tuple(shape), math.prod(shape))
+    if isinstance(value, Real) or (hasattr(value, "__float__") and not isinstance(value, complex)):
+        return _to_float(key, value)
+    return _not_a_number(key, value)
+
+
+def _one_element(key: str, value: Any, shape: tuple[int, ...], n_elements: int) -> Logged | Bad:
+    if n_elements != 1:
+        message = f"{key!r} is an array of shape {shape}; log a scalar such as its mean, or chiplog.Histogram.of(it)"
+        return Bad("array", key, message)
+    return _to_float(key, value.item())
+
+
+def _to_float(key: str, value: Any) -> Logged | Bad:
+    try:
+        return float(value)
+    except OverflowError:
+        return Bad("number_too_large", key, f"the number under {key!r} does not fit a float64; log its logarithm")
+    except Exception:
+        return _not_a_number(key, value)
+
+
+def _not_a_number(key: str, value: Any) -> Bad:
+    return Bad(
+        "not_a_number",
+        key,
+        f"{key!r} is a {type(value).__name__}, not a number or short text; log float(value) or str(value)",
+    )

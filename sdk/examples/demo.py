@@ -1,0 +1,303 @@
+"""Train a small model on two ranks, then ask chiplog what happened: what `make demo` runs, in under two minutes.
+
+Every command that is shown after a `$` is really run, so each can be typed again afterwards.
+With --kill-agent the agent is killed in the middle of the training, and SQL has to show that nothing is missing.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+RANKS = 2
+STRAGGLER_MS = 6  # a seventh of a step on two CPU cores: clear in SQL, invisible in the loss
+MARKER = ".chiplog-demo"  # only a directory that carries it is ever emptied
+TRAIN_LIMIT_S = 300  # the training takes 40 s; a machine that needs longer than this is stuck
+COMMAND_LIMIT_S = 60  # each command takes about one second
+SETTLE_LIMIT_S = 30  # after a kill the ranks declare the agent silent after 10 s, and a new one has to start
+HERE = Path(__file__).resolve().parent
+CHIPLOG = Path(sys.executable).parent / "chiplog"  # of this environment, whatever PATH says
+
+LABELS = "SELECT label, rank, is_primary, node, pid, state, exit_code FROM labels ORDER BY rank"
+LOSS = """
+SELECT step, max(value) FILTER (key = 'train/loss' AND rank = 0) AS loss_rank0,
+             max(value) FILTER (key = 'train/loss' AND rank = 1) AS loss_rank1,
+             max(value) FILTER (key = 'eval/loss') AS held_out
+FROM metrics WHERE step IN ({steps}) GROUP BY step ORDER BY step"""
+SLOWEST = """
+SELECT rank, round(1000 * median(seconds) FILTER (phase = 'data'), 2) AS data_ms,
+             round(1000 * median(seconds) FILTER (phase = 'forward'), 2) AS forward_ms,
+             round(1000 * median(seconds) FILTER (phase = 'backward'), 2) AS backward_ms,
+             round(1000 * median(seconds) FILTER (phase = 'optimizer'), 2) AS optimizer_ms
+FROM phases GROUP BY rank ORDER BY data_ms DESC"""
+SYSTEM = """
+SELECT device, name, count(DISTINCT ts) AS samples, round(min(value), 1) AS low,
+       round(avg(value), 1) AS mean, round(max(value), 1) AS high
+FROM system GROUP BY device, name ORDER BY device, name LIMIT 30"""
+SLOW_STEPS = """
+SELECT m.step, m.rank, l.pid, round(m.value) AS characters_per_s, p.phase AS longest_phase, p.ms
+FROM metrics m
+JOIN labels l USING (run_id, label, attempt)
+JOIN (SELECT run_id, label, attempt, step, arg_max(phase, seconds) AS phase, round(1000 * max(seconds), 1) AS ms
+      FROM phases GROUP BY ALL) p USING (run_id, label, attempt, step)
+WHERE m.key = 'train/tokens_per_s' AND m.step > 0 ORDER BY m.value LIMIT 6"""
+SAMPLE = "SELECT label, step, value FROM texts WHERE key = 'sample'"
+COMPLETENESS = (
+    "SELECT label, attempt, produced, stored, lost, pending, reasons FROM completeness ORDER BY label, attempt"
+)
+EXACTLY_ONCE = """
+SELECT label, count(*) AS stored, count(DISTINCT step) AS distinct_steps, min(step) AS first, max(step) AS last
+FROM metrics WHERE key = 'train/loss' GROUP BY label ORDER BY label"""
+
+ABOUT_TRAINING = f"""
+A small GPT learns to write Python on {RANKS} ranks, for about 40 seconds. No daemon is started for it:
+the first rank that finds no agent starts one, and a collector, in the background."""
+ABOUT_SLOWEST = f"""
+Which rank is slow? Rank {RANKS - 1} sleeps {STRAGGLER_MS} ms in its data phase, on purpose. In data-parallel training
+all ranks wait for the slowest one in backward: steps take equally long, and only the phases tell. Medians per step:"""
+ABOUT_SLOW_STEPS = """
+Three views joined: the slowest steps, the process each ran in, and the phase that took longest.
+(While rank 0 evaluates, the others wait for it in the backward of the following step.)"""
+
+
+class DemoError(Exception):
+    """A step of the demo failed; the message is the one line that the user sees."""
+
+
+def fail(message: str) -> NoReturn:
+    """Raise DemoError."""
+    raise DemoError(message)
+
+
+def say(text: str) -> None:
+    """Print one plain paragraph, in bold on a terminal; flushed, for the commands write to the same place."""
+    text = text.strip("\n")
+    print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
+
+
+def environment(data_dir: Path) -> dict[str, str]:
+    """Return the environment of all that the demo starts: the embedded defaults in `data_dir`, and nothing else."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("CHIPLOG_")}
+    env["CHIPLOG_DIR"] = str(data_dir)
+    env["OMP_NUM_THREADS"] = "1"  # what torchrun would set anyway, with a warning
+    env["COLUMNS"] = str(shutil.get_terminal_size((120, 40)).columns)  # through a pipe, tables would fold at 80
+    return env
+
+
+class Demo:
+    """One demo: its directory, its environment, and the commands that it runs."""
+
+    def __init__(self, data_dir: Path, steps: int) -> None:
+        self.dir, self.steps, self.env = data_dir, steps, environment(data_dir)
+        self.stride = steps // 8  # between two evaluations, and two rows of the loss table
+        self.progress = threading.Event()  # set when rank 0 has printed a step in the middle of the training
+
+    def command(self, *arguments: str, quiet: bool = False) -> str:
+        """Run one chiplog command and echo it like a shell prompt; with `quiet`, only return its output."""
+        if not quiet:
+            print("\n$ chiplog", " ".join(map(quoted, arguments)), flush=True)
+        try:
+            done = subprocess.run(
+                [CHIPLOG, *arguments], env=self.env, text=True, timeout=COMMAND_LIMIT_S, stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE if quiet else None, stderr=subprocess.PIPE if quiet else None,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            fail(f"`chiplog {arguments[0]}` did not return within {COMMAND_LIMIT_S} s; look into {self.dir}")
+        if done.returncode:
+            reason = f": {done.stderr.strip()[-300:]}" if quiet and done.stderr.strip() else ""
+            fail(f"`chiplog {arguments[0]}` exited with {done.returncode}{reason}")
+        return done.stdout or ""
+
+    def sql(self, query: str) -> None:
+        """Show a query and its answer."""
+        self.command("sql", query.strip())
+
+    def rows(self, query: str) -> list[dict[str, Any]]:
+        """Return a query's rows, without showing anything."""
+        return json.loads(self.command("sql", "--format", "json", query.strip(), quiet=True))
+
+    def fresh(self) -> None:
+        """Make the directory empty: send away the daemons of an earlier demo, then remove what that demo left."""
+        if self.dir.exists() and any(self.dir.iterdir()):
+            if not (self.dir / MARKER).exists():
+                fail(f"{self.dir} holds something that is not a demo's; name another directory with --dir")
+            self.command("down", quiet=True)
+            shutil.rmtree(self.dir)
+        self.dir.mkdir(parents=True, exist_ok=True)
+        (self.dir / MARKER).touch()
+
+    def train(self, kill_agent: bool) -> None:
+        """Run the training under torchrun, streaming what it prints; in the middle, kill the agent if asked to."""
+        script = [os.path.relpath(HERE / "char_gpt.py"), "--steps", str(self.steps), "--eval-every", str(self.stride)]
+        script += ["--straggler-ms", str(STRAGGLER_MS)]
+        print(f"\n$ torchrun --standalone --nproc-per-node {RANKS}", *script, flush=True)
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS)]
+        training = subprocess.Popen(
+            [*launcher, *script], env=self.env, text=True, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        # A thread reads: a process that outlives the training and holds on to the pipe cannot keep the demo waiting.
+        reader = threading.Thread(target=self.stream, args=(training,), daemon=True)
+        reader.start()
+        deadline = time.monotonic() + TRAIN_LIMIT_S
+        try:
+            if kill_agent:
+                self.kill_agent(training, deadline)
+            code = training.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            fail(f"the training did not end within {TRAIN_LIMIT_S} s")
+        finally:
+            if training.poll() is None:
+                training.terminate()  # torchrun passes it on to its ranks
+                with contextlib.suppress(subprocess.TimeoutExpired):  # we are leaving with an error already
+                    training.wait(40)  # torchrun gives its ranks 30 s
+        if code:
+            fail(f"the training exited with {code}; its own message stands above")
+        reader.join(5)
+
+    def stream(self, training: subprocess.Popen[str]) -> None:
+        """Pass on the training's output, and note when half of it is done."""
+        assert training.stdout is not None
+        for line in training.stdout:
+            print(f"  {line}", end="", flush=True)
+            if (seen := re.match(r"step +(\d+)", line)) and int(seen[1]) >= self.steps // 2:
+                self.progress.set()
+
+    def kill_agent(self, training: subprocess.Popen[str], deadline: float) -> None:
+        """Send SIGKILL to the agent once half of the training is done."""
+        while not self.progress.wait(0.1):
+            if training.poll() is not None or time.monotonic() > deadline:
+                fail("the training printed no step in its second half, so the agent was not killed")
+        lock = self.dir / "agent" / "lock"
+        try:
+            pid = int(lock.read_text().split()[0])
+            cmdline = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (OSError, ValueError, IndexError) as error:
+            fail(f"no running agent found through {lock}: {error}")
+        if "chiplog" not in cmdline:  # the PID in an old lock may be anybody's by now
+            fail(f"{lock} names process {pid}, which is no agent: {cmdline.strip()}")
+        os.kill(pid, signal.SIGKILL)
+        say(f"  killed the agent, process {pid}, with SIGKILL; the training goes on")
+
+    def settle(self) -> None:
+        """Wait until everything that the ranks produced is in SQL or declared lost, and the run has ended."""
+        deadline = time.monotonic() + SETTLE_LIMIT_S
+        while True:
+            counts = self.rows("SELECT count(*) AS labels, sum(pending) AS pending FROM completeness")[0]
+            states = [row["state"] for row in self.rows("SELECT state FROM runs")]
+            if int(counts["labels"]) >= RANKS and not int(counts["pending"] or 0) and states == ["finished"]:
+                return
+            if time.monotonic() > deadline:
+                fail(f"{SETTLE_LIMIT_S} s after the training SQL still says {counts}, run states {states}")
+            time.sleep(0.5)
+
+    def look(self) -> None:
+        """Ask the questions that one asks after a training, each with the command that answers it."""
+        say("Both ranks called chiplog.init() with the same arguments. They are one run:")
+        self.command("runs")
+        say("Each rank is a label of that run; rank 0 is its primary:")
+        self.sql(LABELS)
+        say("The loss of each rank, and the loss on text that was never trained on:")
+        shown = sorted({*range(0, self.steps, self.stride), self.steps - 1})
+        self.sql(LOSS.format(steps=", ".join(map(str, shown))))
+        say(ABOUT_SLOWEST)
+        self.sql(SLOWEST)
+        slowest = self.rows(SLOWEST)[0]["rank"]
+        if int(slowest) != RANKS - 1:
+            fail(f"rank {RANKS - 1} was made slow, but SQL names rank {slowest}")
+        say(f"SQL says rank {slowest}; the other one pays for it in backward.")
+        say("What the machine did meanwhile, sampled by the agent:")
+        self.sql(SYSTEM)
+        say(ABOUT_SLOW_STEPS)
+        self.sql(SLOW_STEPS)
+        say("What the model writes by now:")
+        self.sql(SAMPLE)
+
+    def prove(self) -> None:
+        """Show that nothing is missing and nothing is doubled; raise DemoError if something is."""
+        say("And nothing is missing. Produced = stored + lost + pending, for each label:")
+        self.sql(COMPLETENESS)
+        for row in self.rows(COMPLETENESS):
+            if int(row["stored"]) != int(row["produced"]) or int(row["lost"]) or int(row["pending"]):
+                fail(f"not everything was stored: {row}")
+        say(f"Every one of the {self.steps} steps of every rank is there exactly once:")
+        self.sql(EXACTLY_ONCE)
+        rows = self.rows(EXACTLY_ONCE)
+        wanted = (self.steps, self.steps, 0, self.steps - 1)
+        for row in rows:
+            if tuple(int(row[name]) for name in ("stored", "distinct_steps", "first", "last")) != wanted:
+                fail(f"{row['label']} should have steps 0 to {self.steps - 1} once each, but SQL says {row}")
+        if len(rows) != RANKS:
+            fail(f"{RANKS} ranks logged train/loss, but SQL knows {[row['label'] for row in rows]}")
+
+    def what_next(self) -> None:
+        """Print what to type next."""
+        say("Now you:")
+        if shutil.which("chiplog") != str(CHIPLOG):
+            print(f"  export PATH={shlex.quote(str(CHIPLOG.parent))}:$PATH")
+        run_id = shlex.quote(self.rows("SELECT run_id FROM runs")[0]["run_id"])
+        print(f"  export CHIPLOG_DIR={shlex.quote(str(self.dir))}")
+        print("  chiplog sql                             a prompt: SELECT * FROM metrics LIMIT 5")
+        print(f"  chiplog plot {run_id} train/loss        the curves of both ranks")
+        print(f"  chiplog show {run_id}                   the run on one page")
+        print(f"  chiplog logs {run_id}                   what the ranks printed")
+        print("  chiplog down                            send agent and collector away; idle, they leave by themselves")
+
+
+def quoted(argument: str) -> str:
+    """Quote an argument as a person would for a shell; no query here holds what is special in double quotes."""
+    return f'"{argument}"' if re.search(r"\s", argument) else shlex.quote(argument)
+
+
+def main() -> int:
+    """Run the demo and return its exit code."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "--dir", type=Path, default=Path("demo-data"), help="CHIPLOG_DIR, emptied (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--steps", type=int, default=800, help="steps of the training, 16 at least (default: %(default)s)"
+    )
+    parser.add_argument("--kill-agent", action="store_true", help="SIGKILL the agent in the middle of the training")
+    args = parser.parse_args()
+    began = time.monotonic()
+    try:
+        if args.steps < 16:
+            fail(f"--steps {args.steps} is too few to look at; give at least 16")
+        if not CHIPLOG.exists():
+            fail(f"no chiplog command beside {sys.executable}; install it there: pip install -e '.[torch]'")
+        if importlib.util.find_spec("torch") is None:
+            fail(f"no torch for {sys.executable}; install it there: pip install 'chiplog[torch]'")
+        demo = Demo(args.dir.absolute(), args.steps)
+        demo.fresh()
+        say(ABOUT_TRAINING)
+        demo.train(args.kill_agent)
+        demo.settle()
+        demo.look()
+        demo.prove()
+        if args.kill_agent:
+            say("The agent was killed in the middle: every rank kept its records until a new agent had them on disk.")
+        demo.what_next()
+    except DemoError as error:
+        print(f"demo failed: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("demo interrupted", file=sys.stderr)
+        return 130
+    say(f"Done in {time.monotonic() - began:.0f} seconds.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
