@@ -152,6 +152,12 @@ class SegmentLog:
         self._push(encode(kind, number, payload, version))
         return number
 
+    def append_encoded(self, record: bytes) -> int:
+        """Add a record that `record.encode` made for this log's next number, and return that number."""
+        number = self.next_number
+        self._push(record)
+        return number
+
     def append_record(self, record: Record) -> int:
         """Add a record of another log under this log's next number. Its payload is not touched or checked again."""
         number = self.next_number

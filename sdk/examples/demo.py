@@ -248,11 +248,14 @@ class Demo:
             print(f"  export PATH={shlex.quote(str(CHIPLOG.parent))}:$PATH")
         run_id = shlex.quote(self.rows("SELECT run_id FROM runs")[0]["run_id"])
         print(f"  export CHIPLOG_DIR={shlex.quote(str(self.dir))}")
-        print("  chiplog sql                             a prompt: SELECT * FROM metrics LIMIT 5")
-        print(f"  chiplog plot {run_id} train/loss        the curves of both ranks")
-        print(f"  chiplog show {run_id}                   the run on one page")
-        print(f"  chiplog logs {run_id}                   what the ranks printed")
-        print("  chiplog down                            send agent and collector away; idle, they leave by themselves")
+        for command, answer in (
+            ("chiplog sql", "a prompt; try: SELECT * FROM metrics LIMIT 5"),
+            (f"chiplog plot {run_id} train/loss", "the curves of both ranks"),
+            (f"chiplog show {run_id}", "the run on one page"),
+            (f"chiplog logs {run_id}", "what the ranks printed"),
+            ("chiplog down", "send agent and collector away now; idle, they leave by themselves"),
+        ):
+            print(f"  {command:<{len(run_id) + 26}}  {answer}")
 
 
 def quoted(argument: str) -> str:

@@ -266,7 +266,7 @@ def _load() -> _Nvml:
     except OSError as error:
         raise GpuUnavailableError(f"hw.* is absent: no NVIDIA driver here ({error})") from error
     try:
-        import pynvml  # noqa: PLC0415, RUF100  # lazily: 5 MiB that a node without a GPU does not pay
+        import pynvml  # here, since it costs 5 MiB that a node without a GPU need not pay
     except ImportError as error:
         raise GpuUnavailableError(f"hw.* is absent: {error}; pip install nvidia-ml-py") from error
     try:

@@ -1,0 +1,1 @@
+"""The sidecar of one node: takes what ranks log, adds statistics, spools, forwards."""

@@ -1,0 +1,119 @@
+"""Adopt the journals of dead ranks: whoever gets a journal's lock may be sure that its process is gone."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from chiplog_agent.core import Core
+from chiplog_schemas.journals import LOCK_NAME, DeadJournal, list_journals
+from chiplog_schemas.locks import Lock, LockHeldError
+from chiplog_schemas.record import Damage, Record
+
+VANISHED = "process ended without finish()"
+
+
+@dataclass(slots=True)
+class Adopted:
+    """One journal while it is read. `done` once all of it was given to the core, then it waits for the next sync."""
+
+    producer: bytes
+    journal: DeadJournal
+    lock: Lock
+    records: Iterator[Record | Damage]
+    next_seq: int  # behind the last record read
+    done: bool = False
+
+
+class Adoption:
+    """All journals of a directory that are being adopted."""
+
+    def __init__(self, journals: Path) -> None:
+        self._journals = journals
+        self._adopted: dict[bytes, Adopted] = {}
+        self._waiting: list[Adopted] = []  # given to the core, to be removed after the next sync
+        self.alive = 0  # journals whose process lives, as of the last look
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no journal is left, of living or dead."""
+        return not self._adopted and not self._waiting and self.alive == 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether there are records to be read."""
+        return bool(self._adopted)
+
+    def look(self, synced: dict[bytes, int]) -> list[bytes]:
+        """Try the lock of every journal; return the producers adopted now. `synced`: next seq already in the spool."""
+        found = []
+        alive = 0
+        held = {adopted.producer for adopted in self._waiting} | set(self._adopted)
+        for producer, directory in list_journals(self._journals):
+            if producer in held:
+                continue
+            try:
+                lock = Lock(directory / LOCK_NAME, create=False)
+            except LockHeldError:
+                alive += 1
+                continue
+            except OSError:
+                continue  # finished and removed while we looked, or not ours to read
+            journal = DeadJournal(directory)
+            first = max(synced.get(producer, 0), journal.head.acked if journal.head is not None else 0)
+            self._adopted[producer] = Adopted(producer, journal, lock, journal.records(first), first)
+            found.append(producer)
+        self.alive = alive
+        return found
+
+    def feed(self, core: Core, now: float, now_us: int) -> None:
+        """Give the core records until its block is full, and what there is to say of each journal at its end."""
+        for producer, adopted in list(self._adopted.items()):
+            try:
+                self._feed_one(core, adopted, now, now_us)
+            except OSError as error:
+                core.notice("journal_unreadable", "error", f"{adopted.journal.directory}: {error}", {}, now, now_us)
+                adopted.done = True
+            if adopted.done:
+                del self._adopted[producer]
+                self._waiting.append(adopted)
+            if not core.room:
+                return
+
+    def _feed_one(self, core: Core, adopted: Adopted, now: float, now_us: int) -> None:
+        reason = ""
+        for item in adopted.records:
+            if isinstance(item, Damage):
+                reason = item.reason
+                continue
+            if reason and item.number > adopted.next_seq:
+                lost = f"journal damaged: {reason}"
+                core.declare_lost(adopted.producer, adopted.next_seq, item.number - 1, lost, now_us)
+            reason = ""
+            core.take_record(adopted.producer, item, now)
+            adopted.next_seq = item.number + 1
+            if not core.room:
+                return
+        self._finish_one(core, adopted, now, now_us)
+
+    def _finish_one(self, core: Core, adopted: Adopted, now: float, now_us: int) -> None:
+        """Say how the producer ended, and declare what the head page says was produced and is not there."""
+        adopted.done = True
+        head = adopted.journal.head
+        peer = core.peers.get(adopted.producer)
+        produced = max(adopted.next_seq, head.produced if head is not None else 0)
+        if produced > adopted.next_seq:
+            core.declare_lost(adopted.producer, adopted.next_seq, produced - 1, "not in the journal at its end", now_us)
+        finished = (head is not None and head.finished) or (peer is not None and peer.finished)
+        if not finished:
+            core.vanished(adopted.producer, produced, VANISHED, now, now_us)
+        core.forget(adopted.producer)
+
+    def synced(self) -> list[bytes]:
+        """Remove the journals that were read to their end before the sync that just ended; return their producers."""
+        removed = []
+        for adopted in self._waiting:
+            adopted.journal.remove()
+            adopted.lock.release()
+            removed.append(adopted.producer)
+        self._waiting = []
+        return removed

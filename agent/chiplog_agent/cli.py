@@ -1,0 +1,57 @@
+"""The command `chiplog agent`."""
+
+import logging
+import os
+import sys
+
+import click
+
+from chiplog_schemas.addresses import AddressError, check_bind, check_connect
+from chiplog_schemas.limits import SAMPLE_INTERVAL_S, SPOOL_BYTES_MAX
+from chiplog_schemas.locks import LockHeldError
+from chiplog_schemas.places import chiplog_dir, places
+
+
+@click.command()
+@click.option("--collector", "collector_address", metavar="ADDRESS", help="The collector, tcp://HOST:PORT.")
+@click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
+@click.option("--bind", multiple=True, metavar="ADDRESS", help="Listen here besides the node's own socket.")
+@click.option("--node", metavar="NAME", help="This node's name in the tables; default: the host's.")
+@click.option("--spool-bytes-max", type=click.IntRange(min=1 << 20), default=SPOOL_BYTES_MAX, show_default=True)
+@click.option("--sample-interval-s", type=click.FloatRange(min=0.1), default=SAMPLE_INTERVAL_S, show_default=True)
+@click.option("--no-stats", is_flag=True, help="No system statistics.")
+@click.option("--embedded", is_flag=True, help="Start a collector when none answers; leave when idle.")
+def agent(
+    collector_address: str | None,
+    directory: str | None,
+    bind: tuple[str, ...],
+    node: str | None,
+    spool_bytes_max: int,
+    sample_interval_s: float,
+    no_stats: bool,
+    embedded: bool,
+) -> None:
+    """Run the sidecar of one node: takes what its ranks log, adds statistics, forwards all of it to the collector."""
+    from chiplog_agent.daemon import AgentDaemon, Settings  # `--help` needs no numpy and no zmq
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    collector_address = collector_address or os.environ.get("CHIPLOG_COLLECTOR") or None
+    try:
+        settings = Settings(
+            places=places(chiplog_dir(directory, os.environ)),
+            node=node or os.uname().nodename.split(".")[0],
+            collector_address=check_connect(collector_address) if collector_address else None,
+            bind=[check_bind(address) for address in bind],
+            embedded=embedded,
+            stats=not no_stats,
+            spool_bytes_max=spool_bytes_max,
+            sample_interval_s=sample_interval_s,
+        )
+        AgentDaemon(settings).run()
+    except AddressError as error:
+        raise click.UsageError(str(error)) from error
+    except LockHeldError as error:
+        message = f"{places(chiplog_dir(directory, os.environ)).agent} is served by process {error.pid} already"
+        raise click.ClickException(message) from error
+    except OSError as error:
+        raise click.ClickException(f"agent cannot start: {error}") from error

@@ -1,0 +1,159 @@
+"""What the agent knows and decides, pure: events of its producers and its own go in, blocks come out.
+
+The agent is itself a producer: system samples, losses that it finds and the ends of ranks are events of its own, with a
+gapless seq like any other's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from struct import pack as struct_pack
+from typing import Any
+
+from chiplog_schemas.blocks import BlockBuilder
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import IDENTITY_FIELDS, EventKind, encode, typed
+from chiplog_schemas.intervals import Intervals
+from chiplog_schemas.limits import RECORD_BYTES_MAX, SPOOL_SYNC_BYTES, SPOOL_SYNC_INTERVAL_S
+from chiplog_schemas.record import Damage, Record, scan
+
+_BLOCK_PAYLOAD_MAX = RECORD_BYTES_MAX // 2  # columns and keys need room beside the payloads; a block is one record
+
+
+@dataclass(slots=True)
+class Peer:
+    """What is known of one producer of this node."""
+
+    identity: dict[str, Any] = field(default_factory=dict)
+    finished: bool = False  # it said so itself
+    next_seq: int = 0  # behind the highest seq seen
+
+
+class Core:
+    """Gather events until a block is due.
+
+    producer: 16 bytes, the agent's own. node: this host's name. now_us: wall time in µs.
+    """
+
+    def __init__(self, producer: bytes, node: str, pid: int, version: str, now_us: int) -> None:
+        self.producer = producer
+        self.node = node
+        self.peers: dict[bytes, Peer] = {}
+        self.damaged = 0  # stretches of bytes that were no records
+        self.samples_dropped = 0
+        self._builder = BlockBuilder()
+        self._since: float | None = None  # when the oldest event that waits came, monotonic s
+        self._taken: dict[bytes, int] = {}  # producer -> next seq, of what waits
+        self._own_seq = 0
+        self._keys: dict[tuple[str, ...], bytes] = {}
+        identity = {"role": "agent", "node": node, "pid": pid, "started_at": now_us, "sdk": version}
+        self._say(EventKind.IDENTITY, now_us, 0.0, identity)
+
+    # -- in --
+
+    @property
+    def room(self) -> bool:
+        """Whether the block under construction may take another slice."""
+        return self._builder.n_bytes < SPOOL_SYNC_BYTES
+
+    def greet(self, producer: bytes, info: Mapping[str, Any]) -> None:
+        """Note what a producer says of itself in HELLO."""
+        self._peer(producer).identity.update(typed(dict(info), IDENTITY_FIELDS))
+
+    def take(
+        self, producer: bytes, first: int, last: int, payload: bytes | memoryview, now: float, now_us: int
+    ) -> None:
+        """Take a slice of a producer's journal, seqs first..last. Damage in it costs what it damaged, declared."""
+        peer = self._peer(producer)
+        builder = self._builder
+        damage = None
+        seen = Intervals()
+        for item in scan(payload):
+            if isinstance(item, Damage):
+                damage = item
+                self.damaged += 1
+                continue
+            seen.add(item.number, item.number)
+            event = builder.add(producer, item.number, item.payload)
+            if event is not None and event[0] >= EventKind.IDENTITY:
+                self._follow(peer, event)
+        if damage is not None:
+            for missing_first, missing_last in seen.missing(first, last):
+                self.declare_lost(producer, missing_first, missing_last, f"damaged on the way: {damage.reason}", now_us)
+        self._note_taken(producer, peer, last + 1, now)
+
+    def take_record(self, producer: bytes, record: Record, now: float) -> None:
+        """Take one record of a journal that was adopted."""
+        peer = self._peer(producer)
+        event = self._builder.add(producer, record.number, record.payload)
+        if event is not None and event[0] >= EventKind.IDENTITY:
+            self._follow(peer, event)
+        self._note_taken(producer, peer, record.number + 1, now)
+
+    def sample(self, device: str, names: Sequence[str], values: Sequence[float], ts_us: int, now: float) -> None:
+        """Take a sample of one device: one float64 for each name."""
+        key = tuple(names)
+        keys = self._keys.get(key)
+        if keys is None:
+            keys = self._keys[key] = pack(list(key))
+        packed = struct_pack(f"<{len(values)}d", *values)
+        self._say(EventKind.SYSTEM, ts_us, now, device, keys, packed)
+
+    def notice(self, kind: str, level: str, message: str, body: Mapping[str, Any], now: float, now_us: int) -> None:
+        """Leave a row in `events` that is about this node."""
+        self._say(EventKind.NOTICE, now_us, now, kind, level, message, dict(body))
+
+    def declare_lost(self, producer: bytes, first: int, last: int, reason: str, now_us: int) -> None:
+        """Declare seqs of a producer that can never come."""
+        self._say(EventKind.LOST, now_us, 0.0, producer, first, last, reason)
+
+    def vanished(self, producer: bytes, produced: int, reason: str, now: float, now_us: int) -> None:
+        """Say that a producer's process ended without finishing its run."""
+        state = {"state": "crashed", "reason": reason, "produced": produced, "sets_run": True}
+        self._say(EventKind.PEER, now_us, now, producer, state)
+
+    def forget(self, producer: bytes) -> None:
+        """Drop what is known of a producer that is gone and delivered."""
+        self.peers.pop(producer, None)
+
+    # -- out --
+
+    def due(self, now: float) -> bool:
+        """Whether what waits should become a block now."""
+        return self._since is not None and (now - self._since >= SPOOL_SYNC_INTERVAL_S or not self.room)
+
+    def wait_s(self, now: float, idle_s: float) -> float:
+        """How long the loop may sleep."""
+        return idle_s if self._since is None else min(idle_s, max(0.0, self._since + SPOOL_SYNC_INTERVAL_S - now))
+
+    def build(self, now_us: int) -> tuple[bytes, dict[bytes, int]] | None:
+        """Return (block, next seq by producer, to be acknowledged after the sync); None when nothing waits."""
+        if self._since is None:
+            return None
+        block = self._builder.build(now_us)
+        taken, self._taken = self._taken, {}
+        self._since = None
+        return block, taken
+
+    def _say(self, kind: EventKind, ts_us: int, now: float, *fields: Any) -> None:
+        self._builder.add(self.producer, self._own_seq, encode(kind, ts_us, *fields))
+        self._own_seq += 1
+        if self._since is None:
+            self._since = now
+
+    def _note_taken(self, producer: bytes, peer: Peer, next_seq: int, now: float) -> None:
+        peer.next_seq = max(peer.next_seq, next_seq)
+        self._taken[producer] = max(next_seq, self._taken.get(producer, 0))
+        if self._since is None:
+            self._since = now
+
+    def _peer(self, producer: bytes) -> Peer:
+        peer = self.peers.get(producer)
+        if peer is None:
+            peer = self.peers[producer] = Peer()
+        return peer
+
+    def _follow(self, peer: Peer, event: list[Any]) -> None:
+        if event[0] == EventKind.IDENTITY and len(event) > 2:
+            peer.identity = typed(event[2], IDENTITY_FIELDS)
+        elif event[0] == EventKind.STATE:
+            peer.finished = True

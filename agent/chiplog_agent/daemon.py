@@ -1,0 +1,340 @@
+"""The agent's one loop: ranks' messages in, blocks into the spool, the spool to the collector, samples in between."""
+
+import contextlib
+import logging
+import os
+import signal
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+import zmq
+
+from chiplog_agent.adoption import Adoption
+from chiplog_agent.core import Core
+from chiplog_agent.spool import Spool
+from chiplog_agent.stats.feed import Line, Sample, SamplerFeed, Stale
+from chiplog_schemas.addresses import prepare_ipc
+from chiplog_schemas.daemons import start_daemon
+from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, SenderState, Take
+from chiplog_schemas.limits import (
+    ADOPT_INTERVAL_S,
+    CREDIT_BYTES,
+    IDLE_EXIT_S,
+    RECORD_BYTES_MAX,
+    SAMPLE_INTERVAL_S,
+    SPOOL_BYTES_MAX,
+)
+from chiplog_schemas.link import Link
+from chiplog_schemas.locks import Lock, LockHeldError
+from chiplog_schemas.places import Places, make_private
+from chiplog_schemas.segments import now_us
+
+COLLECTOR_MODULE = "chiplog_collector"
+_MESSAGES_PER_TURN = 64  # then the other inputs get their turn
+_COLLECTOR_START_AFTER_S = 0.1
+_COLLECTOR_START_AGAIN_S = 5.0
+_WRITE_AGAIN_S = 1.0  # after a disk error
+_LEAVER_WAIT_S = 2.0  # an agent that is just leaving holds the lock this long at most
+_log = logging.getLogger("chiplog.agent")
+
+
+@dataclass(slots=True)
+class Settings:
+    """How an agent runs."""
+
+    places: Places
+    node: str
+    collector_address: str | None = None  # None: the embedded collector of the same CHIPLOG_DIR
+    bind: list[str] = field(default_factory=list)  # besides the node's own ipc socket
+    embedded: bool = False  # start a collector when none answers, leave when idle
+    stats: bool = True
+    spool_bytes_max: int = SPOOL_BYTES_MAX
+    idle_exit_s: float = IDLE_EXIT_S
+    sample_interval_s: float = SAMPLE_INTERVAL_S
+
+
+class AgentDaemon:
+    """One agent. `run` returns when it was told to stop or, embedded, had nothing to do for a while.
+
+    Raises LockHeldError when another agent serves this directory, OSError when the directory or a socket is refused.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        places = settings.places
+        make_private(places.agent)
+        make_private(places.journals)
+        self._lock = take_lock(places, settings.embedded)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        now = time.monotonic()
+        self._core = Core(os.urandom(16), settings.node, os.getpid(), version("chiplog"), now_us())
+        self._spool = Spool(places.agent / "spool", os.urandom(16), bytes_max=settings.spool_bytes_max)
+        self._receiver = Receiver(credit=CREDIT_BYTES)
+        self._adoption = Adoption(places.journals)
+        self._synced: dict[bytes, int] = {}  # producer -> next seq in the spool, while its journal may exist
+        self._acks: dict[bytes, int] = {}  # to be sent after the next sync
+        self._router = self._bind()
+        self._link = Link(
+            self._context,
+            settings.collector_address or places.collector_address,
+            self._spool.id,
+            {"node": settings.node, "pid": os.getpid()},
+            self._spool,
+            on_change=self._on_link_change,
+        )
+        self._feed = SamplerFeed(period_s=settings.sample_interval_s) if settings.stats else None
+        self._poller = zmq.Poller()
+        self._polled_link: zmq.Socket[bytes] | None = None
+        self._stopping = False
+        self._looked_at = 0.0
+        self._busy_at = now
+        self._write_after = 0.0
+        self._start_collector_at = now + _COLLECTOR_START_AFTER_S
+        self._watched: set[int] = set()
+
+    # -- the loop --
+
+    def stop(self, *_: object) -> None:
+        """End the loop at its next turn. A signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        signal.signal(signal.SIGTERM, self.stop)
+        signal.signal(signal.SIGINT, self.stop)
+        self._poller.register(self._router, zmq.POLLIN)
+        if self._feed is not None:
+            self._feed.start()
+            self._poller.register(self._feed.fileno(), zmq.POLLIN)
+        _log.info("agent of node %s serves %s", self.settings.node, self.settings.places.agent_address)
+        while not self._stopping:
+            now = time.monotonic()
+            self._poll(now)
+            now = time.monotonic()
+            self._take_messages(now)
+            self._take_samples(now)
+            self._look_for_journals(now)
+            self._flush(now)
+            self._link.step(now)
+            self._tell_gaps()
+            self._mind_collector(now)
+            if self._may_leave(now) and self._leave():
+                break
+        self._shut_down()
+
+    def _poll(self, now: float) -> None:
+        socket = self._link.socket
+        if socket is not self._polled_link:
+            if self._polled_link is not None:
+                with contextlib.suppress(KeyError):
+                    self._poller.unregister(self._polled_link)
+            if socket is not None:
+                self._poller.register(socket, zmq.POLLIN)
+            self._polled_link = socket
+        idle_s = 0.05 if not self._link.is_open else ADOPT_INTERVAL_S
+        wait_s = 0.0 if self._adoption.is_busy else self._core.wait_s(now, idle_s)
+        if self._write_after > now:
+            wait_s = max(wait_s, min(_WRITE_AGAIN_S, self._write_after - now))
+        self._poller.poll(int(wait_s * 1000))
+
+    def _take_messages(self, now: float) -> None:
+        if self._spool.waiting_bytes > CREDIT_BYTES:
+            return  # the disk refuses: what is unread stays with the senders
+        for _ in range(_MESSAGES_PER_TURN):
+            if not self._core.room:
+                return
+            try:
+                routing, *frames = self._router.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                break
+            self._busy_at = now
+            self._act(self._receiver.receive(routing, frames, now), now)
+        self._act(self._receiver.tick(now), now)
+
+    def _act(self, actions: list[ReceiverAction], now: float) -> None:
+        for action in actions:
+            match action:
+                case Take(sender, first, last, payload):
+                    self._core.take(sender, first, last, payload, now, now_us())
+                case Reply(routing, frames):
+                    with contextlib.suppress(zmq.Again, zmq.ZMQError):  # the peer left: it will ask again
+                        self._router.send_multipart([routing, *frames], zmq.DONTWAIT)
+                case Greeted(sender, info):
+                    self._core.greet(sender, info)
+                    self._watch()
+                case Gap(sender, first, last, reason):
+                    self._core.declare_lost(sender, first, last, reason, now_us())
+                case Left(sender, _):
+                    self._watch()
+
+    def _take_samples(self, now: float) -> None:
+        if self._feed is None:
+            return
+        descriptor = self._feed.fileno()
+        for item in self._feed.read():
+            match item:
+                case Sample(ts_us, device, names, values) if not self._spool.is_full:
+                    self._core.sample(device, names, values, ts_us, now)
+                case Sample():
+                    self._core.samples_dropped += 1
+                case Stale(device):
+                    message = f"device {device} has not answered; other statistics go on"
+                    self._core.notice("device_stale", "warning", message, {"device": device}, now, now_us())
+                case Line(text):
+                    _log.info("%s", text)
+                    self._core.notice("sampler", "info", text, {}, now, now_us())
+        self._feed.tick(now)
+        if self._feed.fileno() != descriptor:
+            with contextlib.suppress(KeyError):
+                self._poller.unregister(descriptor)
+            if self._feed.fileno() >= 0:
+                self._poller.register(self._feed.fileno(), zmq.POLLIN)
+
+    def _look_for_journals(self, now: float) -> None:
+        if now - self._looked_at >= ADOPT_INTERVAL_S:
+            self._looked_at = now
+            for producer in self._adoption.look(self._synced):
+                self._receiver.forget(producer)
+                self._busy_at = now
+                self._watch()
+        if self._adoption.is_busy and self._spool.waiting_bytes <= CREDIT_BYTES:
+            self._adoption.feed(self._core, now, now_us())
+
+    def _flush(self, now: float) -> None:
+        """Make a block of what waits, sync it, then acknowledge."""
+        if now < self._write_after:
+            return
+        if self._core.due(now):
+            built = self._core.build(now_us())
+            if built is not None:
+                block, taken = built
+                self._spool.append(block)
+                self._acks.update(taken)
+        elif not self._spool.waiting_bytes:
+            return
+        try:
+            self._spool.sync()
+        except OSError as error:
+            if self._write_after == 0.0:
+                _log.warning("spool cannot be written: %s; ranks keep their events until it can", error)
+            self._write_after = now + _WRITE_AGAIN_S
+            return
+        if self._write_after:
+            _log.info("spool can be written again")
+            self._write_after = 0.0
+        acks, self._acks = self._acks, {}
+        for producer, next_seq in acks.items():
+            self._synced[producer] = next_seq
+            self._act(self._receiver.synced(producer, next_seq), now)
+        for producer in self._adoption.synced():
+            self._synced.pop(producer, None)
+        self._act(self._receiver.set_credit(0 if self._spool.is_full else CREDIT_BYTES), now)
+
+    def _tell_gaps(self) -> None:
+        while self._spool.gaps and self._link.is_open:
+            first, last, reason = self._spool.gaps.pop(0)
+            self._link.say_lost(first, last, reason)
+
+    def _watch(self) -> None:
+        """Tell the sampler which processes are ranks of this node."""
+        if self._feed is None:
+            return
+        alive = self._receiver.senders
+        pids = {p.identity["pid"] for s, p in self._core.peers.items() if s in alive and "pid" in p.identity}
+        if pids != self._watched:
+            self._watched = pids
+            self._feed.watch(pids)
+
+    # -- the collector --
+
+    def _on_link_change(self, state: SenderState, reason: str) -> None:
+        if state is SenderState.OPEN:
+            _log.info("collector %s answers", reason)
+        elif state is SenderState.CLOSED:
+            _log.info("collector %s is out of reach: %s", self._link.address, reason)
+
+    def _mind_collector(self, now: float) -> None:
+        if not self.settings.embedded or self.settings.collector_address is not None or self._link.is_open:
+            return
+        if now >= self._start_collector_at:
+            self._start_collector_at = now + _COLLECTOR_START_AGAIN_S
+            try:
+                start_daemon(COLLECTOR_MODULE, ["--embedded"], self.settings.places)
+            except OSError as error:
+                _log.warning("no collector could be started: %s; the spool keeps everything", error)
+
+    # -- the end --
+
+    def _may_leave(self, now: float) -> bool:
+        return (
+            self.settings.embedded
+            and self._adoption.is_idle
+            and not self._receiver.senders
+            and now - self._busy_at >= self.settings.idle_exit_s
+            and self._spool.is_drained
+        )
+
+    def _leave(self) -> bool:
+        """Unbind, look once more, and leave; or bind again because somebody came."""
+        self._router.close(0)
+        self._adoption.look(self._synced)
+        if self._adoption.is_idle:
+            _log.info("nothing to do for %g s; leaving", self.settings.idle_exit_s)
+            return True
+        self._poller.unregister(self._router)
+        self._router = self._bind()
+        self._poller.register(self._router, zmq.POLLIN)
+        self._busy_at = time.monotonic()
+        return False
+
+    def _shut_down(self) -> None:
+        """Stop intake, drain, flush, close: in this order."""
+        if self._feed is not None:
+            self._feed.close()
+        if not self._router.closed:
+            self._take_messages(time.monotonic())
+        built = self._core.build(now_us())
+        if built is not None:
+            self._spool.append(built[0])
+            self._acks.update(built[1])
+        with contextlib.suppress(OSError):  # what the disk refuses is still in the ranks' journals
+            self._spool.sync()
+            for producer, next_seq in self._acks.items():
+                self._act(self._receiver.synced(producer, next_seq), time.monotonic())
+            self._adoption.synced()
+        self._link.step(time.monotonic())
+        self._link.close()
+        if not self._router.closed:
+            self._router.close(100)
+        self._spool.close()
+        self._context.term()
+        _log.info("agent stopped")
+        self._lock.release()
+
+    def _bind(self) -> "zmq.Socket[bytes]":
+        router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        router.setsockopt(zmq.MAXMSGSIZE, 2 * RECORD_BYTES_MAX)
+        router.setsockopt(zmq.SNDHWM, 10_000)  # acknowledgements: small, and a peer that takes none is gone
+        router.setsockopt(zmq.RCVHWM, 64)  # per peer; credit is the bound in bytes
+        for address in [self.settings.places.agent_address, *self.settings.bind]:
+            prepare_ipc(address)
+            router.bind(address)
+            if address.startswith("ipc://"):
+                os.chmod(address[len("ipc://") :], 0o600)
+        return router
+
+
+def take_lock(places: Places, patient: bool) -> Lock:
+    """Take the agent's lock. A patient starter gives one that is just leaving the time to leave."""
+    deadline = time.monotonic() + (_LEAVER_WAIT_S if patient else 0.0)
+    while True:
+        try:
+            return Lock(places.agent / "lock")
+        except LockHeldError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,151 @@
+"""The agent's spool: blocks that the collector has not acknowledged, on disk, and the newest also in memory."""
+
+from collections import deque
+from pathlib import Path
+
+from chiplog_schemas.limits import CREDIT_BYTES, SPOOL_BYTES_MAX
+from chiplog_schemas.link import Slice
+from chiplog_schemas.record import Damage, Kind, encode, reframe
+from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, LogReader, SegmentLog, decode_header, list_segments
+
+_RECENT_BYTES_MAX = CREDIT_BYTES  # as much as can be on its way
+
+
+class Spool:
+    """A segment log with a reading position for the link (it is the Source of one).
+
+    The spool's ID, 16 bytes, names it to the collector. A spool that was emptied and begins anew gets a new ID, because
+    the collector has seen higher numbers under the old one.
+    """
+
+    def __init__(self, directory: Path, new_id: bytes, *, bytes_max: int = SPOOL_BYTES_MAX) -> None:
+        self.bytes_max = bytes_max
+        self.id = _owner_of(directory) or new_id
+        self._log = SegmentLog(directory, self.id)
+        self._synced = self._log.next_number
+        self._acked = self._log.first_number
+        self._reader = LogReader(directory, self._acked)
+        self._position = self._acked  # number that the link reads next
+        self._recent: deque[tuple[int, bytes]] = deque()
+        self._recent_bytes = 0
+        self.gaps: list[tuple[int, int, str]] = []  # numbers that cannot be read any more, not yet told
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes on disk."""
+        return self._log.size_bytes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the quota is used up."""
+        return self._log.size_bytes >= self.bytes_max
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the collector has everything on stable storage."""
+        return self._acked >= self._log.next_number
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that were appended and could not be written yet."""
+        return self._log.pending_bytes
+
+    def append(self, block: bytes) -> None:
+        """Add a block to what the next `sync` makes durable."""
+        record = encode(Kind.BLOCK, self._log.next_number, block)
+        number = self._log.append_encoded(record)
+        self._recent.append((number, record))
+        self._recent_bytes += len(record)
+        while self._recent_bytes > _RECENT_BYTES_MAX:
+            self._recent_bytes -= len(self._recent.popleft()[1])
+
+    def sync(self) -> None:
+        """Write and sync. Raises OSError; then everything waits for the next call."""
+        self._log.commit()
+        self._synced = self._log.next_number
+
+    def close(self) -> None:
+        """Close the files."""
+        self._log.close()
+        self._reader.close()
+
+    # -- the Source of the link --
+
+    @property
+    def first_number(self) -> int:
+        """The lowest number that is still here and wanted."""
+        return max(self._acked, self._log.first_number)
+
+    def seek(self, number: int) -> None:
+        """Read on from this number, or from the oldest that is here. What lies between was trimmed: a gap."""
+        first = self.first_number
+        if number < first:
+            self.gaps.append((number, first - 1, "trimmed here, but the collector does not have it"))
+        self._position = max(number, first)
+        self._reader.close()
+        self._reader = LogReader(self._log.directory, self._position)
+
+    def read(self, max_bytes: int) -> Slice | None:
+        """Return synced records from the reading position on, as many as fit, at least one."""
+        if self._position >= self._synced:
+            return None
+        if self._recent and self._recent[0][0] <= self._position:
+            return self._read_recent(max_bytes)
+        return self._read_disk(max_bytes)
+
+    def acknowledged(self, next_number: int) -> None:
+        """Trim what the collector has on stable storage."""
+        if next_number > self._acked:
+            self._acked = min(next_number, self._log.next_number)
+            self._log.trim(self._acked)
+        while self._recent and self._recent[0][0] < next_number:
+            self._recent_bytes -= len(self._recent.popleft()[1])
+
+    def _read_recent(self, max_bytes: int) -> Slice:
+        first = self._position
+        index = first - self._recent[0][0]
+        parts: list[bytes] = []
+        size = 0
+        while index < len(self._recent) and self._position < self._synced:
+            record = self._recent[index][1]
+            if parts and size + len(record) > max_bytes:
+                break
+            parts.append(record)
+            size += len(record)
+            index += 1
+            self._position += 1
+        return Slice(first, self._position - 1, b"".join(parts))
+
+    def _read_disk(self, max_bytes: int) -> Slice | None:
+        if self._reader.next_number != self._position:
+            self._reader.close()
+            self._reader = LogReader(self._log.directory, self._position)
+        parts: list[bytes | memoryview] = []
+        first = -1
+        for item in self._reader.read(self._synced, max_bytes):
+            if isinstance(item, Damage):
+                continue  # the jump of the next number tells what it cost
+            if first < 0:
+                first = item.number
+                if first > self._position:
+                    self.gaps.append((self._position, first - 1, "damaged in the spool"))
+            parts.extend(reframe(item, item.number))
+        if first < 0:
+            if self._reader.next_number < self._synced and not self._has_more():
+                self.gaps.append((self._position, self._synced - 1, "damaged in the spool"))
+                self._position = self._synced
+            return None
+        self._position = self._reader.next_number
+        return Slice(first, self._position - 1, b"".join(parts))
+
+    def _has_more(self) -> bool:
+        return bool(list_segments(self._log.directory))
+
+
+def _owner_of(directory: Path) -> bytes | None:
+    for _, path in list_segments(directory):
+        with open(path, "rb") as segment:
+            header = decode_header(segment.read(SEGMENT_HEADER_BYTES))
+        if header is not None:
+            return header.owner
+    return None

@@ -1,0 +1,350 @@
+"""Apply the log: records in, rows out. Pure, and a function of the log's bytes alone, so that a rebuild is the same.
+
+Exactly-once lives here: of every block only the seqs that the ledger does not have yet become rows. Who a producer is,
+which attempt of its label, and whether it is the primary, is decided here too, in log order.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chiplog_collector.batch import Batch, Matrix
+from chiplog_collector.identity import Registry
+from chiplog_collector.intake import decode_receipt
+from chiplog_collector.state import Producer, State
+from chiplog_schemas.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
+from chiplog_schemas.codec import CodecError, unpack
+from chiplog_schemas.events import CONSOLE_STREAMS, FIELDS, EventKind, decode, fits_schema
+from chiplog_schemas.record import Damage, Kind, Record
+
+_QUARANTINE_BYTES_MAX = 65_536
+_LEVELS = ("debug", "info", "warning", "error")
+
+Mask = NDArray[np.bool_] | None  # None: all rows
+
+
+class Applier:
+    """Turn records into a Batch. Call `take` for each in order, then `flush` for what one transaction writes."""
+
+    def __init__(self, state: State) -> None:
+        self.state = state
+        self.batch = Batch()
+        self.received_us = 0
+        self._registry = Registry(state, self)
+        self._waiting: list[Record] = []  # until their receipt tells when they came
+        self._key_ids: dict[bytes, tuple[int, ...]] = {}
+
+    # -- records --
+
+    def take(self, item: Record | Damage, number: int) -> None:
+        """Take the next thing of the log. `number`: its number, or for damage that of what comes next."""
+        if isinstance(item, Damage):
+            self.quarantine(number, -1, f"log damaged: {item.reason}", b"")
+        elif item.kind == Kind.RECEIPT:
+            receipt = decode_receipt(item.payload)
+            if receipt is not None:
+                self.received_us = max(self.received_us, receipt.received_us)
+            waiting, self._waiting = self._waiting, []
+            for record in waiting:
+                self._apply(record)
+        elif item.kind != Kind.SENDERS:
+            self._waiting.append(item)
+
+    @property
+    def is_between_receipts(self) -> bool:
+        """Whether nothing waits for a receipt: only then may a transaction end here."""
+        return not self._waiting
+
+    def flush(self) -> Batch:
+        """Return what was gathered and start anew."""
+        batch, self.batch = self.batch, Batch()
+        return batch
+
+    def quarantine(self, number: int, kind: int, reason: str, data: bytes) -> None:
+        """Set something aside that cannot be applied, and leave a row in `events`."""
+        self.batch.add("quarantine", (number, kind, reason, data[:_QUARANTINE_BYTES_MAX]))
+        self.say(None, 0, self.received_us, "quarantined", "error", reason, {"record": number})
+
+    def _apply(self, record: Record) -> None:
+        if record.kind == Kind.BLOCK:
+            self._apply_block(record)
+        elif record.kind == Kind.GAP:
+            self._apply_gap(record)
+        elif record.kind == Kind.QUARANTINE:
+            self._apply_quarantine(record)
+        else:
+            self.quarantine(
+                record.number, record.kind, f"record of kind {record.kind} is unknown", bytes(record.payload)
+            )
+
+    def _apply_gap(self, record: Record) -> None:
+        try:
+            _, first, last, reason = unpack(record.payload)
+            message = f"an agent's records {first}..{last} can never come: {reason}"
+        except (CodecError, ValueError, TypeError) as error:
+            message = f"a gap that cannot be read: {error}"
+        self.say(None, record.number, self.received_us, "gap", "error", message, {"record": record.number})
+
+    def _apply_quarantine(self, record: Record) -> None:
+        try:
+            _, reason, data = unpack(record.payload)
+            self.quarantine(record.number, record.kind, str(reason), bytes(data))
+        except (CodecError, ValueError, TypeError):
+            self.quarantine(record.number, record.kind, "unreadable quarantine", bytes(record.payload))
+
+    def _apply_block(self, record: Record) -> None:
+        try:
+            block = decode_block(record.payload)
+            ids = {group.keys_bin: self._keys(group.keys_bin) for group in block.groups if group.keys_bin}
+        except NewerBlockError as error:
+            # Parked: kept in the log and counted here; `chiplog rebuild` after an upgrade applies it.
+            self.quarantine(record.number, record.kind, str(error), b"")
+            return
+        except BlockError as error:
+            self.quarantine(record.number, record.kind, str(error), bytes(record.payload))
+            return
+        masks, numbers = self._admit(block)
+        for group in block.groups:
+            mask = None if masks is None else masks(group)
+            if mask is None or mask.any():
+                self._apply_group(group, numbers, ids.get(group.keys_bin, ()), mask)
+
+    # -- exactly once --
+
+    def _admit(self, block: Block) -> tuple[Callable[[Group], Mask] | None, NDArray[np.int32]]:
+        """Enter the block's seqs into the ledger; return how to mask what was there already, and producers' integers."""
+        numbers = np.empty(len(block.producers), dtype=np.int32)
+        fresh: dict[int, list[tuple[int, int]]] = {}
+        partial = False
+        for index, (uuid, ranges) in enumerate(block.producers):
+            producer = self.producer(uuid)
+            numbers[index] = producer.producer
+            have = self.state.have[producer.producer]
+            new: list[tuple[int, int]] = []
+            for first, last in ranges:
+                new += have.add(first, last)
+            if new != ranges:
+                partial = True
+            fresh[index] = new
+            for first, last in new:
+                self.batch.intervals.append((producer.producer, first, last, self.received_us))
+                self.batch.n_events += last - first + 1
+            if new and producer.producer in self.state.lost:
+                self._found_again(producer, new)
+        if not partial:
+            return None, numbers
+
+        def mask_of(group: Group) -> Mask:
+            mask = np.zeros(len(group.seq), dtype=np.bool_)
+            for index, ranges in fresh.items():
+                for first, last in ranges:
+                    mask |= (group.producer == index) & (group.seq >= first) & (group.seq <= last)
+            return mask
+
+        return mask_of, numbers
+
+    def lose(self, producer: Producer, first: int, last: int, reason: str) -> None:
+        """Enter seqs that can never come, as far as they did not come after all."""
+        if not 0 <= first <= last < 1 << 62:
+            return
+        lost = self.state.lost.setdefault(producer.producer, [])
+        ranges = self.state.have[producer.producer].missing(first, last)
+        for known_first, known_last, _ in lost:
+            ranges = [part for a, b in ranges for part in _without(a, b, known_first, known_last)]
+        lost += [(a, b, reason) for a, b in ranges]
+        self.batch.losses[producer.producer] = list(lost)
+
+    def _found_again(self, producer: Producer, ranges: list[tuple[int, int]]) -> None:
+        lost = self.state.lost[producer.producer]
+        for first, last in ranges:
+            lost = [(a, b, reason) for x, y, reason in lost for a, b in _without(x, y, first, last)]
+        self.state.lost[producer.producer] = lost
+        self.batch.losses[producer.producer] = list(lost)
+
+    # -- groups --
+
+    def _apply_group(self, group: Group, numbers: NDArray[np.int32], keys: tuple[int, ...], mask: Mask) -> None:
+        if group.kind in (EventKind.METRICS, EventKind.PHASES):
+            target = self.batch.metrics if group.kind == EventKind.METRICS else self.batch.phases
+            self._add_matrix(target, group, group.columns["step"], numbers, keys, mask)
+        elif group.kind == EventKind.SYSTEM:
+            devices = [self.name(str(device)) for device in group.columns["device"]]
+            self._add_matrix(self.batch.system, group, np.array(devices, dtype=np.int64), numbers, keys, mask)
+        else:
+            self._apply_rows(group, numbers, mask)
+
+    def _add_matrix(
+        self,
+        target: dict[tuple[int, ...], list[Matrix]],
+        group: Group,
+        lead: NDArray[np.int64],
+        numbers: NDArray[np.int32],
+        keys: tuple[int, ...],
+        mask: Mask,
+    ) -> None:
+        values = group.columns["values"]
+        matrix = Matrix(numbers[group.producer], lead, group.seq, group.ts, values)
+        if mask is not None:
+            matrix = Matrix(matrix.producer[mask], lead[mask], group.seq[mask], group.ts[mask], values[mask])
+        target.setdefault(keys, []).append(matrix)
+        self.batch.n_points += matrix.values.size
+
+    def _apply_rows(self, group: Group, numbers: NDArray[np.int32], mask: Mask) -> None:
+        names = ["payload"] if group.kind == OPAQUE else [name for name, _ in FIELDS[group.kind]]
+        columns = [_as_list(group.columns[name]) for name in names]
+        wanted = range(len(group.seq)) if mask is None else np.flatnonzero(mask).tolist()
+        producers, seqs, times = numbers[group.producer].tolist(), group.seq.tolist(), group.ts.tolist()
+        for row in wanted:
+            producer = self.state.producers_by_number[producers[row]]
+            fields = [column[row] for column in columns]
+            if group.kind == OPAQUE:
+                self._apply_opaque(producer, seqs[row], times[row], fields[0])
+            else:
+                self._apply_event(group.kind, producer, seqs[row], times[row], fields)
+
+    def _apply_opaque(self, producer: Producer, seq: int, ts: int, payload: Any) -> None:
+        """Apply an event that the agent could not take apart: perhaps it is of a kind that only we know."""
+        data = payload if isinstance(payload, bytes) else b""
+        try:
+            event = decode(data)
+            known = FIELDS.get(event[0])
+            if known is not None and fits_schema(event[: len(known) + 2]):
+                self._apply_event(event[0], producer, seq, event[1], event[2 : len(known) + 2])
+                return
+            reason = f"event of kind {event[0]} with {len(event) - 2} fields is unknown"
+        except CodecError as error:
+            reason = str(error)
+        self.batch.add("quarantine", (-1, OPAQUE, reason[:500], data[:_QUARANTINE_BYTES_MAX]))
+        self.say(producer, seq, ts, "quarantined", "error", reason[:500], {})
+
+    def _apply_event(self, kind: int, producer: Producer, seq: int, ts: int, fields: list[Any]) -> None:
+        try:
+            self._dispatch(kind, producer, seq, ts, fields)
+        except (CodecError, BlockError, ValueError, TypeError, KeyError, OverflowError) as error:
+            reason = f"event of kind {kind} cannot be applied: {type(error).__name__} {error}"[:500]
+            self.batch.add("quarantine", (-1, kind, reason, b""))
+            self.say(producer, seq, ts, "quarantined", "error", reason, {})
+
+    def _dispatch(self, kind: int, producer: Producer, seq: int, ts: int, fields: list[Any]) -> None:
+        number = producer.producer
+        match kind:
+            case EventKind.TEXT:
+                step, key, value = fields
+                self.batch.add("texts", (number, self.name(_text(key)), step, seq, ts, _text(value)))
+            case EventKind.HISTOGRAM:
+                step, key, edges, counts = fields
+                row = (number, self.name(_text(key)), step, seq, ts, _floats(edges), _floats(counts))
+                self.batch.add("histograms", row)
+            case EventKind.CONSOLE:
+                stream, line_no, line = fields
+                row = (number, CONSOLE_STREAMS.get(stream, str(stream)), line_no, seq, ts, _text(line))
+                self.batch.add("console", row)
+            case EventKind.CONFIG:
+                self._registry.config(producer, seq, ts, fields[0])
+            case EventKind.SUMMARY:
+                for key, value in fields[0].items():
+                    self.batch.add("summary", (number, seq, ts, _text(key), _json(value)))
+            case EventKind.IDENTITY:
+                self._registry.identity(producer, seq, ts, fields[0])
+            case EventKind.STATE:
+                self._registry.ended(producer, ts, fields[0], by_itself=True, seq=seq)
+            case EventKind.PEER:
+                self._registry.ended(self.producer(_uuid(fields[0])), ts, fields[1], by_itself=False, seq=seq)
+            case EventKind.LOST:
+                about = self.producer(_uuid(fields[0])) if fields[0] else producer
+                first, last, reason = fields[1], fields[2], _text(fields[3])
+                self.lose(about, first, last, reason)
+                self.say(about, seq, ts, "lost", "error", f"events {first}..{last} are lost: {reason}", {})
+            case EventKind.NOTICE:
+                notice, level, message, body = fields
+                self.say(producer, seq, ts, _text(notice), _text(level), _text(message), body)
+            case EventKind.METRICS | EventKind.PHASES:
+                step, keys_bin, values = fields
+                target = "metrics" if kind == EventKind.METRICS else "phases"
+                for name, value in zip(keys_of(keys_bin), _floats(values), strict=True):
+                    self.batch.add(target, (number, self.name(name), step, seq, ts, value))
+            case _:
+                raise ValueError(f"kind {kind} does not come row by row")
+
+    # -- shared with the registry --
+
+    def producer(self, uuid: bytes) -> Producer:
+        """Return the entry of a producer, a new one when it is seen for the first time."""
+        found = self.state.producers.get(uuid)
+        if found is None:
+            number = len(self.state.producers) + 1
+            found = self.state.add_producer(Producer(number, uuid))
+            self.batch.producers.add(number)
+        return found
+
+    def name(self, name: str) -> int:
+        """Return the integer of a metric name, phase, system metric or device."""
+        number = self.state.names.get(name)
+        if number is None:
+            number = self.state.names[name] = len(self.state.names) + 1
+            self.batch.names.append((number, name))
+        return number
+
+    def say(self, producer: Producer | None, seq: int, ts: int, kind: str, level: str, message: str, body: Any) -> None:
+        """Add a row to `events`."""
+        level = level if level in _LEVELS else "info"
+        text = json.dumps(body, default=_plain, allow_nan=False) if isinstance(body, dict) else "{}"
+        number = producer.producer if producer is not None else None
+        self.batch.add("events", (number, seq, ts, kind[:128], level, clean(message), clean(text)))
+
+    def _keys(self, keys_bin: bytes) -> tuple[int, ...]:
+        ids = self._key_ids.get(keys_bin)
+        if ids is None:
+            ids = self._key_ids[keys_bin] = tuple(self.name(clean(key)) for key in keys_of(keys_bin))
+        return ids
+
+
+def clean(text: str) -> str:
+    """Return text that DuckDB takes: valid UTF-8, other bytes as \\xNN."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"a text is a {type(value).__name__}")
+    return clean(value)
+
+
+def _json(value: Any) -> str:
+    """Return a JSON text that DuckDB's JSON type takes; what SDKs send is JSON text already."""
+    parsed = json.loads(_text(value), parse_constant=lambda constant: constant)
+    return json.dumps(parsed)
+
+
+def _uuid(value: Any) -> bytes:
+    if not (isinstance(value, bytes) and len(value) == 16):
+        raise TypeError("a producer is 16 bytes")
+    return value
+
+
+def _floats(data: Any) -> list[float]:
+    if not isinstance(data, bytes) or len(data) % 8:
+        raise TypeError("numbers are packed as float64")
+    floats: list[float] = np.frombuffer(data, dtype="<f8").tolist()
+    return floats
+
+
+def _as_list(column: Any) -> list[Any]:
+    return column.tolist() if isinstance(column, np.ndarray) else column
+
+
+def _plain(value: Any) -> str:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _without(first: int, last: int, cut_first: int, cut_last: int) -> list[tuple[int, int]]:
+    """Return [first, last] without [cut_first, cut_last]."""
+    parts = []
+    if first < cut_first:
+        parts.append((first, min(last, cut_first - 1)))
+    if last > cut_last:
+        parts.append((max(first, cut_last + 1), last))
+    return parts

@@ -1,0 +1,157 @@
+"""Who is who, decided in log order: runs, labels, attempts, the primary, and how each label ended."""
+
+from typing import TYPE_CHECKING, Any
+
+from chiplog_collector.state import Producer, Run, State
+from chiplog_schemas.events import IDENTITY_FIELDS, STATE_FIELDS, STATES, typed
+from chiplog_schemas.limits import NAME_CHARS_MAX
+
+if TYPE_CHECKING:
+    from chiplog_collector.applier import Applier
+
+_RUN_FIELDS = {
+    "project": "project",
+    "name": "name",
+    "group": "run_group",
+    "job_type": "job_type",
+    "tags": "tags",
+    "notes": "notes",
+}
+_PRODUCER_FIELDS = ("role", "job_type", "rank", "local_rank", "world_size", "node", "pid", "launch", "restart")
+_INT32_FIELDS = ("rank", "local_rank", "world_size")
+
+
+class Registry:
+    """The identities of a State. Every decision leaves its mark in the applier's batch."""
+
+    def __init__(self, state: State, applier: "Applier") -> None:
+        self._state = state
+        self._applier = applier
+
+    def identity(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
+        """Take what a producer says of itself; a later word replaces an earlier one."""
+        said = typed(body, IDENTITY_FIELDS)
+        for name in _INT32_FIELDS:
+            if not -(1 << 31) <= said.get(name, 0) < 1 << 31:
+                del said[name]
+        for name in _PRODUCER_FIELDS:
+            if name in said:
+                setattr(producer, name, said[name])
+        producer.gpus = [str(gpu) for gpu in said.get("gpus", producer.gpus)]
+        producer.started_at = said.get("started_at", producer.started_at or ts)
+        self._applier.batch.producers.add(producer.producer)
+        if "run_id" in said and "label" in said:
+            run = self._run(said["run_id"][:NAME_CHARS_MAX])
+            self._join(producer, run, said["label"][:NAME_CHARS_MAX])
+            self._claim(producer, run, bool(said.get("primary")), seq, ts)
+            if producer.is_primary or run.primary_label is None:
+                self._describe(run, said)
+
+    def _run(self, run_id: str) -> Run:
+        run = self._state.runs.get(run_id)
+        if run is None:
+            run = self._state.add_run(Run(len(self._state.runs) + 1, run_id))
+            self._applier.batch.runs.add(run.run)
+        return run
+
+    def _join(self, producer: Producer, run: Run, label: str) -> None:
+        """Put a producer under a label, and count the label's attempts anew."""
+        if (producer.run, producer.label) == (run.run, label):
+            return
+        if producer.run is not None and producer.label is not None:
+            self._state.by_label[(producer.run, producer.label)].remove(producer)
+            self._count_attempts(producer.run, producer.label)
+        producer.run, producer.label, producer.is_primary = run.run, label, False
+        mates = self._state.by_label.setdefault((run.run, label), [])
+        launches = {mate.launch: mate.launch_order for mate in mates}
+        producer.launch_order = launches.get(producer.launch, len(launches))
+        mates.append(producer)
+        self._count_attempts(run.run, label)
+
+    def _count_attempts(self, run: int, label: str) -> None:
+        """Attempts are numbered by launch, in the order in which they were seen, then restart count, then log order."""
+        mates = self._state.by_label[(run, label)]
+        mates.sort(key=lambda mate: (mate.launch_order, mate.restart, mate.producer))
+        for attempt, mate in enumerate(mates):
+            if mate.attempt != attempt:
+                mate.attempt = attempt
+                self._applier.batch.producers.add(mate.producer)
+
+    def _claim(self, producer: Producer, run: Run, claims: bool, seq: int, ts: int) -> None:
+        """Decide who is primary: within a launch the higher restart count, else the holder until it has ended."""
+        if not claims:
+            if producer.label == run.primary_label:
+                producer.is_primary = True  # a later incarnation of the primary's label
+            return
+        if producer.is_primary:
+            return
+        same_label = run.primary_label == producer.label
+        if run.primary_label is None or same_label or self._yields(run, producer):
+            if not same_label and run.primary_label is not None:
+                self._depose(run)
+            run.primary_label = producer.label
+            run.primary_launch, run.primary_restart = producer.launch, max(producer.restart, 0)
+            producer.is_primary = True
+            self._applier.batch.runs.add(run.run)
+            return
+        message = f"{producer.label} claims to be primary; {run.primary_label} is, and has not ended"
+        self._applier.say(producer, seq, ts, "primary_refused", "warning", message, {"holder": run.primary_label})
+
+    def _yields(self, run: Run, producer: Producer) -> bool:
+        if producer.launch == run.primary_launch:
+            return producer.restart > run.primary_restart
+        assert run.primary_label is not None
+        holders = self._state.by_label.get((run.run, run.primary_label), [])
+        return all(holder.state is not None for holder in holders)
+
+    def _depose(self, run: Run) -> None:
+        assert run.primary_label is not None
+        for holder in self._state.by_label.get((run.run, run.primary_label), []):
+            holder.is_primary = False
+            self._applier.batch.producers.add(holder.producer)
+
+    def _describe(self, run: Run, said: dict[str, Any]) -> None:
+        for name, column in _RUN_FIELDS.items():
+            if name in said:
+                value = [str(tag) for tag in said[name]] if name == "tags" else said[name]
+                if getattr(run, column) != value:
+                    setattr(run, column, value)
+                    self._applier.batch.runs.add(run.run)
+
+    def config(self, producer: Producer, seq: int, ts: int, values: Any) -> None:
+        """Keep config as it was said; the view shows the primary's. What another wrote beside a primary is refused."""
+        from chiplog_collector.applier import _json, _text  # applier imports this module
+
+        run = self._state.runs_by_number.get(producer.run or 0)
+        if run is not None and run.primary_label is not None and not producer.is_primary:
+            message = f"config of {producer.label} is refused: {run.primary_label} is the primary"
+            self._applier.say(producer, seq, ts, "config_refused", "warning", message, {"keys": sorted(values)})
+        for key, value in values.items():
+            self._applier.batch.add("config", (producer.producer, seq, ts, _text(key), _json(value)))
+
+    def ended(self, producer: Producer, ts: int, body: Any, *, by_itself: bool, seq: int) -> None:
+        """Note how a producer ended. Its own word wins over its agent's, whichever comes first."""
+        said = typed(body, STATE_FIELDS)
+        state = said.get("state")
+        if state not in STATES:
+            raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
+        if "produced" in said and 0 <= said["produced"] < 1 << 62:
+            producer.produced = max(said["produced"], producer.produced or 0)
+        if by_itself:
+            producer.produced = max(seq + 1, producer.produced or 0)
+        self._applier.batch.producers.add(producer.producer)
+        if not by_itself and producer.state in ("finished", "failed"):
+            return
+        producer.state = state
+        producer.exit_code = _int32(said.get("exit_code"))
+        producer.exit_signal = _int32(said.get("exit_signal"))
+        producer.reason = said.get("reason")
+        producer.sets_run = said.get("sets_run")
+        producer.ended_at = ts
+        if state != "finished":
+            message = f"{producer.label or 'a producer'} {state}: {producer.reason or 'no reason given'}"
+            self._applier.say(producer, seq, ts, state, "error", message, {})
+
+
+def _int32(value: int | None) -> int | None:
+    return value if value is not None and -(1 << 31) <= value < 1 << 31 else None

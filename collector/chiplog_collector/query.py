@@ -1,0 +1,600 @@
+"""Answer SQL while the index writes: a socket, a queue, and two threads that may only read.
+
+One thread owns the ROUTER socket: it takes questions, answers pings at once, hands queries to the workers and interrupts
+those that have used their time. A worker runs one query at a time on its own cursor, in a read-only transaction, and
+turns the result into an Arrow IPC stream without making Python objects of it.
+
+Before a query comes near the index, another process parses it. DuckDB's parser holds the interpreter's lock, some
+texts of fifty characters keep it busy for hours, and some of a megabyte crash it: there that costs one child.
+"""
+
+import contextlib
+import io
+import os
+import queue
+import resource
+import select
+import signal
+import socket as sockets
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import duckdb
+import zmq
+from arro3.io import read_ipc_stream, write_ipc_stream
+
+from chiplog_schemas import questions
+from chiplog_schemas.codec import CodecError, pack, unpack
+from chiplog_schemas.limits import (
+    HEARTBEAT_INTERVAL_S,
+    LINGER_MS,
+    PEER_SILENT_S,
+    QUERIES_AT_ONCE,
+    QUERIES_WAITING_MAX,
+)
+from chiplog_schemas.questions import (
+    LOCKED_SETTINGS,
+    QUERY_WAIT_S,
+    QUESTION_VERSIONS,
+    REQUEST_BYTES_MAX,
+    RESULT_BYTES_MAX,
+    QuestionError,
+    QuestionKind,
+    Refused,
+    one_line,
+)
+
+__all__ = ["Examiner", "QueryService", "Refused", "admit", "lock_down"]
+
+PARSE_TIMEOUT_S = 1.0  # a thousand times what a query of usual length takes
+EXAMINER_START_S = 10.0  # importing DuckDB on a busy machine
+BIND_WAIT_S = 5.0  # a predecessor may still be leaving
+BIND_PAUSE_S = 0.1
+POLL_S = 0.25  # the longest pause of the loop; also how often an overdue query is interrupted again
+ANSWERS_BYTES_MAX = 2 * RESULT_BYTES_MAX  # results handed to ZeroMQ and not yet gone; above it no query begins
+ANSWERS_PER_PEER_MAX = 16  # a client asks one question at a time; one that never reads must not collect answers
+REQUESTS_PER_TURN = 100  # taken before the loop looks at its workers again
+CLOSE_WAIT_S = 5.0  # for the workers, after their queries were interrupted
+_COPY_BYTES = 64 * 1024  # below this copying a frame is cheaper than tracking it
+
+Connection = duckdb.DuckDBPyConnection
+Configure = Callable[["zmq.Socket[bytes]"], None]
+
+
+def lock_down(connection: Connection) -> None:
+    """Make a database safe to be asked: bounded memory and spilling, no files, no extensions, no settings. Final.
+
+    It holds for the whole instance, the writer included: do whatever needs files or settings before. Raises
+    duckdb.Error when a setting is unknown, so that a version that lacks one does not run without it.
+    """
+    for statement in LOCKED_SETTINGS:
+        connection.execute(statement)
+
+
+def admit(sql: str) -> str:
+    """Return the query if it is exactly one statement that only reads. Raises Refused; it says one line.
+
+    Parses in this process and thus only for texts that are known to be harmless: `Examiner` is for those of others.
+    """
+    try:
+        return questions.admit(sql, duckdb.extract_statements)
+    except duckdb.Error as error:
+        raise Refused(one_line(str(error))) from error
+
+
+# -- the child that parses --------------------------------------------------------------------------------------------
+_LENGTH = struct.Struct("<I")
+
+
+class _SqlError(Exception):
+    """DuckDB's own words about a query, in one line."""
+
+
+class Examiner:
+    """A child process that parses queries, and may hang or crash doing so. Thread-safe; it works for one at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self.n_replaced = 0
+
+    def start(self) -> None:
+        """Start the child if there is none. Raises OSError."""
+        with self._lock:
+            self._start()
+
+    def examine(self, sql: str) -> None:
+        """Return if the query is admitted. Raises Refused or _SqlError; OSError when no child can be started."""
+        questions.check_size(sql)
+        with self._lock:
+            reply = None
+            for _ in range(2):  # the child of the previous question may have died since: that is not this query's fault
+                idle = self._child is not None and self._child.poll() is None
+                reply = self._ask(sql)
+                if reply is not None or idle:
+                    break
+        if reply is None:
+            raise Refused(f"query could not be parsed within {PARSE_TIMEOUT_S:g} s; write it with less nesting")
+        verdict, message = reply
+        if verdict == "refused":
+            raise Refused(message)
+        if verdict != "admitted":
+            raise _SqlError(message)
+
+    def close(self) -> None:
+        """End the child."""
+        with self._lock:
+            self._stop()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if self._child is None or self._child.poll() is not None:
+            self._stop()
+            # A session of its own: Ctrl-C in a terminal is for the daemon, which then closes our pipe.
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "chiplog_collector.query"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                bufsize=0,
+            )
+            if self._read(self._child, EXAMINER_START_S) is None:
+                self._stop()
+                raise OSError("the query parser did not start; look above for what Python said")
+        return self._child
+
+    def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            assert child.stdin and child.stdout
+            child.kill()
+            child.wait()
+            child.stdin.close()
+            child.stdout.close()
+
+    def _ask(self, sql: str) -> tuple[str, str] | None:
+        child = self._start()
+        assert child.stdin
+        data = sql.encode()
+        try:
+            child.stdin.write(_LENGTH.pack(len(data)) + data)  # the child reads at once, it does nothing else
+        except OSError:
+            reply = None
+        else:
+            # The child ends itself at PARSE_TIMEOUT_S; twice that is for a machine that is busy.
+            reply = self._read(child, PARSE_TIMEOUT_S * 2)
+        if reply is None:
+            self.n_replaced += 1
+            self._stop()
+        return reply
+
+    @staticmethod
+    def _read(child: subprocess.Popen[bytes], timeout_s: float) -> tuple[str, str] | None:
+        assert child.stdout
+        deadline, data, size = time.monotonic() + timeout_s, b"", _LENGTH.size
+        while len(data) < size:
+            if not select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                return None
+            part = os.read(child.stdout.fileno(), 65_536)
+            if not part:
+                return None
+            data += part
+            if len(data) >= _LENGTH.size:
+                size = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+        verdict, message = unpack(data[_LENGTH.size :])
+        return verdict, message
+
+
+def examine_for_ever(source: BinaryIO, target: BinaryIO) -> None:
+    """Be the child: read texts, write verdicts, until the pipe ends. An alarm ends a parser that does not."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    connection = duckdb.connect()
+    lock_down(connection)
+
+    def reply(verdict: str, message: str) -> None:
+        data = pack([verdict, message])
+        target.write(_LENGTH.pack(len(data)) + data)
+        target.flush()
+
+    reply("ready", "")
+    while head := source.read(_LENGTH.size):
+        sql = source.read(_LENGTH.unpack(head)[0]).decode()
+        signal.setitimer(signal.ITIMER_REAL, PARSE_TIMEOUT_S)  # SIGALRM's default action needs no interpreter
+        try:
+            questions.admit(sql, connection.extract_statements)
+            verdict, message = "admitted", ""
+        except Refused as error:
+            verdict, message = "refused", str(error)
+        except duckdb.Error as error:
+            verdict, message = "sql", one_line(str(error))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        reply(verdict, message)
+
+
+# -- the service ------------------------------------------------------------------------------------------------------
+class _TooLarge(Exception):  # noqa: N818 - it never leaves this module
+    """The result has more bytes than an answer may have."""
+
+
+class _Sink(io.RawIOBase):
+    """Collects a result up to the limit."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.overflown = False
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, part: Any) -> int:
+        if len(self.data) + len(part) > RESULT_BYTES_MAX:
+            self.overflown = True
+            raise _TooLarge
+        self.data += part
+        return len(part)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        raise OSError("a result is written once, from its beginning")  # arro3 wants the method and does not call it
+
+
+@dataclass(slots=True)
+class _Job:
+    """One query on its way. The lock orders its end and its interruption: the cursor's next query is not interrupted."""
+
+    peer: bytes
+    id: bytes
+    sql: str
+    params: list[Any] | dict[str, Any] | None
+    timeout_s: float
+    arrived: float
+    deadline: float = 0.0
+    timed_out: bool = False
+    ended: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class _Worker(threading.Thread):
+    """Runs queries one after the other on a cursor of its own."""
+
+    def __init__(self, number: int, service: "QueryService", cursor: Connection) -> None:
+        super().__init__(name=f"chiplog-query-{number}", daemon=True)
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # never more than the one it works on
+        self.job: _Job | None = None  # set and cleared by the service's thread
+        self._service = service
+        self._cursor = cursor
+
+    def run(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            frames = self._answer(job)
+            with job.lock:
+                job.ended = True
+            self._service._finished(self, job, frames)
+
+    def interrupt(self, job: _Job) -> None:
+        with job.lock:
+            if not job.ended:
+                job.timed_out = True
+                self._cursor.interrupt()
+
+    def _answer(self, job: _Job) -> list[Any]:
+        sink = _Sink()
+        try:
+            self._service._examiner.examine(job.sql)
+            n_rows = self._run_query(job, sink)
+        except Refused as error:
+            return questions.failure(job.id, "refused", str(error))
+        except _SqlError as error:
+            return questions.failure(job.id, "sql", str(error))
+        # BaseException, for arro3 is Rust and its panics are no Exceptions; and a worker that dies is never replaced.
+        except BaseException as error:
+            return self._failure(job, sink, error)
+        return questions.result(job.id, n_rows, sink.data)
+
+    def _run_query(self, job: _Job, sink: _Sink) -> int:
+        if job.timed_out:
+            raise TimeoutError
+        self._cursor.execute("BEGIN TRANSACTION READ ONLY")
+        try:
+            relation = self._cursor.sql(job.sql, params=job.params)
+            write_ipc_stream(relation, sink, compression="lz4")
+            del relation  # it holds the stream, and that the transaction
+        finally:
+            # An interrupted or failed transaction may be gone already, and there is nothing to keep in any case.
+            with contextlib.suppress(duckdb.Error):
+                self._cursor.execute("ROLLBACK")
+        return sum(batch.num_rows for batch in read_ipc_stream(memoryview(sink.data)))
+
+    def _failure(self, job: _Job, sink: _Sink, error: BaseException) -> list[bytes]:
+        if job.timed_out:
+            message = f"query took longer than {job.timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
+            return questions.failure(job.id, "timeout", message)
+        if sink.overflown:
+            message = (
+                f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows or columns, or aggregate"
+            )
+            return questions.failure(job.id, "too_large", message)
+        text = str(error)
+        if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
+            return questions.failure(job.id, "too_large", f"{one_line(text)}; narrow the query or aggregate earlier")
+        # What fails while rows already flow comes through Arrow, as a plain Exception with this in front.
+        if isinstance(error, duckdb.Error) or text.startswith("C Data interface error: "):
+            return questions.failure(job.id, "sql", text)
+        if isinstance(error, ValueError | TypeError):  # a parameter that DuckDB cannot take
+            return questions.failure(job.id, "sql", text)
+        return questions.failure(job.id, "internal", f"{type(error).__name__}: {text}")
+
+
+class QueryService:
+    """Answers questions at an address until it is closed.
+
+    connection: the index's own; it gives each worker a cursor, and is not used otherwise. Call `lock_down` on it before.
+    configure: called with the socket before it is bound: CURVE keys, and the ZAP domain. Beyond loopback it is required.
+    context: the ZeroMQ context that holds the ZAP handler; by default one of its own.
+    `counts` tells what was answered and what was not, by name; read it from any thread.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        address: str,
+        configure: Configure | None = None,
+        context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+    ) -> None:
+        if configure is None and not _is_local(address):
+            raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
+        self.address = address
+        self.counts: Counter[str] = Counter()
+        self._configure = configure
+        self._own_context = context is None
+        self._context = context if context is not None else zmq.Context()
+        self._examiner = Examiner()
+        self._workers = [_Worker(number, self, connection.cursor()) for number in range(QUERIES_AT_ONCE)]
+        self._waiting: deque[_Job] = deque()
+        self._here: set[tuple[bytes, bytes]] = set()  # peer and id of every question that waits or runs
+        self._finished_jobs: queue.SimpleQueue[tuple[_Worker, _Job, list[Any]]] = queue.SimpleQueue()
+        self._in_flight: list[tuple[Any, int]] = []  # ZeroMQ's trackers of large answers, and their bytes
+        self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._closing = threading.Event()
+        self._bound = threading.Event()
+        self._bind_error: BaseException | None = None
+        self._thread = threading.Thread(target=self._serve, name="chiplog-query", daemon=True)
+
+    def start(self) -> None:
+        """Bind and begin to answer. Raises OSError (zmq.ZMQError is none) when the address cannot be had."""
+        self._examiner.start()
+        for worker in self._workers:
+            worker.start()
+        self._thread.start()
+        self._bound.wait()  # _serve sets it after at most BIND_WAIT_S
+        if self._bind_error is not None:
+            error = self._bind_error
+            self.close()
+            raise OSError(f"query address {self.address} cannot be bound: {error}") from error
+
+    def close(self) -> None:
+        """Stop: take no more questions, interrupt what runs, answer it, let go. May be called twice."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._wake()
+        if self._thread.ident is not None:
+            self._thread.join()
+        for worker in self._workers:
+            worker.jobs.put(None)
+        for worker in self._workers:
+            if worker.ident is not None:
+                worker.join(CLOSE_WAIT_S)
+        self._examiner.close()
+        if not any(worker.is_alive() for worker in self._workers):  # one that could not be interrupted would wake us
+            os.close(self._wake_read)
+            os.close(self._wake_write)
+        if self._own_context:
+            self._context.term()
+
+    # -- called by workers
+    def _finished(self, worker: _Worker, job: _Job, frames: list[Any]) -> None:
+        self._finished_jobs.put((worker, job, frames))
+        self._wake()
+
+    def _wake(self) -> None:
+        try:
+            os.write(self._wake_write, b"\0")
+        except BlockingIOError:
+            pass  # the pipe is full of wake-ups already
+
+    # -- the thread that owns the socket
+    def _serve(self) -> None:
+        socket = self._context.socket(zmq.ROUTER)
+        try:
+            try:
+                self._bind(socket)
+            except (zmq.ZMQError, OSError) as error:
+                self._bind_error = error
+                return
+            finally:
+                self._bound.set()
+            self._loop(socket)
+            self._drain(socket)
+        finally:
+            socket.close(linger=LINGER_MS)
+
+    def _bind(self, socket: "zmq.Socket[bytes]") -> None:
+        socket.setsockopt(zmq.LINGER, LINGER_MS)
+        socket.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES_MAX)
+        socket.setsockopt(zmq.SNDHWM, ANSWERS_PER_PEER_MAX)
+        socket.setsockopt(zmq.RCVHWM, QUERIES_WAITING_MAX)
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot be sent is counted, not dropped silently
+        # A client that is stopped must not keep its answer in our memory: cut it off, ZeroMQ then frees it.
+        socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_INTERVAL_S * 1000))
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(PEER_SILENT_S * 1000))
+        if self._configure is not None:
+            self._configure(socket)
+        deadline = time.monotonic() + BIND_WAIT_S
+        while True:
+            try:
+                if self.address.startswith("ipc://"):
+                    _bind_ipc(socket, self.address)
+                else:
+                    socket.bind(self.address)
+                return
+            except (zmq.ZMQError, OSError) as error:
+                if error.errno not in (zmq.EADDRINUSE, zmq.EADDRNOTAVAIL) or time.monotonic() > deadline:
+                    raise
+            if self._closing.wait(BIND_PAUSE_S):
+                raise OSError("closed before it was bound")
+
+    def _loop(self, socket: "zmq.Socket[bytes]") -> None:
+        poller = zmq.Poller()
+        poller.register(socket, zmq.POLLIN)
+        poller.register(self._wake_read, zmq.POLLIN)
+        while not self._closing.is_set():
+            now = time.monotonic()
+            self._send_answers(socket)
+            self._refuse_overdue(socket, now)
+            self._hand_out(now)
+            self._interrupt_overdue(now)
+            ready = dict(poller.poll(self._pause_ms(now)))
+            if self._wake_read in ready:
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._wake_read, 4096)
+            if socket in ready:
+                self._receive(socket)
+
+    def _drain(self, socket: "zmq.Socket[bytes]") -> None:
+        """Answer everybody who still waits, and those whose queries end in time after the interruption."""
+        for job in self._waiting:
+            self._send(socket, job, questions.failure(job.id, "busy", "the collector is stopping; ask again later"))
+        self._waiting.clear()
+        deadline = time.monotonic() + CLOSE_WAIT_S / 2
+        while any(worker.job for worker in self._workers) and time.monotonic() < deadline:
+            for worker in self._workers:
+                if worker.job is not None:
+                    worker.interrupt(worker.job)
+            select.select([self._wake_read], [], [], 0.05)
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._wake_read, 4096)
+            self._send_answers(socket)
+
+    def _receive(self, socket: "zmq.Socket[bytes]") -> None:
+        for _ in range(REQUESTS_PER_TURN):
+            try:
+                peer, *frames = socket.recv_multipart(zmq.NOBLOCK)
+            except zmq.Again:
+                return
+            try:
+                question = questions.parse(frames)
+            except QuestionError as error:
+                self.counts["malformed"] += 1
+                if error.id:
+                    self._send_frames(socket, peer, questions.failure(error.id, "refused", str(error)))
+                continue
+            if question.kind == QuestionKind.PING:
+                info = {
+                    "versions": list(QUESTION_VERSIONS),
+                    "pid": os.getpid(),
+                    "waiting": (peer, question.id) in self._here,
+                }
+                self._send_frames(socket, peer, questions.pong(question.id, info))
+            elif question.kind == QuestionKind.ASK:
+                self._take(socket, peer, question)
+            else:
+                self.counts["unexpected"] += 1
+
+    def _take(self, socket: "zmq.Socket[bytes]", peer: bytes, question: questions.Question) -> None:
+        if (peer, question.id) in self._here:
+            return  # asked again although it is here: its answer is on the way
+        job = _Job(peer, question.id, question.sql, question.params, question.timeout_s, time.monotonic())
+        self._here.add((peer, question.id))
+        if len(self._waiting) >= QUERIES_WAITING_MAX:
+            message = f"{QUERIES_WAITING_MAX} queries are waiting already; try again later"
+            self._send(socket, job, questions.failure(job.id, "busy", message))
+        else:
+            self._waiting.append(job)
+
+    def _hand_out(self, now: float) -> None:
+        self._in_flight = [(tracker, size) for tracker, size in self._in_flight if not tracker.done]
+        for worker in self._workers:
+            if not self._waiting or sum(size for _, size in self._in_flight) > ANSWERS_BYTES_MAX:
+                return
+            if worker.job is None:
+                worker.job = self._waiting.popleft()
+                worker.job.deadline = now + worker.job.timeout_s
+                worker.jobs.put(worker.job)
+
+    def _refuse_overdue(self, socket: "zmq.Socket[bytes]", now: float) -> None:
+        while self._waiting and now - self._waiting[0].arrived > QUERY_WAIT_S:
+            job = self._waiting.popleft()
+            message = f"the query waited {QUERY_WAIT_S:g} s behind others; try again later"
+            self._send(socket, job, questions.failure(job.id, "busy", message))
+
+    def _interrupt_overdue(self, now: float) -> None:
+        # Again and again: an interruption between two statements is forgotten by the cursor.
+        for worker in self._workers:
+            if worker.job is not None and now >= worker.job.deadline:
+                worker.interrupt(worker.job)
+
+    def _pause_ms(self, now: float) -> int:
+        deadlines = [worker.job.deadline for worker in self._workers if worker.job and worker.job.deadline > now]
+        return max(1, int(1000 * min([POLL_S, *(deadline - now for deadline in deadlines)])))
+
+    def _send_answers(self, socket: "zmq.Socket[bytes]") -> None:
+        while not self._finished_jobs.empty():
+            worker, job, frames = self._finished_jobs.get()
+            worker.job = None
+            self._send(socket, job, frames)
+
+    def _send(self, socket: "zmq.Socket[bytes]", job: _Job, frames: list[Any]) -> None:
+        self._here.discard((job.peer, job.id))
+        self._send_frames(socket, job.peer, frames)
+
+    def _send_frames(self, socket: "zmq.Socket[bytes]", peer: bytes, frames: list[Any]) -> None:
+        size = sum(len(frame) for frame in frames)
+        try:
+            if size <= _COPY_BYTES:
+                socket.send_multipart([peer, *frames], zmq.NOBLOCK)
+            else:
+                tracker = socket.send_multipart([peer, *frames], zmq.NOBLOCK, copy=False, track=True)
+                self._in_flight.append((tracker, size))
+        except zmq.ZMQError:  # the peer is gone, or does not read
+            self.counts["undeliverable"] += 1
+        else:
+            self.counts["answered"] += 1
+
+
+def _is_local(address: str) -> bool:
+    scheme, _, rest = address.partition("://")
+    host = rest.rpartition(":")[0].strip("[]")
+    return scheme in ("ipc", "inproc") or host in ("localhost", "::1") or host.startswith("127.")
+
+
+def _bind_ipc(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """Bind a Unix socket for this user only. Raises OSError with EADDRINUSE when somebody listens there.
+
+    ZeroMQ itself would take the path from a living listener without a word.
+    """
+    path = address.removeprefix("ipc://")
+    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except FileNotFoundError:
+            pass
+        except ConnectionRefusedError:
+            os.unlink(path)
+        except BlockingIOError as error:  # somebody listens, and is busy
+            raise OSError(zmq.EADDRINUSE, f"{path} is in use") from error
+        else:
+            raise OSError(zmq.EADDRINUSE, f"{path} is in use")
+    socket.bind(address)
+    os.chmod(path, 0o600)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError, CodecError):
+        examine_for_ever(sys.stdin.buffer, sys.stdout.buffer)

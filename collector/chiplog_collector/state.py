@@ -1,0 +1,88 @@
+"""What the index knows between transactions: dimensions, the ledger of seqs, primaries. Pure; loaded and saved by others."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from chiplog_schemas.intervals import Intervals
+
+
+@dataclass(slots=True)
+class Run:
+    """One row of base.runs."""
+
+    run: int
+    run_id: str
+    project: str | None = None
+    name: str | None = None
+    run_group: str | None = None
+    job_type: str | None = None
+    tags: list[str] = field(default_factory=list)
+    notes: str | None = None
+    primary_label: str | None = None
+    primary_launch: str | None = None
+    primary_restart: int = 0
+
+
+@dataclass(slots=True)
+class Producer:
+    """One row of base.producers. Times in µs since the epoch, UTC."""
+
+    producer: int
+    uuid: bytes
+    role: str | None = None
+    run: int | None = None
+    label: str | None = None
+    attempt: int = 0
+    is_primary: bool = False
+    job_type: str | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    world_size: int | None = None
+    node: str | None = None
+    pid: int | None = None
+    gpus: list[str] = field(default_factory=list)
+    launch: str | None = None
+    launch_order: int = 0  # when the index first saw this launch in this run and label
+    restart: int = 0
+    state: str | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    reason: str | None = None
+    sets_run: bool | None = None
+    started_at: int | None = None
+    ended_at: int | None = None
+    produced: int | None = None
+
+
+class State:
+    """All dimensions in memory. Integers are given out in log order, so that a rebuild gives out the same."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+        self.runs_by_number: dict[int, Run] = {}
+        self.producers: dict[bytes, Producer] = {}
+        self.producers_by_number: dict[int, Producer] = {}
+        self.names: dict[str, int] = {}
+        self.have: dict[int, Intervals] = {}
+        self.lost: dict[int, list[tuple[int, int, str]]] = {}
+        self.by_label: dict[tuple[int, str], list[Producer]] = {}
+
+    def add_run(self, run: Run) -> Run:
+        """Register a run."""
+        self.runs[run.run_id] = run
+        self.runs_by_number[run.run] = run
+        return run
+
+    def add_producer(self, producer: Producer) -> Producer:
+        """Register a producer."""
+        self.producers[producer.uuid] = producer
+        self.producers_by_number[producer.producer] = producer
+        self.have.setdefault(producer.producer, Intervals())
+        if producer.run is not None and producer.label is not None:
+            self.by_label.setdefault((producer.run, producer.label), []).append(producer)
+        return producer
+
+
+def row_of(entry: Run | Producer) -> tuple[Any, ...]:
+    """Return a dimension entry's fields in the order of its table's columns."""
+    return tuple(getattr(entry, name) for name in entry.__slots__)

@@ -1,0 +1,73 @@
+"""ZeroMQ addresses as users write them: checked before a socket sees them, with one line that says what is wrong."""
+
+import ipaddress
+import os
+import re
+import stat
+from pathlib import Path
+
+from chiplog_schemas.places import SOCKET_PATH_BYTES_MAX, make_private
+
+_TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):(\d{1,5})")
+
+
+class AddressError(ValueError):
+    """An address that cannot be used; the text names it and the remedy."""
+
+
+def check_connect(address: str) -> str:
+    """Return an address to connect to as it is, or raise AddressError."""
+    if address.startswith("ipc://"):
+        path = address[len("ipc://") :]
+        if not path.startswith("/") or len(path.encode()) > SOCKET_PATH_BYTES_MAX:
+            raise AddressError(f"{address!r}: a socket path is absolute and has at most {SOCKET_PATH_BYTES_MAX} bytes")
+        return address
+    _host_and_port(address)
+    return address
+
+
+def check_bind(address: str) -> str:
+    """Return an address to listen on as it is, or raise AddressError: beyond loopback it would need keys."""
+    if address.startswith("ipc://"):
+        return check_connect(address)
+    host, _ = _host_and_port(address)
+    if not _is_loopback(host):
+        raise AddressError(
+            f"{address!r} is reachable from other hosts, which needs CURVE keys that this version does not have yet; "
+            "bind tcp://127.0.0.1:PORT and forward it over ssh"
+        )
+    return address
+
+
+def port_after(address: str) -> str:
+    """Return the TCP address one port higher: by convention SQL is answered next to where events are taken."""
+    host, port = _host_and_port(address)
+    return f"tcp://{host}:{port + 1}"
+
+
+def prepare_ipc(address: str) -> None:
+    """Make the private directory of a socket and remove what a dead daemon left there. The caller holds the lock."""
+    if not address.startswith("ipc://"):
+        return
+    path = Path(address[len("ipc://") :])
+    make_private(path.parent)
+    owner = os.stat(path.parent)
+    if owner.st_uid != os.getuid() or stat.S_IMODE(owner.st_mode) & 0o022:
+        raise AddressError(f"{path.parent} belongs to somebody else or is writable by others; chmod 700 it")
+    path.unlink(missing_ok=True)
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    match = _TCP.fullmatch(address)
+    if match is None or not 0 < int(match[2]) < 65535:
+        raise AddressError(f"{address!r} is no address; write tcp://HOST:PORT or ipc:///path")
+    return match[1], int(match[2])
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,294 @@
+"""The messages of a query, DEALER to ROUTER: a msgpack array in the first frame, the result's bytes in the second.
+
+    ASK      [1, id, sql, params, timeout_s]       one SELECT; params: nil, a list for `?`, or a map for `$name`
+    RESULT   [2, id, n_rows]  + Arrow IPC stream   the whole result
+    ERROR    [3, id, kind, message]                one line; kind is one of ERROR_KINDS
+    PING     [4, id]                               answered at once, also while queries run
+    PONG     [5, id, info]                         info: versions, pid, and `waiting`: is an ASK of yours with this id here
+
+`id` is 8 random bytes of the asker. A connection may be cut and the answering process may be another one afterwards:
+an asker pings with the id of its question, and asks again when that is not waiting any more; a SELECT may be repeated.
+Fields behind the known ones are ignored; new ones go last.
+"""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from chiplog_schemas.codec import CodecError, pack, unpack
+from chiplog_schemas.limits import (
+    GIB,
+    KIB,
+    MIB,
+    NESTING_MAX,
+    QUERY_CHARS_MAX,
+    QUERY_MEMORY_BYTES,
+    QUERY_TIMEOUT_S,
+    RECORD_BYTES_MAX,
+)
+
+QUESTION_VERSIONS = (1, 1)  # lowest and highest that this code speaks
+ID_BYTES = 8
+ERROR_KINDS = ("refused", "sql", "timeout", "busy", "too_large", "internal")
+
+RESULT_BYTES_MAX = 256 * MIB  # it stands in the index's memory until it is sent; two of these fit beside the queries
+REQUEST_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB  # the longest text of four-byte characters, and what is around it
+MESSAGE_CHARS_MAX = 2_000  # one line for people
+QUERY_WORDS_MAX = 10_000  # words and signs: at ten times as many, DuckDB's binder overflowed the stack of its process
+QUERY_WAIT_S = 60.0  # a query that has not begun by then is answered "busy"
+SPILL_BYTES_MAX = 4 * GIB  # what queries may put on disk when memory is short; DuckDB's default is 90% of the disk
+
+# For every connection that answers questions, in this order: the last one makes the others final.
+LOCKED_SETTINGS = (
+    "SET GLOBAL TimeZone = 'UTC'",
+    f"SET GLOBAL memory_limit = '{QUERY_MEMORY_BYTES // MIB}MiB'",
+    f"SET GLOBAL max_temp_directory_size = '{SPILL_BYTES_MAX // MIB}MiB'",
+    "SET GLOBAL autoinstall_known_extensions = false",
+    "SET GLOBAL autoload_known_extensions = false",
+    "SET GLOBAL python_enable_replacements = false",  # a table name never means a variable of ours
+    "SET GLOBAL enable_external_access = false",
+    "SET GLOBAL lock_configuration = true",
+)
+
+
+class QuestionKind(IntEnum):
+    """The first element of every first frame. Numbers are never reused."""
+
+    ASK = 1
+    RESULT = 2
+    ERROR = 3
+    PING = 4
+    PONG = 5
+
+
+class QuestionError(ValueError):
+    """Frames that are no message of this protocol. `id` is the question's, or empty when it could not be read."""
+
+    def __init__(self, message: str, id: bytes = b"") -> None:
+        super().__init__(message)
+        self.id = id
+
+
+class Refused(ValueError):  # noqa: N818 - it is an answer, not an error of ours
+    """A query that will not be run; the message is one line that says why and what to do."""
+
+
+@dataclass(slots=True)
+class Question:
+    """A decoded message. Fields that its kind does not have keep their defaults."""
+
+    kind: int
+    id: bytes
+    sql: str = ""
+    params: list[Any] | dict[str, Any] | None = None
+    timeout_s: float = QUERY_TIMEOUT_S
+    n_rows: int = 0
+    error_kind: str = ""
+    message: str = ""
+    info: dict[str, Any] = field(default_factory=dict)
+    payload: bytes | memoryview = b""
+
+
+def ask(id: bytes, sql: str, params: list[Any] | dict[str, Any] | None, timeout_s: float) -> list[bytes]:
+    """Ask for the result of one SELECT. Raises CodecError for parameters that are no plain values."""
+    return [pack([int(QuestionKind.ASK), id, sql, params, float(timeout_s)])]
+
+
+def result(id: bytes, n_rows: int, stream: bytes | bytearray | memoryview) -> list[bytes | bytearray | memoryview]:
+    """Answer with an Arrow IPC stream."""
+    return [pack([int(QuestionKind.RESULT), id, n_rows]), stream]
+
+
+def failure(id: bytes, kind: str, message: str) -> list[bytes]:
+    """Answer that there is no result. kind: one of ERROR_KINDS. message: made one line here."""
+    assert kind in ERROR_KINDS
+    return [pack([int(QuestionKind.ERROR), id, kind, one_line(message)])]
+
+
+def ping(id: bytes) -> list[bytes]:
+    """Ask whether anybody is there, and whether the question of this id is still waiting."""
+    return [pack([int(QuestionKind.PING), id])]
+
+
+def pong(id: bytes, info: dict[str, Any]) -> list[bytes]:
+    """Answer a ping."""
+    return [pack([int(QuestionKind.PONG), id, info])]
+
+
+_N_FIELDS = {
+    QuestionKind.ASK: 3,
+    QuestionKind.RESULT: 1,
+    QuestionKind.ERROR: 2,
+    QuestionKind.PING: 0,
+    QuestionKind.PONG: 1,
+}
+
+
+def parse(frames: Sequence[bytes | memoryview]) -> Question:
+    """Decode a message and check every type and bound. Raises QuestionError, with the id where that can be read."""
+    if not frames or len(frames) > 2 or len(frames[0]) > REQUEST_BYTES_MAX:
+        raise QuestionError(f"a message has one or two frames, the first of at most {REQUEST_BYTES_MAX} bytes")
+    try:
+        head = unpack(frames[0])
+    except CodecError as error:
+        raise QuestionError(str(error)) from error
+    if not (isinstance(head, list) and len(head) >= 2 and type(head[0]) is int):
+        raise QuestionError("a first frame is an array of kind, id and fields")
+    kind, id, fields = head[0], head[1], head[2:]
+    if not (isinstance(id, bytes) and len(id) == ID_BYTES):
+        raise QuestionError(f"an id is {ID_BYTES} bytes")
+    if kind not in _N_FIELDS:
+        raise QuestionError(f"message kind {kind} is unknown to versions {QUESTION_VERSIONS}; upgrade this side", id)
+    n_frames = 2 if kind == QuestionKind.RESULT else 1
+    if len(fields) < _N_FIELDS[QuestionKind(kind)] or len(frames) != n_frames:
+        raise QuestionError(f"{QuestionKind(kind).name} has {len(fields)} fields and {len(frames)} frames", id)
+    question = Question(kind, id)
+    if kind == QuestionKind.ASK:
+        _parse_ask(question, fields)
+    elif kind == QuestionKind.RESULT:
+        if type(fields[0]) is not int or not 0 <= fields[0] < 1 << 63:
+            raise QuestionError("a number of rows is a number", id)
+        question.n_rows, question.payload = fields[0], frames[1]
+    elif kind == QuestionKind.ERROR:
+        if not (isinstance(fields[0], str) and isinstance(fields[1], str)):
+            raise QuestionError("an error has a kind and a message", id)
+        # A kind that we do not know comes from a newer collector; its message says enough.
+        question.error_kind = fields[0] if fields[0] in ERROR_KINDS else "internal"
+        question.message = one_line(fields[1])
+    elif kind == QuestionKind.PONG:
+        if not isinstance(fields[0], dict):
+            raise QuestionError("info is a map", id)
+        question.info = fields[0]
+    return question
+
+
+def _parse_ask(question: Question, fields: list[Any]) -> None:
+    sql, params, timeout_s = fields[:3]
+    if not isinstance(sql, str) or not _is_text(sql):
+        raise QuestionError("a query is text", question.id)
+    if not (params is None or isinstance(params, list | dict)) or not is_plain(params):
+        raise QuestionError("parameters are a list, or a map with names, of plain values", question.id)
+    if isinstance(params, dict) and not all(isinstance(name, str) for name in params):
+        raise QuestionError("names of parameters are text", question.id)
+    if type(timeout_s) not in (int, float) or not 0 < timeout_s < float("inf"):
+        raise QuestionError("a timeout is a number of seconds above 0", question.id)
+    question.sql, question.params = sql, params
+    question.timeout_s = min(float(timeout_s), QUERY_TIMEOUT_S)
+
+
+def is_plain(value: Any, depth: int = 0) -> bool:
+    """Return whether a value is None, bool, int of 64 bits, float, text, bytes, or a list or map of such."""
+    if value is None or isinstance(value, bool | float | bytes):
+        return True
+    if isinstance(value, int):
+        return -(1 << 63) <= value < 1 << 64
+    if isinstance(value, str):
+        return _is_text(value)
+    if depth > NESTING_MAX:
+        return False
+    if isinstance(value, list):
+        return all(is_plain(item, depth + 1) for item in value)
+    return isinstance(value, dict) and all(
+        isinstance(key, str) and is_plain(item, depth + 1) for key, item in value.items()
+    )
+
+
+def _is_text(value: str) -> bool:
+    """Tell text from a string that holds half characters: those cannot be UTF-8, and DuckDB takes nothing else."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+# -- which queries are answered ---------------------------------------------------------------------------------------
+_EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?!analyze\b|explain\b)(?P<inner>.*)", re.IGNORECASE | re.DOTALL)
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def check_size(sql: str) -> None:
+    """Refuse a text that is too long to be parsed safely. Raises Refused.
+
+    DuckDB bounds the depth of expressions, but not the number of tables in a join or of DESCRIBEs in a row: some ten
+    thousands of those overflow the stack. Words inside of literals count too: what tells them apart is the parser.
+    """
+    if len(sql) > QUERY_CHARS_MAX:
+        raise Refused(
+            f"query of {len(sql)} characters exceeds the limit of {QUERY_CHARS_MAX}; pass long values as parameters"
+        )
+    n_words = 0
+    for n_words, _ in enumerate(_WORD.finditer(sql), 1):
+        if n_words > QUERY_WORDS_MAX:
+            raise Refused(
+                f"query of more than {QUERY_WORDS_MAX} words and signs exceeds the limit; pass long lists as parameters"
+            )
+    if not n_words:
+        raise Refused("query is empty; write one SELECT")
+
+
+def admit(sql: str, parse_sql: Callable[[str], Sequence[Any]]) -> str:
+    """Return the query if it is exactly one statement that only reads. Raises Refused, and what the parser raises.
+
+    parse_sql: DuckDB's `extract_statements`. What it calls SELECT covers FROM, VALUES, TABLE, WITH, DESCRIBE, SHOW,
+    SUMMARIZE and a PIVOT with listed values. EXPLAIN is admitted before a SELECT: the statement behind it is parsed too.
+    This keeps statements apart and no more: that a SELECT cannot write or read files is held by LOCKED_SETTINGS and by
+    the read-only transaction around it.
+    """
+    check_size(sql)
+    statements = parse_sql(sql)
+    if not statements:
+        raise Refused("query is empty; write one SELECT")
+    if len(statements) > 1:
+        raise Refused(f"query holds {len(statements)} statements; send exactly one SELECT at a time")
+    kind = statements[0].type.name
+    if kind == "SELECT":
+        return sql
+    if kind == "EXPLAIN":
+        explained = _EXPLAIN.match(sql)
+        if explained:
+            inner = parse_sql(explained["inner"])
+            if len(inner) == 1 and inner[0].type.name == "SELECT":
+                return sql
+        raise Refused("EXPLAIN is answered only before one SELECT, as in EXPLAIN [ANALYZE] SELECT …")
+    if kind == "MULTI":
+        raise Refused("PIVOT without values needs several statements; list them: PIVOT … ON column IN (value, …)")
+    raise Refused(f"{kind} statement is refused: queries only read; write one SELECT")
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+_HINTS = ("Did you mean", "Candidate bindings", "Candidate tables", "HINT")
+
+
+def one_line(message: str) -> str:
+    """Return DuckDB's message, or any other, as one line: the first line, its hints, and the excerpt of the query."""
+    lines = [line.strip() for line in message.splitlines() if line.strip()]
+    if not lines:
+        return "no message"
+    text = lines[0].removeprefix("C Data interface error: ")
+    hints = [line for line in lines[1:] if line.startswith(_HINTS)]
+    excerpt = [line for line in lines[1:] if re.match(r"LINE \d+:", line)][:1]
+    text = " ".join([text, *hints, *(f"({line})" for line in excerpt)])
+    text = "".join(character if character.isprintable() else " " for character in text)
+    return text if len(text) <= MESSAGE_CHARS_MAX else text[: MESSAGE_CHARS_MAX - 1] + "…"
+
+
+def query_address_of(collector: str) -> str:
+    """Return where the collector at an address answers SQL: by convention beside the address that agents have.
+
+    tcp://host:port answers at the next port, ipc://…/collector.sock at query.sock of the same directory, any other
+    ipc path at that path with `.query` behind it. Raises ValueError.
+    """
+    scheme, _, rest = collector.partition("://")
+    if scheme == "tcp":
+        host, colon, port = rest.rpartition(":")
+        if colon and host and port.isdecimal() and 0 < int(port) < 65_535:
+            return f"tcp://{host}:{int(port) + 1}"
+    elif scheme == "ipc" and rest:
+        directory, slash, name = rest.rpartition("/")
+        if name == "collector.sock":
+            return f"ipc://{directory}{slash}query.sock"
+        return collector if name == "query.sock" or name.endswith(".query") else f"{collector}.query"
+    raise ValueError(f"collector address {collector!r} is unknown; write tcp://HOST:PORT or ipc:///PATH")

@@ -1,0 +1,257 @@
+"""The agent's half and the real sampler process: what flows, what is replaced, and what never blocks."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from chiplog_agent.stats.feed import Line, Message, Sample, SamplerFeed
+from chiplog_agent.stats.frames import FrameReader, encode_frame
+
+WAIT_S = 40.0  # generous: the machine may be busy
+MODULE = [sys.executable, "-P", "-m", "chiplog_agent.stats"]
+
+
+@pytest.fixture
+def feed() -> Iterator[SamplerFeed]:
+    feed = SamplerFeed(period_s=0.05)
+    yield feed
+    feed.close()
+
+
+def collect(feed: SamplerFeed, until: Callable[[list[Message]], bool]) -> list[Message]:
+    """Read until something is true of all that was read; fail after a generous while."""
+    messages: list[Message] = []
+    deadline = time.monotonic() + WAIT_S
+    while not until(messages):
+        assert time.monotonic() < deadline, messages[-20:]
+        select.select([feed.fileno()], [], [], 0.05)
+        messages += feed.read()
+    return messages
+
+
+def samples(messages: list[Message], device: str = "") -> list[Sample]:
+    return [message for message in messages if isinstance(message, Sample) and message.device == device]
+
+
+def lines(messages: list[Message]) -> list[str]:
+    return [message.text for message in messages if isinstance(message, Line)]
+
+
+def test_host_samples_flow_and_share_one_tuple_of_names(feed: SamplerFeed) -> None:
+    feed.start()
+    before_us = time.time_ns() // 1000
+    host = samples(collect(feed, lambda messages: len(samples(messages)) >= 3))
+    assert all(sample.names is host[0].names for sample in host)
+    assert "system.memory.usage" in host[0].names and len(host[0].values) == len(host[0].names)
+    assert before_us <= host[0].ts_us < host[1].ts_us < host[2].ts_us <= time.time_ns() // 1000
+    assert feed.bad_frames == 0
+
+
+def test_watched_ranks_are_sampled_until_they_are_not_watched(feed: SamplerFeed) -> None:
+    feed.start()
+    device = f"pid:{os.getpid()}"
+    feed.watch([os.getpid()])
+    collect(feed, lambda messages: len(samples(messages, device)) >= 2)
+    feed.watch([])
+    collect(feed, lambda messages: len(samples(messages[-20:])) == 20)  # the host alone, twenty times in a row
+
+
+def test_a_sampler_that_is_killed_is_replaced_and_watches_the_same_ranks(feed: SamplerFeed) -> None:
+    feed.start()
+    feed.watch([os.getpid()])
+    collect(feed, lambda messages: bool(samples(messages)))
+    number, pid = feed.fileno(), feed.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    ended: list[Message] = []
+    deadline = time.monotonic() + WAIT_S
+    while not lines(ended) or "signal 9" not in lines(ended)[-1]:
+        assert time.monotonic() < deadline
+        feed.tick(100.0)
+        ended += feed.read()
+        time.sleep(0.01)
+    assert feed.pid is None
+    feed.tick(100.9)
+    assert feed.pid is None  # the pause has not passed
+    feed.tick(101.1)
+    assert feed.pid not in (None, pid) and feed.restarts == 1 and feed.fileno() == number
+    collect(feed, lambda messages: bool(samples(messages, f"pid:{os.getpid()}")))
+
+
+def test_a_silent_sampler_is_killed_and_replaced(feed: SamplerFeed) -> None:
+    feed.start()
+    collect(feed, lambda messages: bool(samples(messages)))
+    pid = feed.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    while feed.read():
+        pass
+    feed.tick(100.0)
+    feed.read()
+    feed.tick(100.1)
+    feed.tick(109.0)
+    assert feed.pid == pid
+    feed.tick(111.0)
+    assert feed.pid is None
+    assert "said nothing" in lines(feed.read())[-1]
+    feed.tick(113.0)
+    collect(feed, lambda messages: bool(samples(messages)))
+
+
+def test_an_agent_that_paused_does_not_blame_the_sampler(feed: SamplerFeed) -> None:
+    feed.start()
+    collect(feed, lambda messages: bool(samples(messages)))
+    feed.tick(100.0)
+    pid = feed.pid
+    select.select([feed.fileno()], [], [], WAIT_S)
+    feed.tick(5000.0)
+    assert feed.pid == pid
+
+
+def test_the_pause_before_a_restart_doubles_up_to_a_minute() -> None:
+    feed = SamplerFeed(command=("/nonexistent/python",))
+    feed.start()
+    assert "cannot be started" in lines(feed.read())[0]
+    now, pauses = 0.0, []
+    feed.tick(now)
+    for _ in range(8):
+        restarts, began = feed.restarts, now
+        while feed.restarts == restarts:
+            now += 0.5
+            feed.tick(now)
+        pauses.append(now - began)
+    assert pauses == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    feed.close()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os; os.write(1, b'\\xff' * 100_000)",
+        "import os; os.write(1, b'Traceback: this is no frame')",
+        "import os, time; os.write(1, b'\\xff' * 8); time.sleep(600)",
+    ],
+)
+def test_a_sampler_that_talks_nonsense_is_ended_and_told_about(code: str) -> None:
+    feed = SamplerFeed(command=(sys.executable, "-c", code))
+    feed.start()
+    told: list[Message] = []
+    deadline = time.monotonic() + WAIT_S
+    while feed.pid is not None:
+        assert time.monotonic() < deadline
+        told += feed.read()
+        feed.tick(1.0)
+        time.sleep(0.01)
+    assert any("cannot be read" in text for text in lines(told + feed.read()))
+    feed.close()
+
+
+def test_frames_of_unknown_kinds_and_wrong_types_are_counted_and_skipped() -> None:
+    frames = [["new", 1], ["sample", 1, "", ["a"], []], ["sample", 1, "", ["a"], ["b"]], 7, ["line", "good"]]
+    data = b"".join(map(encode_frame, frames))
+    feed = SamplerFeed(command=(sys.executable, "-c", f"import os, sys; os.write(1, {data!r}); sys.stdin.read()"))
+    feed.start()
+    assert lines(collect(feed, lambda messages: bool(messages))) == ["good"]
+    assert feed.bad_frames == 4
+    feed.close()
+
+
+def test_a_full_pipe_does_not_block_and_the_last_set_arrives(feed: SamplerFeed) -> None:
+    feed.start()
+    collect(feed, lambda messages: bool(samples(messages)))
+    assert feed.pid is not None
+    os.kill(feed.pid, signal.SIGSTOP)
+    for count in range(200):  # 200 sets of 4 KB: twelve times what the pipe holds
+        feed.watch(range(2**22 + count, 2**22 + count + 800))
+    feed.watch([os.getpid()])
+    os.kill(feed.pid, signal.SIGCONT)
+
+    def until(messages: list[Message]) -> bool:
+        feed.tick(time.monotonic())
+        return bool(samples(messages, f"pid:{os.getpid()}"))
+
+    collect(feed, until)
+
+
+def test_closing_leaves_no_process_and_no_descriptor() -> None:
+    before = set(os.listdir("/proc/self/fd"))
+    feed = SamplerFeed()
+    feed.start()
+    collect(feed, lambda messages: bool(messages))
+    pid = feed.pid
+    feed.close()
+    feed.close()
+    feed.tick(1e9)
+    assert feed.read() == [] and feed.pid is None
+    assert not os.path.exists(f"/proc/{pid}")
+    assert set(os.listdir("/proc/self/fd")) == before
+
+
+def test_the_sampler_inherits_no_descriptor_and_no_output(feed: SamplerFeed, tmp_path: Path) -> None:
+    with open(tmp_path / "open", "w") as file:
+        os.set_inheritable(file.fileno(), True)
+        feed.start()
+        collect(feed, lambda messages: bool(samples(messages)))
+        folder = f"/proc/{feed.pid}/fd"
+        targets = [os.readlink(f"{folder}/{name}") for name in os.listdir(folder)]
+        assert not any("open" in os.path.basename(target) for target in targets), targets
+        assert os.readlink(f"{folder}/2") == "/dev/null"
+
+
+def test_the_sampler_dies_with_its_agent() -> None:
+    code = (
+        "import time; from chiplog_agent.stats.feed import SamplerFeed\n"
+        "feed = SamplerFeed(); feed.start(); print(feed.pid, flush=True); time.sleep(600)"
+    )
+    agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert agent.stdout is not None
+    pid = int(agent.stdout.readline())
+    assert os.path.exists(f"/proc/{pid}")
+    agent.kill()
+    agent.communicate()
+    deadline = time.monotonic() + WAIT_S
+    while os.path.exists(f"/proc/{pid}") and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_the_sampler_ends_with_its_input_even_after_an_interrupt() -> None:
+    sampler = subprocess.Popen(MODULE, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert sampler.stdout is not None
+    reader = FrameReader()
+    while not reader.feed(os.read(sampler.stdout.fileno(), 65_536)):
+        pass
+    sampler.send_signal(signal.SIGINT)
+    while not reader.feed(os.read(sampler.stdout.fileno(), 65_536)):
+        pass
+    sampler.communicate(timeout=WAIT_S)
+    assert sampler.returncode == 0
+
+
+def test_the_sampler_says_what_it_does_not_understand() -> None:
+    data = encode_frame(["dance", 1]) + encode_frame(["period", 0]) + encode_frame(["pids", ["x"]])
+    done = subprocess.run(MODULE, input=data, capture_output=True, timeout=WAIT_S, check=False)
+    texts = [value[1] for value in FrameReader().feed(done.stdout) if value[0] == "line"]
+    assert sum("does not know" in text for text in texts) == 3
+    assert done.returncode == 0
+
+
+def test_the_sampler_refuses_a_frame_beyond_the_limit_and_says_so() -> None:
+    done = subprocess.run(MODULE, input=b"\xff" * 8, capture_output=True, timeout=WAIT_S, check=False)
+    assert "exceeds the limit" in FrameReader().feed(done.stdout)[-1][1]
+    assert done.returncode == 1 and b"FrameError" in done.stderr
+
+
+def test_the_sampler_imports_only_what_it_needs() -> None:
+    code = "import json, sys, chiplog_agent.stats.sampler; print(json.dumps(sorted(sys.modules)))"
+    modules = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    unwanted = {"numpy", "pynvml", "zmq", "duckdb", "asyncio", "dataclasses", "chiplog_schemas.blocks"}
+    assert unwanted.isdisjoint(modules)

@@ -1,0 +1,210 @@
+"""The ranks' numbers, read from real processes with real children."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from chiplog_agent.stats.process import PROCESS_NAMES, ProcessStats, read_stat
+
+WAIT_S = 30.0  # generous: the machine may be busy
+
+CHILD = "import sys; print('up', flush=True); sys.stdin.read()"
+PRELUDE = f"""
+import os, subprocess, sys, threading, time
+CHILD = {CHILD!r}
+def child(*arguments, **options):
+    process = subprocess.Popen([sys.executable, "-c", CHILD, *arguments], stdin=subprocess.PIPE,
+                               stdout=subprocess.PIPE, **options)
+    process.stdout.readline()
+    return process
+"""
+
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start a rank: code that prints PIDs on one line, then goes on until its input ends."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def run(code: str) -> "subprocess.Popen[str]":
+        process = subprocess.Popen(
+            [sys.executable, "-c", PRELUDE + code],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield run
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def line(process: "subprocess.Popen[str]") -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def say(process: "subprocess.Popen[str]", text: str = "go") -> None:
+    assert process.stdin is not None
+    process.stdin.write(text + "\n")
+    process.stdin.flush()
+
+
+def sample(stats: ProcessStats) -> dict[str, dict[str, float]]:
+    return {device: dict(zip(names, values, strict=True)) for device, names, values in stats.sample()}
+
+
+def settled(stats: ProcessStats, pid: int) -> dict[str, float]:
+    """Return a rank's second sample: the first only sets where its CPU time stood."""
+    assert f"pid:{pid}" not in sample(stats)
+    return sample(stats)[f"pid:{pid}"]
+
+
+def watching(*pids: int) -> ProcessStats:
+    stats = ProcessStats()
+    stats.watch(pids)
+    return stats
+
+
+def test_a_rank_is_sampled_from_its_second_period_on(start: Start) -> None:
+    rank = start("print('up', flush=True); sys.stdin.read()")
+    line(rank)
+    stats = watching(rank.pid)
+    assert stats.sample() == []
+    [(device, names, values)] = stats.sample()
+    assert (device, names) == (f"pid:{rank.pid}", PROCESS_NAMES)
+    assert values[1] > 1 << 20 and values[2] == 1.0
+    assert values[3] == len(os.listdir(f"/proc/{rank.pid}/fd"))
+
+
+def test_descriptors_are_counted_on_kernels_before_6_2_too(start: Start) -> None:
+    rank = start("print('up', flush=True); sys.stdin.read()")
+    line(rank)
+    stats = watching(rank.pid)
+    stats._fd_size = False
+    assert settled(stats, rank.pid)["process.open_file_descriptors"] == len(os.listdir(f"/proc/{rank.pid}/fd"))
+
+
+def test_children_and_grandchildren_belong_to_the_rank(start: Start) -> None:
+    rank = start("""
+inner = "import subprocess, sys; subprocess.run([sys.executable, '-c', '''" + CHILD + "'''])"
+p = subprocess.Popen([sys.executable, "-c", inner], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+p.stdout.readline()
+print('up', flush=True); sys.stdin.read()""")
+    line(rank)
+    assert settled(watching(rank.pid), rank.pid)["process.threads"] == 3.0
+
+
+def test_a_child_of_a_second_thread_belongs_to_the_rank(start: Start) -> None:
+    rank = start("""
+def run():
+    c = child()
+    print('up', flush=True)
+    time.sleep(600)
+threading.Thread(target=run, daemon=True).start()
+sys.stdin.read()""")
+    line(rank)
+    stats = watching(rank.pid)
+    assert settled(stats, rank.pid)["process.threads"] == 3.0  # two threads and the child
+    assert sample(stats)[f"pid:{rank.pid}"]["process.threads"] == 3.0  # and between two full walks it stays
+
+
+def test_a_worker_that_starts_later_is_noticed_at_the_next_sample(start: Start) -> None:
+    rank = start(
+        "print('up', flush=True); sys.stdin.readline(); c = child(); print('up', flush=True); sys.stdin.read()"
+    )
+    line(rank)
+    stats = watching(rank.pid)
+    assert settled(stats, rank.pid)["process.threads"] == 1.0
+    say(rank)
+    line(rank)
+    assert sample(stats)[f"pid:{rank.pid}"]["process.threads"] == 2.0
+
+
+def test_a_childs_cpu_time_counts(start: Start) -> None:
+    rank = start("""
+c = subprocess.Popen([sys.executable, "-c", "print('up', flush=True)\\nwhile True: pass"], stdout=subprocess.PIPE)
+c.stdout.readline()
+print('up', flush=True); sys.stdin.read(); c.kill()""")
+    line(rank)
+    stats = watching(rank.pid)
+    stats.sample()
+    deadline = time.monotonic() + WAIT_S
+    utilization = 0.0
+    while utilization < 0.05 and time.monotonic() < deadline:
+        time.sleep(0.2)
+        utilization = sample(stats)[f"pid:{rank.pid}"]["process.cpu.utilization"]
+    assert 0.05 <= utilization < 3.0
+    rank.communicate("")
+
+
+def test_cpu_time_from_before_the_first_sample_does_not_count(start: Start) -> None:
+    rank = start("""
+while time.process_time() < 0.5: pass
+print('up', flush=True); sys.stdin.read()""")
+    line(rank)
+    stats = watching(rank.pid)
+    stats.sample()
+    time.sleep(0.1)
+    assert sample(stats)[f"pid:{rank.pid}"]["process.cpu.utilization"] < 0.5
+
+
+def test_a_vanished_rank_is_absent_and_the_others_go_on(start: Start) -> None:
+    dead, alive = start("sys.stdin.read()"), start("sys.stdin.read()")
+    stats = watching(dead.pid, alive.pid)
+    stats.sample()
+    dead.kill()
+    deadline = time.monotonic() + WAIT_S
+    while read_stat(dead.pid) is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert list(sample(stats)) == [f"pid:{alive.pid}"]  # a zombie is gone, too
+    dead.communicate()
+    assert list(sample(stats)) == [f"pid:{alive.pid}"]
+
+
+def test_a_process_under_a_dead_ranks_pid_is_not_taken_for_it(start: Start) -> None:
+    rank = start("sys.stdin.read()")
+    stats = watching(rank.pid)
+    stats.sample()
+    stats._ranks[rank.pid].start_ticks -= 1  # the same PID with another start: what reuse looks like
+    assert sample(stats) == {}
+    stats.watch([rank.pid])  # named again, it is a new rank
+    settled(stats, rank.pid)
+
+
+def test_a_rank_started_by_another_rank_is_counted_once(start: Start) -> None:
+    rank = start("c = child(); print(c.pid, flush=True); sys.stdin.read()")
+    inner = int(line(rank))
+    stats = watching(rank.pid, inner)
+    stats.sample()
+    samples = sample(stats)
+    assert samples[f"pid:{rank.pid}"]["process.threads"] == 1.0
+    assert samples[f"pid:{inner}"]["process.threads"] == 1.0
+
+
+def test_our_own_daemon_is_no_work_of_the_rank_that_started_it(start: Start) -> None:
+    rank = start("""
+a = child("chiplog_agent", start_new_session=True)
+b = child("a worker in a session of its own", start_new_session=True)
+print('up', flush=True); sys.stdin.read()""")
+    line(rank)
+    assert settled(watching(rank.pid), rank.pid)["process.threads"] == 2.0  # the rank and the worker
+
+
+def test_a_name_with_brackets_and_spaces_does_not_confuse_the_reader(start: Start) -> None:
+    rank = start("open('/proc/self/comm', 'w').write('a) Z (b 1 2'); print('up', flush=True); sys.stdin.read()")
+    line(rank)
+    stat = read_stat(rank.pid)
+    assert stat is not None and stat.threads == 1 and stat.rss_pages > 0
+
+
+def test_a_pid_that_nobody_has_is_absent() -> None:
+    assert watching(2**22 + 1).sample() == []
