@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from chiplog_collector.batch import Batch, Matrix
 from chiplog_collector.identity import Registry
 from chiplog_collector.intake import decode_receipt
+from chiplog_collector.plain import as_list, clean, floats_of, json_of, plain, text_of, uuid_of
 from chiplog_collector.state import Producer, State
 from chiplog_schemas.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
 from chiplog_schemas.codec import CodecError, unpack
@@ -115,7 +116,7 @@ class Applier:
     # -- exactly once --
 
     def _admit(self, block: Block) -> tuple[Callable[[Group], Mask] | None, NDArray[np.int32]]:
-        """Enter the block's seqs into the ledger; return how to mask what was there already, and producers' integers."""
+        """Enter the block's seqs into the ledger; return the mask of what is new, and the producers' integers."""
         numbers = np.empty(len(block.producers), dtype=np.int32)
         fresh: dict[int, list[tuple[int, int]]] = {}
         partial = False
@@ -194,7 +195,7 @@ class Applier:
 
     def _apply_rows(self, group: Group, numbers: NDArray[np.int32], mask: Mask) -> None:
         names = ["payload"] if group.kind == OPAQUE else [name for name, _ in FIELDS[group.kind]]
-        columns = [_as_list(group.columns[name]) for name in names]
+        columns = [as_list(group.columns[name]) for name in names]
         wanted = range(len(group.seq)) if mask is None else np.flatnonzero(mask).tolist()
         producers, seqs, times = numbers[group.producer].tolist(), group.seq.tolist(), group.ts.tolist()
         for row in wanted:
@@ -233,39 +234,39 @@ class Applier:
         match kind:
             case EventKind.TEXT:
                 step, key, value = fields
-                self.batch.add("texts", (number, self.name(_text(key)), step, seq, ts, _text(value)))
+                self.batch.add("texts", (number, self.name(text_of(key)), step, seq, ts, text_of(value)))
             case EventKind.HISTOGRAM:
                 step, key, edges, counts = fields
-                row = (number, self.name(_text(key)), step, seq, ts, _floats(edges), _floats(counts))
-                self.batch.add("histograms", row)
+                key_id = self.name(text_of(key))
+                self.batch.add("histograms", (number, key_id, step, seq, ts, floats_of(edges), floats_of(counts)))
             case EventKind.CONSOLE:
                 stream, line_no, line = fields
-                row = (number, CONSOLE_STREAMS.get(stream, str(stream)), line_no, seq, ts, _text(line))
-                self.batch.add("console", row)
+                name = CONSOLE_STREAMS.get(stream, str(stream))
+                self.batch.add("console", (number, name, line_no, seq, ts, text_of(line)))
             case EventKind.CONFIG:
                 self._registry.config(producer, seq, ts, fields[0])
             case EventKind.SUMMARY:
                 for key, value in fields[0].items():
-                    self.batch.add("summary", (number, seq, ts, _text(key), _json(value)))
+                    self.batch.add("summary", (number, seq, ts, text_of(key), json_of(value)))
             case EventKind.IDENTITY:
                 self._registry.identity(producer, seq, ts, fields[0])
             case EventKind.STATE:
                 self._registry.ended(producer, ts, fields[0], by_itself=True, seq=seq)
             case EventKind.PEER:
-                self._registry.ended(self.producer(_uuid(fields[0])), ts, fields[1], by_itself=False, seq=seq)
+                self._registry.ended(self.producer(uuid_of(fields[0])), ts, fields[1], by_itself=False, seq=seq)
             case EventKind.LOST:
-                about = self.producer(_uuid(fields[0])) if fields[0] else producer
-                first, last, reason = fields[1], fields[2], _text(fields[3])
+                about = self.producer(uuid_of(fields[0])) if fields[0] else producer
+                first, last, reason = fields[1], fields[2], text_of(fields[3])
                 self.lose(about, first, last, reason)
                 self.say(about, seq, ts, "lost", "error", f"events {first}..{last} are lost: {reason}", {})
             case EventKind.NOTICE:
                 notice, level, message, body = fields
-                self.say(producer, seq, ts, _text(notice), _text(level), _text(message), body)
+                self.say(producer, seq, ts, text_of(notice), text_of(level), text_of(message), body)
             case EventKind.METRICS | EventKind.PHASES:
                 step, keys_bin, values = fields
                 target = "metrics" if kind == EventKind.METRICS else "phases"
-                for name, value in zip(keys_of(keys_bin), _floats(values), strict=True):
-                    self.batch.add(target, (number, self.name(name), step, seq, ts, value))
+                for key, value in zip(keys_of(keys_bin), floats_of(values), strict=True):
+                    self.batch.add(target, (number, self.name(clean(key)), step, seq, ts, value))
             case _:
                 raise ValueError(f"kind {kind} does not come row by row")
 
@@ -291,7 +292,7 @@ class Applier:
     def say(self, producer: Producer | None, seq: int, ts: int, kind: str, level: str, message: str, body: Any) -> None:
         """Add a row to `events`."""
         level = level if level in _LEVELS else "info"
-        text = json.dumps(body, default=_plain, allow_nan=False) if isinstance(body, dict) else "{}"
+        text = json.dumps(body, default=plain, allow_nan=False) if isinstance(body, dict) else "{}"
         number = producer.producer if producer is not None else None
         self.batch.add("events", (number, seq, ts, kind[:128], level, clean(message), clean(text)))
 
@@ -300,44 +301,6 @@ class Applier:
         if ids is None:
             ids = self._key_ids[keys_bin] = tuple(self.name(clean(key)) for key in keys_of(keys_bin))
         return ids
-
-
-def clean(text: str) -> str:
-    """Return text that DuckDB takes: valid UTF-8, other bytes as \\xNN."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-
-
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"a text is a {type(value).__name__}")
-    return clean(value)
-
-
-def _json(value: Any) -> str:
-    """Return a JSON text that DuckDB's JSON type takes; what SDKs send is JSON text already."""
-    parsed = json.loads(_text(value), parse_constant=lambda constant: constant)
-    return json.dumps(parsed)
-
-
-def _uuid(value: Any) -> bytes:
-    if not (isinstance(value, bytes) and len(value) == 16):
-        raise TypeError("a producer is 16 bytes")
-    return value
-
-
-def _floats(data: Any) -> list[float]:
-    if not isinstance(data, bytes) or len(data) % 8:
-        raise TypeError("numbers are packed as float64")
-    floats: list[float] = np.frombuffer(data, dtype="<f8").tolist()
-    return floats
-
-
-def _as_list(column: Any) -> list[Any]:
-    return column.tolist() if isinstance(column, np.ndarray) else column
-
-
-def _plain(value: Any) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _without(first: int, last: int, cut_first: int, cut_last: int) -> list[tuple[int, int]]:

@@ -11,9 +11,9 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(slots=True)
 class Matrix:
-    """Rows of one tuple of keys: producer (n,) int32, lead, seq, ts (n,) int64, values (n, k) float64, keys (k,) int32.
+    """Rows of one tuple of k keys: producer (n,) int32; lead, seq, ts (n,) int64; values (n, k) float64.
 
-    `lead` is the step, or the device's name ID for system samples. Rows of equal keys are joined before they are turned.
+    `lead` is the step, or the device's name ID for system samples.
     """
 
     producer: NDArray[np.int32]

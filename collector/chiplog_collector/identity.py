@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from chiplog_collector.plain import json_of, text_of
 from chiplog_collector.state import Producer, Run, State
 from chiplog_schemas.events import IDENTITY_FIELDS, STATE_FIELDS, STATES, typed
 from chiplog_schemas.limits import NAME_CHARS_MAX
@@ -69,7 +70,7 @@ class Registry:
         self._count_attempts(run.run, label)
 
     def _count_attempts(self, run: int, label: str) -> None:
-        """Attempts are numbered by launch, in the order in which they were seen, then restart count, then log order."""
+        """Count the label's attempts anew: by launch as first seen, then by restart count, then by log order."""
         mates = self._state.by_label[(run, label)]
         mates.sort(key=lambda mate: (mate.launch_order, mate.restart, mate.producer))
         for attempt, mate in enumerate(mates):
@@ -120,14 +121,12 @@ class Registry:
 
     def config(self, producer: Producer, seq: int, ts: int, values: Any) -> None:
         """Keep config as it was said; the view shows the primary's. What another wrote beside a primary is refused."""
-        from chiplog_collector.applier import _json, _text  # applier imports this module
-
         run = self._state.runs_by_number.get(producer.run or 0)
         if run is not None and run.primary_label is not None and not producer.is_primary:
             message = f"config of {producer.label} is refused: {run.primary_label} is the primary"
             self._applier.say(producer, seq, ts, "config_refused", "warning", message, {"keys": sorted(values)})
         for key, value in values.items():
-            self._applier.batch.add("config", (producer.producer, seq, ts, _text(key), _json(value)))
+            self._applier.batch.add("config", (producer.producer, seq, ts, text_of(key), json_of(value)))
 
     def ended(self, producer: Producer, ts: int, body: Any, *, by_itself: bool, seq: int) -> None:
         """Note how a producer ended. Its own word wins over its agent's, whichever comes first."""

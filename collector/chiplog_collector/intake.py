@@ -36,7 +36,7 @@ class Intake:
         self._taken: dict[bytes, list[int]] = {}  # sender -> [first, next, records]
 
     def take(self, sender: bytes, first: int, last: int, payload: bytes | memoryview) -> list[Accepted]:
-        """Take a slice: its sound records, and what is no record as quarantine. Asks for them to be appended in order."""
+        """Take a slice: return its sound records, and what is no record as quarantine, to be appended in order."""
         accepted: list[Accepted] = []
         for item in scan(payload):
             if isinstance(item, Damage):

@@ -1,8 +1,8 @@
 """Answer SQL while the index writes: a socket, a queue, and two threads that may only read.
 
-One thread owns the ROUTER socket: it takes questions, answers pings at once, hands queries to the workers and interrupts
-those that have used their time. A worker runs one query at a time on its own cursor, in a read-only transaction, and
-turns the result into an Arrow IPC stream without making Python objects of it.
+One thread owns the ROUTER socket: it takes questions, answers pings at once, hands queries to the workers and
+interrupts those that have used their time. A worker runs one query at a time on its own cursor, in a read-only
+transaction, and turns the result into an Arrow IPC stream without making Python objects of it.
 
 Before a query comes near the index, another process parses it. DuckDB's parser holds the interpreter's lock, some
 texts of fifty characters keep it busy for hours, and some of a megabyte crash it: there that costs one child.
@@ -245,7 +245,7 @@ class _Sink(io.RawIOBase):
 
 @dataclass(slots=True)
 class _Job:
-    """One query on its way. The lock orders its end and its interruption: the cursor's next query is not interrupted."""
+    """One query on its way. The lock orders its end and its interruption, so that the next query is not hit."""
 
     peer: bytes
     id: bytes
@@ -316,7 +316,7 @@ class _Worker(threading.Thread):
             return questions.failure(job.id, "timeout", message)
         if sink.overflown:
             message = (
-                f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows or columns, or aggregate"
+                f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows, or aggregate"
             )
             return questions.failure(job.id, "too_large", message)
         text = str(error)
@@ -333,8 +333,8 @@ class _Worker(threading.Thread):
 class QueryService:
     """Answers questions at an address until it is closed.
 
-    connection: the index's own; it gives each worker a cursor, and is not used otherwise. Call `lock_down` on it before.
-    configure: called with the socket before it is bound: CURVE keys, and the ZAP domain. Beyond loopback it is required.
+    connection: the index's own; it gives each worker a cursor and is not used otherwise. Call `lock_down` on it before.
+    configure: called with the socket before it is bound: CURVE keys and the ZAP domain. Required beyond loopback.
     context: the ZeroMQ context that holds the ZAP handler; by default one of its own.
     `counts` tells what was answered and what was not, by name; read it from any thread.
     """

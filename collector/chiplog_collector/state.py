@@ -1,4 +1,4 @@
-"""What the index knows between transactions: dimensions, the ledger of seqs, primaries. Pure; loaded and saved by others."""
+"""What the index knows between transactions: dimensions, the ledger of seqs, primaries. Others load and save it."""
 
 from dataclasses import dataclass, field
 from typing import Any

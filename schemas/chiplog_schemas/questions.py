@@ -4,7 +4,7 @@
     RESULT   [2, id, n_rows]  + Arrow IPC stream   the whole result
     ERROR    [3, id, kind, message]                one line; kind is one of ERROR_KINDS
     PING     [4, id]                               answered at once, also while queries run
-    PONG     [5, id, info]                         info: versions, pid, and `waiting`: is an ASK of yours with this id here
+    PONG     [5, id, info]                         info: versions, pid, waiting: is your ASK of this id here
 
 `id` is 8 random bytes of the asker. A connection may be cut and the answering process may be another one afterwards:
 an asker pings with the id of its question, and asks again when that is not waiting any more; a SELECT may be repeated.
@@ -233,7 +233,7 @@ def admit(sql: str, parse_sql: Callable[[str], Sequence[Any]]) -> str:
     """Return the query if it is exactly one statement that only reads. Raises Refused, and what the parser raises.
 
     parse_sql: DuckDB's `extract_statements`. What it calls SELECT covers FROM, VALUES, TABLE, WITH, DESCRIBE, SHOW,
-    SUMMARIZE and a PIVOT with listed values. EXPLAIN is admitted before a SELECT: the statement behind it is parsed too.
+    SUMMARIZE and a PIVOT with listed values. EXPLAIN is admitted before a SELECT; what stands behind it is parsed too.
     This keeps statements apart and no more: that a SELECT cannot write or read files is held by LOCKED_SETTINGS and by
     the read-only transaction around it.
     """

@@ -140,6 +140,11 @@ class SegmentLog:
         """The lowest number that may still be there; `next_number` when the log is empty."""
         return self._segments[0][0] if self._segments else self.next_number
 
+    @property
+    def begins_segment(self) -> bool:
+        """Whether the next record appended will be the first of a segment."""
+        return self._descriptor < 0 and not self._pending
+
     def segments(self) -> list[tuple[int, Path]]:
         """Return (base, path) of the segments, in order."""
         return [(base, self.directory / segment_name(base)) for base, _ in self._segments]

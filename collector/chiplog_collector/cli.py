@@ -1,0 +1,89 @@
+"""The commands `chiplog collector`, `chiplog rebuild` and `chiplog compact`."""
+
+import logging
+import os
+import sys
+
+import click
+
+from chiplog_schemas.addresses import AddressError, check_bind, port_after
+from chiplog_schemas.locks import Lock, LockHeldError
+from chiplog_schemas.places import Places, chiplog_dir, places
+
+_DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
+
+
+@click.command()
+@click.option("--bind", multiple=True, metavar="ADDRESS", help="Take events here, tcp://HOST:PORT; may be repeated.")
+@click.option("--query", multiple=True, metavar="ADDRESS", help="Answer SQL here; default: the port after --bind's.")
+@_DIRECTORY
+@click.option("--embedded", is_flag=True, help="Leave when there was no agent for a while.")
+def collector(bind: tuple[str, ...], query: tuple[str, ...], directory: str | None, embedded: bool) -> None:
+    """Run the daemon that takes all streams, keeps them in a log, indexes them in DuckDB and answers SQL."""
+    from chiplog_collector.receiver import ReceiverDaemon, Settings  # `--help` needs no zmq
+
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    place = places(chiplog_dir(directory, os.environ))
+    try:
+        binds = [check_bind(address) for address in bind]
+        queries = [check_bind(address) for address in query] or [
+            check_bind(port_after(address)) for address in binds if address.startswith("tcp://")
+        ]
+        settings = Settings(
+            place, [place.collector_address, *binds], [place.query_address, *queries], embedded=embedded
+        )
+        ReceiverDaemon(settings).run()
+    except AddressError as error:
+        raise click.UsageError(str(error)) from error
+    except LockHeldError as error:
+        raise _held(place, error) from error
+    except OSError as error:
+        raise click.ClickException(f"collector cannot start: {error}") from error
+
+
+@click.command()
+@_DIRECTORY
+def rebuild(directory: str | None) -> None:
+    """Make the DuckDB file anew from the collector's log. The collector must be stopped."""
+    from chiplog_collector import maintenance  # `--help` needs no duckdb
+
+    place = places(chiplog_dir(directory, os.environ))
+    with _exclusive(place):
+        click.echo(maintenance.rebuild(place))
+
+
+@click.command()
+@_DIRECTORY
+def compact(directory: str | None) -> None:
+    """Rewrite the DuckDB file, sorted and without free space. The collector must be stopped."""
+    from chiplog_collector import maintenance
+
+    place = places(chiplog_dir(directory, os.environ))
+    with _exclusive(place):
+        click.echo(maintenance.compact(place))
+
+
+class _exclusive:  # noqa: N801  # reads as a with-statement's word
+    """Hold the collector's lock while its files are rewritten."""
+
+    def __init__(self, place: Places) -> None:
+        self._place = place
+        self._lock: Lock | None = None
+
+    def __enter__(self) -> None:
+        if not self._place.collector.is_dir():
+            raise click.ClickException(f"nothing is recorded under {self._place.root}; log a run there first")
+        try:
+            self._lock = Lock(self._place.collector / "lock")
+        except LockHeldError as error:
+            raise _held(self._place, error) from error
+
+    def __exit__(self, *error: object) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+
+def _held(place: Places, error: LockHeldError) -> click.ClickException:
+    return click.ClickException(
+        f"{place.collector} is held by collector process {error.pid}; stop it first (chiplog down, or kill {error.pid})"
+    )

@@ -1,0 +1,268 @@
+"""The one object that writes DuckDB: opens, migrates, loads the state, and writes each batch in one transaction."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+from numpy.typing import NDArray
+
+from chiplog_collector.batch import Batch, Columns, turn
+from chiplog_collector.state import Producer, Run, State
+from chiplog_schemas.tables import MIGRATION, tables_sql, views_sql
+
+_TS_LIMIT = 1 << 61  # µs; beyond lie DuckDB's infinities and numpy's NaT
+_LEDGER_ROWS_MAX = 200_000  # more than this and four times its ideal size: the ledger is joined
+
+# Small tables row by row: (column, type). All strings are never null; a null producer travels as -1.
+_ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "metrics": (("producer", "i4"), ("key", "i4"), ("step", "i8"), ("seq", "i8"), ("ts", "ts"), ("value", "f8")),
+    "phases": (("producer", "i4"), ("key", "i4"), ("step", "i8"), ("seq", "i8"), ("ts", "ts"), ("value", "f8")),
+    "texts": (("producer", "i4"), ("key", "i4"), ("step", "i8"), ("seq", "i8"), ("ts", "ts"), ("value", "o")),
+    "histograms": (
+        ("producer", "i4"),
+        ("key", "i4"),
+        ("step", "i8"),
+        ("seq", "i8"),
+        ("ts", "ts"),
+        ("edges", "o"),
+        ("counts", "o"),
+    ),
+    "console": (("producer", "i4"), ("stream", "o"), ("line_no", "i8"), ("seq", "i8"), ("ts", "ts"), ("line", "o")),
+    "config": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("key", "o"), ("value", "o")),
+    "summary": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("key", "o"), ("value", "o")),
+    "events": (
+        ("producer", "i4"),
+        ("seq", "i8"),
+        ("ts", "ts"),
+        ("kind", "o"),
+        ("level", "o"),
+        ("message", "o"),
+        ("body", "o"),
+    ),
+    "quarantine": (("number", "i8"), ("kind", "i4"), ("reason", "o"), ("bytes", "o")),
+}
+_TIMES = ("started_at", "ended_at")
+
+
+class StaleDatabaseError(Exception):
+    """The file is of another migration or of another log: it has to be rebuilt from the log."""
+
+
+class Database:
+    """The index's DuckDB file. One per process, and one process per file.
+
+    Raises duckdb.IOException when another process has the file open, StaleDatabaseError when it must be rebuilt.
+    """
+
+    def __init__(self, path: Path, log_id: bytes) -> None:
+        self.path = path
+        self.connection = duckdb.connect(str(path))
+        self.connection.execute("SET TimeZone = 'UTC'")
+        self.connection.execute("SET preserve_insertion_order = true")
+        self.next_number = 0
+        self._ledger_rows = 0
+        if not self._has_tables():
+            with _Transaction(self.connection):
+                self.connection.execute(tables_sql())
+                self.connection.execute("INSERT INTO base.position VALUES (?, ?, 0)", [MIGRATION, log_id])
+        row = self.connection.execute("SELECT migration, log_id, next_number FROM base.position").fetchone()
+        assert row is not None
+        migration, of_log, self.next_number = row
+        if migration != MIGRATION:
+            self.close()
+            raise StaleDatabaseError(f"{path} is of migration {migration}, not {MIGRATION}")
+        if bytes(of_log) != log_id:
+            self.close()
+            raise StaleDatabaseError(f"{path} is an index over another log")
+        self.connection.execute(views_sql())
+
+    def _has_tables(self) -> bool:
+        query = "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'base' AND table_name = 'position'"
+        row = self.connection.execute(query).fetchone()
+        return row is not None and row[0] == 1
+
+    def close(self) -> None:
+        """Close the connection; DuckDB checkpoints."""
+        self.connection.close()
+
+    # -- loading --
+
+    def load(self) -> State:
+        """Read the dimensions and the ledger."""
+        state = State()
+        execute = self.connection.execute
+        for row in execute("SELECT * FROM base.runs ORDER BY run").fetchall():
+            run = Run(*row)
+            run.tags = list(run.tags or [])
+            state.add_run(run)
+        times = ", ".join(f"epoch_us({name}) AS {name}" for name in _TIMES)
+        query = f"SELECT * REPLACE ({times}) FROM base.producers ORDER BY launch_order, restart, producer"
+        for row in execute(query).fetchall():
+            producer = Producer(*row)
+            producer.uuid = bytes(producer.uuid)
+            producer.gpus = list(producer.gpus or [])
+            state.add_producer(producer)
+        state.names = dict(execute("SELECT name, id FROM base.names ORDER BY id").fetchall())
+        ledger = execute("SELECT producer, first_seq, last_seq FROM base.intervals ORDER BY ALL").fetchall()
+        for number, first, last in ledger:
+            state.have[number].add(first, last)
+        self._ledger_rows = len(ledger)
+        for number, first, last, reason in execute("SELECT * FROM base.losses ORDER BY ALL").fetchall():
+            state.lost.setdefault(number, []).append((first, last, reason))
+        return state
+
+    # -- writing --
+
+    def write(self, batch: Batch, state: State, next_number: int) -> None:
+        """Write a batch and the position behind it, all or nothing. Raises duckdb.Error."""
+        columns = {name: turn(getattr(batch, name)) for name in ("metrics", "phases", "system")}
+        with _Transaction(self.connection):
+            for name, facts in columns.items():
+                if facts is not None:
+                    self._insert_facts(name, facts)
+            for table, rows in batch.rows.items():
+                self._insert_rows(table, rows)
+            if batch.names:
+                ids = np.array([number for number, _ in batch.names], dtype=np.int32)
+                names = _objects([name for _, name in batch.names])
+                self._insert("names", {"id": ids, "name": names}, "id, name")
+            self._write_ledger(batch, state)
+            self._write_dimension(
+                "producers", Producer, [state.producers_by_number[n] for n in sorted(batch.producers)]
+            )
+            self._write_dimension("runs", Run, [state.runs_by_number[n] for n in sorted(batch.runs)])
+            self.connection.execute("UPDATE base.position SET next_number = ?", [next_number])
+        self.next_number = next_number
+
+    def checkpoint(self) -> None:
+        """Fold the write-ahead log into the file: on a timer, so that no commit has to."""
+        self.connection.execute("CHECKPOINT")
+
+    def _insert_facts(self, table: str, columns: Columns) -> None:
+        np.clip(columns["ts"].view(np.int64), -_TS_LIMIT, _TS_LIMIT, out=columns["ts"].view(np.int64))
+        if table == "system":
+            self._insert(table, columns, "producer, lead::INTEGER, key, ts, value")
+        else:
+            self._insert(table, columns, "producer, key, lead, seq, ts, value")
+
+    def _insert_rows(self, table: str, rows: list[tuple[Any, ...]]) -> None:
+        layout = _ROW_TABLES[table]
+        columns: Columns = {}
+        selected = []
+        for (name, kind), values in zip(layout, zip(*rows, strict=True), strict=True):
+            if kind == "o":
+                columns[name] = _objects(list(values))
+                selected.append(name)
+            elif kind == "ts":
+                clipped = [min(max(value, -_TS_LIMIT), _TS_LIMIT) for value in values]
+                columns[name] = np.array(clipped, dtype=np.int64).view("datetime64[us]")
+                selected.append(name)
+            elif name == "producer":
+                columns[name] = np.array([-1 if value is None else value for value in values], dtype="i4")
+                selected.append("nullif(producer, -1)")
+            else:
+                columns[name] = np.array(values, dtype=kind)
+                selected.append(name)
+        self._insert(table, columns, ", ".join(selected))
+
+    def _insert(self, table: str, columns: Columns, selected: str) -> None:
+        self.connection.register("incoming", columns)
+        try:
+            self.connection.execute(f"INSERT INTO base.{table} SELECT {selected} FROM incoming")
+        finally:
+            self.connection.unregister("incoming")
+
+    def _write_ledger(self, batch: Batch, state: State) -> None:
+        if batch.intervals:
+            ranges = _joined(batch.intervals)
+            self._insert_ledger(ranges)
+            self._ledger_rows += len(ranges)
+            ideal = sum(map(len, state.have.values()))
+            if self._ledger_rows > max(_LEDGER_ROWS_MAX, 4 * ideal):
+                self._join_ledger(state, ideal)
+        for number, losses in batch.losses.items():
+            self.connection.execute("DELETE FROM base.losses WHERE producer = ?", [number])
+            for first, last, reason in losses:
+                self.connection.execute("INSERT INTO base.losses VALUES (?, ?, ?, ?)", [number, first, last, reason])
+
+    def _insert_ledger(self, ranges: list[tuple[int, int, int, int]]) -> None:
+        producer, first, last, seen = (np.array(column, dtype=np.int64) for column in zip(*ranges, strict=True))
+        columns = {"producer": producer, "first": first, "last": last, "seen": seen.view("datetime64[us]")}
+        self._insert("intervals", columns, "producer::INTEGER, first, last, seen")
+
+    def _join_ledger(self, state: State, ideal: int) -> None:
+        query = "SELECT producer, epoch_us(max(seen_at)) FROM base.intervals GROUP BY producer"
+        seen = dict(self.connection.execute(query).fetchall())
+        self.connection.execute("DELETE FROM base.intervals")
+        rows = [(number, first, last, seen[number]) for number, have in state.have.items() for first, last in have]
+        self._insert_ledger(rows)
+        self._ledger_rows = ideal
+
+    def _write_dimension(self, table: str, kind: type[Run] | type[Producer], entries: list[Any]) -> None:
+        """Replace the rows of some entries. They travel as JSON, which keeps nulls and lists with their types."""
+        if not entries:
+            return
+        names = [entry.name for entry in fields(kind)]
+        types = dict(
+            self.connection.execute(f"SELECT column_name, column_type FROM (DESCRIBE base.{table})").fetchall()
+        )
+        rows = [[_json_value(getattr(entry, name)) for name in names] for entry in entries]
+        self.connection.execute(
+            f"DELETE FROM base.{table} WHERE {names[0]} IN (SELECT unnest(?::INTEGER[]))", [[row[0] for row in rows]]
+        )
+        selected = ", ".join(_from_json(index, name, types[name]) for index, name in enumerate(names))
+        query = f"INSERT INTO base.{table} SELECT {selected} FROM (SELECT unnest(?::JSON[]) AS r)"
+        self.connection.execute(query, [json.dumps(rows)])
+
+
+class _Transaction:
+    """Commit at the end, roll back on any exception."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self._connection = connection
+
+    def __enter__(self) -> None:
+        self._connection.execute("BEGIN TRANSACTION")
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            self._connection.execute("COMMIT")
+        else:
+            try:
+                self._connection.execute("ROLLBACK")
+            except duckdb.Error:
+                pass  # DuckDB rolled back already; the exception on its way says what happened
+
+
+def _joined(ranges: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
+    """Join ranges of one producer that follow each other; the later time counts."""
+    joined: list[tuple[int, int, int, int]] = []
+    for number, first, last, seen in sorted(ranges):
+        if joined and joined[-1][0] == number and joined[-1][2] + 1 == first:
+            joined[-1] = (number, joined[-1][1], last, max(seen, joined[-1][3]))
+        else:
+            joined.append((number, first, last, seen))
+    return joined
+
+
+def _objects(values: list[Any]) -> NDArray[Any]:
+    column = np.empty(len(values), dtype=object)
+    column[:] = values
+    return column
+
+
+def _json_value(value: Any) -> Any:
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _from_json(index: int, name: str, column_type: str) -> str:
+    if column_type == "BLOB":
+        return f"unhex(r->>{index})"
+    if column_type == "TIMESTAMP":
+        return f"make_timestamp(greatest(least((r->>{index})::BIGINT, {_TS_LIMIT}), -{_TS_LIMIT}))"
+    if column_type.endswith("[]"):
+        return f"(r->{index})::{column_type}"
+    return f"(r->>{index})::{column_type}"

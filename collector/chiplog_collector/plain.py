@@ -1,0 +1,49 @@
+"""Check and clean decoded values of peers: return what DuckDB takes, or raise TypeError or ValueError."""
+
+import json
+from typing import Any
+
+import numpy as np
+
+
+def clean(text: str) -> str:
+    r"""Return text that DuckDB takes: valid UTF-8, other bytes as \xNN."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
+def text_of(value: Any) -> str:
+    """Return a text, cleaned."""
+    if not isinstance(value, str):
+        raise TypeError(f"a text is a {type(value).__name__}")
+    return clean(value)
+
+
+def json_of(value: Any) -> str:
+    """Return a JSON text that DuckDB's JSON type takes. NaN and Infinity, which JSON lacks, become strings."""
+    return json.dumps(json.loads(text_of(value), parse_constant=lambda constant: constant))
+
+
+def uuid_of(value: Any) -> bytes:
+    """Return a producer's 16 bytes."""
+    if not (isinstance(value, bytes) and len(value) == 16):
+        raise TypeError("a producer is 16 bytes")
+    return value
+
+
+def floats_of(data: Any) -> list[float]:
+    """Return float64 values that were packed little-endian."""
+    if not isinstance(data, bytes) or len(data) % 8:
+        raise TypeError("numbers are packed as float64")
+    floats: list[float] = np.frombuffer(data, dtype="<f8").tolist()
+    return floats
+
+
+def as_list(column: Any) -> list[Any]:
+    """Return a decoded column as a list of plain values."""
+    values: list[Any] = column.tolist() if isinstance(column, np.ndarray) else column
+    return values
+
+
+def plain(value: Any) -> str:
+    """Return a value that JSON lacks as text."""
+    return value.hex() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,312 @@
+"""The receiver: takes agents' records, logs and syncs them, acknowledges. Knows nothing of DuckDB.
+
+It keeps the index running beside it as a process of its own, and restarts it when it dies: a crash there costs nobody
+an acknowledgement.
+"""
+
+import contextlib
+import logging
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import zmq
+
+from chiplog_collector.intake import Accepted, Intake, recover_senders
+from chiplog_collector.synced import Synced
+from chiplog_schemas.addresses import prepare_ipc
+from chiplog_schemas.delivery import Gap, Receiver, ReceiverAction, Reply, Take
+from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, RECORD_BYTES_MAX
+from chiplog_schemas.locks import Lock, LockHeldError
+from chiplog_schemas.places import Places, make_private
+from chiplog_schemas.record import Kind, Record
+from chiplog_schemas.segments import (
+    SEGMENT_HEADER_BYTES,
+    SegmentLog,
+    decode_header,
+    list_segments,
+    now_us,
+    read_segment,
+)
+
+GATHER_S = 0.01  # a commit waits this long for company …
+GATHER_BYTES = 4 << 20  # … unless it is this large
+IDLE_EXIT_S = 30.0  # an embedded collector without agents leaves after this
+_IDLE_POLL_S = 0.25
+_WRITE_AGAIN_S = 1.0
+_INDEX_STOP_S = 20.0  # for what is in the log to reach DuckDB; the rest is applied at the next start
+_LEAVER_WAIT_S = 2.0
+_log = logging.getLogger("chiplog.collector")
+
+
+@dataclass(slots=True)
+class Settings:
+    """How a collector runs."""
+
+    places: Places
+    bind: list[str] = field(default_factory=list)
+    query: list[str] = field(default_factory=list)
+    embedded: bool = False
+    idle_exit_s: float = IDLE_EXIT_S
+
+
+class ReceiverDaemon:
+    """One collector's receiver. `run` returns when it was told to stop or, embedded, had nothing to do for a while.
+
+    Raises LockHeldError when another collector serves this directory, OSError when the directory or an address is
+    refused.
+    """
+
+    def __init__(self, settings: Settings, *, with_index: bool = True) -> None:
+        self.settings = settings
+        places = settings.places
+        make_private(places.collector)
+        make_private(places.run)
+        self._lock = _take_lock(places.collector / "lock", settings.embedded)
+        directory = places.collector / "log"
+        self.log = SegmentLog(directory, log_id(directory) or os.urandom(16))
+        if self.log.torn_bytes:
+            _log.info("log: %d torn bytes behind the last whole record were cut off", self.log.torn_bytes)
+        next_numbers = _recover(directory)
+        self._intake = Intake(next_numbers)
+        self._receiver = Receiver(next_numbers, CREDIT_BYTES)
+        self._synced = Synced(places.collector / "synced", writable=True)
+        self._synced.set(self.log.next_number)
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._router = self._bind()
+        self._index = _IndexProcess(settings) if with_index else None
+        self._stopping = False
+        self._since: float | None = None
+        self._busy_at = time.monotonic()
+        self._write_after = 0.0
+
+    def stop(self, *_: object) -> None:
+        """End the loop at its next turn. A signal handler."""
+        self._stopping = True
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        signal.signal(signal.SIGTERM, self.stop)
+        signal.signal(signal.SIGINT, self.stop)
+        if self._index is not None:
+            self._index.mind(time.monotonic())
+        _log.info("receiver takes events at %s", ", ".join(self.settings.bind))
+        while not self._stopping:
+            self.turn()
+            if self._index is not None:
+                self._index.mind(time.monotonic())
+            if self._may_leave(time.monotonic()) and self._leave():
+                break
+        self._shut_down()
+
+    def turn(self) -> None:
+        """One turn of the loop: wait, take, commit what is due."""
+        now = time.monotonic()
+        wait_s = _IDLE_POLL_S if self._since is None else max(0.0, self._since + GATHER_S - now)
+        if self._write_after > now:
+            wait_s = self._write_after - now
+            time.sleep(wait_s)  # the disk refuses: what is unread stays with the agents
+        elif self._router.poll(int(wait_s * 1000)):
+            self._take_messages(time.monotonic())
+        now = time.monotonic()
+        self._act(self._receiver.tick(now))
+        if self._since is not None and (
+            now - self._since >= GATHER_S or self._intake.waiting_bytes >= GATHER_BYTES or self._write_after
+        ):
+            self._commit(now)
+
+    def _take_messages(self, now: float) -> None:
+        while self._intake.waiting_bytes < GATHER_BYTES:
+            try:
+                routing, *frames = self._router.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            self._busy_at = now
+            self._act(self._receiver.receive(routing, frames, now))
+
+    def _act(self, actions: list[ReceiverAction]) -> None:
+        for action in actions:
+            match action:
+                case Take(sender, first, last, payload):
+                    self._append(self._intake.take(sender, first, last, payload))
+                case Reply(routing, frames):
+                    with contextlib.suppress(zmq.ZMQError):  # the agent left: it will ask again
+                        self._router.send_multipart([routing, *frames], zmq.DONTWAIT)
+                case Gap(sender, first, last, reason):
+                    self._append([self._intake.gap(sender, first, last, reason)])
+                case _:
+                    pass
+
+    def _append(self, accepted: list[Accepted]) -> None:
+        if self._since is None:
+            self._since = time.monotonic()
+            if self.log.begins_segment:
+                senders = self._intake.senders()
+                self.log.append(senders.kind, senders.payload)
+        for entry in accepted:
+            if entry.record is not None:
+                self.log.append_record(entry.record)
+            else:
+                self.log.append(entry.kind, entry.payload)
+
+    def _commit(self, now: float) -> None:
+        """Write and sync what was taken, publish how far the log is, then acknowledge."""
+        if not self._write_after:
+            receipt = self._intake.receipt(now_us())
+            self.log.append(receipt.kind, receipt.payload)
+        try:
+            self.log.commit()
+        except OSError as error:
+            if not self._write_after:
+                _log.warning("log cannot be written: %s; agents keep their events until it can", error)
+            self._write_after = now + _WRITE_AGAIN_S
+            return
+        if self._write_after:
+            _log.info("log can be written again")
+            self._write_after = 0.0
+        self._since = None
+        self._synced.set(self.log.next_number)
+        for sender, next_number in self._intake.committed().items():
+            self._act(self._receiver.synced(sender, next_number))
+
+    # -- the end --
+
+    def _may_leave(self, now: float) -> bool:
+        return (
+            self.settings.embedded
+            and not self._receiver.senders
+            and self._since is None
+            and now - self._busy_at >= self.settings.idle_exit_s
+        )
+
+    def _leave(self) -> bool:
+        """Unbind and leave. An agent that comes now starts another collector, which waits for the lock."""
+        self._router.close(0)
+        _log.info("no agent for %g s; leaving", self.settings.idle_exit_s)
+        return True
+
+    def _shut_down(self) -> None:
+        """Stop intake, drain, commit, let the index catch up, close: in this order."""
+        if not self._router.closed:
+            self._take_messages(time.monotonic())
+        if self._since is not None:
+            self._commit(time.monotonic())
+        if not self._router.closed:
+            self._router.close(100)
+        if self._index is not None:
+            self._index.stop()
+        self.close()
+        _log.info("receiver stopped")
+
+    def close(self) -> None:
+        """Close everything and release the lock."""
+        if not self._router.closed:
+            self._router.close(0)
+        self.log.close()
+        self._context.term()
+        self._lock.release()
+
+    def _bind(self) -> "zmq.Socket[bytes]":
+        router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
+        router.setsockopt(zmq.LINGER, 0)
+        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        router.setsockopt(zmq.ROUTER_HANDOVER, 1)
+        router.setsockopt(zmq.MAXMSGSIZE, 2 * RECORD_BYTES_MAX)
+        router.setsockopt(zmq.SNDHWM, 10_000)
+        router.setsockopt(zmq.RCVHWM, 64)
+        router.setsockopt(zmq.BACKLOG, 1_024)  # a whole cluster reconnects at once
+        for address in self.settings.bind:
+            prepare_ipc(address)
+            try:
+                router.bind(address)
+            except zmq.ZMQError as error:
+                router.close(0)
+                raise OSError(f"{address} cannot be bound: {error}; is another collector using it?") from error
+            if address.startswith("ipc://"):
+                os.chmod(address[len("ipc://") :], 0o600)
+        return router
+
+
+class _IndexProcess:
+    """The index as a child: started, watched, restarted with back-off, stopped by the end of its standard input."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._start_after = 0.0
+        self._pause_s = 0.2
+        self._started_at = 0.0
+
+    def mind(self, now: float) -> None:
+        """Start it when it is not there; notice when it died."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            if now - self._started_at > 2 * BACKOFF_MAX_S:
+                self._pause_s = 0.2
+            _log.error("index ended with exit status %s; starting it again in %.1f s", code, self._pause_s)
+            self._process = None
+            self._start_after = now + self._pause_s
+            self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
+        if self._process is None and now >= self._start_after:
+            self._started_at = now
+            queries = [argument for address in self._settings.query for argument in ("--query", address)]
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *queries],
+                stdin=subprocess.PIPE,
+                start_new_session=True,  # a terminal's Ctrl-C is the receiver's to pass on, after its last commit
+            )
+
+    def stop(self) -> None:
+        """Let it catch up with the log, and wait for its end."""
+        process = self._process
+        if process is None:
+            return
+        assert process.stdin is not None
+        process.stdin.close()
+        try:
+            process.wait(_INDEX_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(2.0)
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        self._process = None
+
+
+def log_id(directory: Path) -> bytes | None:
+    """Return the ID of the log in a directory; None when there is none yet."""
+    for _, path in list_segments(directory):
+        with open(path, "rb") as segment:
+            header = decode_header(segment.read(SEGMENT_HEADER_BYTES))
+        if header is not None:
+            return header.owner
+    return None
+
+
+def _recover(directory: Path) -> dict[bytes, int]:
+    """Return next number by sender: from the newest segment that begins with SENDERS, and all behind it."""
+    next_numbers: dict[bytes, int] = {}
+    for _, path in reversed(list_segments(directory)):
+        items = list(read_segment(path))
+        for sender, number in recover_senders(items).items():
+            next_numbers[sender] = max(number, next_numbers.get(sender, 0))
+        if any(isinstance(item, Record) and item.kind == Kind.SENDERS for item in items):
+            break
+    return next_numbers
+
+
+def _take_lock(path: Path, patient: bool) -> Lock:
+    """Take the collector's lock. A patient starter gives one that is just leaving the time to leave."""
+    deadline = time.monotonic() + (_LEAVER_WAIT_S if patient else 0.0)
+    while True:
+        try:
+            return Lock(path)
+        except LockHeldError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.1)

@@ -1,0 +1,188 @@
+"""The command `chiplog`: a group that knows its commands by name and imports one only when it is called."""
+
+import difflib
+import importlib
+import importlib.metadata
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import click
+
+
+class Command(NamedTuple):
+    """Where a command is, and what `chiplog --help` says of it without importing it."""
+
+    name: str
+    target: str  # module:attribute; empty: it comes from the entry-point group, if its package is installed
+    section: str
+    help: str
+
+
+ENTRY_POINTS = "chiplog.commands"
+LOOK, RUN, KEEP, CARE = "Look at runs", "Record runs", "Move and keep data", "Take care"
+
+# The one list of commands: a new one is a line here, and a module of its name.
+COMMANDS = (
+    Command("runs", "chiplog.cli.runs:runs", LOOK, "List runs, the newest first."),
+    Command("show", "chiplog.cli.show:show", LOOK, "Show one run: labels, metrics, config, events."),
+    Command("logs", "chiplog.cli.logs:logs", LOOK, "Print what a run's processes printed."),
+    Command("sql", "chiplog.cli.sql:sql", LOOK, "Ask the database, live and read-only."),
+    Command("up", "chiplog.cli.up:up", RUN, "Start agent and collector in the background."),
+    Command("down", "chiplog.cli.down:down", RUN, "Stop them."),
+    Command("status", "chiplog.cli.status:status", RUN, "Say what is running, and whether an event gets through."),
+    Command("agent", "", RUN, "Be the agent of this node."),
+    Command("collector", "", RUN, "Be the collector: receive, store, answer SQL."),
+    Command("sync", "chiplog.cli.sync:sync", KEEP, "Deliver journals that were recorded elsewhere."),
+    Command("rebuild", "", KEEP, "Make the database again from the log."),
+    Command("compact", "", KEEP, "Sort the database for fast queries."),
+)
+SECTIONS = (LOOK, RUN, KEEP, CARE, "Other commands")
+
+
+class Root(click.Group):
+    """Finds commands in COMMANDS and in the entry-point group. A plugin that is broken costs its own command only."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands that are there."""
+        plugins = _plugins()
+        return [c.name for c in COMMANDS if (c.name in plugins if not c.target else _exists(c.target))] + sorted(
+            name for name in plugins if name not in _BUILT_IN
+        )
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import a command. Raises ClickException, in one line, when its module cannot be imported."""
+        known = _BUILT_IN.get(cmd_name)
+        if known is not None and known.target:
+            if not _exists(known.target):
+                return None
+            module, _, attribute = known.target.partition(":")
+            loaded: Any = getattr(importlib.import_module(module), attribute)
+        else:
+            plugin = _plugins().get(cmd_name)
+            if plugin is None:
+                return None
+            try:
+                loaded = plugin.load()
+            except Exception as error:  # whatever a foreign module raises while it is imported
+                package = plugin.dist.name if plugin.dist else plugin.value
+                raise click.ClickException(
+                    f"command {cmd_name!r} of {package} cannot be loaded: {type(error).__name__}: {_line(error)}; "
+                    "reinstall that package"
+                ) from error
+        if not isinstance(loaded, click.Command):
+            raise click.ClickException(f"command {cmd_name!r} is {type(loaded).__name__}, not a click command")
+        return loaded
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command, or say which one may have been meant."""
+        name = args[0]
+        if self.get_command(ctx, name) is None and not name.startswith("-"):
+            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "chiplog --help lists all"
+            raise click.UsageError(f"command {name!r} is unknown; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in sections, importing none of those in COMMANDS."""
+        rows: dict[str, list[tuple[str, str]]] = {section: [] for section in SECTIONS}
+        for name in self.list_commands(ctx):
+            known = _BUILT_IN.get(name)
+            if known is not None:
+                rows[known.section].append((name, known.help))
+                continue
+            try:
+                command = self.get_command(ctx, name)
+                text = command.get_short_help_str(60) if command else ""
+            except click.ClickException as error:
+                text = f"({error.message})"
+            rows[SECTIONS[-1]].append((name, text))
+        for section, commands in rows.items():
+            if commands:
+                with formatter.section(section):
+                    formatter.write_dl(commands)
+
+
+_BUILT_IN = {command.name: command for command in COMMANDS}
+
+
+def _plugins() -> dict[str, importlib.metadata.EntryPoint]:
+    return {point.name: point for point in importlib.metadata.entry_points(group=ENTRY_POINTS)}
+
+
+def _exists(target: str) -> bool:
+    """Tell whether a built-in command's module is there, without importing it."""
+    module = target.partition(":")[0].rpartition(".")[2]
+    return os.path.exists(os.path.join(os.path.dirname(__file__), f"{module}.py"))
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("chiplog")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        click.echo(f"chiplog {_version()}")
+        ctx.exit()
+
+
+@click.group(
+    cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, no_args_is_help=False
+)
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."
+)
+def chiplog() -> None:
+    """Telemetry for distributed training: every rank logs, nothing is lost, one SQL database answers for the whole run.
+
+    Data is looked for under CHIPLOG_DIR (default ~/.chiplog), or at the collector that CHIPLOG_COLLECTOR names.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code: 0, 1 for a failure, 2 for bad input, 130 after Ctrl-C.
+
+    Every failure is one line on stderr. A reader that stops reading, as `head` does, is none.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if not arguments:
+            arguments = ["--help"]
+        code = chiplog.main(arguments, prog_name="chiplog", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.UsageError as error:
+        path = error.ctx.command_path if error.ctx else "chiplog"
+        message = _line_of(error)
+        return _fail(f"{path}: {message}" if ";" in message else f"{path}: {message}; see {path} --help", 2)
+    except click.exceptions.Exit as error:
+        return error.exit_code
+    except click.ClickException as error:
+        return _fail(f"chiplog: {_line_of(error)}", error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return 130
+    except BrokenPipeError:
+        # Nothing more can be written; the interpreter would try again at its end, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _fail(f"chiplog: {_line(error)}", 1)
+
+
+def _line_of(error: click.ClickException) -> str:
+    return " ".join(error.format_message().split()).rstrip(".")
+
+
+def _fail(message: str, code: int) -> int:
+    click.echo(message, err=True)
+    return code

@@ -1,0 +1,60 @@
+"""What the commands that look share: where to look, and how errors of a query end a command."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+from chiplog.client import Client, NoDataError, QueryError, connect
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def source_options(command: F) -> F:
+    """Add --dir and --url."""
+    command = click.option("--url", metavar="URL", help="Collector to ask: tcp://HOST:PORT, as agents have it.")(command)
+    return click.option("--dir", "dir_", metavar="DIR", help="Directory to look in instead of CHIPLOG_DIR.")(command)
+
+
+@contextlib.contextmanager
+def opened(dir_: str | None, url: str | None) -> Iterator[Client]:
+    """Connect for one command. Bad input and bad SQL end it with exit code 2, everything else with 1."""
+    if dir_ and url:
+        raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")
+    try:
+        with connect(url, dir=dir_) as client:
+            yield client
+    except QueryError as error:
+        failure = click.ClickException(error.message)
+        failure.exit_code = exit_code_of(error)
+        raise failure from error
+    except NoDataError as error:
+        raise click.ClickException(str(error)) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def exit_code_of(error: QueryError) -> int:
+    """Return 2 when the query is to blame, else 1."""
+    return 2 if error.kind in ("refused", "sql") else 1
+
+
+def resolve_run(client: Client, run: str) -> str:
+    """Return the run ID for an ID, a unique beginning of one, or `latest`. Raises UsageError."""
+    if run == "latest":
+        rows = client.sql("SELECT run_id FROM runs ORDER BY created_at DESC NULLS LAST, run_id DESC LIMIT 1").rows()
+        if not rows:
+            raise click.UsageError("run 'latest' is unknown: no run has been recorded yet; start one first")
+        return str(rows[0]["run_id"])
+    rows = client.sql(
+        "SELECT run_id FROM runs WHERE starts_with(run_id, $run) ORDER BY run_id = $run DESC, run_id LIMIT 6",
+        {"run": run},
+    ).rows()
+    found = [str(row["run_id"]) for row in rows]
+    if not found:
+        raise click.UsageError(f"run {run!r} is unknown; chiplog runs lists all")
+    if found[0] != run and len(found) > 1:
+        shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+        raise click.UsageError(f"run {run!r} is ambiguous: {shown}; write more of it")
+    return found[0]
