@@ -315,9 +315,7 @@ class _Worker(threading.Thread):
             message = f"query took longer than {job.timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
             return questions.failure(job.id, "timeout", message)
         if sink.overflown:
-            message = (
-                f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows, or aggregate"
-            )
+            message = f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows, or aggregate"
             return questions.failure(job.id, "too_large", message)
         text = str(error)
         if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:

@@ -85,7 +85,9 @@ def places(root: Path) -> Places:
 
 def make_private(directory: Path) -> None:
     """Create a directory, and missing ones above it, that only this user can enter. Raises OSError."""
-    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    if not directory.parent.exists():
+        make_private(directory.parent)
+    directory.mkdir(exist_ok=True, mode=0o700)
 
 
 def file_system_type(path: Path) -> str:

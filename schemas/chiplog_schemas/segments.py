@@ -24,6 +24,7 @@ from pathlib import Path
 from zlib import crc32
 
 from chiplog_schemas.limits import SEGMENT_BYTES
+from chiplog_schemas.places import make_private
 from chiplog_schemas.record import (
     Damage,
     Record,
@@ -125,7 +126,7 @@ class SegmentLog:
         self._pending: list[bytes | memoryview] = []
         self._pending_first = 0  # number of the first record that waits
         self._descriptor = -1
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(directory)
         self._recover()
 
     # -- state --

@@ -206,7 +206,7 @@ class _Remote:
         self._context.term()
 
     def answers(self, wait_s: float) -> bool:
-        """Return whether a collector answers a ping within a time. Raises QueryError if it speaks no version of ours."""
+        """Return whether a collector answers a ping within a time. Raises QueryError if it speaks other versions."""
         id = os.urandom(ID_BYTES)
         self._send(questions.ping(id))
         deadline = time.monotonic() + wait_s
@@ -439,7 +439,7 @@ class Result:
         return f"<chiplog result: {len(self)} rows of {', '.join(self.columns)}>"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return a dict per row, of Python values: datetime (UTC, naive), int, float, str, bytes, list, dict or None."""
+        """Return a dict per row of Python values: datetime (UTC, naive), int, float, str, bytes, list, dict, None."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.tuples()]
 
     def tuples(self) -> list[tuple[Any, ...]]:
@@ -487,7 +487,7 @@ class Result:
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """Number names that come again: a, a → a, a_1. DuckDB does not tell upper from lower case."""
+    """Return names with a number where one comes again: a, a → a, a_1. DuckDB ignores their case."""
     taken: set[str] = set()
     unique = []
     for name in names:

@@ -35,6 +35,7 @@ from chiplog_schemas.limits import (
 )
 from chiplog_schemas.link import Slice
 from chiplog_schemas.locks import Lock
+from chiplog_schemas.places import make_private
 from chiplog_schemas.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front, unpack_header
 from chiplog_schemas.segments import (
     SEGMENT_HEADER_BYTES,
@@ -117,7 +118,7 @@ class Journal:
         self._head: mmap.mmap | None = None
         self._making = directory
         if directory is not None:
-            directory.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(directory.parent)
             self._making = directory.with_name(f".new-{directory.name}")
             self._making.mkdir(mode=0o700)
             self._file_lock = Lock(self._making / LOCK_NAME)

@@ -288,5 +288,3 @@ def console_text(line: str, keep_colours: bool) -> str:
         for part, colour in zip(parts, colours, strict=True)
     )
     return text + "\x1b[0m" if keep_colours and len(parts) > 1 else text
-
-

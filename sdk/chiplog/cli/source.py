@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def source_options(command: F) -> F:
     """Add --dir and --url."""
-    command = click.option("--url", metavar="URL", help="Collector to ask: tcp://HOST:PORT, as agents have it.")(command)
+    command = click.option("--url", metavar="URL", help="Collector: tcp://HOST:PORT, as agents have it.")(command)
     return click.option("--dir", "dir_", metavar="DIR", help="Directory to look in instead of CHIPLOG_DIR.")(command)
 
 

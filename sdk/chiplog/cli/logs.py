@@ -1,0 +1,145 @@
+"""`chiplog logs`: what the processes of a run printed, in the order of time."""
+
+import sys
+import time
+import zlib
+from typing import Any
+
+import click
+
+from chiplog.cli.output import console_text, local_text, printable
+from chiplog.cli.source import opened, resolve_run, source_options
+from chiplog.client import Client
+
+FOLLOW_INTERVAL_S = 0.5  # a person does not see less, and a query costs milliseconds
+PAGE_LINES = 50_000  # at 8 KiB a line far below what one result may hold, usually some MB
+COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
+
+_FILTER = (
+    "run_id = $run AND ($label::VARCHAR IS NULL OR label = $label) AND ($stream::VARCHAR IS NULL OR stream = $stream)"
+)
+_ORDER = "ts, label, attempt, seq"
+_ALL = f"SELECT * FROM console WHERE {_FILTER} ORDER BY {_ORDER} LIMIT {PAGE_LINES} OFFSET $offset"
+_LAST = (
+    f"SELECT * FROM (SELECT * FROM console WHERE {_FILTER} ORDER BY ts DESC, label DESC, attempt DESC, seq DESC "
+    f"LIMIT $n) ORDER BY {_ORDER}"
+)
+# Clocks may be wrong: what is new is told by the seq of each label, never by time.
+_NEW = (
+    "WITH known AS (SELECT unnest($labels::VARCHAR[]) AS label, unnest($attempts::INTEGER[]) AS attempt, "
+    "unnest($seqs::BIGINT[]) AS seq) "
+    "SELECT c.* FROM console c LEFT JOIN known k ON k.label = c.label AND k.attempt = c.attempt "
+    f"WHERE {_FILTER.replace('label ', 'c.label ')} AND c.seq > coalesce(k.seq, -1) "
+    f"ORDER BY c.ts, c.label, c.attempt, c.seq LIMIT {PAGE_LINES}"
+)
+
+
+@click.command()
+@click.argument("run")
+@click.option("--label", metavar="NAME", help="Only what this label printed.")
+@click.option("--stream", type=click.Choice(("stdout", "stderr")), help="Only this stream.")
+@click.option("-n", "--tail", type=click.IntRange(0, PAGE_LINES), metavar="N", help="Only the last N lines.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("--times", is_flag=True, help="Put the local time before each line.")
+@source_options
+def logs(
+    run: str,
+    label: str | None,
+    stream: str | None,
+    tail: int | None,
+    follow: bool,
+    times: bool,
+    dir_: str | None,
+    url: str | None,
+) -> None:
+    """Print what the processes of a run printed, ordered by time.
+
+    RUN is a run ID, a unique beginning of one, or `latest`. Each line begins with its label, unless --label names one.
+    """
+    with opened(dir_, url) as client:
+        named = {"run": resolve_run(client, run), "label": label, "stream": stream}
+        if label is not None:
+            _check_label(client, named["run"], label)
+        printer = _Printer(prefix=label is None, times=times)
+        if tail is not None:
+            if follow:
+                printer.skip_to_here(client, named)
+            printer.print(client.sql(_LAST, {**named, "n": tail}).rows())
+        else:
+            offset = 0
+            while rows := client.sql(_ALL, {**named, "offset": offset}).rows():
+                printer.print(rows)
+                offset += len(rows)
+                if len(rows) < PAGE_LINES:
+                    break
+        if follow:
+            _follow(client, named, printer)
+
+
+def _check_label(client: Client, run: str | None, label: str) -> None:
+    rows = client.sql("SELECT DISTINCT label FROM labels WHERE run_id = $run ORDER BY label", {"run": run}).rows()
+    labels = [row["label"] for row in rows]
+    if label not in labels:
+        shown = ", ".join(map(str, labels[:8])) + (", …" if len(labels) > 8 else "")
+        raise click.UsageError(f"--label {label!r} is no label of run {run!r}; it has {shown}")
+
+
+def _follow(client: Client, named: dict[str, str | None], printer: "_Printer") -> None:
+    """Print what comes, until the run has ended and nothing came after that."""
+    while True:
+        running = client.sql("SELECT state FROM runs WHERE run_id = $run", {"run": named["run"]}).rows()
+        rows = client.sql(_NEW, {**named, **printer.known()}).rows()
+        printer.print(rows)
+        if not rows:
+            if not running or running[0]["state"] != "running":
+                return
+            time.sleep(FOLLOW_INTERVAL_S)
+
+
+class _Printer:
+    """Prints rows of the console and remembers how far each label has come."""
+
+    def __init__(self, prefix: bool, times: bool) -> None:
+        self._prefix = prefix
+        self._times = times
+        self._colour = sys.stdout.isatty()
+        self._width = 0
+        self._seqs: dict[tuple[str, int], int] = {}
+
+    def print(self, rows: list[dict[str, Any]]) -> None:
+        if not rows:
+            return
+        self._width = max(self._width, *(len(row["label"] or "") for row in rows))
+        lines = []
+        for row in rows:
+            at = (row["label"] or "", row["attempt"] or 0)
+            self._seqs[at] = max(row["seq"], self._seqs.get(at, -1))
+            line = console_text(row["line"] or "", self._colour)
+            if self._times:
+                line = f"{local_text(row['ts'], 'milliseconds')} {line}"
+            if self._prefix:
+                prefix = f"{printable(at[0]):<{self._width}} |"
+                line = f"{click.style(prefix, fg=colour_of(at[0])) if self._colour else prefix} {line}"
+            lines.append(line)
+        sys.stdout.write("\n".join(lines) + "\n")
+        sys.stdout.flush()
+
+    def skip_to_here(self, client: Client, named: dict[str, str | None]) -> None:
+        """Take everything that is there for printed."""
+        rows = client.sql(
+            f"SELECT label, attempt, max(seq) AS seq FROM console WHERE {_FILTER} GROUP BY label, attempt", named
+        ).rows()
+        self._seqs = {(row["label"] or "", row["attempt"] or 0): row["seq"] for row in rows}
+
+    def known(self) -> dict[str, list[Any]]:
+        """Return the highest seq printed of each label and attempt, as parameters."""
+        return {
+            "labels": [label for label, _ in self._seqs],
+            "attempts": [attempt for _, attempt in self._seqs],
+            "seqs": list(self._seqs.values()),
+        }
+
+
+def colour_of(label: str) -> str:
+    """Return the colour of a label: the same one in every run of the command."""
+    return COLOURS[zlib.crc32(label.encode(errors="replace")) % len(COLOURS)]

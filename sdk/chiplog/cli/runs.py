@@ -1,0 +1,109 @@
+"""`chiplog runs`: all runs, the newest first."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from chiplog.cli.output import (
+    duration_text,
+    local_text,
+    new_table,
+    print_tables,
+    printable,
+    target_of,
+    write_csv,
+    write_json,
+    zone_of,
+)
+from chiplog.cli.source import opened, source_options
+
+STATES = ("running", "finished", "failed", "crashed")
+COLUMNS = (
+    "run_id project name state labels attempts exit_code created_at ended_at duration_s complete pending lost".split()
+)
+_QUERY = """
+WITH counted AS (
+    SELECT run_id, sum(pending)::BIGINT AS pending, sum(lost)::BIGINT AS lost FROM completeness GROUP BY run_id
+)
+SELECT r.run_id, r.project, r.name, r.state, r.n_labels AS labels, r.n_attempts AS attempts, r.exit_code,
+       r.created_at, r.ended_at, coalesce(c.pending, 0) AS pending, coalesce(c.lost, 0) AS lost
+FROM runs r LEFT JOIN counted c ON c.run_id = r.run_id
+WHERE ($project::VARCHAR IS NULL OR r.project = $project) AND ($state::VARCHAR IS NULL OR r.state = $state)
+ORDER BY r.created_at DESC NULLS LAST, r.run_id DESC LIMIT $limit
+"""
+
+
+@click.command()
+@click.option("--project", metavar="NAME", help="Only runs of this project.")
+@click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, help="How many, at most.")
+@click.option("--format", "form", type=click.Choice(("table", "csv", "json")), default="table", show_default=True)
+@source_options
+def runs(project: str | None, state: str | None, limit: int, form: str, dir_: str | None, url: str | None) -> None:
+    """List runs, the newest first.
+
+    COMPLETE says whether every event that is known to exist is stored: `yes`, or how many are pending (may still
+    come) and lost (never will). A run that is running counts its time until now.
+    """
+    with opened(dir_, url) as client:
+        rows = client.sql(_QUERY, {"project": project, "state": state, "limit": limit}).rows()
+    now = datetime.now(UTC).replace(tzinfo=None)
+    for row in rows:
+        row["duration_s"] = duration_s(row["created_at"], row["ended_at"], row["state"], now)
+        row["complete"] = not row["pending"] and not row["lost"]
+    if form != "table":
+        write = write_csv if form == "csv" else write_json
+        with target_of(None) as target:
+            write(COLUMNS, [[row[name] for name in COLUMNS] for row in rows], target)
+    elif rows:
+        print_tables(_table(rows))
+    else:
+        click.echo("no runs match" if project or state else "no runs yet", err=True)
+
+
+def duration_s(started: datetime | None, ended: datetime | None, state: str, now: datetime) -> float | None:
+    """Return for how long a run or label has been running; None when that is not known."""
+    until = ended if ended is not None else now if state == "running" else None
+    return max(0.0, (until - started).total_seconds()) if started is not None and until is not None else None
+
+
+def complete_text(pending: int, lost: int) -> str:
+    """Return `yes`, or what is missing."""
+    missing = [f"{n} {word}" for n, word in ((pending, "pending"), (lost, "lost")) if n]
+    return ", ".join(missing) or "yes"
+
+
+def state_text(state: str) -> Any:
+    """Return a state in its colour."""
+    from rich.text import Text
+
+    return Text(state, style={"running": "cyan", "finished": "green"}.get(state, "bold red"))
+
+
+def _table(rows: list[dict[str, Any]]) -> Any:
+    from rich.text import Text
+
+    zone = zone_of(row["created_at"] for row in rows if row["created_at"] is not None)
+    table = new_table()
+    table.add_column("run", overflow="fold")  # never cut: it is what one copies
+    table.add_column("project", overflow="fold")
+    table.add_column("state", no_wrap=True)
+    table.add_column("labels", justify="right")
+    table.add_column("tries", justify="right")
+    table.add_column(f"started ({zone})" if zone else "started")
+    table.add_column("took", justify="right", no_wrap=True)
+    table.add_column("complete")
+    for row in rows:
+        missing = not row["complete"]
+        table.add_row(
+            Text(printable(row["run_id"])),
+            Text(printable(row["project"] or "")),
+            state_text(row["state"]),
+            str(row["labels"]),
+            str(row["attempts"]),
+            local_text(row["created_at"], "minutes") if row["created_at"] is not None else "",
+            duration_text(row["duration_s"]) if row["duration_s"] is not None else "",
+            Text(complete_text(row["pending"], row["lost"]), style="yellow" if missing else ""),
+        )
+    return table

@@ -1,0 +1,111 @@
+"""`chiplog sql`: one query, or a prompt."""
+
+import json
+import os
+import sys
+from typing import Any
+
+import click
+
+from chiplog.cli.output import write_result
+from chiplog.cli.source import opened, source_options
+from chiplog.client import Client, QueryError
+
+FORMATS = ("table", "csv", "json", "parquet")
+PROMPT, PROMPT_MORE = "chiplog> ", "      …> "
+
+
+@click.command()
+@click.argument("query", required=False)
+@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the suffix of FILE, else table.")
+@click.option("-o", "--output", metavar="FILE", help="Write there, complete or not at all.")
+@click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="Value for $NAME; JSON, else text.")
+@click.option("--timeout", "timeout_s", type=float, metavar="S", help="Cancel after so many seconds, 30 at most.")
+@source_options
+def sql(
+    query: str | None,
+    form: str | None,
+    output: str | None,
+    params: tuple[str, ...],
+    timeout_s: float | None,
+    dir_: str | None,
+    url: str | None,
+) -> None:
+    r"""Ask the database, live and read-only, with one SELECT.
+
+    Without QUERY it is read from standard input; on a terminal that is a prompt. Views: runs, labels, metrics, texts,
+    histograms, system, console, config, summary, events, completeness, phases …; SHOW TABLES lists them, DESCRIBE VIEW
+    their columns.
+
+    csv has a header line, json is a list of objects, both with times in UTC; tables show local time. JSON has no NaN
+    and no infinity: json says null there, csv says nan and inf.
+
+    \b
+      chiplog sql "SELECT key, max(value) FROM metrics WHERE run_id = \$run GROUP BY key" --param run=gpt-1
+      chiplog sql "FROM metrics" -o metrics.parquet
+    """
+    form = _form(form, output)
+    values = dict(_param(text) for text in params)
+    if query is None and sys.stdin.isatty():
+        if output is not None or form == "parquet":
+            raise click.UsageError("-o and parquet need a query; the prompt only shows")
+        with opened(dir_, url) as client:
+            _prompt(client, form, values, timeout_s)
+        return
+    if query is None or query == "-":
+        query = sys.stdin.read()
+    if not query.strip():
+        raise click.UsageError('query is empty; write one, as in chiplog sql "FROM runs"')
+    with opened(dir_, url) as client:
+        write_result(client.sql(query, values or None, timeout_s), form, output)
+
+
+def _form(form: str | None, output: str | None) -> str:
+    if form is None:
+        suffix = os.path.splitext(output or "")[1].removeprefix(".").lower()
+        form = suffix if suffix in FORMATS else "table"
+    if form == "parquet" and output is None:
+        raise click.UsageError("format parquet needs a file; add -o FILE.parquet")
+    return form
+
+
+def _param(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    name = name.removeprefix("$")
+    if not equals or not name.isidentifier():
+        raise click.UsageError(f"--param {text!r} is not NAME=VALUE; write --param run=gpt-1")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _prompt(client: Client, form: str, values: dict[str, Any], timeout_s: float | None) -> None:
+    """Read queries until the end of input. A query ends with `;` or an empty line."""
+    import readline  # noqa: F401 - its import gives input() history and editing
+
+    click.echo("One SELECT, ended by ; or an empty line. Ctrl-D leaves.", err=True)
+    lines: list[str] = []
+    while True:
+        try:
+            line = input(PROMPT_MORE if lines else PROMPT)
+        except EOFError:
+            click.echo()
+            return
+        except KeyboardInterrupt:
+            click.echo()
+            lines.clear()
+            continue
+        if not lines and line.strip().lower() in ("exit", "quit", ".exit", ".quit", "\\q"):
+            return
+        if line.strip():
+            lines.append(line)
+        if lines and (not line.strip() or line.rstrip().endswith(";")):
+            query = "\n".join(lines)
+            lines.clear()
+            try:
+                write_result(client.sql(query, values or None, timeout_s), form, None)
+            except QueryError as error:
+                click.echo(error.message, err=True)
+            except KeyboardInterrupt:
+                click.echo("given up; the collector cancels it at its time limit", err=True)
