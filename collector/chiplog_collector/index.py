@@ -19,7 +19,7 @@ from chiplog_collector.receiver import log_id
 from chiplog_collector.synced import Synced
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
 from chiplog_schemas.places import Places, places
-from chiplog_schemas.record import Damage, Record
+from chiplog_schemas.record import Damage, Kind, Record
 from chiplog_schemas.segments import LogReader
 
 _READ_BYTES = 8 << 20
@@ -51,8 +51,12 @@ class Follower:
             items = self._reader.read(limit, _READ_BYTES)
             if not items:
                 break
-            for item in items:
-                self._take(item)
+            try:
+                for item in items:
+                    self._take(item)
+            except Exception as error:  # a record that breaks our own code must not stop the index for ever
+                _log.exception("a record cannot be applied; its neighbours are applied one by one: %r", error)
+                return self._write_one_by_one(limit)
         return self._write()
 
     def _take(self, item: Record | Damage) -> None:
@@ -76,36 +80,50 @@ class Follower:
         return batch.n_events
 
     def _write_one_by_one(self, until: int) -> int:
-        """Apply each group of records up to its receipt alone, and set aside the one that cannot be applied."""
+        """Apply each record in a transaction of its own, and set aside the one that cannot be applied."""
         self._begin()
         n_events = 0
-        while self._safe_number < until:
+        group: list[Record | Damage] = []
+        while not group or not _is_receipt(group[-1]):
             items = self._reader.read(until, _READ_BYTES)
             if not items:
                 break
             for item in items:
-                self._take(item)
-                if self._safe_number == self.database.next_number:
-                    continue
-                batch = self._applier.flush()
-                try:
-                    self.database.write(batch, self._applier.state, self._safe_number)
-                    n_events += batch.n_events
-                except duckdb.IOException:
-                    raise
-                except (duckdb.Error, ValueError, TypeError, OverflowError) as error:
-                    self._skip(str(error).splitlines()[0])
-                    return n_events
+                group.append(item)
+                if _is_receipt(item):
+                    n_events += self._apply_group(group)
+                    group = []
+        self._begin()
         return n_events
 
-    def _skip(self, reason: str) -> None:
-        """Move the position past a group that cannot be applied, with its quarantine, in one transaction."""
-        number, behind = self.database.next_number, self._safe_number
-        _log.error("records %d..%d cannot be applied and are set aside: %s", number, behind - 1, reason)
+    def _apply_group(self, group: list[Record | Damage]) -> int:
+        receipt = group[-1]
+        assert isinstance(receipt, Record)
+        n_events = 0
         applier = Applier(self.database.load())
-        applier.quarantine(number, -1, f"records {number}..{behind - 1} cannot be applied: {reason}", b"")
-        self.database.write(applier.flush(), applier.state, behind)
-        self._begin()
+        for item in group:
+            behind = item.number + 1 if isinstance(item, Record) else self.database.next_number
+            try:
+                applier.take(item, behind)
+                if item is not receipt:
+                    applier.take(receipt, behind)
+                batch = applier.flush()
+                self.database.write(batch, applier.state, behind)
+                n_events += batch.n_events
+            except (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.FatalException):
+                raise
+            except Exception as error:  # whatever it is: the position must move past it, and a row must say so
+                reason = f"record cannot be applied: {str(error).splitlines()[0] if str(error) else repr(error)}"
+                _log.error("record %d is set aside: %s", behind - 1, reason)
+                applier = Applier(self.database.load())
+                data = bytes(item.payload) if isinstance(item, Record) else b""
+                applier.quarantine(behind - 1, item.kind if isinstance(item, Record) else -1, reason, data)
+                self.database.write(applier.flush(), applier.state, behind)
+        return n_events
+
+
+def _is_receipt(item: Record | Damage) -> bool:
+    return isinstance(item, Record) and item.kind == Kind.RECEIPT
 
 
 def open_database(place: Places) -> Database:

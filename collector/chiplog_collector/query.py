@@ -24,7 +24,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import IO, Any, BinaryIO, cast
 
 import duckdb
 import zmq
@@ -59,9 +59,10 @@ BIND_WAIT_S = 5.0  # a predecessor may still be leaving
 BIND_PAUSE_S = 0.1
 POLL_S = 0.25  # the longest pause of the loop; also how often an overdue query is interrupted again
 ANSWERS_BYTES_MAX = 2 * RESULT_BYTES_MAX  # results handed to ZeroMQ and not yet gone; above it no query begins
-ANSWERS_PER_PEER_MAX = 16  # a client asks one question at a time; one that never reads must not collect answers
+ANSWERS_PER_PEER_MAX = 128  # above what may wait; a client that asks without end and never reads collects no more
 REQUESTS_PER_TURN = 100  # taken before the loop looks at its workers again
 CLOSE_WAIT_S = 5.0  # for the workers, after their queries were interrupted
+ROLLBACK_TRIES = 3  # the first may meet an interruption that was meant for its query
 _COPY_BYTES = 64 * 1024  # below this copying a frame is cheaper than tracking it
 
 Connection = duckdb.DuckDBPyConnection
@@ -273,7 +274,7 @@ class _Worker(threading.Thread):
         while (job := self.jobs.get()) is not None:
             frames = self._answer(job)
             with job.lock:
-                job.ended = True
+                job.ended = True  # also for what never came to be run
             self._service._finished(self, job, frames)
 
     def interrupt(self, job: _Job) -> None:
@@ -299,16 +300,29 @@ class _Worker(threading.Thread):
     def _run_query(self, job: _Job, sink: _Sink) -> int:
         if job.timed_out:
             raise TimeoutError
+        relation = None
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
         try:
             relation = self._cursor.sql(job.sql, params=job.params)
-            write_ipc_stream(relation, sink, compression="lz4")
-            del relation  # it holds the stream, and that the transaction
+            write_ipc_stream(relation, cast("IO[bytes]", sink), compression="lz4")
         finally:
-            # An interrupted or failed transaction may be gone already, and there is nothing to keep in any case.
-            with contextlib.suppress(duckdb.Error):
-                self._cursor.execute("ROLLBACK")
+            with job.lock:
+                job.ended = True  # from here on no interruption: one that met the ROLLBACK left the transaction open
+            del relation  # it holds the stream, and that the transaction
+            self._roll_back()
         return sum(batch.num_rows for batch in read_ipc_stream(memoryview(sink.data)))
+
+    def _roll_back(self) -> None:
+        """Leave the transaction, whatever became of it: a failed one is to be left too, one may be gone already."""
+        for _ in range(ROLLBACK_TRIES):
+            try:
+                self._cursor.execute("ROLLBACK")
+                return
+            except duckdb.TransactionException:
+                return  # none is active
+            except duckdb.Error:
+                continue  # an interruption that came just before
+            return
 
     def _failure(self, job: _Job, sink: _Sink, error: BaseException) -> list[bytes]:
         if job.timed_out:
@@ -419,6 +433,9 @@ class QueryService:
                 self._bound.set()
             self._loop(socket)
             self._drain(socket)
+            if self.address.startswith("ipc://"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(self.address.removeprefix("ipc://"))  # before the close: afterwards it may be another's
         finally:
             socket.close(linger=LINGER_MS)
 
@@ -514,6 +531,7 @@ class QueryService:
             self._send(socket, job, questions.failure(job.id, "busy", message))
         else:
             self._waiting.append(job)
+            self._hand_out(job.arrived)
 
     def _hand_out(self, now: float) -> None:
         self._in_flight = [(tracker, size) for tracker, size in self._in_flight if not tracker.done]

@@ -221,7 +221,11 @@ def decode_block(data: bytes | memoryview) -> Block:
         if type(created_ts) is not int:
             raise BlockError("created_ts is no integer")
         named = [(producer, _ranges(producer, flat)) for producer, flat in producers]
-        return Block(created_ts, named, [_decode_group(group, area, len(named)) for group in groups])
+        decoded = [_decode_group(group, area, len(named)) for group in groups]
+        n_seqs = sum(last - first + 1 for _, ranges in named for first, last in ranges)
+        if n_seqs != sum(len(group.seq) for group in decoded):
+            raise BlockError(f"block has other rows than the {n_seqs} seqs that it names")
+        return Block(created_ts, named, decoded)
     except BlockError:
         raise
     except (CodecError, ValueError, TypeError, KeyError, IndexError) as error:
@@ -240,34 +244,44 @@ def _ranges(producer: Any, flat: Any) -> list[tuple[int, int]]:
     return ranges
 
 
+_COLUMN_TYPES = {Column.INT: "<i8", Column.OBJECT: "o", Column.VALUES: "<f8"}
+
+
+def _column_types(kind: int) -> dict[str, str]:
+    """Return the columns that a group of this kind has, and their types."""
+    types = {"producer": "<u4", "seq": "<i8", "ts": "<i8"}
+    if kind == OPAQUE:
+        return types | {"payload": "o"}
+    if kind not in FIELDS:
+        raise BlockError(f"group of kind {kind!r} is unknown")
+    return types | {name: _COLUMN_TYPES[column] for name, column in FIELDS[kind] if column is not Column.KEYS}
+
+
 def _decode_group(group: Any, area: memoryview, n_producers: int) -> Group:
     kind, keys, n_rows, described = group
-    if type(n_rows) is not int or not 0 <= n_rows <= len(area):
+    if type(n_rows) is not int or not 0 < n_rows <= len(area):
         raise BlockError(f"group of {n_rows} rows does not fit its block")
+    expected = _column_types(kind)
     columns: dict[str, Any] = {}
     for name, column_type, offset, size in described:
         if not (type(offset) is int and type(size) is int and 0 <= offset <= offset + size <= len(area)):
             raise BlockError(f"column {name} lies outside of its block")
+        if expected.get(name) != column_type:
+            raise BlockError(f"group of kind {kind} has no column {name!r} of type {column_type!r}")
         data = area[offset : offset + size]
-        if column_type == "o":
-            columns[name] = unpack(data)
-        elif column_type in ("<i8", "<u4", "<f8"):
-            columns[name] = np.frombuffer(data, dtype=column_type)
-        else:
-            raise BlockError(f"column type {column_type!r} is unknown")
-    if "values" in columns and kind in MATRIX_KINDS:
-        columns["values"] = columns["values"].reshape(n_rows, -1)
-    for name, column in columns.items():
-        if len(column) != n_rows:
-            raise BlockError(f"column {name} has {len(column)} rows, its group {n_rows}")
-    expected = ["payload"] if kind == OPAQUE else [f[0] for f in FIELDS[kind] if f[1] is not Column.KEYS]
+        column = unpack(data) if column_type == "o" else np.frombuffer(data, dtype=column_type)
+        if column_type == "<f8":  # the matrix of a kind that has keys
+            column = column.reshape(n_rows, -1)
+        if not isinstance(column, list | np.ndarray) or len(column) != n_rows:
+            raise BlockError(f"column {name} does not have the {n_rows} rows of its group")
+        columns[name] = column
+    if len(columns) != len(expected):
+        raise BlockError(f"group of kind {kind} lacks one of {sorted(expected)}")
     producer, seq, ts = (columns.pop(name) for name in ("producer", "seq", "ts"))
-    if producer.dtype != np.dtype("<u4") or seq.dtype != np.dtype("<i8") or ts.dtype != np.dtype("<i8"):
-        raise BlockError("producer, seq or ts has the wrong type")
-    if any(name not in columns for name in expected):
-        raise BlockError(f"group of kind {kind} lacks one of {expected}")
-    if n_rows and int(producer.max()) >= n_producers:
+    if int(producer.max()) >= n_producers:
         raise BlockError("a row names a producer that the block does not")
+    if kind in MATRIX_KINDS and columns["values"].shape[1] != len(keys_of(keys)):
+        raise BlockError("a matrix does not have a column for each of its keys")
     return Group(kind, keys or b"", producer, seq, ts, columns)
 
 

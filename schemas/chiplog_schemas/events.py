@@ -31,6 +31,10 @@ class EventKind(IntEnum):
     PEER = 13  # how another producer ended, said by its agent
 
 
+# Every group of a block has these columns besides its kind's fields: no field may have one of these names.
+ROW_COLUMNS = ("producer", "seq", "ts")
+
+
 class Column(IntEnum):
     """How a field travels in a block."""
 
@@ -56,7 +60,7 @@ FIELDS: dict[int, tuple[tuple[str, Column], ...]] = {
     EventKind.IDENTITY: (("identity", Column.OBJECT),),  # see IDENTITY_FIELDS
     EventKind.STATE: (("state", Column.OBJECT),),  # see STATE_FIELDS
     EventKind.LOST: (
-        ("producer", Column.OBJECT),  # 16 bytes, or empty: the sender itself
+        ("about", Column.OBJECT),  # a producer's 16 bytes, or empty: the one that says it
         ("first", Column.INT),
         ("last", Column.INT),
         ("reason", Column.OBJECT),
@@ -68,7 +72,7 @@ FIELDS: dict[int, tuple[tuple[str, Column], ...]] = {
         ("body", Column.OBJECT),  # {str: plain value}
     ),
     EventKind.SYSTEM: (("device", Column.OBJECT), ("keys", Column.KEYS), ("values", Column.VALUES)),
-    EventKind.PEER: (("producer", Column.OBJECT), ("state", Column.OBJECT)),
+    EventKind.PEER: (("about", Column.OBJECT), ("state", Column.OBJECT)),  # 16 bytes, see STATE_FIELDS
 }
 
 MATRIX_KINDS = frozenset({EventKind.METRICS, EventKind.PHASES, EventKind.SYSTEM})
@@ -151,3 +155,6 @@ def typed(body: Any, fields: dict[str, type | tuple[type, ...]]) -> dict[str, An
 
 def _is_int64(value: Any) -> bool:
     return type(value) is int and -(1 << 63) <= value < (1 << 63)
+
+
+assert not any(name in ROW_COLUMNS for fields in FIELDS.values() for name, _ in fields)

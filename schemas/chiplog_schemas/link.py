@@ -75,6 +75,7 @@ class Link:
         self._configure = configure
         self._on_change = on_change or (lambda state, reason: None)
         self.socket: zmq.Socket[bytes] | None = None
+        self._monitor: zmq.Socket[bytes] | None = None
 
     @property
     def is_open(self) -> bool:
@@ -83,6 +84,7 @@ class Link:
 
     def step(self, now: float) -> None:
         """Take what arrived, let time pass, send what credit allows."""
+        self._look_for_disconnection(now)
         if self.socket is not None:
             for _ in range(_MESSAGES_PER_STEP):
                 try:
@@ -94,6 +96,17 @@ class Link:
                     break
         self._act(self.machine.tick(now, self._source.first_number))
         self._pump(now)
+
+    def _look_for_disconnection(self, now: float) -> None:
+        """Notice at once that the peer closed or died; its silence alone would tell only after PEER_SILENT_S."""
+        if self._monitor is None:
+            return
+        try:
+            self._monitor.recv_multipart(zmq.DONTWAIT)
+        except zmq.Again:
+            return
+        if self.machine.state is SenderState.OPEN:
+            self._act(self.machine.fail(now, "connection closed by the peer"))
 
     def _pump(self, now: float) -> None:
         while self.socket is not None and (window := self.machine.window()) > 0:
@@ -146,10 +159,14 @@ class Link:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         if self._configure is not None:
             self._configure(socket)
+        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        self._monitor.setsockopt(zmq.LINGER, 0)
         socket.connect(self.address)
         return socket
 
     def _drop_socket(self, linger_ms: int) -> None:
         if self.socket is not None:
+            self.socket.disable_monitor()
             self.socket.close(linger_ms)
             self.socket = None
+            self._monitor = None

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 import zmq
 
@@ -354,7 +354,7 @@ def _ask_file(
         admitted = questions.admit(query, connection.extract_statements)
         timer.start()
         connection.execute("BEGIN TRANSACTION READ ONLY")
-        write_ipc_stream(connection.sql(admitted, params=params), sink, compression="lz4")
+        write_ipc_stream(connection.sql(admitted, params=params), cast("IO[bytes]", sink), compression="lz4")
     except questions.Refused as error:
         raise QueryError("refused", str(error)) from error
     except Exception as error:  # errors of a running stream come through Arrow without a type of their own
@@ -454,7 +454,9 @@ class Result:
         """
         import duckdb
 
-        relation = duckdb.connect(config={"TimeZone": "UTC"}).from_arrow(self._table)
+        connection = duckdb.connect()
+        connection.execute("SET TimeZone = 'UTC'")
+        relation = connection.from_arrow(self._table)
         projected = []
         for name, kind in zip(self.columns, map(str, relation.types), strict=True):
             quoted = '"' + name.replace('"', '""') + '"'

@@ -50,7 +50,7 @@ SELECT m.step, m.rank, l.pid, round(m.value) AS characters_per_s, p.phase AS lon
 FROM metrics m
 JOIN labels l USING (run_id, label, attempt)
 JOIN (SELECT run_id, label, attempt, step, arg_max(phase, seconds) AS phase, round(1000 * max(seconds), 1) AS ms
-      FROM phases GROUP BY ALL) p USING (run_id, label, attempt, step)
+      FROM phases WHERE phase <> 'eval' GROUP BY ALL) p USING (run_id, label, attempt, step)
 WHERE m.key = 'train/tokens_per_s' AND m.step > 0 ORDER BY m.value LIMIT 6"""
 SAMPLE = "SELECT label, step, value FROM texts WHERE key = 'sample'"
 COMPLETENESS = (

@@ -27,10 +27,9 @@ _LAST = (
 # Clocks may be wrong: what is new is told by the seq of each label, never by time.
 _NEW = (
     "WITH known AS (SELECT unnest($labels::VARCHAR[]) AS label, unnest($attempts::INTEGER[]) AS attempt, "
-    "unnest($seqs::BIGINT[]) AS seq) "
-    "SELECT c.* FROM console c LEFT JOIN known k ON k.label = c.label AND k.attempt = c.attempt "
-    f"WHERE {_FILTER.replace('label ', 'c.label ')} AND c.seq > coalesce(k.seq, -1) "
-    f"ORDER BY c.ts, c.label, c.attempt, c.seq LIMIT {PAGE_LINES}"
+    "unnest($seqs::BIGINT[]) AS printed) "
+    f"SELECT * FROM console LEFT JOIN known USING (label, attempt) WHERE {_FILTER} AND seq > coalesce(printed, -1) "
+    f"ORDER BY {_ORDER} LIMIT {PAGE_LINES}"
 )
 
 

@@ -20,7 +20,8 @@ from chiplog.cli.source import opened, source_options
 
 STATES = ("running", "finished", "failed", "crashed")
 COLUMNS = (
-    "run_id project name state labels attempts exit_code created_at ended_at duration_s complete pending lost".split()
+    *("run_id", "project", "name", "state", "labels", "attempts", "exit_code"),
+    *("created_at", "ended_at", "duration_s", "complete", "pending", "lost"),
 )
 _QUERY = """
 WITH counted AS (

@@ -34,7 +34,7 @@ SELECT l.*, c.produced, c.stored, c.lost, c.pending, c.reasons
 FROM labels l LEFT JOIN completeness c ON c.run_id = l.run_id AND c.label = l.label AND c.attempt = l.attempt
 WHERE l.run_id = $run ORDER BY l.rank NULLS LAST, l.label, l.attempt
 """
-# Attempts of a label follow one another, so the last value is that of the highest attempt, and there of the highest seq.
+# Attempts of a label follow one another, so the last value is the highest attempt's, and there the highest seq's.
 _KEYS = f"""
 WITH per_label AS (
     SELECT key, label, min(rank) AS rank, count(*) AS points, max(step) AS last_step,

@@ -11,6 +11,12 @@ from chiplog.client import Client, NoDataError, QueryError, connect
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class BadQuery(click.ClickException):
+    """The query itself is to blame: bad input, like a bad option."""
+
+    exit_code = 2
+
+
 def source_options(command: F) -> F:
     """Add --dir and --url."""
     command = click.option("--url", metavar="URL", help="Collector: tcp://HOST:PORT, as agents have it.")(command)
@@ -26,18 +32,12 @@ def opened(dir_: str | None, url: str | None) -> Iterator[Client]:
         with connect(url, dir=dir_) as client:
             yield client
     except QueryError as error:
-        failure = click.ClickException(error.message)
-        failure.exit_code = exit_code_of(error)
-        raise failure from error
+        blamed = BadQuery if error.kind in ("refused", "sql") else click.ClickException
+        raise blamed(error.message) from error
     except NoDataError as error:
         raise click.ClickException(str(error)) from error
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-
-
-def exit_code_of(error: QueryError) -> int:
-    """Return 2 when the query is to blame, else 1."""
-    return 2 if error.kind in ("refused", "sql") else 1
 
 
 def resolve_run(client: Client, run: str) -> str:
