@@ -84,10 +84,7 @@ class Follower:
         self._begin()
         n_events = 0
         group: list[Record | Damage] = []
-        while not group or not _is_receipt(group[-1]):
-            items = self._reader.read(until, _READ_BYTES)
-            if not items:
-                break
+        while items := self._reader.read(until, _READ_BYTES):
             for item in items:
                 group.append(item)
                 if _is_receipt(item):
@@ -164,9 +161,6 @@ def serve(place: Places, queries: list[str]) -> None:
     from chiplog_collector.query import QueryService, lock_down  # a rebuild needs no sockets
 
     synced = Synced(place.collector / "synced", writable=False)
-    while log_id(place.collector / "log") is None:  # nothing was ever logged: the log's ID is not known yet
-        if _input_ended(INDEX_FLUSH_INTERVAL_S):
-            return
     database = open_database(place)
     follower = Follower(database, place.collector / "log")
     lock_down(database.connection)

@@ -73,6 +73,9 @@ class ReceiverDaemon:
             _log.info("log: %d torn bytes behind the last whole record were cut off", self.log.torn_bytes)
         next_numbers = _recover(directory)
         self._intake = Intake(next_numbers)
+        if not self.log.segments():  # a new log: from now on it has an ID, which the index asks for
+            self.log.append(Kind.SENDERS, self._intake.senders().payload)
+            self.log.commit()
         self._receiver = Receiver(next_numbers, CREDIT_BYTES)
         self._synced = Synced(places.collector / "synced", writable=True)
         self._synced.set(self.log.next_number)

@@ -1,0 +1,35 @@
+"""Run the benchmarks and print one table: `python -m tests.bench.run [name …]`. Quote it together with its load line."""
+
+import importlib
+import os
+import sys
+import time
+
+from rich.console import Console
+from rich.table import Table
+
+NAMES = ("rank", "agent", "collector", "ranks", "latency", "cluster", "size")
+
+
+def main(wanted: list[str]) -> int:
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    table = Table(title="chiplog benchmarks")
+    for heading in ("figure", "value", "unit", "target", "", "yardstick, same run"):
+        table.add_column(heading, justify="right" if heading in ("value", "target") else "left")
+    load_before = os.getloadavg()[0]
+    begun = time.monotonic()
+    for name in wanted or NAMES:
+        console.print(f"[dim]{name} …[/dim]")
+        for figure in importlib.import_module(f"tests.bench.bench_{name}").measure():
+            mark = {True: "[green]reached[/green]", False: "[red]missed[/red]", None: ""}[figure.reached]
+            table.add_row(figure.name, f"{figure.value:,.2f}", figure.unit, figure.target, mark, figure.yardstick)
+    console.print(table)
+    console.print(
+        f"{os.cpu_count()} cores, load before {load_before:.2f}, after {os.getloadavg()[0]:.2f}, "
+        f"{time.monotonic() - begun:.0f} s"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
