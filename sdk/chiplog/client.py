@@ -9,7 +9,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -40,6 +40,7 @@ __all__ = ["Client", "NoDataError", "QueryError", "Result", "connect"]
 CONNECT_WAIT_S = 5.0  # a collector that is just starting answers within this
 LOOK_AGAIN_S = 0.25  # pause between two looks at who holds the database
 ASK_AGAIN_MAX = 3  # times that a question is repeated when its collector was replaced meanwhile
+_ARROW_MARK = b"\xff\xff\xff\xff"
 SIZE_SLACK_BYTES = 1 << 20  # an answer's head beside its stream
 
 Params = Sequence[Any] | Mapping[str, Any] | None
@@ -126,6 +127,8 @@ class Client:
 
     def _ask(self, query: str, params: "list[Any] | dict[str, Any] | None", timeout_s: float) -> bytes | memoryview:
         for last in (False, True):
+            if self._remote is not None and not self._collector_lives():
+                self._hang_up()
             if self._remote is None:
                 opened = self._look(keep_file=True)
                 if opened is not None:
@@ -135,13 +138,17 @@ class Client:
                         opened.close()
             assert self._remote is not None
             try:
-                return self._remote.ask(query, params, timeout_s)
+                return self._remote.ask(query, params, timeout_s, self._collector_lives)
             except QueryError as error:
                 # An embedded collector leaves when nothing has happened for a while: its file is free then.
                 if error.kind != "unreachable" or last or self._where is None:
                     raise
                 self._hang_up()
         raise AssertionError("the second try returns or raises")
+
+    def _collector_lives(self) -> bool:
+        """Return whether the collector may still answer. Of one on another machine only its silence tells."""
+        return self._where is None or holder_of(self._where.collector / "lock") != 0
 
     def _look(self, keep_file: bool = False) -> "duckdb.DuckDBPyConnection | None":
         """Find the collector, or the file. Sets _remote, or returns the opened file if that is to be kept."""
@@ -216,7 +223,13 @@ class _Remote:
                 return True
         return False
 
-    def ask(self, query: str, params: "list[Any] | dict[str, Any] | None", timeout_s: float) -> bytes | memoryview:
+    def ask(
+        self,
+        query: str,
+        params: "list[Any] | dict[str, Any] | None",
+        timeout_s: float,
+        lives: Callable[[], bool],
+    ) -> bytes | memoryview:
         """Return the Arrow IPC stream of a result. Raises QueryError.
 
         Pings while it waits: silence means that the collector is gone, and a collector that does not know the question
@@ -252,7 +265,7 @@ class _Remote:
                         raise QueryError("internal", f"the collector at {self._address} loses this query; see its log")
                     asked += 1
                     self._send(frames)
-            if now - heard > PEER_SILENT_S or now > deadline:
+            if now - heard > PEER_SILENT_S or now > deadline or (answer is None and not lives()):
                 raise QueryError("unreachable", f"the collector at {self._address} has stopped answering")
             if now - pinged >= HEARTBEAT_INTERVAL_S:
                 self._send(questions.ping(id))
@@ -420,6 +433,9 @@ class Result:
         from arro3.core import Table
         from arro3.io import read_ipc_stream
 
+        # An Arrow stream begins with a mark; without it the reader takes any four bytes for a length, and allocates that.
+        if bytes(stream[: len(_ARROW_MARK)]) != _ARROW_MARK:
+            raise QueryError("internal", "the answer is no Arrow stream; check that a collector answers there")
         try:
             table = Table.from_arrow(read_ipc_stream(stream))
         except Exception as error:  # arro3 raises nothing more precise

@@ -31,9 +31,9 @@ CHIPLOG = Path(sys.executable).parent / "chiplog"  # of this environment, whatev
 
 LABELS = "SELECT label, rank, is_primary, node, pid, state, exit_code FROM labels ORDER BY rank"
 LOSS = """
-SELECT step, max(value) FILTER (key = 'train/loss' AND rank = 0) AS loss_rank0,
-             max(value) FILTER (key = 'train/loss' AND rank = 1) AS loss_rank1,
-             max(value) FILTER (key = 'eval/loss') AS held_out
+SELECT step, round(max(value) FILTER (key = 'train/loss' AND rank = 0), 3) AS loss_rank0,
+             round(max(value) FILTER (key = 'train/loss' AND rank = 1), 3) AS loss_rank1,
+             round(max(value) FILTER (key = 'eval/loss'), 3) AS held_out
 FROM metrics WHERE step IN ({steps}) GROUP BY step ORDER BY step"""
 SLOWEST = """
 SELECT rank, round(1000 * median(seconds) FILTER (phase = 'data'), 2) AS data_ms,
@@ -42,9 +42,10 @@ SELECT rank, round(1000 * median(seconds) FILTER (phase = 'data'), 2) AS data_ms
              round(1000 * median(seconds) FILTER (phase = 'optimizer'), 2) AS optimizer_ms
 FROM phases GROUP BY rank ORDER BY data_ms DESC"""
 SYSTEM = """
-SELECT device, name, count(DISTINCT ts) AS samples, round(min(value), 1) AS low,
-       round(avg(value), 1) AS mean, round(max(value), 1) AS high
-FROM system GROUP BY device, name ORDER BY device, name LIMIT 30"""
+SELECT device, name, count(DISTINCT ts) AS samples, round(min(value), 2) AS low,
+       round(avg(value), 2) AS mean, round(max(value), 2) AS high
+FROM system WHERE regexp_matches(name, 'utilization|load|memory.usage|temperature|power')
+GROUP BY device, name ORDER BY device, name LIMIT 30"""
 SLOW_STEPS = """
 SELECT m.step, m.rank, l.pid, round(m.value) AS characters_per_s, p.phase AS longest_phase, p.ms
 FROM metrics m
@@ -219,6 +220,8 @@ class Demo:
         say(f"SQL says rank {slowest}; the other one pays for it in backward.")
         say("What the machine did meanwhile, sampled by the agent:")
         self.sql(SYSTEM)
+        if not self.rows(SYSTEM):
+            fail("the agent sampled nothing of this machine during the training")
         say(ABOUT_SLOW_STEPS)
         self.sql(SLOW_STEPS)
         say("What the model writes by now:")

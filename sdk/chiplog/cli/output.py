@@ -183,9 +183,9 @@ def result_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> "Tabl
     shown = [list(row) for row in rows[:TABLE_ROWS_MAX]]
     for number, name in enumerate(columns):
         values = [row[number] for row in shown if row[number] is not None]
-        heading, is_number = printable(name), False
+        heading, is_number, is_time = printable(name), False, False
         if values and all(isinstance(value, datetime) for value in values):
-            zone = zone_of(values)
+            is_time, zone = True, zone_of(values)
             heading = f"{heading} ({zone})" if zone else heading
             if not zone:
                 for row in shown:
@@ -193,7 +193,10 @@ def result_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> "Tabl
                         row[number] = f"{local_text(row[number])} {local(row[number]).strftime('%Z')}"
         elif values:
             is_number = all(isinstance(value, int | float | Decimal) and value is not True for value in values)
-        table.add_column(Text(heading), justify="right" if is_number else "left", overflow="fold")
+        # What folds is text: a number or a time in two pieces is hard to read.
+        table.add_column(
+            Text(heading), justify="right" if is_number else "left", overflow="fold", no_wrap=is_number or is_time
+        )
     for row in shown:
         table.add_row(*(Text(table_value(value)) for value in row))
     return table

@@ -7,6 +7,7 @@ import click
 
 from chiplog.cli.output import (
     duration_text,
+    local,
     local_text,
     new_table,
     print_tables,
@@ -85,25 +86,30 @@ def state_text(state: str) -> Any:
 def _table(rows: list[dict[str, Any]]) -> Any:
     from rich.text import Text
 
-    zone = zone_of(row["created_at"] for row in rows if row["created_at"] is not None)
+    started = [row["created_at"] for row in rows if row["created_at"] is not None]
+    zone = zone_of(started)
+    this_year = {local(moment).year for moment in started} == {datetime.now().astimezone().year}
+    with_tries = any(row["attempts"] != 1 for row in rows)  # eighty columns are few
     table = new_table()
-    table.add_column("run", overflow="fold")  # never cut: it is what one copies
+    table.add_column("run", overflow="fold", no_wrap=True)  # it is what one copies: the others give way first
     table.add_column("project", overflow="fold")
     table.add_column("state", no_wrap=True)
     table.add_column("labels", justify="right")
-    table.add_column("tries", justify="right")
-    table.add_column(f"started ({zone})" if zone else "started")
+    if with_tries:
+        table.add_column("tries", justify="right")
+    table.add_column(f"started {zone}".rstrip(), no_wrap=True)
     table.add_column("took", justify="right", no_wrap=True)
     table.add_column("complete")
     for row in rows:
         missing = not row["complete"]
+        when = local_text(row["created_at"], "minutes") if row["created_at"] is not None else ""
         table.add_row(
             Text(printable(row["run_id"])),
             Text(printable(row["project"] or "")),
             state_text(row["state"]),
             str(row["labels"]),
-            str(row["attempts"]),
-            local_text(row["created_at"], "minutes") if row["created_at"] is not None else "",
+            *([str(row["attempts"])] if with_tries else []),
+            when[len("2026-") :] if this_year else when,
             duration_text(row["duration_s"]) if row["duration_s"] is not None else "",
             Text(complete_text(row["pending"], row["lost"]), style="yellow" if missing else ""),
         )

@@ -152,10 +152,9 @@ def _labels(labels: list[dict[str, Any]]) -> Any:
     from rich.text import Text
 
     table = new_table("Labels")
-    for name, justify in (("label", "left"), ("try", "right"), ("rank", "right"), ("state", "left")):
-        table.add_column(name, justify="right" if justify == "right" else "left", overflow="fold")
-    for name in ("node", "took", "complete", "exit"):
-        table.add_column(name, justify="right" if name == "took" else "left", overflow="fold")
+    for name in ("label", "try", "rank", "state", "node", "took", "complete", "exit"):
+        is_number = name in ("try", "rank", "took")
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold", no_wrap=name == "label")
     now = datetime.now(UTC).replace(tzinfo=None)
     for label in labels[:LABELS_SHOWN]:
         took = duration_s(label["started_at"], label["ended_at"], label["state"], now)

@@ -1,0 +1,58 @@
+# `make demo` and `make test` are the two commands. Each makes its own .venv first, and needs nothing but
+# Python 3.11 or newer, git and make. A second call finds the .venv and starts at once.
+
+PYTHON ?= python3
+MINUTES ?= 10
+ARGS ?=
+PY := .venv/bin/python
+BOOTSTRAP := scripts/bootstrap.py
+SOAK_SLACK_S := 900 # a soak starts, drains and checks besides the minutes that it runs
+
+.PHONY: help demo test bench soak clean python
+
+help:
+	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
+	@echo "make test              lint, types and all tests; the last line is pytest's summary"
+	@echo "make bench             measure: cost of log(), rates, latencies"
+	@echo "make soak MINUTES=n    kill, cut and corrupt for n minutes (default 10), then count what is in SQL"
+	@echo "make clean             remove .venv, caches and the demo's data"
+	@echo
+	@echo "ARGS='…' is handed on, as in: make test ARGS='-k spool'    make demo ARGS=--kill-agent"
+	@echo "PYTHON=… names another interpreter: make test PYTHON=python3.12"
+
+python:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found; install Python 3.11 or newer" >&2; exit 1; }
+
+demo: python
+	@$(PYTHON) $(BOOTSTRAP) torch
+	@$(PY) sdk/examples/demo.py $(ARGS)
+
+test: python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@echo "ruff check"
+	@$(PY) -m ruff check --quiet
+	@echo "ruff format --check"
+	@$(PY) -m ruff format --check --quiet
+	@echo "mypy --strict"
+	@$(PY) -m mypy --no-error-summary
+	@echo "pytest $(ARGS)"
+	@$(PY) -m pytest $(ARGS)
+
+bench: python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@$(PY) -m tests.bench.run $(ARGS)
+
+soak: python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@echo "soak for $(MINUTES) minutes"
+	@CHIPLOG_SOAK_MINUTES=$(MINUTES) $(PY) -m pytest tests/fault \
+	    --timeout=$$(( $(MINUTES) * 60 + $(SOAK_SLACK_S) )) $(ARGS)
+
+# The demo's daemons leave by themselves when idle; asked first, they do not lose their directory while they write.
+clean:
+	@if [ -e demo-data/.chiplog-demo ] && [ -x .venv/bin/chiplog ]; then \
+	    CHIPLOG_DIR=demo-data .venv/bin/chiplog down >/dev/null 2>&1 || true; fi
+	@if [ -e demo-data/.chiplog-demo ]; then rm -rf demo-data; fi
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	@find agent collector schemas scripts sdk tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	@echo "removed .venv, caches and the demo's data"

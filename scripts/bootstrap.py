@@ -1,0 +1,132 @@
+"""Make .venv and install chiplog into it, editable, with one extra: `python3 scripts/bootstrap.py dev|torch`.
+
+What is installed is written to .venv/.chiplog-installed, so that a second call does nothing. It installs again when
+pyproject.toml has changed, and makes .venv anew when the clone was moved or its Python is gone.
+
+This file runs before anything is checked: it must be readable for every Python 3, and needs the standard library alone.
+"""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+
+PYTHON_MIN = (3, 11)
+EXTRAS = {"torch": ("torch",), "dev": ("dev", "torch")}  # what each extra brings, itself included
+STILL_INTERVAL_S = 15.0  # a download of minutes says this often that it lives
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+VENV = os.path.join(ROOT, ".venv")
+VENV_PYTHON = os.path.join(VENV, "bin", "python")
+STAMP = os.path.join(VENV, ".chiplog-installed")
+
+
+def say(text):
+    """Print one line now."""
+    print(text, flush=True)
+
+
+def fail(text):
+    """End with one line on stderr."""
+    sys.exit(f"chiplog: {text}")
+
+
+def check_python():
+    """Refuse a Python that is too old or cannot make a virtual environment."""
+    found = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < PYTHON_MIN:
+        fail(f"{sys.executable} is Python {found}, 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11")
+    try:
+        import ensurepip  # noqa: F401  # Debian ships it apart from Python
+        import venv  # noqa: F401
+    except ImportError as error:
+        fail(f"{sys.executable} has no module {error.name}; install it (Debian, Ubuntu: apt-get install python3-venv)")
+
+
+def wanted(extra):
+    """Return the lines of the stamp: where, from what, and each extra."""
+    with open(os.path.join(ROOT, "pyproject.toml"), "rb") as pyproject:
+        digest = hashlib.sha256(pyproject.read()).hexdigest()
+    return [ROOT, digest, *EXTRAS[extra]]
+
+
+def installed():
+    """Return the lines of the stamp; none when there is none."""
+    try:
+        with open(STAMP, encoding="utf-8") as stamp:
+            return stamp.read().splitlines()
+    except OSError:
+        return []
+
+
+def venv_works():
+    """Tell whether .venv is of this place and its Python starts and is new enough."""
+    stamp = installed()
+    if stamp and stamp[0] != ROOT:
+        return False
+    check = f"import sys, pip; sys.exit(sys.version_info < {PYTHON_MIN})"
+    try:
+        done = subprocess.run([VENV_PYTHON, "-c", check], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def install(extra):
+    """Run pip; show its errors, and of the rest only now and then what it is at."""
+    command = [VENV_PYTHON, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]
+    pip = subprocess.Popen(
+        [*command, "--editable", f".[{extra}]"],
+        cwd=ROOT,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        encoding="utf-8",
+        errors="replace",
+    )
+    last = [""]
+
+    def read():
+        for line in pip.stdout:
+            last[0] = line.strip() or last[0]
+
+    threading.Thread(target=read, daemon=True).start()
+    began = time.monotonic()
+    while True:
+        try:
+            code = pip.wait(STILL_INTERVAL_S)
+            break
+        except subprocess.TimeoutExpired:
+            say(f"  {time.monotonic() - began:.0f} s: {last[0][:100]}")
+    if code:
+        fail(f"pip could not install .[{extra}] (exit code {code}); its own message stands above")
+
+
+def main():
+    """Bring .venv up to date for one extra."""
+    if len(sys.argv) != 2 or sys.argv[1] not in EXTRAS:
+        fail("usage: bootstrap.py " + "|".join(EXTRAS))
+    extra = sys.argv[1]
+    stamp, found = wanted(extra), installed()
+    if found[:2] == stamp[:2] and set(stamp[2:]) <= set(found[2:]) and os.path.exists(VENV_PYTHON):
+        return
+    check_python()
+    if not venv_works():
+        if os.path.lexists(VENV):
+            say("removing .venv: it was made elsewhere, or its Python does not start")
+            shutil.rmtree(VENV)
+        say("making .venv with Python " + ".".join(map(str, sys.version_info[:3])))
+        if subprocess.run([sys.executable, "-m", "venv", VENV], stdin=subprocess.DEVNULL).returncode:
+            fail(f"{sys.executable} -m venv failed; its own message stands above")
+    say(f"installing chiplog[{extra}] into .venv; the first time this downloads PyTorch, which is large")
+    install(extra)
+    with open(STAMP, "w", encoding="utf-8") as file:
+        file.write("\n".join(stamp) + "\n")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,506 @@
+"""The query service: real DuckDB files, real sockets, a real child that parses."""
+
+import os
+import socket as sockets
+import stat
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pytest
+import zmq
+from chiplog_collector import query as query_module
+from chiplog_collector.query import Examiner, QueryService, Refused, admit, lock_down
+
+from chiplog_schemas import questions
+from chiplog_schemas.codec import pack
+from chiplog_schemas.limits import QUERIES_WAITING_MAX, QUERY_CHARS_MAX
+from chiplog_schemas.questions import ID_BYTES, QuestionKind
+from chiplog_schemas.tables import tables_sql, views_sql
+
+FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
+
+# Each is one way out of reading the database, or into its settings. The first part is refused before it is run, the
+# second is a SELECT to the parser, and stopped by the transaction or the locked settings.
+NOT_A_SELECT = [
+    "SELECT 1; SELECT 2",
+    "COMMIT; BEGIN; DELETE FROM base.runs",
+    "SELECT 1; COPY (SELECT 1) TO '{dir}/stolen.csv'",
+    "COPY (SELECT 1) TO '{dir}/stolen.csv'",
+    "COPY base.runs FROM '/etc/passwd'",
+    "ATTACH '{dir}/other.duckdb' AS other",
+    "PRAGMA database_list",
+    "PRAGMA enable_profiling",
+    "SET memory_limit = '100GB'",
+    "RESET enable_external_access",
+    "INSERT INTO base.names VALUES (1, 'x')",
+    "UPDATE base.runs SET project = 'x' RETURNING *",
+    "DELETE FROM base.runs",
+    "MERGE INTO base.names n USING base.names m ON n.id = m.id WHEN MATCHED THEN DELETE",
+    "CREATE TABLE t AS SELECT 1",
+    "CREATE TEMP VIEW runs AS SELECT 1",
+    "CREATE MACRO f() AS 1",
+    "DROP VIEW runs",
+    "ALTER TABLE base.runs ADD COLUMN x INT",
+    "CALL pragma_version()",
+    "CHECKPOINT",
+    "VACUUM",
+    "LOAD json",
+    "INSTALL httpfs",
+    "EXPORT DATABASE '{dir}/stolen'",
+    "IMPORT DATABASE '{dir}/stolen'",
+    "USE system",
+    "DETACH index",
+    "PREPARE p AS DELETE FROM base.runs",
+    "EXECUTE p",
+    "BEGIN",
+    "EXPLAIN ANALYZE INSERT INTO base.names VALUES (1, 'x')",
+    "EXPLAIN COPY (SELECT 1) TO '{dir}/stolen.csv'",
+    "PIVOT base.names ON name USING sum(id)",
+    "",
+    " ;; -- nothing",
+]
+A_SELECT_THAT_IS_STOPPED = [
+    "SELECT * FROM read_csv('/etc/passwd')",
+    "SELECT * FROM read_text('/etc/passwd')",
+    "SELECT * FROM read_blob('/proc/self/environ')",
+    "SELECT * FROM read_parquet('{dir}/x.parquet')",
+    "SELECT * FROM read_json('/etc/passwd')",
+    "SELECT * FROM read_duckdb('{dir}/other.duckdb')",
+    "SELECT * FROM glob('/etc/*')",
+    "SELECT * FROM sniff_csv('/etc/passwd')",
+    "SELECT * FROM duckdb_secrets()",
+    "SELECT getenv('HOME')",
+    "FROM '/etc/passwd'",
+    "FROM '{dir}/other.duckdb'",
+    "FROM os",
+    "SELECT * FROM query('DELETE FROM base.runs')",
+    "WITH gone AS (DELETE FROM base.runs RETURNING *) SELECT * FROM gone",
+    "WITH more AS (INSERT INTO base.names VALUES (1, 'x') RETURNING *) SELECT * FROM more",
+    "SELECT nextval('counter')",
+    "SELECT * FROM enable_logging()",
+    "SELECT * FROM force_checkpoint()",
+]
+
+
+class Asker:
+    """A client of the wire, independent of the SDK's."""
+
+    def __init__(self, address: str) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(address)
+
+    def send(self, sql, params=None, timeout_s=30.0) -> bytes:
+        id = os.urandom(ID_BYTES)
+        self.socket.send_multipart(questions.ask(id, sql, params, timeout_s))
+        return id
+
+    def receive(self) -> questions.Question:
+        assert self.socket.poll(60_000), "no answer"
+        return questions.parse(self.socket.recv_multipart())
+
+    def ask(self, sql, params=None, timeout_s=30.0) -> questions.Question:
+        id = self.send(sql, params, timeout_s)
+        answer = self.receive()
+        assert answer.id == id
+        return answer
+
+    def rows(self, sql, params=None) -> list[dict]:
+        answer = self.ask(sql, params)
+        assert answer.kind == QuestionKind.RESULT, answer.message
+        table = pa.ipc.open_stream(answer.payload).read_all()
+        assert table.num_rows == answer.n_rows
+        return table.to_pylist()
+
+    def close(self) -> None:
+        self.socket.close()
+        self.context.term()
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect(str(tmp_path / "other.duckdb")) as other:
+        other.execute("CREATE TABLE secret AS SELECT 42 AS answer")
+    connection = duckdb.connect(str(tmp_path / "index.duckdb"))
+    connection.execute(tables_sql())
+    connection.execute(views_sql())
+    connection.execute("CREATE SEQUENCE counter")
+    connection.execute("INSERT INTO base.names SELECT range, 'key' || range FROM range(100)")
+    lock_down(connection)
+    yield connection
+    connection.close()
+
+
+@pytest.fixture
+def address(tmp_path: Path) -> str:
+    return f"ipc://{tmp_path}/query.sock"
+
+
+@pytest.fixture
+def service(index, address) -> Iterator[QueryService]:
+    running = QueryService(index, address)
+    running.start()
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def asker(service: QueryService) -> Iterator[Asker]:
+    connected = Asker(service.address)
+    yield connected
+    connected.close()
+
+
+# -- admission --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1",
+        "select 1;",
+        "FROM range(3)",
+        "VALUES (1)",
+        "TABLE runs",
+        "WITH a AS (SELECT 1) SELECT * FROM a",
+        "DESCRIBE runs",
+        "SHOW TABLES",
+        "SUMMARIZE runs",
+        "EXPLAIN SELECT 1",
+        "explain analyze select ';'",
+        "SELECT ';'; -- and nothing more",
+        "PIVOT runs ON state IN ('failed') USING count(*)",
+    ],
+)
+def test_one_statement_that_reads_is_admitted_as_it_is(sql):
+    assert admit(sql) == sql
+
+
+@pytest.mark.parametrize("sql", NOT_A_SELECT)
+def test_everything_else_is_refused_in_one_line(sql):
+    with pytest.raises(Refused) as refusal:
+        admit(sql)
+    assert str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_text_that_would_overflow_the_parser_is_refused_by_its_size():
+    with pytest.raises(Refused, match=f"limit of {QUERY_CHARS_MAX}; pass long values as parameters"):
+        admit("SELECT '" + "x" * QUERY_CHARS_MAX + "'")
+    with pytest.raises(Refused, match="words and signs"):
+        admit("SELECT 1 FROM range(1)" + ", range(1)" * 100_000)
+    with pytest.raises(Refused, match="words and signs"):
+        admit("DESCRIBE " * 100_000 + "SELECT 1")
+
+
+def test_the_parser_s_complaint_names_the_place():
+    with pytest.raises(Refused, match=r'Parser Error: syntax error at or near "selec" \(LINE 1: selec 1\)'):
+        admit("selec 1")
+
+
+def test_no_way_to_write_or_to_read_files_is_answered(asker, index, tmp_path):
+    for sql in [*NOT_A_SELECT, *A_SELECT_THAT_IS_STOPPED]:
+        answer = asker.ask(sql.format(dir=tmp_path))
+        assert answer.kind == QuestionKind.ERROR, f"{sql} was answered"
+        assert answer.error_kind in ("refused", "sql"), f"{sql}: {answer.error_kind} {answer.message}"
+        assert answer.message and "\n" not in answer.message
+    assert asker.rows("SELECT count(*) AS n FROM base.names") == [{"n": 100}]
+    assert not (tmp_path / "stolen.csv").exists() and not (tmp_path / "stolen").exists()
+    assert index.execute("SELECT current_setting('memory_limit')").fetchone() == ("1.0 GiB",)
+
+
+def test_a_text_that_keeps_the_parser_busy_for_ever_costs_a_child_and_is_refused(asker, service):
+    answer = asker.ask("WITH a AS (" * 40)
+    assert (answer.kind, answer.error_kind) == (QuestionKind.ERROR, "refused")
+    assert "could not be parsed" in answer.message
+    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
+    assert service._examiner.n_replaced == 1
+
+
+def test_an_examiner_whose_child_was_killed_takes_another(tmp_path):
+    examiner = Examiner()
+    try:
+        examiner.examine("SELECT 1")
+        assert examiner._child is not None
+        examiner._child.kill()
+        examiner._child.wait()
+        examiner.examine("SELECT 1")
+        with pytest.raises(Refused):
+            examiner.examine("DELETE FROM base.runs")
+    finally:
+        examiner.close()
+
+
+# -- answers ----------------------------------------------------------------------------------------------------------
+def test_a_result_comes_as_arrow_with_its_types(asker):
+    answer = asker.ask(
+        "SELECT 1::BIGINT AS a, 'ü' AS b, 'nan'::DOUBLE AS c, TIMESTAMP '2026-01-02 03:04:05.000006' AS d, [1, 2] AS e"
+    )
+    table = pa.ipc.open_stream(answer.payload).read_all()
+    kinds = [table.schema.field(name).type for name in "abcd"]
+    assert kinds == [pa.int64(), pa.string(), pa.float64(), pa.timestamp("us")]
+    assert table.column("e").to_pylist() == [[1, 2]]
+
+
+def test_a_result_without_rows_has_its_columns(asker):
+    answer = asker.ask("SELECT run_id, state FROM runs")
+    assert answer.n_rows == 0
+    assert pa.ipc.open_stream(answer.payload).schema.names == ["run_id", "state"]
+
+
+def test_parameters_are_values_by_order_or_by_name(asker):
+    assert asker.rows("SELECT ? AS a, ? AS b", [1, "x'; DROP TABLE runs"]) == [{"a": 1, "b": "x'; DROP TABLE runs"}]
+    assert asker.rows("SELECT name FROM base.names WHERE id = $id", {"id": 7}) == [{"name": "key7"}]
+    assert asker.rows("SELECT count(*) AS n FROM base.names WHERE id = ANY($ids)", {"ids": [1, 2]}) == [{"n": 2}]
+
+
+def test_parameters_that_do_not_fit_the_query_are_its_error(asker):
+    for params in (None, [1, 2], {"b": 1}, {}):
+        answer = asker.ask("SELECT $a", params)
+        assert (answer.kind, answer.error_kind) == (QuestionKind.ERROR, "sql")
+
+
+@pytest.mark.parametrize(
+    ("sql", "message"),
+    [
+        ("SELECT nope FROM runs", "Binder Error: Referenced column"),
+        ("SELECT * FROM nope", "Catalog Error: Table with name nope does not exist!"),
+        ("SELECT 'a'::INT", "Conversion Error: Could not convert string 'a' to INT32 (LINE 1: SELECT 'a'::INT)"),
+        ("SELECT CASE WHEN range > 2000000 THEN error('boom') END FROM range(3000000)", "Invalid Input Error: boom"),
+    ],
+)
+def test_an_error_of_the_query_is_one_line_of_duckdb_s(asker, sql, message):
+    answer = asker.ask(sql)
+    assert (answer.error_kind, answer.message[: len(message)]) == ("sql", message)
+    assert "\n" not in answer.message
+
+
+def test_a_result_above_the_limit_is_refused_and_the_next_is_answered(asker, monkeypatch):
+    monkeypatch.setattr(query_module, "RESULT_BYTES_MAX", 100_000)
+    answer = asker.ask("SELECT hash(range) FROM range(1000000)")
+    assert answer.error_kind == "too_large"
+    assert "100000 bytes" in answer.message
+    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_a_query_that_needs_more_memory_than_there_is_is_an_answer(asker):
+    answer = asker.ask("SELECT len(list(hash(range))) FROM range(1000000000)")
+    assert answer.error_kind == "too_large"
+    assert "Out of Memory" in answer.message
+    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_a_result_larger_than_one_frame_s_copy_comes_whole(asker):
+    rows = asker.rows("SELECT range AS a, hash(range) AS b FROM range(300000)")
+    assert [row["a"] for row in rows] == list(range(300_000))
+
+
+# -- many, and too many -----------------------------------------------------------------------------------------------
+def test_sixteen_clients_at_once_get_their_own_results(service):
+    def work(number: int) -> None:
+        client = Asker(service.address)
+        try:
+            for turn in range(5):
+                (row,) = client.rows("SELECT ? AS who, sum(range)::BIGINT AS n FROM range(?)", [number, 1000 + turn])
+                assert row == {"who": number, "n": sum(range(1000 + turn))}
+        finally:
+            client.close()
+
+    with ThreadPoolExecutor(16) as pool:
+        for done in [pool.submit(work, number) for number in range(16)]:
+            done.result()
+    assert service.counts["answered"] == 80
+
+
+def test_a_query_is_cancelled_at_its_timeout_while_others_and_the_writer_go_on(service, asker, index):
+    other = Asker(service.address)
+    id = asker.send(FOR_EVER, timeout_s=1.5)
+    n_commits = 0
+    while not asker.socket.poll(0):
+        index.execute("BEGIN")
+        index.execute("INSERT INTO base.names SELECT 1000 + range, 'more' FROM range(100)")
+        index.execute("COMMIT")
+        n_commits += 1
+        assert other.rows("SELECT count(*) AS n FROM base.names")[0]["n"] == 100 + 100 * n_commits
+    answer = asker.receive()
+    assert (answer.id, answer.kind, answer.error_kind) == (id, QuestionKind.ERROR, "timeout")
+    assert "1.5 s" in answer.message
+    assert n_commits > 1
+    # The cursor that was interrupted answers again.
+    for _ in range(4):
+        assert asker.rows("SELECT count(*) AS n FROM base.names") == [{"n": 100 + 100 * n_commits}]
+    other.close()
+
+
+def test_more_questions_than_may_wait_are_answered_busy_and_pings_at_once(service, asker):
+    blockers = [asker.send(FOR_EVER, timeout_s=3.0) for _ in range(2)]
+    waiting = [asker.send("SELECT 1 AS a") for _ in range(QUERIES_WAITING_MAX)]
+    refused = [asker.send("SELECT 2 AS a") for _ in range(5)]
+    for id in (waiting[-1], os.urandom(ID_BYTES)):
+        asker.socket.send_multipart(questions.ping(id))
+    answers = [asker.receive() for _ in range(len(refused) + 2)]
+    assert {answer.id for answer in answers if answer.error_kind == "busy"} == set(refused)
+    pongs = [answer for answer in answers if answer.kind == QuestionKind.PONG]
+    assert [pong.info["waiting"] for pong in pongs] == [True, False]
+    assert pongs[0].info["pid"] == os.getpid()
+    later = {answer.id: answer for answer in (asker.receive() for _ in range(2 + len(waiting)))}
+    assert all(later[id].error_kind == "timeout" for id in blockers)
+    assert all(later[id].kind == QuestionKind.RESULT for id in waiting)
+
+
+def test_a_query_that_waits_too_long_is_answered_busy(service, asker, monkeypatch):
+    monkeypatch.setattr(query_module, "QUERY_WAIT_S", 0.2)
+    blockers = [asker.send(FOR_EVER, timeout_s=1.5) for _ in range(2)]
+    late = asker.send("SELECT 1")
+    answers = {answer.id: answer.error_kind for answer in (asker.receive() for _ in range(3))}
+    assert answers == {blockers[0]: "timeout", blockers[1]: "timeout", late: "busy"}
+
+
+def test_a_question_asked_twice_while_it_waits_is_answered_once(asker):
+    id = os.urandom(ID_BYTES)
+    blockers = [asker.send(FOR_EVER, timeout_s=0.5) for _ in range(2)]
+    for _ in range(3):
+        asker.socket.send_multipart(questions.ask(id, "SELECT 1", None, 1.0))
+    last = asker.send("SELECT 2")
+    answers = [asker.receive().id for _ in range(4)]
+    assert sorted(answers) == sorted([*blockers, id, last])
+
+
+# -- bad bytes --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    "frames",
+    [
+        [b""],
+        [b"\xc1"],
+        [b"", b"", b""],
+        [os.urandom(1000)],
+        [pack([1])],
+        [pack([1, b"short", "SELECT 1", None, 1.0])],
+        [pack({"a": 1})],
+        [pack([2, b"12345678", 1]), b"not for a service"],
+        [pack([3, b"12345678", "sql", "not for a service"])],
+        [b"\x81" * 100_000],
+    ],
+)
+def test_frames_that_are_no_question_change_nothing(asker, service, frames):
+    asker.socket.send_multipart(frames)
+    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
+    assert service.counts["malformed"] + service.counts["unexpected"] == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [1],
+        [1, "SELECT 1"],
+        [1, 5, None, 1.0],
+        [1, "SELECT 1", 7, 1.0],
+        [1, "SELECT 1", {1: 2}, 1.0],
+        [1, "SELECT 1", None, -1.0],
+        [1, "SELECT 1", None, float("nan")],
+        [1, "SELECT 1", None, "soon"],
+        [99, "SELECT 1", None, 1.0],
+        [1, "SELECT '\udcff'", None, 1.0],
+    ],
+)
+def test_a_question_of_wrong_shape_is_answered_when_its_id_can_be_read(asker, fields):
+    asker.socket.send_multipart([pack([fields[0], b"12345678", *fields[1:]])])
+    answer = asker.receive()
+    assert (answer.id, answer.kind, answer.error_kind) == (b"12345678", QuestionKind.ERROR, "refused")
+
+
+def test_fields_of_a_later_version_are_ignored(asker):
+    asker.socket.send_multipart([pack([1, b"12345678", "SELECT 1", None, 5.0, {"new": True}, 7])])
+    assert asker.receive().kind == QuestionKind.RESULT
+
+
+def test_a_client_that_leaves_without_its_answer_is_counted(service, asker):
+    gone = Asker(service.address)
+    gone.send(FOR_EVER, timeout_s=0.5)
+    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
+    gone.close()
+    while not service.counts["undeliverable"]:
+        asker.rows("SELECT 1")
+
+
+# -- life -------------------------------------------------------------------------------------------------------------
+def test_the_socket_is_for_its_user_only_and_goes_with_the_service(index, tmp_path, address):
+    service = QueryService(index, address)
+    service.start()
+    assert stat.S_IMODE((tmp_path / "query.sock").stat().st_mode) == 0o600
+    service.close()
+    service.close()
+    assert not (tmp_path / "query.sock").exists()
+
+
+def test_a_stale_socket_is_replaced(index, tmp_path, address):
+    with sockets.socket(sockets.AF_UNIX) as stale:
+        stale.bind(str(tmp_path / "query.sock"))
+    service = QueryService(index, address)
+    service.start()
+    client = Asker(address)
+    assert client.rows("SELECT 1 AS a") == [{"a": 1}]
+    client.close()
+    service.close()
+
+
+def test_an_address_somebody_answers_at_is_not_taken_from_them(service, asker, index, monkeypatch):
+    monkeypatch.setattr(query_module, "BIND_WAIT_S", 0.3)
+    second = QueryService(index, service.address)
+    with pytest.raises(OSError, match="in use"):
+        second.start()
+    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
+
+
+def test_an_address_beyond_loopback_needs_keys(index):
+    with pytest.raises(ValueError, match="needs CURVE keys"):
+        QueryService(index, "tcp://0.0.0.0:9999")
+    QueryService(index, "tcp://127.0.0.1:0").close()
+
+
+def test_closing_answers_those_who_wait_and_interrupts_what_runs(index, address):
+    service = QueryService(index, address)
+    service.start()
+    client = Asker(address)
+    ids = [client.send(FOR_EVER) for _ in range(3)]
+    client.socket.send_multipart(questions.ping(ids[0]))
+    assert client.receive().info["waiting"]
+    closer = threading.Thread(target=service.close)
+    closer.start()
+    answers = {answer.id: answer.error_kind for answer in (client.receive() for _ in range(3))}
+    closer.join()
+    assert set(answers) == set(ids) and set(answers.values()) <= {"timeout", "busy"}
+    client.close()
+    index.execute("INSERT INTO base.names VALUES (1, 'the writer is untouched')")
+
+
+def test_locked_settings_stay_locked_and_spilling_is_bounded(index):
+    with pytest.raises(duckdb.Error, match="locked"):
+        index.execute("SET memory_limit = '100GB'")
+    settings = ("TimeZone", "enable_external_access", "lock_configuration", "max_temp_directory_size")
+    values = [index.execute(f"SELECT current_setting('{name}')").fetchone()[0] for name in settings]
+    assert values == ["UTC", False, True, "4.0 GiB"]
+    index.execute("CHECKPOINT")  # the writer's own file is still its own
+
+
+# -- words ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("collector", "address"),
+    [
+        ("tcp://host:7777", "tcp://host:7778"),
+        ("tcp://[::1]:7777", "tcp://[::1]:7778"),
+        ("ipc:///run/chiplog/collector.sock", "ipc:///run/chiplog/query.sock"),
+        ("ipc:///run/chiplog/query.sock", "ipc:///run/chiplog/query.sock"),
+        ("ipc:///run/other", "ipc:///run/other.query"),
+    ],
+)
+def test_the_query_address_follows_from_the_collector_s(collector, address):
+    assert questions.query_address_of(collector) == address
+
+
+@pytest.mark.parametrize("collector", ["", "host:7777", "tcp://host", "tcp://host:x", "tcp://host:70000", "udp://h:1"])
+def test_an_address_that_is_none_is_refused_with_an_example(collector):
+    with pytest.raises(ValueError, match="write tcp://HOST:PORT or ipc:///PATH"):
+        questions.query_address_of(collector)

@@ -1,0 +1,525 @@
+"""The command line, as a real process: on pipes, and on a terminal of a given width."""
+
+import csv
+import fcntl
+import io
+import json
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from datetime import datetime
+from pathlib import Path
+
+import duckdb
+import pytest
+from chiplog.cli import output
+from chiplog.cli.root import COMMANDS
+
+from chiplog_schemas.places import make_private, places
+from chiplog_schemas.tables import tables_sql, views_sql
+
+CLI = [sys.executable, "-m", "chiplog.cli"]
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def fill(database: duckdb.DuckDBPyConnection) -> None:
+    """Three runs: one finished, one crashed and incomplete, one still running."""
+    database.execute(tables_sql())
+    database.execute(views_sql())
+    database.execute(
+        "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (1, 'gpt-20260102-7f3a91', 'gpt', "
+        "['a', 'b'], 'rank0'), (2, 'gpt-20260103-11aa22', 'gpt', [], 'rank0'), (3, 'vit-20260104-0042', 'vision', [], NULL)"
+    )
+    for run, state, code, number in ((1, "finished", 0, None), (2, "crashed", None, 9), (3, None, None, None)):
+        for rank in range(4):
+            producer = run * 10 + rank
+            ended = None if state is None else f"2026-01-0{run + 1} 05:10:45"
+            database.execute(
+                "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, state, "
+                "exit_code, exit_signal, reason, started_at, ended_at, produced) "
+                "VALUES (?, 'rank', ?, ?, 0, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1000)",
+                [
+                    *(producer, run, f"rank{rank}", rank == 0, rank, f"node{rank // 2}.cluster.local", state, code),
+                    *(number, "out of memory" if number else None, f"2026-01-0{run + 1} 03:04:05", ended),
+                ],
+            )
+            database.execute(
+                "INSERT INTO base.intervals VALUES (?, 0, ?, '2026-01-02 03:04:05')",
+                [producer, 989 if run == 2 else 999],
+            )
+            if run == 2:
+                database.execute("INSERT INTO base.losses VALUES (?, 990, 992, 'disk full')", [producer])
+    database.execute("INSERT INTO base.names VALUES (1, 'train/loss'), (2, 'lr')")
+    database.execute(
+        "INSERT INTO base.metrics SELECT p.producer, n.id, s, s, TIMESTAMP '2026-01-02 03:04:05' + to_seconds(s), "
+        "n.id + s / 100 FROM base.producers p, base.names n, range(100) t(s) WHERE n.id = 1 OR p.is_primary"
+    )
+    database.execute(
+        "INSERT INTO base.config VALUES (10, 0, '2026-01-02 03:04:05', 'lr', '3e-4'), "
+        "(10, 0, '2026-01-02 03:04:05', 'model', '\"gpt2\"')"
+    )
+    database.execute(
+        "INSERT INTO base.events VALUES (20, 991, '2026-01-03 05:10:45', 'exit', 'error', 'killed by SIGKILL', "
+        "'{\"signal\": 9}')"
+    )
+    database.execute(
+        "INSERT INTO base.console SELECT 10 + r, CASE WHEN s % 3 = 0 THEN 'stderr' ELSE 'stdout' END, s, s, "
+        "TIMESTAMP '2026-01-02 03:04:05' + to_milliseconds(s * 10 + r), "
+        "'step ' || s || chr(27) || '[32m ok' || chr(27) || '[0m' || chr(27) || '[2J' || chr(7) FROM range(20) t(s), "
+        "range(4) u(r)"
+    )
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Path:
+    root = tmp_path_factory.mktemp("recorded")
+    where = places(root)
+    make_private(where.collector)
+    with duckdb.connect(str(where.index)) as database:
+        fill(database)
+    return root
+
+
+def environment(root: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CHIPLOG_")}
+    return {**kept, "CHIPLOG_DIR": str(root), "TZ": "Europe/Berlin", "PYTHONWARNINGS": "error", **more}
+
+
+@pytest.fixture
+def chiplog(recorded):
+    """Run a command on pipes; gives code, stdout, stderr."""
+
+    def run(*arguments: str, stdin: str = "", root: Path = recorded, **more: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [*CLI, *arguments], input=stdin, capture_output=True, text=True, env=environment(root, **more), timeout=60
+        )
+        assert "Traceback" not in done.stderr
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def on_terminal(root: Path, width: int, *arguments: str, typed: str = "") -> str:
+    """Run a command on a terminal and return what it shows, colours included."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, width, 0, 0))
+    process = subprocess.Popen(
+        [*CLI, *arguments], stdin=slave, stdout=slave, stderr=slave, env=environment(root, TERM="xterm-256color")
+    )
+    os.close(slave)
+    if typed:
+        os.write(master, typed.encode())
+    shown = b""
+    while True:
+        try:
+            part = os.read(master, 65_536)
+        except OSError:  # EIO: the other end is closed
+            break
+        if not part:
+            break
+        shown += part
+    process.wait(60)
+    os.close(master)
+    return shown.decode().replace("\r\n", "\n")
+
+
+def one_line(stderr: str) -> str:
+    assert stderr.endswith("\n") and stderr.count("\n") == 1, stderr
+    return stderr[:-1]
+
+
+# -- the group --------------------------------------------------------------------------------------------------------
+def test_help_lists_the_commands_in_sections_and_without_arguments_too(chiplog):
+    code, text, errors = chiplog("--help")
+    assert (code, errors) == (0, "")
+    assert chiplog() == (code, text, errors)
+    section = text.split("Look at runs:")[1].split("\n\n")[0]
+    assert [line.split()[0] for line in section.strip().splitlines()] == ["runs", "show", "logs", "sql"]
+
+
+def test_help_imports_no_command_and_nothing_heavy(recorded):
+    code = (
+        "import sys; from chiplog.cli import main; assert main(['--help']) == 0; "
+        "print([m for m in ('duckdb', 'numpy', 'arro3', 'rich', 'chiplog.client') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment(recorded), check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_every_short_help_in_the_list_fits_eighty_columns_and_names_are_unique():
+    assert all(len(command.help) <= 62 and command.help.endswith(".") for command in COMMANDS)
+    assert len({command.name for command in COMMANDS}) == len(COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["runs", "show", "logs", "sql"])
+def test_every_command_has_help(chiplog, command):
+    code, text, errors = chiplog(command, "--help")
+    assert (code, errors) == (0, "")
+    assert text.startswith(f"Usage: chiplog {command}")
+
+
+def test_version_is_printed(chiplog):
+    code, text, _ = chiplog("--version")
+    assert (code, text.split()[0]) == (0, "chiplog")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["rnus"], "command 'rnus' is unknown; did you mean 'runs'?"),
+        (["zzz"], "command 'zzz' is unknown; chiplog --help lists all"),
+        (["--nope"], "--nope"),
+        (["runs", "--nope"], "--nope"),
+        (["runs", "--limit", "x"], "'x'"),
+        (["runs", "--limit", "0"], "0"),
+        (["runs", "--state", "asleep"], "'asleep'"),
+        (["show"], "RUN"),
+        (["show", "gpt"], "run 'gpt' is ambiguous: gpt-20260102-7f3a91, gpt-20260103-11aa22; write more of it"),
+        (["show", "nope"], "run 'nope' is unknown; chiplog runs lists all"),
+        (["logs", "nope"], "run 'nope' is unknown"),
+        (["logs", "vit", "--label", "x"], "'x' is no label of run 'vit-20260104-0042'; it has rank0, rank1"),
+        (["logs", "vit", "--stream", "x"], "'x'"),
+        (["sql", "selec 1"], 'Parser Error: syntax error at or near "selec" (LINE 1: selec 1)'),
+        (["sql", "SELECT nope FROM runs"], 'Binder Error: Referenced column "nope"'),
+        (["sql", "DELETE FROM base.runs"], "DELETE statement is refused"),
+        (["sql", "SELECT 1; SELECT 2"], "2 statements"),
+        (["sql", ""], "query is empty"),
+        (["sql", "SELECT 1", "--format", "xml"], "'xml'"),
+        (["sql", "SELECT 1", "--format", "parquet"], "needs a file; add -o FILE.parquet"),
+        (["sql", "SELECT 1", "--param", "x"], "'x' is not NAME=VALUE"),
+        (["sql", "SELECT 1", "-o", "/nope/x.csv"], "'/nope/x.csv' cannot be written"),
+        (["sql", "SELECT 1", "--url", "nope"], "'nope' is unknown; write tcp://HOST:PORT"),
+        (["sql", "SELECT 1", "--url", "ipc:///x", "--dir", "/y"], "give one of them"),
+        (["sql", "SELECT 1", "--timeout", "99"], "99"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_it_and_exit_code_two(chiplog, arguments, part):
+    code, text, errors = chiplog(*arguments)
+    assert (code, text) == (2, "")
+    assert part in one_line(errors)
+
+
+def test_nothing_recorded_is_a_failure_that_says_what_to_do(chiplog, tmp_path):
+    for arguments in (["runs"], ["show", "latest"], ["logs", "x"], ["sql", "SELECT 1"]):
+        code, text, errors = chiplog(*arguments, root=tmp_path / "empty")
+        assert (code, text) == (1, "")
+        assert f"nothing has been recorded under {tmp_path}/empty yet; run a training" in one_line(errors)
+
+
+def test_a_reader_that_stops_reading_is_no_failure(recorded):
+    process = subprocess.Popen(
+        [*CLI, "sql", "SELECT range FROM range(500000)", "--format", "csv"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(recorded),
+    )
+    assert process.stdout and process.stderr
+    assert process.stdout.readline() == b"range\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(60) == 0
+
+
+def test_a_plugin_is_found_and_a_broken_one_costs_one_line(chiplog, tmp_path):
+    package = tmp_path / "site"
+    (package / "extra-1.0.dist-info").mkdir(parents=True)
+    (package / "extra-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: extra\nVersion: 1.0\n")
+    (package / "extra-1.0.dist-info" / "entry_points.txt").write_text(
+        "[chiplog.commands]\nhello = extra:hello\nbroken = extra_broken:command\nstrange = extra:strange\n"
+    )
+    (package / "extra.py").write_text(
+        "import click\n@click.command()\ndef hello():\n    'Say hello.'\n    print('hello')\nstrange = 5\n"
+    )
+    (package / "extra_broken.py").write_text("raise RuntimeError('two\\nlines')\n")
+    path = f"{package}:{os.environ.get('PYTHONPATH', '')}"
+    code, text, errors = chiplog("--help", PYTHONPATH=path)
+    assert (code, errors) == (0, "")
+    assert "Say hello." in text and "broken" in text and "cannot be loaded" in text
+    assert chiplog("hello", PYTHONPATH=path) == (0, "hello\n", "")
+    code, _, errors = chiplog("broken", PYTHONPATH=path)
+    assert (code, one_line(errors)) == (
+        1,
+        "chiplog: command 'broken' of extra cannot be loaded: RuntimeError: two lines; reinstall that package",
+    )
+    assert chiplog("strange", PYTHONPATH=path)[0] == 1
+    assert chiplog("runs", "--format", "json", PYTHONPATH=path)[0] == 0
+
+
+# -- sql --------------------------------------------------------------------------------------------------------------
+VALUES = (
+    "SELECT 1 AS a, 'ü,\"' AS b, TIMESTAMP '2026-01-02 03:04:05' AS c, 'nan'::DOUBLE AS d, '-inf'::DOUBLE AS e, "
+    "NULL AS f, [TIMESTAMP '2026-01-02 03:04:05'] AS g, {'x': 'inf'::DOUBLE} AS h, true AS i, 1.5::DECIMAL(3, 1) AS j, "
+    "'\\xAB'::BLOB AS k, TIMESTAMPTZ '2026-01-02 03:04:05+01' AS l"
+)
+
+
+def test_json_is_a_list_of_objects_with_utc_and_without_nan(chiplog):
+    code, text, _ = chiplog("sql", VALUES, "--format", "json")
+    assert code == 0
+    (row,) = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert row == {
+        **{"a": 1, "b": 'ü,"', "c": "2026-01-02T03:04:05Z", "d": None, "e": None, "f": None},
+        **{"g": ["2026-01-02T03:04:05Z"], "h": {"x": None}, "i": True, "j": 1.5, "k": "ab"},
+        "l": "2026-01-02T02:04:05Z",
+    }
+    assert json.loads(chiplog("sql", "FROM runs WHERE false", "--format", "json")[1]) == []
+
+
+def test_csv_has_a_header_line_and_utc(chiplog):
+    code, text, _ = chiplog("sql", VALUES, "--format", "csv")
+    assert code == 0
+    header, row = csv.reader(io.StringIO(text))
+    assert header == list("abcdefghijkl")
+    assert row[:6] == ["1", 'ü,"', "2026-01-02T03:04:05Z", "nan", "-inf", ""]
+    assert row[6:] == ['["2026-01-02T03:04:05Z"]', '{"x": null}', "true", "1.5", "ab", "2026-01-02T02:04:05Z"]
+
+
+def test_a_table_has_local_time_and_says_which(chiplog):
+    code, text, _ = chiplog("sql", "SELECT created_at, n_labels FROM runs ORDER BY 1 LIMIT 1")
+    assert code == 0
+    assert text.splitlines()[0].split("  ") == ["created_at (CET)", "   n_labels"]
+    assert text.splitlines()[2].split() == ["2026-01-02", "04:04:05", "4"]
+
+
+def test_times_of_summer_and_winter_each_name_their_zone(chiplog):
+    _, text, _ = chiplog("sql", "VALUES (TIMESTAMP '2026-01-01 12:00:00'), (TIMESTAMP '2026-07-01 12:00:00')")
+    assert [line.strip() for line in text.splitlines()[2:]] == ["2026-01-01 13:00:00 CET", "2026-07-01 14:00:00 CEST"]
+
+
+def test_a_table_in_a_pipe_is_not_wrapped(chiplog):
+    code, text, _ = chiplog("sql", "SELECT repeat('word ', 200) AS a, repeat('x', 3000) AS b")
+    assert code == 0
+    assert len(text.splitlines()) == 3
+    assert "x" * 3000 in text
+
+
+def test_a_table_on_a_terminal_fits_its_width_and_loses_nothing(recorded):
+    for width in (80, 120):
+        shown = on_terminal(recorded, width, "sql", "SELECT 'a' AS a, repeat('x', 300) AS b, 12345.25 AS n")
+        lines = COLOURS.sub("", shown).splitlines()
+        assert max(map(len, lines)) <= width
+        assert "".join(lines).count("x") == 300
+        assert "12345.25" in COLOURS.sub("", shown)
+
+
+def test_the_query_may_come_through_a_pipe(chiplog):
+    expected = (0, "a\n1\n", "")
+    assert chiplog("sql", "--format", "csv", stdin="SELECT 1 AS a\n") == expected
+    assert chiplog("sql", "-", "--format", "csv", stdin="SELECT 1 AS a;\n-- done") == expected
+
+
+def test_params_are_json_or_text(chiplog):
+    query = "SELECT $a + 1 AS a, $b AS b, len($c) AS c"
+    code, text, _ = chiplog(
+        "sql", query, "--param", "a=41", "--param", "b=gpt-1=x", "--param", "$c=[1,2]", "--format", "json"
+    )
+    assert (code, json.loads(text)) == (0, [{"a": 42, "b": "gpt-1=x", "c": 2}])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "json", "parquet", "txt"])
+def test_a_file_gets_the_form_of_its_suffix_and_appears_complete(chiplog, tmp_path, suffix):
+    target = tmp_path / f"out.{suffix}"
+    assert chiplog("sql", "FROM metrics ORDER BY label, key, step", "-o", str(target)) == (0, "", "")
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+    if suffix == "txt":
+        assert target.read_text().startswith("run_id")
+        return
+    with duckdb.connect(config={"TimeZone": "UTC"}) as reader:
+        count, first = reader.execute(f"SELECT count(*), min(ts)::TIMESTAMP FROM '{target}'").fetchone()
+    assert (count, first) == (1500, datetime(2026, 1, 2, 3, 4, 5))
+
+
+def test_a_query_that_fails_leaves_the_old_file(chiplog, tmp_path):
+    target = tmp_path / "out.csv"
+    target.write_text("old")
+    assert chiplog("sql", "SELECT nope", "-o", str(target))[0] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["out.csv"]
+    assert target.read_text() == "old"
+
+
+def test_the_prompt_answers_line_by_line_and_survives_errors(recorded):
+    shown = on_terminal(recorded, 80, "sql", typed="SELECT 40 +\n2 AS answer;\nselec;\nSELECT 'more' AS x\n\n\x04")
+    assert "42" in shown and "more" in shown
+    assert 'Parser Error: syntax error at or near "selec"' in shown
+
+
+# -- runs -------------------------------------------------------------------------------------------------------------
+def test_runs_lists_the_newest_first_with_what_is_missing(chiplog):
+    code, text, _ = chiplog("runs", "--format", "json")
+    assert code == 0
+    rows = json.loads(text)
+    assert [row["run_id"] for row in rows] == ["vit-20260104-0042", "gpt-20260103-11aa22", "gpt-20260102-7f3a91"]
+    crashed = rows[1]
+    assert {name: crashed[name] for name in ("state", "labels", "attempts", "complete", "pending", "lost")} == {
+        **{"state": "crashed", "labels": 4, "attempts": 1},
+        **{"complete": False, "pending": 28, "lost": 12},
+    }
+    assert (crashed["created_at"], crashed["duration_s"]) == ("2026-01-03T03:04:05Z", 7600.0)
+    assert rows[0]["state"] == "running" and rows[0]["ended_at"] is None and rows[0]["duration_s"] > 0
+
+
+def test_runs_can_be_narrowed(chiplog):
+    def ids(*arguments: str) -> list[str]:
+        return [row["run_id"] for row in json.loads(chiplog("runs", "--format", "json", *arguments)[1])]
+
+    assert ids("--project", "vision") == ["vit-20260104-0042"]
+    assert ids("--state", "crashed") == ["gpt-20260103-11aa22"]
+    assert ids("--limit", "1") == ["vit-20260104-0042"]
+    assert chiplog("runs", "--project", "none") == (0, "", "no runs match\n")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_runs_fit_a_terminal_with_whole_run_ids(recorded, width):
+    text = COLOURS.sub("", on_terminal(recorded, width, "runs"))
+    assert max(map(len, text.splitlines())) <= width
+    for part in ("gpt-20260103-11aa22", "crashed", "04:04", "CET", "2h06m", "28 pending"):
+        assert part in text
+
+
+def test_runs_have_no_colours_in_a_pipe(chiplog):
+    for arguments in (["runs"], ["show", "vit"], ["logs", "gpt-20260102"]):
+        assert "\x1b" not in chiplog(*arguments)[1]
+
+
+# -- show -------------------------------------------------------------------------------------------------------------
+def test_show_has_everything_about_a_run(chiplog):
+    code, text, _ = chiplog("show", "gpt-20260102", "--format", "json")
+    assert code == 0
+    found = json.loads(text)
+    assert found["run_id"] == "gpt-20260102-7f3a91"
+    assert found["completeness"] == {"produced": 4000, "stored": 4000, "lost": 0, "pending": 0}
+    assert found["config"] == {"lr": 3e-4, "model": "gpt2"}
+    assert [label["label"] for label in found["labels"]] == ["rank0", "rank1", "rank2", "rank3"]
+    assert found["keys"] == [
+        {
+            **{"key": "lr", "points": 100, "labels": 1, "last_step": 99, "lowest": 2.99, "highest": 2.99},
+            "last_values": {"rank0": 2.99},
+        },
+        {
+            **{"key": "train/loss", "points": 400, "labels": 4, "last_step": 99, "lowest": 1.99, "highest": 1.99},
+            "last_values": {f"rank{rank}": 1.99 for rank in range(4)},
+        },
+    ]
+
+
+def test_show_says_how_labels_ended(chiplog):
+    code, text, _ = chiplog("show", "gpt-20260103-11aa22")
+    assert code == 0
+    for part in ("rank0 *", "SIGKILL out of memory", "7 pending, 3 lost", "killed by SIGKILL", "04:04:05 CET"):
+        assert part in text
+    assert "4000 produced = 3960 stored + 12 lost + 28 pending" in text
+
+
+def test_show_takes_the_latest_run(chiplog):
+    assert json.loads(chiplog("show", "latest", "--format", "json")[1])["run_id"] == "vit-20260104-0042"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_show_fits_a_terminal(recorded, width):
+    text = COLOURS.sub("", on_terminal(recorded, width, "show", "gpt-20260103"))
+    assert max(map(len, text.splitlines())) <= width
+    assert "train/loss" in text
+
+
+# -- logs -------------------------------------------------------------------------------------------------------------
+def test_logs_are_in_the_order_of_time_with_labels_and_without_control_characters(chiplog):
+    code, text, _ = chiplog("logs", "gpt-20260102")
+    assert code == 0
+    assert text.splitlines() == [f"rank{rank} | step {step} ok" for step in range(20) for rank in range(4)]
+
+
+def test_logs_can_be_narrowed(chiplog):
+    assert chiplog("logs", "gpt-20260102", "--label", "rank1", "--tail", "2")[1] == "step 18 ok\nstep 19 ok\n"
+    lines = chiplog("logs", "gpt-20260102", "--stream", "stderr", "--label", "rank0")[1].splitlines()
+    assert lines == [f"step {step} ok" for step in range(0, 20, 3)]
+    assert chiplog("logs", "gpt-20260102", "--tail", "0") == (0, "", "")
+    timed = chiplog("logs", "gpt-20260102", "--tail", "1", "--times", "--label", "rank3")[1]
+    assert timed == "2026-01-02 04:04:05.193 step 19 ok\n"
+
+
+def test_logs_on_a_terminal_keep_colours_and_nothing_else(recorded):
+    shown = on_terminal(recorded, 80, "logs", "gpt-20260102", "--tail", "1")
+    assert "\x1b[32m ok" in shown
+    assert "\x1b[2J" not in shown and "\x07" not in shown
+
+
+def test_following_a_run_that_has_ended_ends(chiplog):
+    code, text, _ = chiplog("logs", "gpt-20260102", "--follow", "--tail", "1")
+    assert (code, text) == (0, "rank3 | step 19 ok\n")
+
+
+COLLECTOR = """
+import sys, duckdb
+from pathlib import Path
+from chiplog_collector.query import QueryService, lock_down
+from chiplog_schemas.locks import Lock
+from chiplog_schemas.places import make_private, places
+where = places(Path(sys.argv[1]))
+make_private(where.run)
+lock = Lock(where.collector / "lock")
+connection = duckdb.connect(str(where.index))
+lock_down(connection)
+service = QueryService(connection, where.query_address)
+service.start()
+print("ready", flush=True)
+for line in sys.stdin:
+    connection.execute(line)
+    print("done", flush=True)
+service.close()
+"""
+
+
+def test_following_prints_what_comes_whatever_its_clock_says_until_the_run_ends(tmp_path):
+    where = places(tmp_path)
+    make_private(where.collector)
+    with duckdb.connect(str(where.index)) as database:
+        fill(database)
+    collector = subprocess.Popen(
+        [sys.executable, "-c", COLLECTOR, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert collector.stdin and collector.stdout
+    assert collector.stdout.readline() == "ready\n"
+
+    def write(statement: str) -> None:
+        collector.stdin.write(statement + "\n")
+        collector.stdin.flush()
+        assert collector.stdout.readline() == "done\n"
+
+    write("INSERT INTO base.console VALUES (30, 'stdout', 0, 0, TIMESTAMP '2026-01-04 04:00:00', 'first')")
+    follower = subprocess.Popen(
+        [*CLI, "logs", "vit", "--follow"], stdout=subprocess.PIPE, text=True, env=environment(tmp_path)
+    )
+    assert follower.stdout
+    assert follower.stdout.readline() == "rank0 | first\n"
+    write("INSERT INTO base.console VALUES (31, 'stdout', 0, 5, TIMESTAMP '1970-01-01 00:00:00', 'clock is wrong')")
+    assert follower.stdout.readline() == "rank1 | clock is wrong\n"
+    write("INSERT INTO base.console VALUES (30, 'stdout', 1, 1, TIMESTAMP '2026-01-04 04:00:01', 'second')")
+    assert follower.stdout.readline() == "rank0 | second\n"
+    write("UPDATE base.producers SET state = 'finished', ended_at = TIMESTAMP '2026-01-04 05:00:00' WHERE run = 3")
+    assert follower.stdout.read() == ""
+    assert follower.wait(60) == 0
+    follower.stdout.close()
+    collector.stdin.close()
+    assert collector.wait(60) == 0
+    collector.stdout.close()
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(4.24, "4.2s"), (185, "3m05s"), (7620, "2h07m"), (273_600, "3d04h"), (0, "0.0s")]
+)
+def test_durations_are_short(seconds, text):
+    assert output.duration_text(seconds) == text
+
+
+def test_text_of_others_cannot_steer_the_terminal():
+    assert output.printable("a\x1b[2Jb\nc\td") == "a\\x1b[2Jb⏎c  d"
+    assert output.console_text("a\x1b]0;title\x07b\x1b[31mc\x1b[Hd\x08", True) == "ab\x1b[31mcd\x1b[0m"
+    assert output.console_text("a\x1b[31mc\x1b[H", False) == "ac"
