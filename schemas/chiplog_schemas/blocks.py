@@ -32,6 +32,12 @@ BLOCK_VERSION = 1
 OPAQUE = 0  # the group kind of events kept verbatim
 _PREFIX = struct.Struct("<IHH")
 
+# What a block takes beside payloads, about: msgpack of the header's entries, and columns that rows do not have.
+_PRODUCER_BYTES = 32
+_RANGE_BYTES = 18
+_GROUP_BYTES = 192
+_ROW_BYTES = 36  # producer, seq, ts, and integers that msgpack holds in one byte
+
 
 class BlockError(ValueError):
     """Bytes that are no block of a version we know."""
@@ -82,18 +88,20 @@ class _Rows:
 class BlockBuilder:
     """Collect events row by row and turn them into one block.
 
-    Not thread-safe. `n_bytes` is the payload taken so far, `n_events` the number of events.
+    Not thread-safe. `n_bytes` is about what the block will take, `n_events` the number of events. An event that is there
+    already is not taken again: a journal that is adopted may repeat what its process had sent just before.
     """
 
     def __init__(self) -> None:
         self._producers: dict[bytes, int] = {}
         self._seqs: list[list[int]] = []
+        self._seen: dict[int, set[int]] = {}  # of producers whose seqs did not come in order
         self._groups: dict[tuple[int, bytes], _Rows] = {}
         self.n_bytes = 0
         self.n_events = 0
 
     def add(self, producer: bytes, seq: int, payload: bytes | memoryview) -> list[Any] | None:
-        """Take one event and return it decoded; None when it cannot be decoded and is kept verbatim.
+        """Take one event and return it decoded; None when it cannot be decoded and is kept verbatim, or is there already.
 
         producer: 16 bytes. seq: its number. payload: as made by `events.encode`.
         """
@@ -102,9 +110,20 @@ class BlockBuilder:
             assert len(producer) == PRODUCER_BYTES
             index = self._producers[producer] = len(self._seqs)
             self._seqs.append([])
-        self._seqs[index].append(seq)
+            self.n_bytes += _PRODUCER_BYTES
+        seqs = self._seqs[index]
+        seen = self._seen.get(index)
+        if seen is None and seqs and seq <= seqs[-1]:
+            seen = self._seen[index] = set(seqs)
+        if seen is not None:
+            if seq in seen:
+                return None
+            seen.add(seq)
+        if not seqs or seq != seqs[-1] + 1:
+            self.n_bytes += _RANGE_BYTES
+        seqs.append(seq)
         self.n_events += 1
-        self.n_bytes += len(payload)
+        self.n_bytes += _ROW_BYTES
         try:
             event = decode(payload)
         except CodecError:
@@ -122,11 +141,13 @@ class BlockBuilder:
                     self._add_opaque(index, seq, ts, payload)
                     return event
                 rows = self._groups[(kind, keys)] = _Rows(2)
+                self.n_bytes += _GROUP_BYTES + len(keys)
             elif len(values) != len(rows.columns[1][0]):
                 self._add_opaque(index, seq, ts, payload)
                 return event
             rows.columns[0].append(lead)
             rows.columns[1].append(values)
+            self.n_bytes += len(values)
         else:
             rows = self._groups.get((kind, b""))
             if rows is None:
@@ -134,6 +155,7 @@ class BlockBuilder:
             ts = event[1]
             for column, value in zip(rows.columns, event[2:], strict=True):
                 column.append(value)
+            self.n_bytes += len(payload)
         rows.producer.append(index)
         rows.seq.append(seq)
         rows.ts.append(ts)
@@ -145,6 +167,7 @@ class BlockBuilder:
         rows.seq.append(seq)
         rows.ts.append(ts)
         rows.columns[0].append(bytes(payload))
+        self.n_bytes += len(payload)
 
     def build(self, created_ts: int) -> bytes:
         """Return the block of everything added so far, and start anew."""
@@ -214,6 +237,8 @@ def decode_block(data: bytes | memoryview) -> Block:
     header_length, version, _flags = _PREFIX.unpack_from(view)
     if version > BLOCK_VERSION:
         raise NewerBlockError(f"block of version {version} is newer than {BLOCK_VERSION}; upgrade the collector")
+    if version != BLOCK_VERSION:
+        raise BlockError(f"block of version {version} was never written")
     start = _PREFIX.size + header_length
     area = view[start + -start % 8 :]
     try:
@@ -221,11 +246,9 @@ def decode_block(data: bytes | memoryview) -> Block:
         if type(created_ts) is not int:
             raise BlockError("created_ts is no integer")
         named = [(producer, _ranges(producer, flat)) for producer, flat in producers]
-        decoded = [_decode_group(group, area, len(named)) for group in groups]
-        n_seqs = sum(last - first + 1 for _, ranges in named for first, last in ranges)
-        if n_seqs != sum(len(group.seq) for group in decoded):
-            raise BlockError(f"block has other rows than the {n_seqs} seqs that it names")
-        return Block(created_ts, named, decoded)
+        block = Block(created_ts, named, [_decode_group(group, area, len(named)) for group in groups])
+        _check_ranges(block)
+        return block
     except BlockError:
         raise
     except (CodecError, ValueError, TypeError, KeyError, IndexError) as error:
@@ -261,6 +284,8 @@ def _decode_group(group: Any, area: memoryview, n_producers: int) -> Group:
     kind, keys, n_rows, described = group
     if type(n_rows) is not int or not 0 < n_rows <= len(area):
         raise BlockError(f"group of {n_rows} rows does not fit its block")
+    if type(kind) is not int or type(keys) is not (bytes if kind in MATRIX_KINDS else type(None)):
+        raise BlockError(f"group of kind {kind!r:.40} has the wrong keys")
     expected = _column_types(kind)
     columns: dict[str, Any] = {}
     for name, column_type, offset, size in described:
@@ -283,6 +308,34 @@ def _decode_group(group: Any, area: memoryview, n_producers: int) -> Group:
     if kind in MATRIX_KINDS and columns["values"].shape[1] != len(keys_of(keys)):
         raise BlockError("a matrix does not have a column for each of its keys")
     return Group(kind, keys or b"", producer, seq, ts, columns)
+
+
+def _check_ranges(block: Block) -> None:
+    """Hold what exactly-once rests on: the rows are the seqs of the producers' ranges, each of them once."""
+    bounds = [(index, first, last) for index, (_, ranges) in enumerate(block.producers) for first, last in ranges]
+    n_rows = sum(len(group.seq) for group in block.groups)
+    if sum(last - first + 1 for _, first, last in bounds) != n_rows:
+        raise BlockError(f"block has other rows, {n_rows}, than the seqs that it names")
+    if len({producer for producer, _ in block.producers}) != len(block.producers):
+        raise BlockError("a producer is named twice")
+    if not n_rows:
+        return
+    producer = np.concatenate([group.producer for group in block.groups])
+    seq = np.concatenate([group.seq for group in block.groups])
+    owner, first, last = np.array(bounds, dtype=np.int64).T
+    counts = last - first + 1
+    offsets = np.cumsum(counts) - counts
+    if len(bounds) == len(block.producers) and owner[-1] == len(bounds) - 1:  # one range each: no need to sort
+        inside = (seq >= first[producer]) & (seq <= last[producer])
+        seen = np.zeros(n_rows, dtype=np.bool_)
+        seen[(seq - first[producer] + offsets[producer])[inside]] = True
+        held = bool(inside.all() and seen.all())
+    else:
+        order = np.lexsort((seq, producer))
+        expected = np.repeat(first - offsets, counts) + np.arange(n_rows)
+        held = np.array_equal(producer[order], np.repeat(owner, counts)) and np.array_equal(seq[order], expected)
+    if not held:
+        raise BlockError("block has other rows than the seqs that it names")
 
 
 def rows_of(block: Block) -> list[tuple[bytes, int, bytes]]:

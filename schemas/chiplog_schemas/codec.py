@@ -4,20 +4,22 @@ from typing import Any
 
 import msgpack
 
-from chiplog_schemas.limits import NESTING_MAX, RECORD_BYTES_MAX
+from chiplog_schemas.limits import NESTING_MAX
 
 __all__ = ["CodecError", "pack", "packer", "unpack"]
+
+
+def _refuse(code: int, data: bytes) -> Any:
+    raise ValueError(f"extension type {code} is no plain value")
+
 
 _UNPACK_LIMITS = {
     "raw": False,
     "strict_map_key": False,
     "use_list": True,
-    "max_str_len": RECORD_BYTES_MAX,
-    "max_bin_len": RECORD_BYTES_MAX,
-    "max_array_len": RECORD_BYTES_MAX,
-    "max_map_len": RECORD_BYTES_MAX,
-    "max_ext_len": 0,
     "unicode_errors": "surrogateescape",
+    "ext_hook": _refuse,
+    # Lengths are bounded by msgpack's default: no string, array or map may claim more than the bytes that are there.
 }
 
 
@@ -45,7 +47,7 @@ def unpack(data: bytes | memoryview) -> Any:
     """Decode exactly one value. Raises CodecError for anything else, however hostile the bytes."""
     try:
         return msgpack.unpackb(data, **_UNPACK_LIMITS)
-    except (ValueError, TypeError, msgpack.UnpackException, RecursionError, OverflowError) as error:
+    except (ValueError, TypeError, msgpack.UnpackException, RecursionError, OverflowError, MemoryError) as error:
         raise CodecError(f"{len(data)} bytes are no msgpack value: {type(error).__name__} {error}") from error
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 from chiplog_schemas.places import Places, make_private
 
+OUTPUT_BYTES_MAX = 1 << 20  # daemons print starts, stops and changes of state; more than this is old
 _NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES")
 
 
 def start_daemon(module: str, arguments: Sequence[str], places: Places) -> int:
     """Run `python -m module arguments…` detached and return its PID. Does not wait for it. Raises OSError.
 
-    Its output goes to run/<module>.out, which each start empties; CHIPLOG_DIR is set in its environment. Two that race
+    Its output goes to run/<module>.out, which a start empties when it has grown long; CHIPLOG_DIR is set in its environment. Two that race
     are harmless: the daemon itself takes its directory's lock and the loser leaves.
     """
     make_private(places.run)
@@ -22,6 +23,8 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> int:
     environment["CHIPLOG_DIR"] = str(places.root)
     output = os.open(output_path(places, module), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
+        if os.fstat(output).st_size > OUTPUT_BYTES_MAX:
+            os.ftruncate(output, 0)
         # -P: a module of the training's directory must never shadow one of ours or of the standard library.
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, *arguments],

@@ -11,6 +11,8 @@ receiver says that it is on stable storage there.
              sender's newest are answered by RESET; PEER_SILENT_S without a frame ends it.
 
 Numbers may jump (a journal that dropped has gaps, declared by its own events), they never go back within a session.
+What DATA says that it covers does not jump: each begins behind the one before. A transport that reconnects silently may
+lose messages in the middle of a session; the next DATA or PING then shows it, and RESET begins anew.
 Credit is the number of payload bytes that may be sent and not yet acknowledged; the newest word of the receiver counts.
 Whatever was sent in a session that ended is sent again in the next: the receiver's side keeps exactly-once by
 (producer, seq), not by these numbers.
@@ -153,6 +155,8 @@ class Sender:
         self._backoff_s = BACKOFF_MIN_S
         self._heard_at = 0.0
         self._said_at = 0.0
+        self._first = 0  # said in HELLO
+        self._next = 0  # behind what this session has sent
         self._in_flight: deque[tuple[int, int]] = deque()  # (number behind the slice, its bytes)
 
     def tick(self, now: float, first: int) -> list[SenderAction]:
@@ -163,12 +167,13 @@ class Sender:
             self._session = self._nonce()
             self.state = SenderState.GREETING
             self._heard_at = self._said_at = now
+            self._first = first
             return [Connect(wire.hello(self._session, self._sender, first, self.info))]
         if now - self._heard_at > PEER_SILENT_S:
             return self._close(now, f"peer silent for {PEER_SILENT_S:g} s")
         if self.state is SenderState.OPEN and now - self._said_at >= HEARTBEAT_INTERVAL_S:
             self._said_at = now
-            return [Send(wire.ping(self._session))]
+            return [Send(wire.ping(self._session, self._next))]
         return []
 
     def receive(self, frames: list[bytes], now: float) -> list[SenderAction]:
@@ -187,6 +192,7 @@ class Sender:
             self._backoff_s = BACKOFF_MIN_S
             self._in_flight.clear()
             self.in_flight_bytes = 0
+            self._next = max(message.next, self._first)
             return [Resume(message.next)]
         if message.kind == MessageKind.ACK and self.state is SenderState.OPEN:
             self.credit = message.credit
@@ -202,8 +208,13 @@ class Sender:
         return max(0, self.credit - self.in_flight_bytes) if self.state is SenderState.OPEN else 0
 
     def data(self, first: int, last: int, payload: bytes | memoryview, now: float) -> Send:
-        """Make the DATA message of a slice and count it against the credit."""
+        """Make the DATA message of a slice and count it against the credit.
+
+        It covers what lies between the slice before and this one too: numbers that the log does not have.
+        """
         assert self.state is SenderState.OPEN
+        first = min(first, self._next)
+        self._next = last + 1
         self._said_at = now
         self._in_flight.append((last + 1, len(payload)))
         self.in_flight_bytes += len(payload)
@@ -281,8 +292,11 @@ class Receiver:
         session = self._sessions[sender]
         session.heard_at = now
         session.routing = routing
+        expected = self.next_numbers.get(sender, 0)
         if message.kind == MessageKind.DATA:
-            if message.last < self.next_numbers.get(sender, 0):
+            if message.first > expected:
+                return self._lost_on_the_way(sender, expected, message.first)
+            if message.last < expected:
                 self.duplicates += 1
                 return [self._ack(sender)]
             self.next_numbers[sender] = message.last + 1
@@ -290,6 +304,8 @@ class Receiver:
         if message.kind == MessageKind.LOST:
             return [Gap(sender, message.first, message.last, message.reason)]
         if message.kind == MessageKind.PING:
+            if message.next > expected:
+                return self._lost_on_the_way(sender, expected, message.next)
             return [self._ack(sender)]
         if message.kind == MessageKind.BYE:
             return [self._end(sender, "bye")]
@@ -333,11 +349,17 @@ class Receiver:
         self._sessions[sender] = _Session(message.session, routing, now)
         self._senders[message.session] = sender
         # Taken but not yet synced counts as had: if this end dies before the sync, the session dies with it.
-        next_number = self.next_numbers.get(sender, 0)
+        # What the sender's log does not have any more cannot come: it says LOST if anybody misses it.
+        next_number = self.next_numbers[sender] = max(self.next_numbers.get(sender, 0), message.first)
         return [
             Reply(routing, wire.welcome(message.session, next_number, self.credit)),
             Greeted(sender, message.info),
         ]
+
+    def _lost_on_the_way(self, sender: bytes, expected: int, first: int) -> list[ReceiverAction]:
+        session = self._sessions[sender]
+        reason = f"numbers {expected}..{first - 1} were lost on the way"
+        return [Reply(session.routing, wire.reset(session.nonce, reason)), self._end(sender, reason)]
 
     def _ack(self, sender: bytes) -> Reply:
         session = self._sessions[sender]

@@ -102,7 +102,7 @@ class DeadJournal:
                 start = segment.read(SEGMENT_HEADER_BYTES)
             if any(start):  # else it was allocated ahead and never used
                 header = decode_header(start)
-                begun.append((header.base if header else 0, path))
+                begun.append((header.base if header else _first_number(path), path))
         for _, path in sorted(begun):
             for item in read_segment(path):
                 if isinstance(item, Damage) or item.number >= first:
@@ -111,6 +111,11 @@ class DeadJournal:
     def remove(self) -> None:
         """Delete the journal: everything of it is on stable storage elsewhere."""
         remove_journal(self.directory)
+
+
+def _first_number(path: Path) -> int:
+    """Return where a segment stands whose header is damaged: the number of its first sound record."""
+    return next((item.number for item in read_segment(path) if isinstance(item, Record)), 0)
 
 
 def remove_journal(directory: Path) -> None:

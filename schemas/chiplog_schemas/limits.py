@@ -9,6 +9,7 @@ GIB = 1 << 30
 
 # -- what one thing may be --------------------------------------------------------------------------------------------
 RECORD_BYTES_MAX = 4 * MIB  # a damaged length must not make a reader allocate without bound
+RESYNC_BYTES_MAX = 256 * MIB  # checksums of false headers in one scan: hostile bytes must not hold a reader up
 EVENT_BYTES_MAX = 1 * MIB  # four events of the largest size still fit one record
 KEY_BYTES_MAX = 512  # a metric name is for people; a longer one is a value in the wrong place
 KEYS_MAX = 10_000  # names per run: more is a step number in the key

@@ -3,6 +3,7 @@
 Closing any descriptor of the file in the process that holds the lock would release it: one Lock object per file.
 """
 
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -31,9 +32,14 @@ class Lock:
         except OSError as error:
             holder = read_pid(self._descriptor)
             os.close(self._descriptor)
+            if error.errno not in (errno.EAGAIN, errno.EACCES):
+                raise  # a file system without locks: nobody holds it, and nobody can
             raise LockHeldError(path, holder) from error
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError:
+            pass  # a full disk: the lock is what counts, the PID in it is for people
 
     def release(self) -> None:
         """Give the lock up. In a forked child this closes the child's copy and leaves the parent's lock alone."""

@@ -93,6 +93,7 @@ def make_private(directory: Path) -> None:
 def file_system_type(path: Path) -> str:
     """Return the kernel's name for the file system that holds a path, or will once it is made; '' when unknown."""
     best, kind = "", ""
+    path = Path(os.path.realpath(path))  # a home directory is often a link onto the network
     try:
         with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as mounts:
             for line in mounts:

@@ -7,7 +7,7 @@
         12     1  kind       what the payload is
         13     1  version    of that kind's layout
         14     2  flags      0; a reader ignores bits it does not know
-        16     8  number     grows along the log: the event's seq in a journal, a count in spool and log
+        16     8  number     grows along the log, below 2^63: the event's seq in a journal, a count in spool and log
         24     …  payload
 
 All integers are little-endian. The checksum covers the payload first, so that a hop that moves a record into its own
@@ -20,13 +20,15 @@ from dataclasses import dataclass
 from enum import IntEnum
 from zlib import crc32
 
-from chiplog_schemas.limits import RECORD_BYTES_MAX
+from chiplog_schemas.limits import RECORD_BYTES_MAX, RESYNC_BYTES_MAX
 
 MAGIC = 0x31524C43  # b"CLR1"
 MAGIC_BYTES = b"CLR1"
 HEADER_BYTES = 24
+NUMBER_LIMIT = 1 << 63  # numbers become signed columns
 TORN_HEADER = "torn header"
 TORN_PAYLOAD = "torn payload"
+MISMATCH = "checksum mismatch"
 
 pack_front = struct.Struct("<II").pack  # magic, crc
 pack_back = struct.Struct("<IBBHQ").pack  # length, kind, version, flags, number
@@ -87,6 +89,8 @@ def read_one(data: memoryview, offset: int) -> Record | str:
         return "no record header"
     if length > RECORD_BYTES_MAX:
         return f"length {length} exceeds the limit of {RECORD_BYTES_MAX}"
+    if number >= NUMBER_LIMIT:
+        return f"number {number} is not below 2^63"
     start = offset + HEADER_BYTES
     end = start + length
     if end > len(data):
@@ -94,7 +98,7 @@ def read_one(data: memoryview, offset: int) -> Record | str:
     payload = data[start:end]
     payload_crc = crc32(payload)
     if crc32(data[offset + 8 : start], payload_crc) != crc:
-        return "checksum mismatch"
+        return MISMATCH
     return Record(kind, version, number, payload, payload_crc, end)
 
 
@@ -108,17 +112,24 @@ def scan(
     `cut`, the bytes go on behind their end: a record that runs over it ends the walk.
     """
     view = memoryview(data)
+    searcher: _Searcher | None = None
     offset = start
     last = -1
     while offset < len(view):
         found = read_one(view, offset)
         if isinstance(found, Record):
-            yield found
-            offset, last = found.end, found.number
+            if found.number > last:
+                yield found
+                last = found.number
+            else:
+                yield Damage(offset, found.end, f"number {found.number} does not follow {last}")
+            offset = found.end
             continue
         if cut and found in (TORN_HEADER, TORN_PAYLOAD):
             return
-        resume = _next_record(view, offset + 1, last)
+        if searcher is None:
+            searcher = _Searcher(data)
+        resume = searcher.next_record(offset + 1, last)
         if resume is None:
             if sealed and not cut and any_nonzero(view[offset:]):
                 yield Damage(offset, len(view), found)
@@ -127,16 +138,25 @@ def scan(
         offset = resume
 
 
-def _next_record(view: memoryview, offset: int, above: int) -> int | None:
-    """Find the next sound record. Its number must be higher: payloads may hold bytes that look like records."""
-    raw = bytes(view[offset:])
-    at = raw.find(MAGIC_BYTES)
-    while at >= 0:
-        found = read_one(view, offset + at)
-        if isinstance(found, Record) and found.number > above:
-            return offset + at
-        at = raw.find(MAGIC_BYTES, at + 1)
-    return None
+class _Searcher:
+    """Finds the next sound record behind damage. One for each scan: it copies the bytes and bounds the work once."""
+
+    def __init__(self, data: bytes | memoryview) -> None:
+        self._raw = data if isinstance(data, bytes) else bytes(data)  # only bytes can be searched
+        self._checked = 0  # bytes of checksums that found nothing
+
+    def next_record(self, offset: int, above: int) -> int | None:
+        """Return where it begins. Its number must be higher: payloads may hold bytes that look like records."""
+        view = memoryview(self._raw)
+        at = self._raw.find(MAGIC_BYTES, offset)
+        while at >= 0 and self._checked < RESYNC_BYTES_MAX:
+            found = read_one(view, at)
+            if isinstance(found, Record) and found.number > above:
+                return at
+            if found == MISMATCH:
+                self._checked += HEADER_BYTES + unpack_header(view, at)[2]
+            at = self._raw.find(MAGIC_BYTES, at + 1)
+        return None
 
 
 def any_nonzero(view: memoryview) -> bool:

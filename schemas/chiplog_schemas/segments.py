@@ -15,6 +15,7 @@ followed by records (record.py). Numbers grow; a jump is a gap that the owner de
 record are preallocated space. Only the newest segment is ever written to.
 """
 
+import errno
 import os
 import struct
 import time
@@ -23,9 +24,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from chiplog_schemas.limits import SEGMENT_BYTES
+from chiplog_schemas.limits import RECORD_BYTES_MAX, SEGMENT_BYTES
 from chiplog_schemas.places import make_private
 from chiplog_schemas.record import (
+    HEADER_BYTES,
     Damage,
     Record,
     encode,
@@ -79,7 +81,7 @@ def list_segments(directory: Path) -> list[tuple[int, Path]]:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
-    found = [(int(name[:-4]), directory / name) for name in names if name.endswith(".seg") and name[:-4].isdigit()]
+    found = [(int(name[:-4]), directory / name) for name in names if name.endswith(".seg") and name[:-4].isdecimal()]
     return sorted(found)
 
 
@@ -235,8 +237,8 @@ class SegmentLog:
         base, _ = self._segments.pop(0)
         try:
             os.unlink(self.directory / segment_name(base))
-        except FileNotFoundError:
-            pass  # somebody cleaned up by hand: it is gone, which is what we want
+        except OSError:
+            pass  # cleaned up by hand, or a read-only disk: nothing wants it any more, and the next start tries again
 
     # -- recovery --
 
@@ -275,7 +277,9 @@ class SegmentLog:
         path = self.directory / segment_name(base)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            os.write(descriptor, encode_header(SegmentHeader(self.owner, base, now_us())))
+            header = encode_header(SegmentHeader(self.owner, base, now_us()))
+            if os.write(descriptor, header) < len(header):
+                raise OSError(errno.ENOSPC, "no room for a segment's header", str(path))
             os.fdatasync(descriptor)
             sync_directory(self.directory)
         except OSError:
@@ -320,12 +324,13 @@ class LogReader:
             if self._descriptor < 0 and not self._open():
                 break
             sealed = self._is_sealed()  # asked before the read: what a sealed segment holds cannot grow any more
-            data = os.pread(self._descriptor, max_bytes, self._offset)
-            end = self._collect(data, found, limit, sealed=sealed, cut=len(data) == max_bytes)
-            if end == 0 and len(data) == max_bytes:
-                # One record larger than the read, or a long damaged stretch: look at the whole rest once.
-                data = os.pread(self._descriptor, 1 << 30, self._offset)
-                end = self._collect(data, found, limit, sealed=sealed, cut=False)
+            rest = os.fstat(self._descriptor).st_size - self._offset + 1
+            # First what was asked for, then one record of any size, then all: a long damaged stretch.
+            for size in (max_bytes, HEADER_BYTES + RECORD_BYTES_MAX, max(rest, max_bytes)):
+                data = os.pread(self._descriptor, size, self._offset)
+                end = self._collect(data, found, limit, max_bytes, sealed=sealed, cut=len(data) == size)
+                if end or len(data) < size:
+                    break
             self._offset += end
             if not found and end == 0 and (not sealed or not self._open(after=self._base)):
                 break
@@ -337,7 +342,9 @@ class LogReader:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _collect(self, data: bytes, found: list[Record | Damage], limit: int, *, sealed: bool, cut: bool) -> int:
+    def _collect(
+        self, data: bytes, found: list[Record | Damage], limit: int, max_bytes: int, *, sealed: bool, cut: bool
+    ) -> int:
         end = 0
         for item in scan(data, sealed=sealed, cut=cut):
             if isinstance(item, Damage):
@@ -348,7 +355,7 @@ class LogReader:
                 self.next_number = item.number + 1
                 found.append(item)
             end = item.end
-            if self.next_number >= limit:
+            if self.next_number >= limit or end >= max_bytes:
                 break
         return end
 

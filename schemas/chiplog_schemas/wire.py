@@ -2,15 +2,16 @@
 
     HELLO    [1, session, versions, sender, first, info]   I am; my log begins at number `first`
     WELCOME  [2, session, version, next, credit]           I have everything before `next`; send up to `credit` bytes
-    DATA     [3, session, first, last]  + slice            records first..last of my log, verbatim
+    DATA     [3, session, first, last]  + slice            all that my log has of first..last, verbatim
     ACK      [4, session, next, credit]                    everything before `next` is on stable storage here
     LOST     [5, session, first, last, reason]             these numbers of my log can never come
-    PING     [6, session]                                  answered by ACK
+    PING     [6, session, next]                            all before `next` was sent in this session; answered by ACK
     BYE      [7, session]                                  nothing more in this session
     RESET    [8, session, reason]                          I do not know this session: begin again
 
 `session` is 8 random bytes of the sender, new with every HELLO and every socket. `sender` is 16 bytes: the producer on
-the first hop, the agent's spool on the second. `versions` is [lowest, highest].
+the first hop, the agent's spool on the second. `versions` is [lowest, highest]. The DATA of one session follow each
+other without a jump: a receiver that sees one has lost a message (a socket reconnects silently) and answers RESET.
 """
 
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ SESSION_BYTES = 8
 SENDER_BYTES = 16
 REASON_CHARS_MAX = 500
 _HEAD_BYTES_MAX = 65_536  # a first frame holds names and numbers only
+_INFO_BYTES_MAX = 1_024  # of one value in a HELLO whose first frame would be longer than that
 
 
 class MessageKind(IntEnum):
@@ -61,8 +63,15 @@ class Message:
 
 
 def hello(session: bytes, sender: bytes, first: int, info: dict[str, Any]) -> list[bytes]:
-    """Open a session: `first` is the lowest number that the sender still has."""
-    return [pack([int(MessageKind.HELLO), session, list(PROTOCOL_VERSIONS), sender, first, info])]
+    """Open a session: `first` is the lowest number that the sender still has.
+
+    Long values of info are left out when all of it does not fit: the IDENTITY event says them too.
+    """
+    head = [int(MessageKind.HELLO), session, list(PROTOCOL_VERSIONS), sender, first]
+    packed = pack([*head, info])
+    if len(packed) > _HEAD_BYTES_MAX:
+        packed = pack([*head, {name: value for name, value in info.items() if len(pack(value)) <= _INFO_BYTES_MAX}])
+    return [packed]
 
 
 def welcome(session: bytes, next_number: int, credit: int) -> list[bytes]:
@@ -85,9 +94,9 @@ def lost(session: bytes, first: int, last: int, reason: str) -> list[bytes]:
     return [pack([int(MessageKind.LOST), session, first, last, reason[:REASON_CHARS_MAX]])]
 
 
-def ping(session: bytes) -> list[bytes]:
-    """Keep a session alive."""
-    return [pack([int(MessageKind.PING), session])]
+def ping(session: bytes, next_number: int) -> list[bytes]:
+    """Keep a session alive. All before `next_number` was sent in it, or was had before."""
+    return [pack([int(MessageKind.PING), session, next_number])]
 
 
 def bye(session: bytes) -> list[bytes]:
@@ -106,7 +115,7 @@ _SHAPES: dict[int, tuple[str, ...]] = {
     MessageKind.DATA: ("first", "last"),
     MessageKind.ACK: ("next", "credit"),
     MessageKind.LOST: ("first", "last", "reason"),
-    MessageKind.PING: (),
+    MessageKind.PING: ("next",),
     MessageKind.BYE: (),
     MessageKind.RESET: ("reason",),
 }

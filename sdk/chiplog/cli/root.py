@@ -171,7 +171,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"chiplog: {_line_of(error)}", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except BrokenPipeError:
+    except (BrokenPipeError, SystemExit):  # the second is click's answer to the first
         # Nothing more can be written; the interpreter would try again at its end, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

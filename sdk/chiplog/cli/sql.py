@@ -15,7 +15,15 @@ FORMATS = ("table", "csv", "json", "parquet")
 PROMPT, PROMPT_MORE = "chiplog> ", "      …> "
 
 
-@click.command()
+EXAMPLES = """\b
+Examples:
+  chiplog sql 'SELECT key, max(value) FROM metrics GROUP BY key'
+  chiplog sql 'FROM console WHERE run_id = $run' --param run=gpt-1
+  chiplog sql 'FROM metrics' -o metrics.parquet
+"""
+
+
+@click.command(epilog=EXAMPLES)
 @click.argument("query", required=False)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the suffix of FILE, else table.")
 @click.option("-o", "--output", metavar="FILE", help="Write there, complete or not at all.")
@@ -31,7 +39,7 @@ def sql(
     dir_: str | None,
     url: str | None,
 ) -> None:
-    r"""Ask the database, live and read-only, with one SELECT.
+    """Ask the database, live and read-only, with one SELECT.
 
     Without QUERY it is read from standard input; on a terminal that is a prompt. Views: runs, labels, metrics, texts,
     histograms, system, console, config, summary, events, completeness, phases …; SHOW TABLES lists them, DESCRIBE VIEW
@@ -39,10 +47,6 @@ def sql(
 
     csv has a header line, json is a list of objects, both with times in UTC; tables show local time. JSON has no NaN
     and no infinity: json says null there, csv says nan and inf.
-
-    \b
-      chiplog sql "SELECT key, max(value) FROM metrics WHERE run_id = \$run GROUP BY key" --param run=gpt-1
-      chiplog sql "FROM metrics" -o metrics.parquet
     """
     form = _form(form, output)
     values = dict(_param(text) for text in params)

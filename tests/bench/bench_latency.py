@@ -1,0 +1,57 @@
+"""From log() to visible in SQL, at eight ranks, twenty steps a second, twenty metrics: asked every few milliseconds."""
+
+import datetime
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import chiplog
+from tests.bench.bench_ranks import RANK, RANKS
+from tests.bench.figure import Figure, Node, percentile
+
+SECONDS = 15
+PAUSE_S = 0.01
+EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def measure() -> list[Figure]:
+    code = RANK.replace("range(600)", f"range({SECONDS * 20})")
+    assert code != RANK
+    latencies: list[float] = []
+    queries: list[float] = []
+    with tempfile.TemporaryDirectory() as root:
+        node = Node(Path(root))
+        ranks = [
+            subprocess.Popen([sys.executable, "-P", "-c", code, str(rank)], env=node.environ, stdout=subprocess.DEVNULL)
+            for rank in range(RANKS)
+        ]
+        newest: dict[str, float] = {}
+        with chiplog.connect(dir=root) as client:
+            time.sleep(3)
+            deadline = time.monotonic() + SECONDS - 5
+            while time.monotonic() < deadline:
+                before = time.time()
+                rows = client.sql(
+                    "SELECT label, ts FROM metrics WHERE key = 'train/metric_0' AND step >= "
+                    "(SELECT max(step) - 40 FROM metrics WHERE key = 'train/metric_0')"
+                ).tuples()
+                seen_at = time.time()
+                queries.append(seen_at - before)
+                for label, ts in rows:
+                    logged = (ts - EPOCH).total_seconds()
+                    if logged > newest.get(label, 0.0):
+                        if label in newest:
+                            latencies.append(seen_at - logged)
+                for label, ts in rows:
+                    newest[label] = max(newest.get(label, 0.0), (ts - EPOCH).total_seconds())
+                time.sleep(PAUSE_S)
+        for process in ranks:
+            process.wait()
+        node.stop()
+    beside = f"{len(latencies)} events; of it the query itself p50 {percentile(queries, 0.5) * 1e3:.0f} ms"
+    return [
+        Figure("log() to visible in SQL, p50", percentile(latencies, 0.5) * 1e3, "ms", at_most=250, yardstick=beside),
+        Figure("log() to visible in SQL, p99", percentile(latencies, 0.99) * 1e3, "ms", at_most=1000, yardstick=beside),
+    ]

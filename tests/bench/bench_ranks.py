@@ -1,0 +1,88 @@
+"""Eight ranks at twenty steps a second, twenty metrics each, for thirty seconds: what a rank waits, and what all costs.
+
+CPU counts everything from the interpreters' start to their end: ranks with import and init, agent, sampler, receiver and
+index. Memory is the highest sum over all of them of the proportional set size (resident size counts shared pages again
+for each process; it stands beside).
+"""
+
+import ast
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from tests.bench.figure import Figure, Node, memory_bytes, percentile, tree
+
+RANKS = 8
+SECONDS = 30
+STEPS_PER_S = 20
+
+RANK = """
+import sys, time, chiplog
+rank = int(sys.argv[1])
+run = chiplog.init(project="bench", run_id="ranks", label=f"rank{rank}", primary=rank == 0)
+data = {f"train/metric_{i}": 0.1 * i for i in range(20)}
+took = []
+begun = time.monotonic()
+for step in range(%d):
+    time.sleep(max(0.0, begun + step / %d - time.monotonic()))
+    before = time.perf_counter_ns()
+    run.log(data, step=step)
+    took.append(time.perf_counter_ns() - before)
+run.finish()
+print(took)
+""" % (SECONDS * STEPS_PER_S, STEPS_PER_S)
+
+JSONL = """
+import json, sys, time
+data = {f"train/metric_{i}": 0.1 * i for i in range(20)}
+took = []
+begun = time.monotonic()
+with open(sys.argv[1], "a") as file:
+    for step in range(200):
+        time.sleep(max(0.0, begun + step / 20 - time.monotonic()))
+        before = time.perf_counter_ns()
+        file.write(json.dumps({"step": step, **data}) + "\\n")
+        file.flush()
+        took.append(time.perf_counter_ns() - before)
+print(took)
+"""
+
+
+def start(code: str, argument: str, environ: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-P", "-c", code, argument]
+    return subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
+
+
+def measure() -> list[Figure]:
+    spent_before = children_cpu_s()
+    with tempfile.TemporaryDirectory() as root:
+        node = Node(Path(root))
+        ranks = [start(RANK, str(rank), node.environ) for rank in range(RANKS)]
+        peak_rss = peak_pss = 0
+        for _ in range(SECONDS // 5):
+            time.sleep(4.5)
+            pids = [pid for process in (*ranks, *node.processes.values()) for pid in tree(process.pid)]
+            sizes = [memory_bytes(pid) for pid in pids if Path(f"/proc/{pid}").exists()]
+            peak_rss = max(peak_rss, sum(rss for rss, _ in sizes))
+            peak_pss = max(peak_pss, sum(pss for _, pss in sizes))
+        outputs = [process.communicate()[0] for process in ranks]
+        node.stop()
+        spent = children_cpu_s() - spent_before
+        beside = ast.literal_eval(start(JSONL, f"{root}/beside.jsonl", node.environ).communicate()[0])
+    took = [ns / 1e3 for output in outputs for ns in ast.literal_eval(output.strip().splitlines()[-1])]
+    line = f"a JSONL file flushed per line, same pace: p50 {percentile(beside, 0.5) / 1e3:.0f}, p99 {percentile(beside, 0.99) / 1e3:.0f}"
+    name = f"{RANKS} ranks × {STEPS_PER_S} steps/s × 20 metrics × {SECONDS} s"
+    return [
+        Figure(f"{name}: log() p50", percentile(took, 0.5), "µs", at_most=15, yardstick=line),
+        Figure(f"{name}: log() p99", percentile(took, 0.99), "µs", at_most=80, yardstick=line),
+        Figure(f"{name}: CPU of everything", spent, "s", at_most=6, yardstick="Trackio 8.0, W&B 13.6 (measured earlier)"),
+        Figure(f"{name}: memory", peak_pss / 2**20, "MiB", at_most=450, yardstick=f"summed resident size {peak_rss / 2**20:.0f}"),
+    ]
+
+
+def children_cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
