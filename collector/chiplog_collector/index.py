@@ -183,6 +183,7 @@ def _follow(follower: Follower, synced: Synced) -> None:
     ending = False
     while True:
         started = time.monotonic()
+        stood_at = follower.read_number
         try:
             dirty = follower.step(synced.get()) > 0 or dirty
         except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
@@ -191,7 +192,8 @@ def _follow(follower: Follower, synced: Synced) -> None:
                 return
             follower._begin()
             continue
-        behind = follower.database.next_number < synced.get()
+        # Behind, but nothing to read: the log itself is gone or damaged at its end. Waiting is all that is left to do.
+        behind = follower.database.next_number < synced.get() and follower.read_number > stood_at
         if ending and not behind:
             return
         if dirty and not behind and started >= checkpoint_at:

@@ -322,7 +322,6 @@ class _Worker(threading.Thread):
                 return  # none is active
             except duckdb.Error:
                 continue  # an interruption that came just before
-            return
 
     def _failure(self, job: _Job, sink: _Sink, error: BaseException) -> list[bytes]:
         if job.timed_out:

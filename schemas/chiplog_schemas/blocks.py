@@ -88,8 +88,8 @@ class _Rows:
 class BlockBuilder:
     """Collect events row by row and turn them into one block.
 
-    Not thread-safe. `n_bytes` is about what the block will take, `n_events` the number of events. An event that is there
-    already is not taken again: a journal that is adopted may repeat what its process had sent just before.
+    Not thread-safe. `n_bytes` is about what the block will take, `n_events` the number of events. An event that is
+    there already is not taken again: a journal that is adopted may repeat what its process had sent just before.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class BlockBuilder:
         self.n_events = 0
 
     def add(self, producer: bytes, seq: int, payload: bytes | memoryview) -> list[Any] | None:
-        """Take one event and return it decoded; None when it cannot be decoded and is kept verbatim, or is there already.
+        """Take one event and return it decoded; None when it cannot be and is kept verbatim, or was there already.
 
         producer: 16 bytes. seq: its number. payload: as made by `events.encode`.
         """

@@ -18,7 +18,8 @@ _UNPACK_LIMITS = {
     "strict_map_key": False,
     "use_list": True,
     "unicode_errors": "surrogateescape",
-    "ext_hook": _refuse,
+    "max_ext_len": 0,  # timestamps too, which no hook sees …
+    "ext_hook": _refuse,  # … and those of no bytes, which no limit sees
     # Lengths are bounded by msgpack's default: no string, array or map may claim more than the bytes that are there.
 }
 

@@ -15,8 +15,8 @@ _NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNI
 def start_daemon(module: str, arguments: Sequence[str], places: Places) -> int:
     """Run `python -m module arguments…` detached and return its PID. Does not wait for it. Raises OSError.
 
-    Its output goes to run/<module>.out, which a start empties when it has grown long; CHIPLOG_DIR is set in its environment. Two that race
-    are harmless: the daemon itself takes its directory's lock and the loser leaves.
+    Its output goes to run/<module>.out, which a start empties when it has grown long; CHIPLOG_DIR is set in its
+    environment. Two that race are harmless: the daemon itself takes its directory's lock and the loser leaves.
     """
     make_private(places.run)
     environment = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_DAEMONS}

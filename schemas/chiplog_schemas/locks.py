@@ -6,7 +6,10 @@ Closing any descriptor of the file in the process that holds the lock would rele
 import errno
 import fcntl
 import os
+import struct
 from pathlib import Path
+
+_FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, PID
 
 
 class LockHeldError(OSError):
@@ -57,17 +60,20 @@ def read_pid(descriptor: int) -> int:
 def holder_of(path: Path) -> int:
     """Return the PID of the process that holds a lock; 0 when nobody does or there is no such file.
 
-    Only for locks that this process does not hold itself: looking would release its own.
+    Only looks: it never takes the lock, so that a daemon that starts meanwhile is not turned away. Not for locks that
+    this process holds itself: closing the file would release them.
     """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
         return 0
     try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        asked = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+        kind, _, _, _, pid = _FLOCK.unpack(asked)
+        if kind == fcntl.F_UNLCK:
+            return 0
+        return read_pid(descriptor) or int(pid) or -1
     except OSError:
-        return read_pid(descriptor) or -1
-    else:
         return 0
     finally:
         os.close(descriptor)

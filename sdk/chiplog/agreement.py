@@ -22,9 +22,12 @@ class Agreed:
 def ask_group(candidate: str) -> Agreed | None:
     """Offer a run ID to the default process group; None while there is no group or its store cannot be asked."""
     distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        return None
-    rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    try:
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return None
+        rank, world_size = distributed.get_rank(), distributed.get_world_size()
+    except (AttributeError, RuntimeError, ValueError):
+        return None  # another thread is importing torch just now, or destroying the group
     try:
         store = distributed.distributed_c10d._get_default_store().clone()
         word = store.compare_set(_KEY, "", candidate)

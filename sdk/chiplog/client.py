@@ -433,7 +433,7 @@ class Result:
         from arro3.core import Table
         from arro3.io import read_ipc_stream
 
-        # An Arrow stream begins with a mark; without it the reader takes any four bytes for a length, and allocates that.
+        # An Arrow stream begins with a mark. Without it the reader takes any four bytes for a length to allocate.
         if bytes(stream[: len(_ARROW_MARK)]) != _ARROW_MARK:
             raise QueryError("internal", "the answer is no Arrow stream; check that a collector answers there")
         try:

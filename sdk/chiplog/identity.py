@@ -66,17 +66,18 @@ def identify(environ: Mapping[str, str], facts: Facts) -> Identity:
     """Work out the identity from variables alone."""
     launcher = next((entry for entry in _LAUNCHERS if _number(environ, entry.rank) is not None), None)
     parent_pid, _, parent_run = environ.get(PARENT_RUN, "").partition(":")
+    joins = bool(parent_run) and parent_pid != str(facts.pid)
     label = environ.get("CHIPLOG_LABEL") or f"{facts.host}-{facts.random}"
     if launcher is None:
         # No launcher: a run of one's own, or the run of the process that started this one.
         launch = f"process:{facts.host}:{facts.pid}:{facts.random}"
-        joins = bool(parent_run) and parent_pid != str(facts.pid)
         run_id = environ.get("CHIPLOG_RUN_ID") or (parent_run if joins else new_run_id(facts.now_s, facts.random))
-        return Identity(run_id, label, launch, primary=not joins, needs_agreement="CHIPLOG_RUN_ID" not in environ)
+        # Also with a given run ID: rank and label are torch.distributed's to tell.
+        return Identity(run_id, label, launch, primary=not joins, needs_agreement=True)
     rank = _number(environ, launcher.rank)
     world_size = _number(environ, launcher.world_size)
     launch, is_unique = _launch(environ, facts, launcher, world_size)
-    run_id = environ.get("CHIPLOG_RUN_ID") or parent_run or _run_id_of(launch, facts)
+    run_id = environ.get("CHIPLOG_RUN_ID") or (parent_run if joins else _run_id_of(launch, facts))
     return Identity(
         run_id,
         environ.get("CHIPLOG_LABEL") or f"rank{rank}",
@@ -113,8 +114,10 @@ def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world
     """Return the launch and whether it is the same for all ranks and unique among launches."""
     if launcher.name == "slurm":
         job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
-        submitted = environ.get("SLURM_JOB_START_TIME", "")
-        return f"slurm:{job}:{step}:{submitted}", bool(job)
+        started = environ.get("SLURM_JOB_START_TIME", "")
+        if not step:  # not under srun but in the job's own shell, where one training may follow another
+            return f"slurm:{job}::{started}:{facts.parent}", bool(job)
+        return f"slurm:{job}:{step}:{started}", bool(job)
     elastic_id = environ.get("TORCHELASTIC_RUN_ID", "")
     if _UUID.fullmatch(elastic_id):
         return f"torchelastic:{elastic_id}", True  # made by torchrun for this very launch

@@ -117,6 +117,7 @@ class Journal:
         self._file_lock: Lock | None = None
         self._head: mmap.mmap | None = None
         self._making = directory
+        self._flags = 0
         if directory is not None:
             make_private(directory.parent)
             self._making = directory.with_name(f".new-{directory.name}")
@@ -198,6 +199,8 @@ class Journal:
             end = position + HEADER_BYTES + size
         segment.memory[position:end] = record
         self._tail = (segment, end, seq + 1)
+        if segment.path is None:
+            self._write_counters()  # memory ends with the process: whoever adopts the rest must know what there was
 
     def _write(self, payload: bytes) -> None:
         segment, position, seq = self._tail
@@ -244,7 +247,14 @@ class Journal:
     def _bytes(self) -> int:
         """What is allocated, the spare included."""
         spare = self._spare.size if self._spare is not None else 0
-        return spare + self._tail[0].size + sum(segment.size for segment in self._full)
+        # A copy, made in one step: the writer and the sender thread both change the queue while the other one counts.
+        return spare + self._tail[0].size + sum(segment.size for segment in tuple(self._full))
+
+    @property
+    def _memory_bytes(self) -> int:
+        """What of it is no file: memory that belongs to the training."""
+        segments = (self._spare, self._tail[0], *self._full)
+        return sum(segment.size for segment in segments if segment is not None and segment.path is None)
 
     # -- segments: the writer in need, else the sender thread ahead of it --
 
@@ -255,7 +265,10 @@ class Journal:
         segment, position, _ = self._tail
         size = min(_SEGMENT_BYTES_MAX, 2 * segment.size)
         if position * 4 > segment.size and self._bytes + size <= self.bytes_max - JOURNAL_RESERVE_BYTES:
-            spare = self._new_segment(size)
+            try:
+                spare = self._new_segment(size)
+            except MemoryError:
+                return  # the writer in need finds the same, and drops
             if not self._lock.acquire(timeout=_LOCK_WAIT_S):
                 spare.delete()
                 return
@@ -276,7 +289,7 @@ class Journal:
             else:
                 self.disk_error = None
                 return segment
-        if self._bytes + size > max(JOURNAL_MEMORY_BYTES_MAX, size) and directory is not None:
+        if directory is not None and self._memory_bytes + size > max(JOURNAL_MEMORY_BYTES_MAX, size):
             raise MemoryError("journal's memory is used up")
         return _Segment(None, size)
 
@@ -316,7 +329,8 @@ class Journal:
 
     def _write_counters(self, flags: int = 0) -> None:
         if self._head is not None:
-            packed = COUNTERS.pack(self.acked, self._tail[2], flags)
+            self._flags |= flags  # an acknowledgement that comes after the finish must not undo it
+            packed = COUNTERS.pack(self.acked, self._tail[2], self._flags)
             self._head[COUNTERS_OFFSET : COUNTERS_OFFSET + len(packed)] = packed
 
     # -- reading: the sender thread (the Source of its link) --
@@ -348,7 +362,8 @@ class Journal:
                 break
             if is_tail:
                 return None
-            following = [s for s in [*self._full, self._tail[0]] if s.first_seq >= next_seq and s is not segment]
+            # The tail as it was looked at above: had a newer one been begun since, this one would be skipped.
+            following = [s for s in [*self._full, tail_segment] if s.first_seq >= next_seq and s is not segment]
             self._cursor = (following[0], SEGMENT_HEADER_BYTES, next_seq)
         if end - position > max_bytes:
             end, next_seq = _cut(segment, position, end, max_bytes)

@@ -1,5 +1,6 @@
 """One opened run in one process: `log()` and everything else that training code calls. Nothing here raises into it."""
 
+import dataclasses
 import json
 import logging
 import math
@@ -14,20 +15,21 @@ from typing import Any
 
 from chiplog import agreement
 from chiplog.console import Console
-from chiplog.identity import Identity, with_rank
+from chiplog.identity import PARENT_RUN, Identity, with_rank
 from chiplog.journal import Journal, event_fits
 from chiplog.phases import Phase
 from chiplog.process import host_name, visible_gpus
 from chiplog.sender import SenderThread
 from chiplog.shared import Config, Summary
-from chiplog.values import FLOAT_TYPES, Bad, Histogram, flatten
-from chiplog_schemas.codec import CodecError, pack, packer
+from chiplog.values import FLOAT_TYPES, Bad, Histogram, cleaned, encodable, flatten, shown
+from chiplog_schemas.codec import pack, packer
 from chiplog_schemas.events import PRODUCER_BYTES, EventKind, encode
 from chiplog_schemas.limits import (
     EVENT_BYTES_MAX,
     FINISH_WAIT_S,
     JOURNAL_BYTES_MAX,
     JOURNAL_MEMORY_BYTES_MAX,
+    KEY_BYTES_MAX,
     KEYS_MAX,
     SPOOL_BYTES_MAX,
 )
@@ -35,6 +37,7 @@ from chiplog_schemas.places import Places
 
 __version__ = "0.1.0"
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
+_SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
 _WARNINGS_MAX = 100  # different ones said aloud; all are counted
 _log = logging.getLogger("chiplog")
 
@@ -55,6 +58,7 @@ class Settings:
     notes: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     label_given: bool = False
+    run_id_given: bool = False
     gpu_device_ids: tuple[str, ...] | None = None
     update_finish_state: bool | None = None
     capture_console: bool = True
@@ -71,6 +75,7 @@ class Run:
         self._pack = packer().pack
         # Tuples of keys seen before: their msgpack, and the function that packs their values.
         self._shapes: dict[tuple[str, ...], tuple[bytes, Callable[..., bytes]]] = {}
+        self._shape_keys = 0
         self._keys: set[str] = set()
         self._next_step = 0
         self._phases: dict[str, float] = {}
@@ -136,7 +141,7 @@ class Run:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         if error is not None and kind is not None:
-            self._exit = ("failed", 1, f"{kind.__name__}: {error}")
+            self.mark_failed(f"{kind.__name__}: {shown_error(error)}")
         self.finish()
 
     # -- logging --
@@ -161,14 +166,21 @@ class Run:
             if not math.isfinite(sum(values)):
                 self._note_nonfinite(data, step)
             keys, pack_values = shape
-            self._journal.append(self._pack((1, time.time_ns() // 1000, step, keys, pack_values(*values))))
-        except OverflowError:
-            self._log_slow(data, step)  # an int that no float64 holds: the slow path names it
+            payload = self._pack((1, time.time_ns() // 1000, step, keys, pack_values(*values)))
+        except Exception:
+            self._log_slow(data, step)  # no dict, or an int that no float64 holds: the slow path names it
+            return
+        try:
+            self._journal.append(payload)
         except Exception as error:
             self._internal("log", error)
 
     def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
         try:
+            if self._finished:
+                message = f"log() after finish() of {self.id} is not recorded; call init() again"
+                self._warn_once(("finished", ""), message)
+                return
             step = self._step(step)
             if self._phases:
                 phases, self._phases = self._phases, {}
@@ -205,10 +217,12 @@ class Run:
         shape = self._shapes.get(keys)
         if shape is None:
             shape = (pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack)
-            if len(self._shapes) >= _SHAPES_MAX:
-                self._shapes.clear()
             if kind is EventKind.METRICS:
+                if len(self._shapes) >= _SHAPES_MAX or self._shape_keys + len(keys) > _SHAPE_KEYS_MAX:
+                    self._shapes.clear()
+                    self._shape_keys = 0
                 self._shapes[keys] = shape
+                self._shape_keys += len(keys)
         payload = self._pack((int(kind), time.time_ns() // 1000, step, shape[0], shape[1](*numbers.values())))
         if event_fits(payload):
             self._journal.append(payload)
@@ -223,12 +237,12 @@ class Run:
             return self._next_step - 1
         try:
             number = int(step.item() if hasattr(step, "item") else step)
-        except (TypeError, ValueError, OverflowError):
+        except Exception:  # whatever a foreign type raises
             number = 1 << 70
         if -(1 << 63) <= number < 1 << 63:
             return number
-        message = f"step {step!r:.60} is no 64-bit integer; the label's own count is used instead"
-        self._note_bad(Bad("bad_step", repr(step)[:60], message))
+        message = f"step {shown(step)} is no 64-bit integer; the label's own count is used instead"
+        self._note_bad(Bad("bad_step", shown(step), message))
         return self._step(None)
 
     def _admit_key(self, key: str) -> bool:
@@ -245,14 +259,25 @@ class Run:
 
     def phase(self, name: str) -> Phase:
         """Time a phase of the step: `with run.phase("forward"):`, or as a decorator. Belongs to the next `log()`."""
-        return Phase(self._phases_of, str(name))
+        key = cleaned(str(name))
+        size = len(key.encode())
+        if not 0 < size <= KEY_BYTES_MAX:
+            message = f"phase {key!r:.60} has {size} bytes, the limit is 1 to {KEY_BYTES_MAX}; it is not recorded"
+            self._note_bad(Bad("key_length", key[:60], message))
+        elif self._admit_key(key):
+            return Phase(self._phases_of, key)
+        return Phase(dict, key)  # timed into a dict that nobody keeps
 
     def _phases_of(self) -> dict[str, float]:
         return self._phases
 
     def alert(self, title: str, text: str = "", level: str = "warning") -> None:
         """Leave a row in `events` that people look at. level: debug, info, warning or error."""
-        self._say(EventKind.NOTICE, "alert", str(level), str(title), {"text": str(text)})
+        try:
+            body = {"text": cleaned(str(text))}
+            self._say(EventKind.NOTICE, "alert", str(level), cleaned(str(title)), body)
+        except Exception as error:
+            self._internal("alert", error)
 
     def finish(self, exit_code: int = 0) -> None:
         """End the run for this label. Waits at most a second for the agent; what is left then is delivered later."""
@@ -270,6 +295,8 @@ class Run:
             self._console.close()
         if self._phases:
             self._append_matrix(EventKind.PHASES, self._next_step, self._phases)
+        if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
+            self._bad["dropped_in_signal_handlers"] = self._journal.deferred_dropped
         if self._bad:
             self._say(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", dict(self._bad))
         state, code, reason = self._exit
@@ -282,6 +309,10 @@ class Run:
             journal.mark_finished()
             delivered = self._sender.stop(FINISH_WAIT_S) if self._sender is not None else False
             journal.close(remove=delivered)
+            self._journal = _Nowhere(journal.next_seq)
+        self._shapes = {}  # whoever logs now takes the slow path, which says so
+        if os.environ.get(PARENT_RUN) == f"{os.getpid()}:{self.id}":
+            del os.environ[PARENT_RUN]  # what this process starts from now on is no part of this run
 
     @property
     def _sets_run(self) -> bool:
@@ -290,7 +321,7 @@ class Run:
 
     def mark_failed(self, reason: str, exit_code: int = 1) -> None:
         """Note that this process is ending badly; `finish` reports it."""
-        self._exit = ("failed", exit_code, reason)
+        self._exit = ("failed", exit_code, cleaned(reason))
 
     def _say(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
         payload = encode(kind, time.time_ns() // 1000, *fields)
@@ -309,15 +340,30 @@ class Run:
     def _say_map(self, kind: EventKind, values: Mapping[str, Any]) -> None:
         if self._finished or (kind is EventKind.CONFIG and not self.is_primary):
             return  # every rank passes the same config; the primary's is the run's
+        said: dict[str, str] = {}
+        for key, value in values.items():
+            try:
+                said[cleaned(str(key))] = json.dumps(value, default=str)
+            except Exception as error:  # whatever a foreign type raises: one value, not all of them
+                name = f"{kind.name.lower()} {shown(key)}"
+                message = f"{name} cannot be written as JSON ({type(error).__name__} {error}); use plain values"
+                self._note_bad(Bad("not_json", name, message))
         try:
-            said = {str(key): json.dumps(value, default=str) for key, value in values.items()}
+            self._say_json(kind, said)
+        except Exception as error:
+            self._internal(kind.name.lower(), error)
+
+    def _say_json(self, kind: EventKind, said: dict[str, str]) -> None:
+        """Say them as one event; as several when one would be too large."""
+        if len(said) > 1 and sum(map(len, said)) + sum(map(len, said.values())) > EVENT_BYTES_MAX // 2:
+            items = list(said.items())
+            for half in (items[: len(items) // 2], items[len(items) // 2 :]):
+                self._say_json(kind, dict(half))
+        elif said:
             self._say(kind, said)
-        except (TypeError, ValueError, RecursionError, CodecError) as error:
-            message = f"{kind.name.lower()} cannot be written as JSON ({error}); use plain values"
-            self._note_bad(Bad("not_json", kind.name.lower(), message))
 
     def _say_line(self, stream: int, line_no: int, line: str) -> None:
-        self._say(EventKind.CONSOLE, stream, line_no, line)
+        self._say(EventKind.CONSOLE, stream, line_no, line if encodable(line) else cleaned(line))
 
     def _say_lines_lost(self, count: int) -> None:
         self._say(EventKind.NOTICE, "console_lost", "warning", f"{count} lines above the rate limit", {"lines": count})
@@ -414,6 +460,13 @@ class Run:
 
     def _tick(self) -> None:
         """Run by the sender thread at every interval."""
+        try:
+            self._look_around()
+        except Exception as error:  # sending must go on
+            self._internal("tick", error)
+
+    def _look_around(self) -> None:
+        """Tell of a disk that refuses, and ask torch.distributed for what the launcher did not tell."""
         journal = self._journal
         if isinstance(journal, Journal) and journal.disk_error is not None and not self._disk_warned:
             self._disk_warned = True
@@ -426,8 +479,9 @@ class Run:
                 self._become(agreed)
 
     def _become(self, agreed: agreement.Agreed) -> None:
+        run_id = self._identity.run_id if self._settings.run_id_given else agreed.run_id
         self._identity = with_rank(
-            self._identity, agreed.rank, agreed.world_size, agreed.run_id, label_given=self._settings.label_given
+            self._identity, agreed.rank, agreed.world_size, run_id, label_given=self._settings.label_given
         )
         info = self._identity_map()
         if isinstance(self._journal, Journal):
@@ -465,9 +519,10 @@ class Run:
 
 
 class _Nowhere:
-    """The journal of a disabled run."""
+    """The journal of a disabled run, and of one that is finished."""
 
-    next_seq = 0
+    def __init__(self, next_seq: int = 0) -> None:
+        self.next_seq = next_seq
 
     def append(self, payload: bytes, *, urgent: bool = False) -> None:
         """Take nothing."""
@@ -509,9 +564,23 @@ def config_of(value: Any) -> dict[str, Any]:
         return {str(key): entry for key, entry in value.items()}
     if hasattr(value, "items"):
         return {str(key): entry for key, entry in value.items()}
+    if dataclasses.is_dataclass(value):
+        return {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
     return dict(vars(value))
 
 
-def tags_of(tags: Iterable[str] | str) -> tuple[str, ...]:
-    """Turn one tag or several into a tuple."""
-    return (tags,) if isinstance(tags, str) else tuple(str(tag) for tag in tags)
+def shown_error(error: BaseException) -> str:
+    """Return what an exception says; its type where even that raises."""
+    try:
+        return cleaned(str(error))[:1000]
+    except Exception:
+        return f"<{type(error).__name__}>"
+
+
+def words_of(words: Any) -> tuple[str, ...]:
+    """Turn one word or several into a tuple: tags, or the IDs of devices."""
+    if words is None:
+        return ()
+    if isinstance(words, str) or not isinstance(words, Iterable):
+        words = (words,)
+    return tuple(cleaned(str(word)) for word in words)

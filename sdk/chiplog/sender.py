@@ -65,7 +65,8 @@ class SenderThread:
         """Send what is left for at most `wait_s` and end. Return whether all of it was acknowledged."""
         self._deadline = time.monotonic() + wait_s - _CLOSE_S
         self.wake()
-        self._done.wait(wait_s)
+        if self._done.wait(wait_s):
+            os.close(self._wake)  # here and not in the thread: `wake` must never write to a number that was given away
         return self.delivered
 
     def _run(self) -> None:
@@ -111,7 +112,6 @@ class SenderThread:
         finally:
             link.close()
             context.term() if link.socket is None else None
-            os.close(self._wake)
 
     def _wait_for_acknowledgement(self, link: Link) -> None:
         if link.socket is not None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from chiplog import process
 from chiplog.identity import PARENT_RUN, identify
-from chiplog.runs import Run, Settings, config_of, safe_name, tags_of
+from chiplog.runs import Run, Settings, config_of, safe_name, shown_error, words_of
+from chiplog.values import cleaned
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.places import chiplog_dir, places
 
@@ -57,25 +58,29 @@ def init(
     dir: in place of CHIPLOG_DIR. agent: a ZeroMQ address; without it the node's own, started when none listens.
     """
     environ = os.environ
-    settings = _settings(
-        environ,
-        project=project,
-        run_id=run_id or resume,
-        name=name,
-        group=group,
-        job_type=job_type,
-        tags=tags,
-        notes=notes,
-        config=config,
-        label=label,
-        primary=primary,
-        mode=mode,
-        gpu_device_ids=gpu_device_ids,
-        update_finish_state=update_finish_state,
-        capture_console=capture_console,
-        dir=dir,
-        agent=agent,
-    )
+    given: dict[str, Any] = {
+        "project": project,
+        "run_id": run_id or resume,
+        "name": name,
+        "group": group,
+        "job_type": job_type,
+        "tags": tags,
+        "notes": notes,
+        "config": config,
+        "label": label,
+        "primary": primary,
+        "mode": mode,
+        "gpu_device_ids": gpu_device_ids,
+        "update_finish_state": update_finish_state,
+        "capture_console": capture_console,
+        "dir": dir,
+        "agent": agent,
+    }
+    try:
+        settings = _settings(environ, **given)
+    except Exception as error:
+        _log.warning("chiplog: init() was given what it cannot use (%s); nothing is logged", shown_error(error))
+        settings = _settings(environ, **dict.fromkeys(given), nothing_given=True)
     global _current
     with _lock:
         before = _current
@@ -110,7 +115,6 @@ def finish(exit_code: int = 0) -> None:
     """Finish the current run, if there is one."""
     if _current is not None:
         _current.finish(exit_code)
-        os.environ.pop(PARENT_RUN, None)
 
 
 def setup() -> None:
@@ -126,11 +130,11 @@ def _open(settings: Settings) -> Run:
         return Run(replace(settings, mode="disabled"))
 
 
-def _settings(environ: Mapping[str, str], **given: Any) -> Settings:
+def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **given: Any) -> Settings:
     identity = identify(environ, process.facts())
     run_id = given["run_id"]
     if run_id:
-        identity = replace(identity, run_id=str(run_id), needs_agreement=False)
+        identity = replace(identity, run_id=str(run_id), needs_agreement=identity.rank is None)
     if given["label"]:
         identity = replace(identity, label=str(given["label"]))
     label_given = bool(given["label"] or environ.get("CHIPLOG_LABEL"))
@@ -142,7 +146,7 @@ def _settings(environ: Mapping[str, str], **given: Any) -> Settings:
     primary = given["primary"] if given["primary"] is not None else _flag(environ, "CHIPLOG_PRIMARY")
     if primary is not None:
         identity = replace(identity, primary=bool(primary))
-    mode = given["mode"] or environ.get("CHIPLOG_MODE") or "online"
+    mode = "disabled" if nothing_given else given["mode"] or environ.get("CHIPLOG_MODE") or "online"
     if mode not in MODES:
         _log.warning("chiplog: mode %r is none of %s; online is used", mode, ", ".join(MODES))
         mode = "online"
@@ -163,18 +167,19 @@ def _settings(environ: Mapping[str, str], **given: Any) -> Settings:
         name=_text(given["name"]),
         group=_text(given["group"] or environ.get("CHIPLOG_GROUP")),
         job_type=_text(given["job_type"]),
-        tags=tags_of(given["tags"]),
+        tags=words_of(given["tags"]),
         notes=_text(given["notes"]),
         config=config,
         label_given=label_given,
-        gpu_device_ids=None if gpus is None else tuple(str(gpu) for gpu in gpus),
+        run_id_given=bool(run_id or environ.get("CHIPLOG_RUN_ID")),
+        gpu_device_ids=None if gpus is None else words_of(gpus),
         update_finish_state=given["update_finish_state"],
         capture_console=given["capture_console"],
     )
 
 
 def _text(value: Any) -> str | None:
-    return None if value is None or value == "" else str(value)
+    return None if value is None or value == "" else cleaned(str(value))
 
 
 def _flag(environ: Mapping[str, str], name: str) -> bool | None:
@@ -206,7 +211,7 @@ def _install_hooks() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         if _current is not None:
-            _current.mark_failed(f"{kind.__name__}: {error}"[:1000])
+            _current.mark_failed(f"{kind.__name__}: {shown_error(error)}")
         previous(kind, error, traceback)
 
     sys.excepthook = hook
@@ -218,6 +223,8 @@ def _at_exit() -> None:
 
 
 def _after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()  # another thread of the parent may have held it
     if _current is not None:
         _current.after_fork()
         # multiprocessing's children leave without atexit; its own list of last things is called.

@@ -13,6 +13,14 @@ FLOAT_TYPES: set[type] = {float, int}  # what struct packs as a float64 without 
 _REPR_CHARS = 60
 
 
+def shown(value: Any) -> str:
+    """Return the beginning of a value's repr, or its type where it has none: an int of 10,000 digits raises there."""
+    try:
+        return repr(value)[:_REPR_CHARS]
+    except Exception:
+        return f"<{type(value).__name__}>"
+
+
 @dataclass(frozen=True, slots=True)
 class Histogram:
     """Counts between edges, logged as one value.
@@ -32,8 +40,15 @@ class Histogram:
         """Count `values`, anything numpy can make an array of, in `bins` bins of equal width, without NaN and inf."""
         import numpy as np  # importing chiplog must not cost numpy
 
-        array = np.asarray(values.detach().cpu() if hasattr(values, "detach") else values, dtype=np.float64).ravel()
-        counts, edges = np.histogram(array[np.isfinite(array)], bins=bins)
+        # A tensor first becomes float64 itself: numpy has no bfloat16, which gradients often are.
+        array = np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values, dtype=np.float64)
+        array = array[np.isfinite(array)].ravel()
+        try:
+            with np.errstate(all="ignore"):
+                counts, edges = np.histogram(array, bins=bins)
+        except ValueError:  # too narrow or too wide for float64 to be cut into bins: all in one
+            low, high = float(array.min()), float(array.max())
+            return cls((math.nextafter(low, -math.inf), math.nextafter(high, math.inf)), (float(array.size),))
         return cls(tuple(edges.tolist()), tuple(float(count) for count in counts))
 
 
@@ -53,7 +68,8 @@ def flatten(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterat
     """Walk a dict of values, nested dicts joined with `/`: (key, value) for what can be logged, Bad for the rest."""
     for key, value in data.items():
         if not isinstance(key, str):
-            yield Bad("key_not_string", repr(key)[:_REPR_CHARS], f"key {key!r:.60} is no string; use str({key!r:.60})")
+            text = shown(key)
+            yield Bad("key_not_string", text, f"key {text} is no string; use str() of it")
             continue
         name = f"{prefix}/{key}" if prefix else key
         if isinstance(value, Mapping):
@@ -67,8 +83,28 @@ def flatten(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterat
             message = f"key {name!r:.60} has {size} bytes, the limit is 1 to {KEY_BYTES_MAX}; log it as a text value"
             yield Bad("key_length", name[:_REPR_CHARS], message)
             continue
-        converted = convert(name, value)
+        if not encodable(name):
+            yield Bad("key_not_text", shown(name), f"key {shown(name)} has half characters, which UTF-8 cannot hold")
+            continue
+        try:
+            converted = convert(name, value)
+        except Exception as error:  # whatever a foreign type raises when it is looked at
+            converted = Bad("unreadable", name, f"{name!r:.80} cannot be read: {type(error).__name__} {error}")
         yield converted if isinstance(converted, Bad) else (name, converted)
+
+
+def encodable(text: str) -> bool:
+    """Tell whether a text can be UTF-8. Undecodable bytes, which Python keeps as half characters of their own, can."""
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def cleaned(text: str) -> str:
+    r"""Return a text with its half characters written as \udXXX."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def convert(key: str, value: Any) -> Logged | Bad:
@@ -80,7 +116,7 @@ def convert(key: str, value: Any) -> Logged | Bad:
         if len(value) > TEXT_CHARS_MAX:
             message = f"text of {len(value)} characters under {key!r} exceeds {TEXT_CHARS_MAX}; log it as a file"
             return Bad("text_too_long", key, message)
-        return value
+        return value if encodable(value) else cleaned(value)
     if isinstance(value, Histogram):
         return value
     torch = sys.modules.get("torch")

@@ -12,9 +12,9 @@ import duckdb
 import pyarrow as pa
 import pytest
 import zmq
+
 from chiplog_collector import query as query_module
 from chiplog_collector.query import Examiner, QueryService, Refused, admit, lock_down
-
 from chiplog_schemas import questions
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import QUERIES_WAITING_MAX, QUERY_CHARS_MAX

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import duckdb
 import pytest
+
 from chiplog.cli import output
 from chiplog.cli.root import COMMANDS
-
 from chiplog_schemas.places import make_private, places
 from chiplog_schemas.tables import tables_sql, views_sql
 
@@ -32,7 +32,8 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     database.execute(views_sql())
     database.execute(
         "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (1, 'gpt-20260102-7f3a91', 'gpt', "
-        "['a', 'b'], 'rank0'), (2, 'gpt-20260103-11aa22', 'gpt', [], 'rank0'), (3, 'vit-20260104-0042', 'vision', [], NULL)"
+        "['a', 'b'], 'rank0'), (2, 'gpt-20260103-11aa22', 'gpt', [], 'rank0'), "
+        "(3, 'vit-20260104-0042', 'vision', [], NULL)"
     )
     for run, state, code, number in ((1, "finished", 0, None), (2, "crashed", None, 9), (3, None, None, None)):
         for rank in range(4):
@@ -265,8 +266,17 @@ def test_json_is_a_list_of_objects_with_utc_and_without_nan(chiplog):
     assert code == 0
     (row,) = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
     assert row == {
-        **{"a": 1, "b": 'ü,"', "c": "2026-01-02T03:04:05Z", "d": None, "e": None, "f": None},
-        **{"g": ["2026-01-02T03:04:05Z"], "h": {"x": None}, "i": True, "j": 1.5, "k": "ab"},
+        "a": 1,
+        "b": 'ü,"',
+        "c": "2026-01-02T03:04:05Z",
+        "d": None,
+        "e": None,
+        "f": None,
+        "g": ["2026-01-02T03:04:05Z"],
+        "h": {"x": None},
+        "i": True,
+        "j": 1.5,
+        "k": "ab",
         "l": "2026-01-02T02:04:05Z",
     }
     assert json.loads(chiplog("sql", "FROM runs WHERE false", "--format", "json")[1]) == []
@@ -331,7 +341,8 @@ def test_a_file_gets_the_form_of_its_suffix_and_appears_complete(chiplog, tmp_pa
     if suffix == "txt":
         assert target.read_text().startswith("run_id")
         return
-    with duckdb.connect(config={"TimeZone": "UTC"}) as reader:
+    with duckdb.connect() as reader:
+        reader.execute("SET TimeZone = 'UTC'")
         count, first = reader.execute(f"SELECT count(*), min(ts)::TIMESTAMP FROM '{target}'").fetchone()
     assert (count, first) == (1500, datetime(2026, 1, 2, 3, 4, 5))
 
@@ -345,7 +356,7 @@ def test_a_query_that_fails_leaves_the_old_file(chiplog, tmp_path):
 
 
 def test_the_prompt_answers_line_by_line_and_survives_errors(recorded):
-    shown = on_terminal(recorded, 80, "sql", typed="SELECT 40 +\n2 AS answer;\nselec;\nSELECT 'more' AS x\n\n\x04")
+    shown = on_terminal(recorded, 80, "sql", typed="SELECT 40 +\n2 AS answer;\nselec;\nSELECT 'more' AS x\n\nexit\n")
     assert "42" in shown and "more" in shown
     assert 'Parser Error: syntax error at or near "selec"' in shown
 
@@ -358,8 +369,12 @@ def test_runs_lists_the_newest_first_with_what_is_missing(chiplog):
     assert [row["run_id"] for row in rows] == ["vit-20260104-0042", "gpt-20260103-11aa22", "gpt-20260102-7f3a91"]
     crashed = rows[1]
     assert {name: crashed[name] for name in ("state", "labels", "attempts", "complete", "pending", "lost")} == {
-        **{"state": "crashed", "labels": 4, "attempts": 1},
-        **{"complete": False, "pending": 28, "lost": 12},
+        "state": "crashed",
+        "labels": 4,
+        "attempts": 1,
+        "complete": False,
+        "pending": 28,
+        "lost": 12,
     }
     assert (crashed["created_at"], crashed["duration_s"]) == ("2026-01-03T03:04:05Z", 7600.0)
     assert rows[0]["state"] == "running" and rows[0]["ended_at"] is None and rows[0]["duration_s"] > 0
@@ -399,11 +414,21 @@ def test_show_has_everything_about_a_run(chiplog):
     assert [label["label"] for label in found["labels"]] == ["rank0", "rank1", "rank2", "rank3"]
     assert found["keys"] == [
         {
-            **{"key": "lr", "points": 100, "labels": 1, "last_step": 99, "lowest": 2.99, "highest": 2.99},
+            "key": "lr",
+            "points": 100,
+            "labels": 1,
+            "last_step": 99,
+            "lowest": 2.99,
+            "highest": 2.99,
             "last_values": {"rank0": 2.99},
         },
         {
-            **{"key": "train/loss", "points": 400, "labels": 4, "last_step": 99, "lowest": 1.99, "highest": 1.99},
+            "key": "train/loss",
+            "points": 400,
+            "labels": 4,
+            "last_step": 99,
+            "lowest": 1.99,
+            "highest": 1.99,
             "last_values": {f"rank{rank}": 1.99 for rank in range(4)},
         },
     ]

@@ -15,9 +15,9 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+
 from chiplog import client as client_module
 from chiplog.client import NoDataError, QueryError, Result, connect
-
 from chiplog_schemas import questions
 from chiplog_schemas.limits import QUERY_CHARS_MAX
 from chiplog_schemas.locks import holder_of
@@ -204,8 +204,8 @@ def test_rows_are_dicts_of_python_values(where):
 def test_times_are_utc_wherever_the_client_is(where):
     code = (
         "from chiplog.client import connect; import sys\n"
-        "print(connect(dir=sys.argv[1]).sql(\"SELECT TIMESTAMPTZ '2026-01-02 03:04:05+01' AS a, min(ts) AS b FROM metrics"
-        ' WHERE ts >= ?", [__import__("datetime").datetime(2026, 1, 2)]).tuples())'
+        "print(connect(dir=sys.argv[1]).sql(\"SELECT TIMESTAMPTZ '2026-01-02 03:04:05+01' AS a, min(ts) AS b \"\n"
+        '"FROM metrics WHERE ts >= ?", [__import__("datetime").datetime(2026, 1, 2)]).tuples())'
     )
     environment = {**os.environ, "TZ": "America/New_York"}
     done = subprocess.run(

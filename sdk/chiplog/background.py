@@ -1,0 +1,83 @@
+"""Start, stop and find the agent and collector of a CHIPLOG_DIR. Used by the command line."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from chiplog_schemas.daemons import output_path, start_daemon
+from chiplog_schemas.limits import EVENT_BYTES_MAX
+from chiplog_schemas.locks import holder_of
+from chiplog_schemas.places import Places, make_private
+
+COLLECTOR, AGENT = "chiplog_collector", "chiplog_agent"
+START_WAIT_S = 15.0  # importing DuckDB on a busy machine
+STOP_WAIT_S = 30.0  # for the index to catch up with the log
+_LOOK_AGAIN_S = 0.05
+_TAIL_BYTES = min(4096, EVENT_BYTES_MAX)
+
+
+def lock_path(where: Places, module: str) -> Path:
+    """Return the lock file of a daemon."""
+    return (where.collector if module == COLLECTOR else where.agent) / "lock"
+
+
+def socket_path(where: Places, module: str) -> Path:
+    """Return the socket that a daemon binds once it is ready."""
+    address = where.query_address if module == COLLECTOR else where.agent_address
+    return Path(address.removeprefix("ipc://"))
+
+
+def pid_of(where: Places, module: str) -> int:
+    """Return the PID of a daemon that runs; 0 when none does."""
+    return holder_of(lock_path(where, module))
+
+
+def start(where: Places, module: str, arguments: list[str]) -> int:
+    """Start a daemon unless it runs, wait until it listens, and return its PID. Raises OSError with its last words."""
+    running = pid_of(where, module)
+    if running:
+        return running
+    make_private(where.run)
+    socket_path(where, module).unlink(missing_ok=True)
+    start_daemon(module, arguments, where)
+    if _wait(START_WAIT_S, lambda: pid_of(where, module) > 0 and socket_path(where, module).exists()):
+        return pid_of(where, module)
+    raise OSError(f"{module} did not come up within {START_WAIT_S:g} s: {last_words(where, module)}")
+
+
+def stop(where: Places, module: str) -> int:
+    """Stop a daemon by SIGTERM, wait for its end, and return its PID; 0 when none ran. Raises OSError if it stays."""
+    pid = pid_of(where, module)
+    if pid <= 0:
+        return 0
+    try:
+        os.kill(pid, signal.SIGTERM)
+    except ProcessLookupError:
+        return pid  # it ended by itself in this moment
+    if not _wait(STOP_WAIT_S, lambda: pid_of(where, module) != pid):
+        raise OSError(
+            f"{module} (process {pid}) did not end within {STOP_WAIT_S:g} s; see {output_path(where, module)}"
+        )
+    return pid
+
+
+def last_words(where: Places, module: str) -> str:
+    """Return the last line that a background daemon printed."""
+    try:
+        with open(output_path(where, module), "rb") as output:
+            output.seek(max(0, os.fstat(output.fileno()).st_size - _TAIL_BYTES))
+            lines = output.read().decode("utf-8", "replace").strip().splitlines()
+    except OSError:
+        return "(no output)"
+    return lines[-1] if lines else "(no output)"
+
+
+def _wait(wait_s: float, done: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + wait_s
+    while not done():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(_LOOK_AGAIN_S)
+    return True

@@ -1,0 +1,26 @@
+"""`chiplog down`: stop the background agent and collector, in the order in which nothing is left on the way."""
+
+import os
+
+import click
+
+from chiplog import background
+from chiplog_schemas.places import chiplog_dir, places
+
+
+@click.command()
+@click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
+def down(directory: str | None) -> None:
+    """Stop agent and collector, and return when they are gone. What was logged stays and is delivered later."""
+    where = places(chiplog_dir(directory, os.environ))
+    stopped = 0
+    for module in (background.AGENT, background.COLLECTOR):
+        try:
+            pid = background.stop(where, module)
+        except OSError as error:
+            raise click.ClickException(str(error)) from error
+        if pid:
+            click.echo(f"{module.removeprefix('chiplog_')} stopped (process {pid})")
+            stopped += 1
+    if not stopped:
+        click.echo(f"nothing runs for {where.root}")

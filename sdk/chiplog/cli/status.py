@@ -1,0 +1,85 @@
+"""`chiplog status`: what runs for a CHIPLOG_DIR, what waits where, and whether an event really gets through."""
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from chiplog import background
+from chiplog_schemas.journals import LOCK_NAME, list_journals
+from chiplog_schemas.locks import holder_of
+from chiplog_schemas.places import Places, chiplog_dir, places
+
+CANARY_WAIT_S = 5.0
+
+
+@click.command()
+@click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--no-canary", is_flag=True, help="Only look; send no event through.")
+def status(directory: str | None, form: str, no_canary: bool) -> None:
+    """Say what is running and what waits, and send one event through to see that it arrives.
+
+    Exit code 1 when an event does not get through although an agent runs.
+    """
+    where = places(chiplog_dir(directory, os.environ))
+    facts = _look(where)
+    failed = False
+    if not no_canary:
+        facts["canary"], failed = _fly(where, running=bool(facts["agent_pid"]))
+    if form == "json":
+        click.echo(json.dumps(facts))
+    else:
+        _print(facts)
+    if failed:
+        raise SystemExit(1)
+
+
+def _look(where: Places) -> dict[str, object]:
+    journals = list_journals(where.journals)
+    alive = sum(1 for _, directory in journals if holder_of(directory / LOCK_NAME))
+    offline = list_journals(where.root / "offline")
+    return {
+        "dir": str(where.root),
+        "agent_pid": background.pid_of(where, background.AGENT) or None,
+        "collector_pid": background.pid_of(where, background.COLLECTOR) or None,
+        "ranks_logging": alive,
+        "journals_waiting": len(journals) - alive,
+        "offline_journals": len(offline),
+        "spool_bytes": _bytes(where.agent / "spool"),
+        "log_bytes": _bytes(where.collector / "log"),
+        "index_bytes": where.index.stat().st_size if where.index.exists() else 0,
+    }
+
+
+def _fly(where: Places, *, running: bool) -> tuple[str, bool]:
+    if not running and not os.environ.get("CHIPLOG_AGENT"):
+        return "not sent: no agent runs (a training starts one, or `chiplog up`)", False
+    from chiplog import canary  # a look alone needs no sockets
+
+    flight = canary.fly(where, os.environ.get("CHIPLOG_AGENT"), CANARY_WAIT_S)
+    if flight.visible_s is not None and flight.acknowledged_s is not None:
+        return (
+            f"acknowledged after {flight.acknowledged_s * 1e3:.0f} ms, in SQL after {flight.visible_s * 1e3:.0f} ms",
+            False,
+        )
+    return f"did not get through within {CANARY_WAIT_S:g} s: {flight.reason}", True
+
+
+def _print(facts: dict[str, object]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in facts.items():
+        shown = "not running" if value is None else f"{value:,}" if name.endswith("_bytes") else str(value)
+        table.add_row(name.replace("_", " "), shown)
+    Console(soft_wrap=True).print(table)
+
+
+def _bytes(directory: Path) -> int:
+    try:
+        return sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
+    except OSError:
+        return 0

@@ -1,0 +1,91 @@
+"""`chiplog sync`: deliver journals that were recorded offline or brought here from another machine.
+
+A journal is linked or copied into the node's own journals, where the agent adopts it like that of any dead rank. The
+original stays. Doing it twice changes nothing: (producer, seq) decides what is new.
+"""
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import click
+
+from chiplog import background
+from chiplog_schemas.journals import LOCK_NAME, list_journals
+from chiplog_schemas.locks import holder_of
+from chiplog_schemas.places import Places, chiplog_dir, make_private, places
+
+_LOOK_AGAIN_S = 0.1
+
+
+@click.command()
+@click.argument("source", metavar="DIR", required=False, type=click.Path(path_type=Path))
+@click.option("--dir", "directory", metavar="DIR", help="Deliver to this CHIPLOG_DIR (default ~/.chiplog).")
+@click.option("--delete", is_flag=True, help="Delete each journal once it is delivered.")
+@click.option("--timeout-s", type=click.FloatRange(min=0), default=600.0, show_default=True)
+def sync(source: Path | None, directory: str | None, delete: bool, timeout_s: float) -> None:
+    """Deliver the journals in DIR: what ran with mode="offline" (default CHIPLOG_DIR/offline), or was brought here."""
+    where = places(chiplog_dir(directory, os.environ))
+    source = source or where.root / "offline"
+    found = list_journals(source) or list_journals(source / "journals") or list_journals(source / "offline")
+    if not found:
+        if not source.is_dir():
+            raise click.UsageError(f"directory '{source}' does not exist; name one that holds journals")
+        click.echo(f"no journals in {source}")
+        return
+    dead = [path for _, path in found if not holder_of(path / LOCK_NAME)]
+    if len(dead) < len(found):
+        click.echo(f"{len(found) - len(dead)} journals are still being written and are left out", err=True)
+    try:
+        make_private(where.journals)
+        if not background.pid_of(where, background.AGENT):
+            background.start(where, background.AGENT, ["--embedded"])
+        waiting = {path: _hand_over(path, where) for path in dead}
+    except OSError as error:
+        raise click.ClickException(f"journals cannot be handed over: {error}") from error
+    delivered = _wait(waiting, timeout_s)
+    for path in delivered:
+        if delete and path.parent != where.journals:
+            shutil.rmtree(path)
+    click.echo(f"{len(delivered)} of {len(found)} journals delivered to the agent of {where.root}")
+    if len(delivered) < len(dead):
+        raise click.ClickException(
+            f"{len(dead) - len(delivered)} journals are not delivered after {timeout_s:g} s; see chiplog status"
+        )
+
+
+def _hand_over(path: Path, where: Places) -> Path:
+    """Put a journal where the agent looks, under a name that it does not see before all of it is there."""
+    target = where.journals / path.name
+    if path.parent == where.journals or target.exists():
+        return target
+    making = where.journals / f".new-{path.name}"
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(mode=0o700)
+    for entry in path.iterdir():
+        if entry.name == LOCK_NAME:
+            (making / LOCK_NAME).touch(0o600)
+            continue
+        try:
+            os.link(entry, making / entry.name)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(entry, making / entry.name)
+    os.rename(making, target)
+    return target
+
+
+def _wait(waiting: dict[Path, Path], timeout_s: float) -> list[Path]:
+    """Wait until the agent has removed the handed-over journals: everything in them is in its spool, synced."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    deadline = time.monotonic() + timeout_s
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("delivering journals", total=len(waiting))
+        while True:
+            delivered = [path for path, target in waiting.items() if not target.exists()]
+            progress.update(task, completed=len(delivered))
+            if len(delivered) == len(waiting) or time.monotonic() > deadline:
+                return delivered
+            time.sleep(_LOOK_AGAIN_S)

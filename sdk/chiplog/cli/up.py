@@ -1,0 +1,29 @@
+"""`chiplog up`: agent and collector in the background, until `chiplog down`."""
+
+import os
+
+import click
+
+from chiplog import background
+from chiplog_schemas.places import chiplog_dir, places
+
+
+@click.command()
+@click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
+def up(directory: str | None) -> None:
+    """Start a collector and an agent in the background. They stay until `chiplog down`.
+
+    Never required: a training starts them by itself, and those leave when there is nothing to do.
+    """
+    where = places(chiplog_dir(directory, os.environ))
+    wanted = [background.AGENT]
+    if not os.environ.get("CHIPLOG_COLLECTOR"):
+        wanted.insert(0, background.COLLECTOR)
+    for module in wanted:
+        before = background.pid_of(where, module)
+        try:
+            pid = background.start(where, module, [])
+        except OSError as error:
+            raise click.ClickException(str(error)) from error
+        word = "runs already" if pid == before else "started"
+        click.echo(f"{module.removeprefix('chiplog_')} {word} (process {pid}) for {where.root}")

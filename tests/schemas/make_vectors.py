@@ -1,0 +1,175 @@
+"""Make the golden vectors of schemas/vectors/v1. Only ever adds: a file that exists is never written again.
+
+Run it from the repository: `python tests/schemas/make_vectors.py`. Each vector is a .bin file; index.json says of each
+what it is and what it means. A multipart message is one file for each frame: name.0.bin, name.1.bin.
+"""
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from chiplog_schemas import questions, wire
+from chiplog_schemas.blocks import BlockBuilder
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import EventKind, encode
+from chiplog_schemas.journals import FINISHED, encode_head
+from chiplog_schemas.record import Kind
+from chiplog_schemas.record import encode as encode_record
+from chiplog_schemas.segments import SegmentHeader, encode_header
+
+VECTORS = Path(__file__).resolve().parents[2] / "schemas" / "vectors" / "v1"
+INDEX = "index.json"
+
+PRODUCER_A = bytes(range(16))
+PRODUCER_B = bytes(range(16, 32))
+SENDER = bytes(range(32, 48))
+SESSION = bytes(range(0xA0, 0xA8))
+TS = 1_795_225_200_123_456  # 2026-11-21 01:00:00.123456 UTC
+LOSS_KEYS = pack(["train/loss", "train/grad_norm"])
+NAN_WITH_PAYLOAD = struct.pack("<Q", 0x7FF8_0000_0000_002A)
+
+
+def doubles(*values: float) -> bytes:
+    """Pack float64s as an event carries them."""
+    return struct.pack(f"<{len(values)}d", *values)
+
+
+EVENTS: dict[EventKind, list[Any]] = {
+    EventKind.METRICS: [7, LOSS_KEYS, doubles(0.5, -0.0)],
+    EventKind.PHASES: [7, pack(["forward", "data"]), doubles(0.125, 0.03125)],
+    EventKind.TEXT: [7, "sample", "grüße \udcff"],
+    EventKind.HISTOGRAM: [7, "weights", doubles(0.0, 1.0, 2.0), doubles(3.0, 4.0)],
+    EventKind.CONSOLE: [1, 42, "epoch 1: 100%"],
+    EventKind.CONFIG: [{"lr": "0.0003", "model": '{"layers":4}'}],
+    EventKind.SUMMARY: [{"best": "0.25"}],
+    EventKind.IDENTITY: [
+        {
+            "role": "rank",
+            "run_id": "20261121-0100-k3f9ab",
+            "project": "gpt",
+            "name": "first",
+            "group": "sweep",
+            "job_type": "train",
+            "tags": ["a", "b"],
+            "notes": "",
+            "label": "rank3",
+            "primary": False,
+            "rank": 3,
+            "local_rank": 3,
+            "world_size": 8,
+            "node": "node-a",
+            "pid": 4242,
+            "gpus": ["GPU-00000000-0000-0000-0000-000000000003"],
+            "launch": "slurm:17:0:",
+            "restart": 1,
+            "started_at": TS,
+            "sdk": "0.1.0",
+        }
+    ],
+    EventKind.STATE: [
+        {
+            "state": "failed",
+            "exit_code": 1,
+            "exit_signal": 9,
+            "reason": "ValueError: x",
+            "sets_run": True,
+            "produced": 9,
+        }
+    ],
+    EventKind.LOST: [b"", 100, 199, "journal full"],
+    EventKind.NOTICE: ["alert", "warning", "loss rises", {"text": "0.5 → 0.9", "step": 7}],
+    EventKind.SYSTEM: ["GPU-00000000-0000-0000-0000-000000000003", pack(["gpu.util"]), doubles(97.0)],
+    EventKind.PEER: [PRODUCER_A, {"state": "crashed", "reason": "process ended without finish()", "produced": 10}],
+}
+
+# Two producers: metrics that share keys, text, console, an event of a kind nobody knows, and bytes that are no event.
+BLOCK_ROWS: list[tuple[bytes, int, bytes]] = [
+    (PRODUCER_A, 0, encode(EventKind.METRICS, TS, 0, LOSS_KEYS, doubles(1.5, float("inf")))),
+    (PRODUCER_A, 1, encode(EventKind.METRICS, TS + 1, 1, LOSS_KEYS, doubles(1.25) + NAN_WITH_PAYLOAD)),
+    (PRODUCER_B, 5, encode(EventKind.METRICS, TS + 2, 1, LOSS_KEYS, doubles(1.0, 2.0))),
+    (PRODUCER_B, 6, encode(EventKind.TEXT, TS + 3, 1, "sample", "grüße \udcff")),
+    (PRODUCER_A, 2, encode(EventKind.CONSOLE, TS + 4, 2, 1, "warning: slow")),
+    (PRODUCER_A, 4, pack([200, TS + 5, "of the future", 1])),
+    (PRODUCER_B, 9, b"\xc1 no msgpack"),
+]
+
+
+def block() -> bytes:
+    """Return the block of BLOCK_ROWS."""
+    builder = BlockBuilder()
+    for row in BLOCK_ROWS:
+        builder.add(*row)
+    return builder.build(TS + 10)
+
+
+RECORD_PAYLOADS: dict[Kind, bytes] = {
+    Kind.EVENT: encode(EventKind.METRICS, TS, *EVENTS[EventKind.METRICS]),
+    Kind.BLOCK: block(),
+    Kind.RECEIPT: pack([TS, [[SENDER, 3, 6, 3]]]),
+    Kind.SENDERS: pack([[SENDER, 3], [PRODUCER_B, 17]]),
+    Kind.QUARANTINE: pack([SENDER, "checksum mismatch", b"\x00\x01\x02"]),
+    Kind.GAP: pack([SENDER, 4, 5, "damaged in the spool"]),
+}
+
+MESSAGES: dict[str, list[Any]] = {
+    "hello": wire.hello(SESSION, SENDER, 3, {"node": "node-a", "pid": 4242}),
+    "welcome": wire.welcome(SESSION, 3, 16_777_216),
+    "data": wire.data(SESSION, 3, 3, encode_record(Kind.BLOCK, 3, RECORD_PAYLOADS[Kind.BLOCK])),
+    "ack": wire.ack(SESSION, 4, 16_777_216),
+    "lost": wire.lost(SESSION, 4, 5, "damaged in the spool"),
+    "ping": wire.ping(SESSION, 6),
+    "bye": wire.bye(SESSION),
+    "reset": wire.reset(SESSION, "session is unknown here"),
+}
+
+QUESTIONS: dict[str, list[Any]] = {
+    "ask": questions.ask(SESSION, "SELECT * FROM runs WHERE run_id = ?", ["r1"], 30.0),
+    "result": questions.result(SESSION, 2, b"an Arrow IPC stream"),
+    "error": questions.failure(SESSION, "refused", "query is empty; write one SELECT"),
+    "ping": questions.ping(SESSION),
+    "pong": questions.pong(SESSION, {"versions": [1, 1], "pid": 4242, "waiting": False}),
+}
+
+
+def all_vectors() -> Iterator[tuple[str, bytes, str]]:
+    """Yield (file name, bytes, meaning)."""
+    for kind, payload in RECORD_PAYLOADS.items():
+        number = 1_000 + kind
+        yield f"record-{kind.name.lower()}.bin", encode_record(kind, number, payload), f"record {number} of kind {kind}"
+    header = SegmentHeader(PRODUCER_A, 1_001, TS)
+    yield "segment-header.bin", encode_header(header), "segment of producer 00..0f, base 1001"
+    identity = pack(EVENTS[EventKind.IDENTITY][0])
+    yield (
+        "head-page.bin",
+        encode_head(PRODUCER_A, identity, acked=5, produced=10, flags=FINISHED),
+        "head page up to the end of the identity: acked 5, produced 10, finished",
+    )
+    for event, fields in EVENTS.items():
+        yield f"event-{event.name.lower()}.bin", encode(event, TS, *fields), f"event of kind {event}"
+    yield "block.bin", block(), "block of two producers: metrics, text, console, and two events kept verbatim"
+    for prefix, messages in (("message", MESSAGES), ("question", QUESTIONS)):
+        for name, frames in messages.items():
+            for index, frame in enumerate(frames):
+                yield f"{prefix}-{name}.{index}.bin", bytes(frame), f"{prefix} {name.upper()}, frame {index}"
+
+
+def main() -> None:
+    """Write the vectors that are not there yet, and the index of all."""
+    VECTORS.mkdir(parents=True, exist_ok=True)
+    path = VECTORS / INDEX
+    index: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    n_new = 0
+    for name, data, meaning in all_vectors():
+        if (VECTORS / name).exists():
+            continue
+        (VECTORS / name).write_bytes(data)
+        index[name] = meaning
+        n_new += 1
+    path.write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{n_new} new vectors, {len(index)} in all, in {VECTORS}")
+
+
+if __name__ == "__main__":
+    main()

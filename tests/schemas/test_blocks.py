@@ -1,0 +1,261 @@
+"""Blocks: rows become columns and the same rows again, bit for bit; bytes that are no block only raise BlockError."""
+
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chiplog_schemas.blocks import (
+    BLOCK_VERSION,
+    OPAQUE,
+    BlockBuilder,
+    BlockError,
+    NewerBlockError,
+    decode_block,
+    keys_of,
+    rows_of,
+)
+from chiplog_schemas.codec import pack, unpack
+from chiplog_schemas.events import FIELDS, MATRIX_KINDS, Column, EventKind, encode
+from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX
+from tests.schemas.make_vectors import BLOCK_ROWS, LOSS_KEYS, PRODUCER_A, PRODUCER_B, TS, block, doubles
+
+PREFIX = struct.Struct("<IHH")
+
+int64 = st.integers(-(1 << 63), (1 << 63) - 1)
+text = st.text(max_size=8, alphabet=st.characters(exclude_categories=("Cs",))) | st.just("half \udcff")
+plain = st.recursive(
+    st.none() | st.booleans() | int64 | st.floats() | text | st.binary(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(text, inner, max_size=3),
+    max_leaves=5,
+)
+keys = st.sampled_from([["loss"], ["loss", "lr"], ["größe \udcff"], [str(index) for index in range(20)]])
+
+
+@st.composite
+def events(draw: st.DrawFn) -> bytes:
+    """A payload of any known kind; the bits of its matrix are random, NaN with payload bits included."""
+    kind = draw(st.sampled_from(EventKind))
+    names = draw(keys)
+    fields: list[Any] = []
+    for _, column in FIELDS[kind]:
+        if column is Column.INT:
+            fields.append(draw(int64))
+        elif column is Column.KEYS:
+            fields.append(pack(names))
+        elif column is Column.VALUES:
+            fields.append(draw(st.binary(min_size=8 * len(names), max_size=8 * len(names))))
+        else:
+            fields.append(draw(plain))
+    return encode(kind, draw(int64), *fields)
+
+
+garbage = st.binary(max_size=40)
+unknown = st.tuples(st.integers(14, 1 << 40), int64, plain).map(lambda event: pack(list(event)))
+misfits = st.tuples(st.sampled_from(EventKind), int64, plain, plain).map(
+    lambda event: pack([int(event[0]), *event[1:]])
+)
+payloads = events() | events() | events() | unknown | misfits | garbage.filter(lambda data: not _is_event(data))
+
+
+def _is_event(data: bytes) -> bool:
+    # Garbage that happens to be msgpack may be written in a longer form than ours: equal then, but not the same bytes.
+    try:
+        unpack(data)
+    except ValueError:
+        return False
+    return True
+
+
+@settings(max_examples=150)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([PRODUCER_A, PRODUCER_B, bytes(16)]), st.integers(0, 40), payloads),
+        min_size=1,
+        max_size=25,
+    )
+)
+def test_rows_become_a_block_and_the_same_rows_again(rows: list[tuple[bytes, int, bytes]]) -> None:
+    # Invariant: each (producer, seq) once, the first that came; its payload bit for bit; the ranges are those seqs.
+    builder = BlockBuilder()
+    first: dict[tuple[bytes, int], bytes] = {}
+    for producer, seq, payload in rows:
+        first.setdefault((producer, seq), payload)
+        builder.add(producer, seq, payload)
+    assert builder.n_events == len(first)
+    decoded = decode_block(builder.build(TS))
+    assert rows_of(decoded) == sorted((*key, payload) for key, payload in first.items())
+    named = {(uuid, seq) for uuid, ranges in decoded.producers for a, b in ranges for seq in range(a, b + 1)}
+    assert named == set(first)
+    assert (builder.n_events, builder.n_bytes) == (0, 0)
+
+
+def test_events_of_all_producers_that_share_keys_are_one_group() -> None:
+    decoded = decode_block(block())
+    (group,) = [group for group in decoded.groups if group.kind == EventKind.METRICS]
+    assert keys_of(group.keys_bin) == ("train/loss", "train/grad_norm")
+    assert group.columns["values"].shape == (3, 2)
+    assert group.columns["step"].tolist() == [0, 1, 1]
+    assert [decoded.producers[index][0] for index in group.producer] == [PRODUCER_A, PRODUCER_A, PRODUCER_B]
+    assert decoded.producers == [(PRODUCER_A, [(0, 2), (4, 4)]), (PRODUCER_B, [(5, 6), (9, 9)])]
+
+
+def test_columns_begin_at_multiples_of_eight() -> None:
+    data = block()
+    header_length, version, flags = PREFIX.unpack_from(data)
+    assert (version, flags) == (BLOCK_VERSION, 0)
+    _, _, groups = unpack(data[8 : 8 + header_length])
+    assert all(offset % 8 == 0 for *_, columns in groups for _, _, offset, _ in columns)
+
+
+def test_an_event_that_cannot_be_taken_apart_is_kept_verbatim() -> None:
+    (group,) = [group for group in decode_block(block()).groups if group.kind == OPAQUE]
+    assert group.columns["payload"] == [BLOCK_ROWS[5][2], BLOCK_ROWS[6][2]]
+
+
+def test_the_builder_tells_what_it_took() -> None:
+    builder = BlockBuilder()
+    payload = encode(EventKind.TEXT, TS, 1, "key", "value")
+    assert builder.add(PRODUCER_A, 0, payload) == [EventKind.TEXT, TS, 1, "key", "value"]
+    assert builder.add(PRODUCER_A, 0, payload) is None
+    assert builder.add(PRODUCER_A, 1, b"\xc1") is None
+    assert builder.n_events == 2
+
+
+@pytest.mark.parametrize("n_keys", [1, 10, 1_000])
+def test_the_builder_knows_about_how_large_its_block_will_be(n_keys: int) -> None:
+    # Adversaries of an estimate: keys of their own for each event, no payload at all, a seq in two.
+    builder = BlockBuilder()
+    for index in range(3_000 // n_keys):
+        names = pack([f"{index}/{number}" for number in range(n_keys)])
+        builder.add(PRODUCER_A, 2 * index, encode(EventKind.METRICS, TS, 1, names, bytes(8 * n_keys)))
+        builder.add(PRODUCER_B, 2 * index, b"")
+        builder.add(PRODUCER_B, 2 * index + 1, encode(EventKind.CONSOLE, 0, 1, 1, ""))
+    estimate = builder.n_bytes
+    size = len(builder.build(TS))
+    assert size <= estimate + 1_000
+    assert estimate < 2 * size + 1_000
+
+
+@pytest.mark.parametrize(
+    ("names", "values"),
+    [
+        ([], b""),
+        (["a", "a"], bytes(16)),
+        (["a"], bytes(16)),
+        (["a"], bytes(7)),
+        (["x" * (KEY_BYTES_MAX + 1)], bytes(8)),
+        ([7], bytes(8)),
+        ([str(index) for index in range(KEYS_MAX + 1)], bytes(8 * (KEYS_MAX + 1))),
+    ],
+    ids=["none", "repeated", "too many values", "odd", "long", "no text", "too many"],
+)
+def test_a_matrix_whose_keys_do_not_fit_is_kept_verbatim(names: list[Any], values: bytes) -> None:
+    payload = encode(EventKind.METRICS, TS, 1, pack(names), values)
+    builder = BlockBuilder()
+    builder.add(PRODUCER_A, 0, payload)
+    decoded = decode_block(builder.build(TS))
+    assert [group.kind for group in decoded.groups] == [OPAQUE]
+    assert rows_of(decoded) == [(PRODUCER_A, 0, payload)]
+
+
+# -- hostile bytes ----------------------------------------------------------------------------------------------------
+
+
+@given(st.binary(max_size=300), st.booleans())
+def test_any_bytes_are_a_block_or_a_block_error(data: bytes, with_prefix: bool) -> None:
+    _decode_or_block_error(PREFIX.pack(max(0, len(data) - 40), 1, 0) + data if with_prefix else data)
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_a_damaged_block_is_a_block_or_a_block_error(draw: st.DataObject) -> None:
+    data = bytearray(block())
+    for _ in range(draw.draw(st.integers(1, 3))):
+        data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
+    _decode_or_block_error(bytes(data[: draw.draw(st.sampled_from([len(data), len(data) - 1, len(data) // 2]))]))
+
+
+hostile = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-1, 20)
+    | st.just(1 << 62)
+    | st.sampled_from(["seq", "o", "<i8", "<f8", b""]),
+    lambda inner: st.lists(inner, max_size=5),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=400)
+@given(st.data())
+def test_a_block_whose_header_lies_is_a_block_or_a_block_error(draw: st.DataObject) -> None:
+    # Invariant: one place of a sound header replaced by anything at all; what decodes has columns of the right shape.
+    data = block()
+    header_length, _, _ = PREFIX.unpack_from(data)
+    header = unpack(data[8 : 8 + header_length])
+    place: Any = header
+    while True:
+        index = draw.draw(st.integers(0, len(place) - 1))
+        if isinstance(place[index], list) and place[index] and draw.draw(st.integers(0, 3)):
+            place = place[index]
+            continue
+        place[index] = draw.draw(hostile)
+        break
+    packed = pack(header)
+    start = 8 + header_length + -(8 + header_length) % 8
+    padding = bytes(-(8 + len(packed)) % 8)
+    _decode_or_block_error(PREFIX.pack(len(packed), 1, 0) + packed + padding + data[start:])
+
+
+def _decode_or_block_error(data: bytes) -> None:
+    try:
+        decoded = decode_block(data)
+    except BlockError:
+        return
+    rows = [(producer, seq) for producer, seq, _ in rows_of(decoded)]
+    named = [(uuid, seq) for uuid, ranges in decoded.producers for a, b in ranges for seq in range(a, b + 1)]
+    assert rows == sorted(named)
+    for group in decoded.groups:
+        assert isinstance(group.keys_bin, bytes)
+        if group.kind in MATRIX_KINDS:
+            assert group.columns["values"].shape == (len(group.seq), len(keys_of(group.keys_bin)))
+        for name, column in FIELDS.get(group.kind, ()):
+            if column is Column.INT:
+                assert group.columns[name].dtype == "<i8"
+
+
+def _with_ranges(ranges: list[int]) -> bytes:
+    builder = BlockBuilder()
+    for seq in (3, 4, 6):
+        builder.add(PRODUCER_A, seq, encode(EventKind.METRICS, TS, seq, LOSS_KEYS, doubles(1, 2)))
+    data = builder.build(TS)
+    header_length, _, _ = PREFIX.unpack_from(data)
+    header = unpack(data[8 : 8 + header_length])
+    assert header[1] == [[PRODUCER_A, [3, 4, 6, 6]]]
+    header[1][0][1] = ranges
+    packed = pack(header)
+    start = 8 + header_length + -(8 + header_length) % 8
+    return PREFIX.pack(len(packed), 1, 0) + packed + bytes(-(8 + len(packed)) % 8) + data[start:]
+
+
+@pytest.mark.parametrize(
+    "ranges", [[3, 5], [3, 4, 7, 7], [3, 4, 6, 1 << 62], [3, 4], [], [4, 3, 6, 6], [3, 4, 4, 4], [3]]
+)
+def test_ranges_that_are_not_those_of_the_rows_are_refused(ranges: list[int]) -> None:
+    assert decode_block(_with_ranges([3, 4, 6, 6])).producers == [(PRODUCER_A, [(3, 4), (6, 6)])]
+    with pytest.raises(BlockError):
+        decode_block(_with_ranges(ranges))
+
+
+def test_a_newer_version_is_told_apart_from_garbage() -> None:
+    data = bytearray(block())
+    data[4:6] = struct.pack("<H", BLOCK_VERSION + 1)
+    with pytest.raises(NewerBlockError, match="upgrade"):
+        decode_block(data)
+    data[4:6] = bytes(2)
+    with pytest.raises(BlockError) as caught:
+        decode_block(data)
+    assert not isinstance(caught.value, NewerBlockError)

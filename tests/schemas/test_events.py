@@ -1,0 +1,84 @@
+"""Events: what fits the schema, what is kept for others, and that a peer's types are never trusted."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chiplog_schemas.codec import CodecError, pack
+from chiplog_schemas.events import (
+    FIELDS,
+    IDENTITY_FIELDS,
+    MATRIX_KINDS,
+    ROW_COLUMNS,
+    STATE_FIELDS,
+    Column,
+    EventKind,
+    decode,
+    encode,
+    fits_schema,
+    typed,
+)
+from tests.schemas.make_vectors import EVENTS, TS
+
+
+@pytest.mark.parametrize("kind", EventKind, ids=lambda kind: kind.name)
+def test_every_kind_round_trips_and_fits(kind: EventKind) -> None:
+    payload = encode(kind, TS, *EVENTS[kind])
+    assert decode(payload) == [kind, TS, *EVENTS[kind]]
+    assert fits_schema(decode(payload))
+
+
+@pytest.mark.parametrize("kind", EventKind, ids=lambda kind: kind.name)
+def test_an_event_with_a_field_more_or_less_or_of_another_type_does_not_fit(kind: EventKind) -> None:
+    event = decode(encode(kind, TS, *EVENTS[kind]))
+    assert not fits_schema([*event, 1])
+    assert not fits_schema(event[:-1])
+    for index, (_, column) in enumerate(FIELDS[kind], 2):
+        for wrong in (True, 1.5, 1 << 63, None) if column is Column.INT else ():
+            assert not fits_schema([*event[:index], wrong, *event[index + 1 :]])
+        for wrong in ("text", 1, None) if column in (Column.KEYS, Column.VALUES) else ():
+            assert not fits_schema([*event[:index], wrong, *event[index + 1 :]])
+
+
+def test_every_kind_has_fields_and_none_has_the_name_of_a_row_column() -> None:
+    assert set(FIELDS) == set(EventKind)
+    for kind, fields in FIELDS.items():
+        names = [name for name, _ in fields]
+        assert len(set(names)) == len(names)
+        assert not set(names) & set(ROW_COLUMNS)
+        assert (kind in MATRIX_KINDS) == any(column is Column.VALUES for _, column in fields)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_an_event_or_a_codec_error(data: bytes) -> None:
+    try:
+        event = decode(data)
+    except CodecError:
+        return
+    assert isinstance(fits_schema(event), bool)
+
+
+@pytest.mark.parametrize("value", [[], [1], [True, 1], [1, 1.5], [1, 1 << 63], {"kind": 1}, 7, None], ids=repr)
+def test_what_has_no_kind_and_time_is_no_event(value: object) -> None:
+    with pytest.raises(CodecError):
+        decode(pack(value))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*IDENTITY_FIELDS, *STATE_FIELDS, "new"]),
+        st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.lists(st.text(max_size=2), max_size=2),
+    )
+)
+def test_a_map_keeps_only_what_is_known_and_of_the_right_type(body: dict[str, object]) -> None:
+    for fields in (IDENTITY_FIELDS, STATE_FIELDS):
+        kept = typed(body, fields)
+        assert kept == {name: body[name] for name in kept}
+        for name, kind in fields.items():
+            right = type(body.get(name)) is kind
+            assert (name in kept) == right
+
+
+@pytest.mark.parametrize("body", [None, [], "x", 1], ids=repr)
+def test_what_is_no_map_has_no_fields(body: object) -> None:
+    assert typed(body, IDENTITY_FIELDS) == {}

@@ -1,0 +1,107 @@
+"""A journal as its adopter sees it: head page and records in the order of their seqs, whatever was damaged."""
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chiplog_schemas.codec import pack
+from chiplog_schemas.journals import (
+    FINISHED,
+    HEAD_NAME,
+    HEAD_PAGE_BYTES,
+    IDENTITY_OFFSET,
+    DeadJournal,
+    Head,
+    decode_head,
+    encode_head,
+    head_bytes,
+    list_journals,
+    remove_journal,
+)
+from chiplog_schemas.record import Damage, Kind, Record, encode
+from chiplog_schemas.segments import SegmentHeader, encode_header, segment_name
+
+PRODUCER = bytes(range(16))
+IDENTITY = pack({"run_id": "r", "rank": 3, "unknown": 1, "label": 7})
+
+
+def write_segment(directory: Path, ordinal: int, first: int, count: int, *, header: bool = True) -> None:
+    head = encode_header(SegmentHeader(PRODUCER, first, 0)) if header else b"\xff" * 48
+    body = b"".join(encode(Kind.EVENT, seq, b"%d" % seq) for seq in range(first, first + count))
+    (directory / segment_name(ordinal)).write_bytes(head + body + bytes(100))
+
+
+def seqs_of(journal: DeadJournal, first: int = 0) -> list[int]:
+    return [item.number for item in journal.records(first) if isinstance(item, Record)]
+
+
+def test_a_head_page_comes_back_with_what_we_know_of_the_identity() -> None:
+    page = encode_head(PRODUCER, IDENTITY, acked=5, produced=9, flags=FINISHED)
+    padded = page.ljust(head_bytes(IDENTITY), b"\0")
+    assert len(padded) == HEAD_PAGE_BYTES
+    assert decode_head(padded) == Head(PRODUCER, 5, 9, True, {"run_id": "r", "rank": 3})
+
+
+def test_a_head_page_keeps_its_counters_when_the_identity_is_damaged() -> None:
+    page = bytearray(encode_head(PRODUCER, IDENTITY, acked=5, produced=9))
+    page[IDENTITY_OFFSET] ^= 1
+    assert decode_head(bytes(page)) == Head(PRODUCER, 5, 9, False, {})
+    assert decode_head(bytes(page[:-3])) == Head(PRODUCER, 5, 9, False, {})
+
+
+def test_an_identity_of_any_length_gets_the_pages_it_needs() -> None:
+    assert head_bytes(b"") == HEAD_PAGE_BYTES
+    assert head_bytes(bytes(HEAD_PAGE_BYTES - IDENTITY_OFFSET)) == HEAD_PAGE_BYTES
+    assert head_bytes(bytes(HEAD_PAGE_BYTES - IDENTITY_OFFSET + 1)) == 2 * HEAD_PAGE_BYTES
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_any_bytes_are_a_head_page_or_none(data: bytes, with_magic: bool) -> None:
+    head = decode_head(b"CHIPJRN\x01" + data if with_magic else data)
+    assert head is None or with_magic
+
+
+def test_a_dead_journal_is_read_by_seq_though_its_files_were_allocated_in_another_order(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, 0, 3)
+    write_segment(tmp_path, 2, 6, 3)
+    write_segment(tmp_path, 3, 3, 3)
+    (tmp_path / segment_name(4)).write_bytes(bytes(4096))  # allocated ahead, never begun
+    (tmp_path / HEAD_NAME).write_bytes(encode_head(PRODUCER, IDENTITY))
+    journal = DeadJournal(tmp_path)
+    assert seqs_of(journal) == list(range(9))
+    assert seqs_of(journal, first=4) == list(range(4, 9))
+    assert journal.head is not None
+    assert journal.head.identity["rank"] == 3
+
+
+def test_a_segment_whose_header_is_damaged_keeps_its_place(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, 0, 3)
+    write_segment(tmp_path, 2, 3, 3)
+    write_segment(tmp_path, 3, 6, 3, header=False)
+    items = list(DeadJournal(tmp_path).records())
+    assert [item.number for item in items if isinstance(item, Record)] == list(range(9))
+    assert [item.reason for item in items if isinstance(item, Damage)] == ["segment header damaged"]
+
+
+def test_a_journal_without_a_head_page_still_gives_its_records(tmp_path: Path) -> None:
+    write_segment(tmp_path, 1, 0, 2)
+    journal = DeadJournal(tmp_path)
+    assert journal.head is None
+    assert seqs_of(journal) == [0, 1]
+
+
+def test_only_complete_journals_are_listed(tmp_path: Path) -> None:
+    for name in (PRODUCER.hex(), f".new-{PRODUCER.hex()}", "short", "Z" * 32, PRODUCER.hex().upper()):
+        (tmp_path / name).mkdir()
+    assert list_journals(tmp_path) == [(PRODUCER, tmp_path / PRODUCER.hex())]
+    assert list_journals(tmp_path / "absent") == []
+
+
+def test_removing_a_journal_removes_all_of_it_and_twice_is_once(tmp_path: Path) -> None:
+    directory = tmp_path / PRODUCER.hex()
+    directory.mkdir()
+    write_segment(directory, 1, 0, 1)
+    DeadJournal(directory).remove()
+    remove_journal(directory)
+    assert list(tmp_path.iterdir()) == []

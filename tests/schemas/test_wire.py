@@ -1,0 +1,95 @@
+"""The messages of both hops: built and parsed alike; whatever arrives is a message or a WireError."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chiplog_schemas import wire
+from chiplog_schemas.codec import pack
+from chiplog_schemas.wire import Message, MessageKind, WireError, parse
+from tests.schemas.make_vectors import MESSAGES, SENDER, SESSION
+
+numbers = st.integers(0, (1 << 63) - 1)
+
+
+@given(numbers, numbers, st.text(max_size=600), st.binary(max_size=40))
+def test_every_message_parses_into_what_it_was_made_of(a: int, b: int, reason: str, payload: bytes) -> None:
+    first, last = sorted((a, b))
+    short = reason[: wire.REASON_CHARS_MAX]
+    info = {"node": "n", "pid": 1}
+    cases = [
+        (
+            wire.hello(SESSION, SENDER, a, info),
+            Message(MessageKind.HELLO, SESSION, SENDER, wire.PROTOCOL_VERSIONS, first=a, info=info),
+        ),
+        (wire.welcome(SESSION, a, b), Message(MessageKind.WELCOME, SESSION, next=a, credit=b)),
+        (
+            wire.data(SESSION, first, last, payload),
+            Message(MessageKind.DATA, SESSION, first=first, last=last, payload=payload),
+        ),
+        (wire.ack(SESSION, a, b), Message(MessageKind.ACK, SESSION, next=a, credit=b)),
+        (
+            wire.lost(SESSION, first, last, reason),
+            Message(MessageKind.LOST, SESSION, first=first, last=last, reason=short),
+        ),
+        (wire.ping(SESSION, a), Message(MessageKind.PING, SESSION, next=a)),
+        (wire.bye(SESSION), Message(MessageKind.BYE, SESSION)),
+        (wire.reset(SESSION, reason), Message(MessageKind.RESET, SESSION, reason=short)),
+    ]
+    assert {message.kind for _, message in cases} == set(MessageKind)
+    for frames, message in cases:
+        assert parse(frames) == message  # type: ignore[arg-type]
+
+
+@given(st.lists(st.binary(max_size=60), max_size=3))
+def test_any_frames_are_a_message_or_a_wire_error(frames: list[bytes]) -> None:
+    try:
+        parse(frames)
+    except WireError:
+        pass
+
+
+hostile = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 1 << 64) | st.floats() | st.text(max_size=4) | st.binary(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+).filter(lambda value: not (type(value) is int and value > (1 << 64) - 1))
+
+
+@given(st.integers(0, 12), st.lists(hostile, max_size=7), st.booleans(), st.booleans())
+def test_fields_of_any_type_are_a_message_or_a_wire_error(
+    kind: int, fields: list[Any], with_session: bool, with_payload: bool
+) -> None:
+    head = [kind, *([SESSION] if with_session else []), *fields]
+    try:
+        message = parse([pack(head), b"x"] if with_payload else [pack(head)])
+    except WireError:
+        return
+    assert message.session == SESSION
+    assert all(type(value) is int and value >= 0 for value in (message.first, message.last, message.next))
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_fields_that_a_newer_version_adds_are_ignored(name: str) -> None:
+    from chiplog_schemas.codec import unpack
+
+    head, *rest = MESSAGES[name]
+    assert parse([pack([*unpack(head), "new", 7]), *rest]) == parse(MESSAGES[name])
+
+
+def test_numbers_that_go_back_are_refused() -> None:
+    for frames in (wire.data(SESSION, 5, 4, b""), wire.lost(SESSION, 5, 4, "")):
+        with pytest.raises(WireError, match="ascending"):
+            parse(frames)  # type: ignore[arg-type]
+
+
+def test_an_info_that_is_too_long_for_a_frame_leaves_out_what_is_long() -> None:
+    message = parse(wire.hello(SESSION, SENDER, 0, {"label": "rank3", "notes": "x" * 100_000}))
+    assert message.info == {"label": "rank3"}
+
+
+def test_a_first_frame_beyond_the_limit_is_refused_unread() -> None:
+    with pytest.raises(WireError, match="at most"):
+        parse([bytes(100_000)])
