@@ -6,6 +6,7 @@ pyproject.toml has changed, and makes .venv anew when the clone was moved or its
 This file runs before anything is checked: it must be readable for every Python 3, and needs the standard library alone.
 """
 
+import collections
 import hashlib
 import os
 import shutil
@@ -17,6 +18,7 @@ import time
 PYTHON_MIN = (3, 11)
 EXTRAS = {"torch": ("torch",), "dev": ("dev", "torch")}  # what each extra brings, itself included
 STILL_INTERVAL_S = 15.0  # a download of minutes says this often that it lives
+LINES_SHOWN = 40  # of pip, when it fails
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 VENV_PYTHON = os.path.join(VENV, "bin", "python")
@@ -75,31 +77,31 @@ def venv_works():
 
 
 def install(extra):
-    """Run pip; show its errors, and of the rest only now and then what it is at."""
+    """Run pip; say now and then what it is at, and show its last lines if it fails."""
     command = [VENV_PYTHON, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]
     pip = subprocess.Popen(
         [*command, "--editable", f".[{extra}]"],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,  # warnings about mirrors are for nobody; errors are among the last lines
         encoding="utf-8",
         errors="replace",
     )
-    last = [""]
-
-    def read():
-        for line in pip.stdout:
-            last[0] = line.strip() or last[0]
-
-    threading.Thread(target=read, daemon=True).start()
+    lines = collections.deque(maxlen=LINES_SHOWN)
+    reader = threading.Thread(target=lambda: lines.extend(pip.stdout), daemon=True)
+    reader.start()
     began = time.monotonic()
     while True:
         try:
             code = pip.wait(STILL_INTERVAL_S)
             break
         except subprocess.TimeoutExpired:
-            say(f"  {time.monotonic() - began:.0f} s: {last[0][:100]}")
+            at = [line.strip() for line in list(lines) if line.strip() and not line.startswith("WARNING")]
+            say(f"  {time.monotonic() - began:.0f} s: {at[-1][:100] if at else 'pip is starting'}")
     if code:
+        reader.join(1.0)
+        sys.stderr.writelines(lines)
         fail(f"pip could not install .[{extra}] (exit code {code}); its own message stands above")
 
 

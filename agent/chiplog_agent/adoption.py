@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chiplog_agent.core import Core
+from chiplog_schemas.codec import CodecError
+from chiplog_schemas.events import EventKind, decode
 from chiplog_schemas.journals import LOCK_NAME, DeadJournal, list_journals
 from chiplog_schemas.locks import Lock, LockHeldError
 from chiplog_schemas.record import Damage, Record
@@ -31,7 +33,9 @@ class Adoption:
         self._journals = journals
         self._adopted: dict[bytes, Adopted] = {}
         self._waiting: list[Adopted] = []  # given to the core, to be removed after the next sync
+        self._unreadable: list[Adopted] = []  # left where they are, and not looked at again by this agent
         self.alive = 0  # journals whose process lives, as of the last look
+        self.known: set[bytes] = set()  # producers that have a journal, as of the last look
 
     @property
     def is_idle(self) -> bool:
@@ -47,8 +51,10 @@ class Adoption:
         """Try the lock of every journal; return the producers adopted now. `synced`: next seq already in the spool."""
         found = []
         alive = 0
-        held = {adopted.producer for adopted in self._waiting} | set(self._adopted)
-        for producer, directory in list_journals(self._journals):
+        held = {adopted.producer for adopted in (*self._waiting, *self._unreadable)} | set(self._adopted)
+        journals = list_journals(self._journals)
+        self.known = {producer for producer, _ in journals}
+        for producer, directory in journals:
             if producer in held:
                 continue
             try:
@@ -71,8 +77,10 @@ class Adoption:
             try:
                 self._feed_one(core, adopted, now, now_us)
             except OSError as error:
-                core.notice("journal_unreadable", "error", f"{adopted.journal.directory}: {error}", {}, now, now_us)
-                adopted.done = True
+                message = f"{adopted.journal.directory} is left as it is: {error}; the next agent tries again"
+                core.notice("journal_unreadable", "error", message, {}, now, now_us)
+                del self._adopted[producer]
+                self._unreadable.append(adopted)
             if adopted.done:
                 del self._adopted[producer]
                 self._waiting.append(adopted)
@@ -83,10 +91,10 @@ class Adoption:
         reason = ""
         for item in adopted.records:
             if isinstance(item, Damage):
-                reason = item.reason
+                reason = f"journal damaged: {item.reason}"
                 continue
-            if reason and item.number > adopted.next_seq:
-                lost = f"journal damaged: {reason}"
+            if item.number > adopted.next_seq and (reason or not _is_declared(item, adopted.next_seq)):
+                lost = reason or "in the memory of the process, when the disk refused"
                 core.declare_lost(adopted.producer, adopted.next_seq, item.number - 1, lost, now_us)
             reason = ""
             core.take_record(adopted.producer, item, now)
@@ -117,3 +125,12 @@ class Adoption:
             removed.append(adopted.producer)
         self._waiting = []
         return removed
+
+
+def _is_declared(record: Record, first: int) -> bool:
+    """Tell whether a record is the journal's own LOST about the seqs from `first` up to it."""
+    try:
+        event = decode(record.payload)
+    except CodecError:
+        return False
+    return bool(event[0] == EventKind.LOST and event[2:3] == [b""] and event[3:5] == [first, record.number - 1])

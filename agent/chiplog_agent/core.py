@@ -17,6 +17,7 @@ from chiplog_schemas.limits import RECORD_BYTES_MAX, SPOOL_SYNC_BYTES, SPOOL_SYN
 from chiplog_schemas.record import Damage, Record, scan
 
 _BLOCK_PAYLOAD_MAX = RECORD_BYTES_MAX // 2  # columns and keys need room beside the payloads; a block is one record
+_LIGHT_BYTES = SPOOL_SYNC_BYTES // 16  # below this the agent is in no hurry
 
 
 @dataclass(slots=True)
@@ -54,6 +55,11 @@ class Core:
     def room(self) -> bool:
         """Whether the block under construction may take another slice."""
         return self._builder.n_bytes < SPOOL_SYNC_BYTES
+
+    @property
+    def is_light(self) -> bool:
+        """Whether a block was begun and is still small."""
+        return self._since is not None and self._builder.n_bytes < _LIGHT_BYTES
 
     def greet(self, producer: bytes, info: Mapping[str, Any]) -> None:
         """Note what a producer says of itself in HELLO."""

@@ -34,6 +34,7 @@ COLLECTOR_MODULE = "chiplog_collector"
 _MESSAGES_PER_TURN = 64  # then the other inputs get their turn
 _COLLECTOR_START_AFTER_S = 0.1
 _COLLECTOR_START_AGAIN_S = 5.0
+_GATHER_S = 0.025  # half of the time in which a block is due
 _WRITE_AGAIN_S = 1.0  # after a disk error
 _LEAVER_WAIT_S = 2.0  # an agent that is just leaving holds the lock this long at most
 _log = logging.getLogger("chiplog.agent")
@@ -133,7 +134,10 @@ class AgentDaemon:
                 self._poller.register(socket, zmq.POLLIN)
             self._polled_link = socket
         idle_s = 0.05 if not self._link.is_open else ADOPT_INTERVAL_S
-        wait_s = 0.0 if self._adoption.is_busy else self._core.wait_s(now, idle_s)
+        wait_s = 0.0 if self._may_feed else self._core.wait_s(now, idle_s)
+        if self._core.is_light:
+            time.sleep(min(_GATHER_S, wait_s))  # gather company for a small block, rather than wake for each message
+            return
         if self._write_after > now:
             wait_s = max(wait_s, min(_WRITE_AGAIN_S, self._write_after - now))
         self._poller.poll(int(wait_s * 1000))
@@ -184,12 +188,24 @@ class AgentDaemon:
                 case Line(text):
                     _log.info("%s", text)
                     self._core.notice("sampler", "info", text, {}, now, now_us())
+        if self._core.samples_dropped and not self._spool.is_full:
+            self._declare_dropped_samples(now)
         self._feed.tick(now)
         if self._feed.fileno() != descriptor:
             with contextlib.suppress(KeyError):
                 self._poller.unregister(descriptor)
             if self._feed.fileno() >= 0:
                 self._poller.register(self._feed.fileno(), zmq.POLLIN)
+
+    def _declare_dropped_samples(self, now: float) -> None:
+        dropped, self._core.samples_dropped = self._core.samples_dropped, 0
+        message = f"{dropped} samples were dropped while the spool was full"
+        self._core.notice("samples_dropped", "warning", message, {"samples": dropped}, now, now_us())
+
+    @property
+    def _may_feed(self) -> bool:
+        """Whether dead ranks' journals may move into the spool: not while it is full or its disk refuses."""
+        return self._adoption.is_busy and not self._spool.is_full and self._spool.waiting_bytes <= CREDIT_BYTES
 
     def _look_for_journals(self, now: float) -> None:
         if now - self._looked_at >= ADOPT_INTERVAL_S:
@@ -198,7 +214,13 @@ class AgentDaemon:
                 self._receiver.forget(producer)
                 self._busy_at = now
                 self._watch()
-        if self._adoption.is_busy and self._spool.waiting_bytes <= CREDIT_BYTES:
+            known = self._adoption.known | self._receiver.senders
+            for producer in [producer for producer in self._core.peers if producer not in known]:
+                # Delivered, and its process removed the journal: an agent of a node that lives for months forgets it.
+                self._core.forget(producer)
+                self._receiver.forget(producer)
+                self._synced.pop(producer, None)
+        if self._may_feed:
             self._adoption.feed(self._core, now, now_us())
 
     def _flush(self, now: float) -> None:
@@ -294,6 +316,8 @@ class AgentDaemon:
             self._feed.close()
         if not self._router.closed:
             self._take_messages(time.monotonic())
+        if self._core.samples_dropped:
+            self._declare_dropped_samples(time.monotonic())
         built = self._core.build(now_us())
         if built is not None:
             self._spool.append(built[0])

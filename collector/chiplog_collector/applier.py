@@ -4,7 +4,6 @@ Exactly-once lives here: of every block only the seqs that the ledger does not h
 which attempt of its label, and whether it is the primary, is decided here too, in log order.
 """
 
-import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 from chiplog_collector.batch import Batch, Matrix
 from chiplog_collector.identity import Registry
 from chiplog_collector.intake import decode_receipt
-from chiplog_collector.plain import as_list, clean, floats_of, json_of, plain, text_of, uuid_of
+from chiplog_collector.plain import as_list, clean, floats_of, json_of, json_text, text_of, uuid_of
 from chiplog_collector.state import Producer, State
 from chiplog_schemas.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
 from chiplog_schemas.codec import CodecError, unpack
@@ -224,8 +223,8 @@ class Applier:
     def _apply_event(self, kind: int, producer: Producer, seq: int, ts: int, fields: list[Any]) -> None:
         try:
             self._dispatch(kind, producer, seq, ts, fields)
-        except (CodecError, BlockError, ValueError, TypeError, KeyError, OverflowError) as error:
-            reason = f"event of kind {kind} cannot be applied: {type(error).__name__} {error}"[:500]
+        except Exception as error:  # whatever a peer's values make of our code costs this event, and is a row
+            reason = clean(f"event of kind {kind} cannot be applied: {type(error).__name__} {error}"[:500])
             self.batch.add("quarantine", (-1, kind, reason, b""))
             self.say(producer, seq, ts, "quarantined", "error", reason, {})
 
@@ -292,9 +291,9 @@ class Applier:
     def say(self, producer: Producer | None, seq: int, ts: int, kind: str, level: str, message: str, body: Any) -> None:
         """Add a row to `events`."""
         level = level if level in _LEVELS else "info"
-        text = json.dumps(body, default=plain, allow_nan=False) if isinstance(body, dict) else "{}"
+        text = json_text(body) if isinstance(body, dict) else "{}"
         number = producer.producer if producer is not None else None
-        self.batch.add("events", (number, seq, ts, kind[:128], level, clean(message), clean(text)))
+        self.batch.add("events", (number, seq, ts, kind[:128], level, clean(message), text))
 
     def _keys(self, keys_bin: bytes) -> tuple[int, ...]:
         ids = self._key_ids.get(keys_bin)

@@ -64,6 +64,7 @@ class Database:
         self.connection.execute("SET preserve_insertion_order = true")
         self.next_number = 0
         self._ledger_rows = 0
+        self._incoming: dict[str, Columns] = {}  # registered once per table, filled anew for each insert
         if not self._has_tables():
             with _Transaction(self.connection):
                 self.connection.execute(tables_sql())
@@ -169,11 +170,13 @@ class Database:
         self._insert(table, columns, ", ".join(selected))
 
     def _insert(self, table: str, columns: Columns, selected: str) -> None:
-        self.connection.register("incoming", columns)
-        try:
-            self.connection.execute(f"INSERT INTO base.{table} SELECT {selected} FROM incoming")
-        finally:
-            self.connection.unregister("incoming")
+        incoming = self._incoming.get(table)
+        if incoming is None:
+            incoming = self._incoming[table] = dict(columns)
+            self.connection.register(f"incoming_{table}", incoming)
+        incoming.update(columns)
+        self.connection.execute(f"INSERT INTO base.{table} SELECT {selected} FROM incoming_{table}")
+        incoming.clear()  # lets go of the columns; the registration, half the cost of a small insert, stays
 
     def _write_ledger(self, batch: Batch, state: State) -> None:
         if batch.intervals:

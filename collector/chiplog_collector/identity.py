@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from chiplog_collector.plain import json_of, text_of
+from chiplog_collector.plain import clean, json_of, text_of
 from chiplog_collector.state import Producer, Run, State
 from chiplog_schemas.events import IDENTITY_FIELDS, STATE_FIELDS, STATES, typed
 from chiplog_schemas.limits import NAME_CHARS_MAX
@@ -31,14 +31,14 @@ class Registry:
 
     def identity(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
         """Take what a producer says of itself; a later word replaces an earlier one."""
-        said = typed(body, IDENTITY_FIELDS)
+        said = _plain(typed(body, IDENTITY_FIELDS))
         for name in _INT32_FIELDS:
             if not -(1 << 31) <= said.get(name, 0) < 1 << 31:
                 del said[name]
         for name in _PRODUCER_FIELDS:
             if name in said:
                 setattr(producer, name, said[name])
-        producer.gpus = [str(gpu) for gpu in said.get("gpus", producer.gpus)]
+        producer.gpus = said.get("gpus", producer.gpus)
         producer.started_at = said.get("started_at", producer.started_at or ts)
         self._applier.batch.producers.add(producer.producer)
         if "run_id" in said and "label" in said:
@@ -60,12 +60,19 @@ class Registry:
         if (producer.run, producer.label) == (run.run, label):
             return
         if producer.run is not None and producer.label is not None:
-            self._state.by_label[(producer.run, producer.label)].remove(producer)
+            left = self._state.by_label[(producer.run, producer.label)]
+            left.remove(producer)
             self._count_attempts(producer.run, producer.label)
+            old = self._state.runs_by_number[producer.run]
+            if not left and old.primary_label == producer.label:
+                # The label was provisional, and nobody has it any more: whoever claims now, perhaps under its new one.
+                old.primary_label = old.primary_launch = None
+                old.primary_restart = 0
+                self._applier.batch.runs.add(old.run)
         producer.run, producer.label, producer.is_primary = run.run, label, False
         mates = self._state.by_label.setdefault((run.run, label), [])
         launches = {mate.launch: mate.launch_order for mate in mates}
-        producer.launch_order = launches.get(producer.launch, len(launches))
+        producer.launch_order = launches.get(producer.launch, max(launches.values(), default=-1) + 1)
         mates.append(producer)
         self._count_attempts(run.run, label)
 
@@ -91,7 +98,9 @@ class Registry:
             if not same_label and run.primary_label is not None:
                 self._depose(run)
             run.primary_label = producer.label
-            run.primary_launch, run.primary_restart = producer.launch, max(producer.restart, 0)
+            # A stale incarnation of the same label, delivered late, takes nothing back.
+            before = run.primary_restart if same_label and producer.launch == run.primary_launch else 0
+            run.primary_launch, run.primary_restart = producer.launch, max(producer.restart, before)
             producer.is_primary = True
             self._applier.batch.runs.add(run.run)
             return
@@ -114,7 +123,7 @@ class Registry:
     def _describe(self, run: Run, said: dict[str, Any]) -> None:
         for name, column in _RUN_FIELDS.items():
             if name in said:
-                value = [str(tag) for tag in said[name]] if name == "tags" else said[name]
+                value = said[name]
                 if getattr(run, column) != value:
                     setattr(run, column, value)
                     self._applier.batch.runs.add(run.run)
@@ -130,7 +139,7 @@ class Registry:
 
     def ended(self, producer: Producer, ts: int, body: Any, *, by_itself: bool, seq: int) -> None:
         """Note how a producer ended. Its own word wins over its agent's, whichever comes first."""
-        said = typed(body, STATE_FIELDS)
+        said = _plain(typed(body, STATE_FIELDS))
         state = said.get("state")
         if state not in STATES:
             raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
@@ -154,3 +163,16 @@ class Registry:
 
 def _int32(value: int | None) -> int | None:
     return value if value is not None and -(1 << 31) <= value < 1 << 31 else None
+
+
+def _plain(said: dict[str, Any]) -> dict[str, Any]:
+    """Keep of decoded values what DuckDB takes: texts cleaned, lists as texts, integers of 64 bits."""
+    kept: dict[str, Any] = {}
+    for name, value in said.items():
+        if isinstance(value, str):
+            kept[name] = clean(value)
+        elif isinstance(value, list):
+            kept[name] = [clean(str(entry)) for entry in value]
+        elif isinstance(value, bool) or -(1 << 63) <= value < 1 << 63:
+            kept[name] = value
+    return kept

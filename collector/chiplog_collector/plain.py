@@ -1,9 +1,12 @@
 """Check and clean decoded values of peers: return what DuckDB takes, or raise TypeError or ValueError."""
 
 import json
+import re
 from typing import Any
 
 import numpy as np
+
+_HALF_CHARACTERS = re.compile("[\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
@@ -20,7 +23,16 @@ def text_of(value: Any) -> str:
 
 def json_of(value: Any) -> str:
     """Return a JSON text that DuckDB's JSON type takes. NaN and Infinity, which JSON lacks, become strings."""
-    return json.dumps(json.loads(text_of(value), parse_constant=lambda constant: constant))
+    return json_text(json.loads(text_of(value), parse_constant=lambda constant: constant))
+
+
+def json_text(value: Any) -> str:
+    """Write a value as JSON that DuckDB takes: one row that it refused would break its view for everybody.
+
+    Half characters, which Python writes as escapes that DuckDB refuses, become U+FFFD. Raises ValueError for a number
+    beyond float64, which only a text like 1e999 makes.
+    """
+    return _HALF_CHARACTERS.sub("\ufffd", json.dumps(value, default=plain, ensure_ascii=False, allow_nan=False))
 
 
 def uuid_of(value: Any) -> bytes:

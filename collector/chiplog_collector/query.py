@@ -378,7 +378,6 @@ class QueryService:
 
     def start(self) -> None:
         """Bind and begin to answer. Raises OSError (zmq.ZMQError is none) when the address cannot be had."""
-        self._examiner.start()
         for worker in self._workers:
             worker.start()
         self._thread.start()

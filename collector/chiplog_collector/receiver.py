@@ -33,7 +33,7 @@ from chiplog_schemas.segments import (
     read_segment,
 )
 
-GATHER_S = 0.01  # a commit waits this long for company …
+GATHER_S = 0.02  # a commit waits this long for company …
 GATHER_BYTES = 4 << 20  # … unless it is this large
 IDLE_EXIT_S = 30.0  # an embedded collector without agents leaves after this
 _IDLE_POLL_S = 0.25
@@ -194,7 +194,7 @@ class ReceiverDaemon:
 
     def _shut_down(self) -> None:
         """Stop intake, drain, commit, let the index catch up, close: in this order."""
-        if not self._router.closed:
+        if not self._router.closed and not self._write_after:  # what waits has its receipt already: nothing behind it
             self._take_messages(time.monotonic())
         if self._since is not None:
             self._commit(time.monotonic())

@@ -27,7 +27,7 @@ CREDIT_BYTES = 16 * MIB  # per sender: sent and not yet acknowledged
 BATCH_BYTES_MAX = 1 * MIB  # one DATA frame: large enough to amortise, small enough to interleave senders
 
 # -- how long things take ---------------------------------------------------------------------------------------------
-SEND_INTERVAL_S = 0.05  # a rank's sender looks at its journal this often
+SEND_INTERVAL_S = 0.08  # a rank's sender looks at its journal this often: each look costs the training a wake-up
 SPOOL_SYNC_INTERVAL_S = 0.05  # the agent makes a block and syncs it this often …
 SPOOL_SYNC_BYTES = 1 * MIB  # … or when it holds this much
 INDEX_FLUSH_INTERVAL_S = 0.15  # one DuckDB transaction this often …
@@ -46,8 +46,8 @@ SAMPLE_INTERVAL_S = 1.0  # system statistics
 CONSOLE_LINES_PER_S = 1_000  # per label, sustained
 CONSOLE_BURST_LINES = 10_000  # per label, at once
 CONSOLE_LINE_CHARS_MAX = 8_192  # a longer line is cut and marked
-QUERY_TIMEOUT_S = 30.0
+QUERY_TIMEOUT_S = 30.0  # then it is interrupted: others wait
 QUERIES_AT_ONCE = 2  # more wait: sixteen at once made commits ten times slower
 QUERIES_WAITING_MAX = 64  # a longer queue answers "busy"
-QUERY_CHARS_MAX = 1 * MIB
-QUERY_MEMORY_BYTES = 1 * GIB
+QUERY_CHARS_MAX = 1 * MIB  # a longer text is data: pass it as parameters
+QUERY_MEMORY_BYTES = 1 * GIB  # of the index for all queries; more goes to disk

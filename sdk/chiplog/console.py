@@ -5,6 +5,7 @@ only. No thread and no pipe is involved, so native code that holds the GIL canno
 """
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, TextIO
@@ -12,28 +13,31 @@ from typing import Any, TextIO
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX, CONSOLE_LINES_PER_S
 
 STDOUT, STDERR = 1, 2
+_TURN_WAIT_S = 0.05  # for another thread's line; longer means that it was interrupted, and print() must go on
 
 
 class Tee:
-    """A text stream that hands every complete line to `on_line` and everything to the stream it stands for."""
+    """A text stream that hands every complete line to `on_line` and everything to the stream it stands for.
 
-    def __init__(self, stream: TextIO, on_line: Callable[[str], None]) -> None:
+    turn: says which thread notes just now; one for all streams whose lines are counted together.
+    """
+
+    def __init__(self, stream: TextIO, on_line: Callable[[str], None], turn: "Turn | None" = None) -> None:
         self._stream = stream
         self._on_line: Callable[[str], None] | None = on_line
         self._partial = ""
-        self._inside = False
+        self._turn = turn or Turn()
 
     def write(self, text: str) -> int:
         """Write through, then note the lines that became complete."""
         written = self._stream.write(text)
-        if self._on_line is not None and not self._inside:
-            self._inside = True  # a warning printed while a line is noted must not be noted again
+        if self._on_line is not None and self._turn.take():
             try:
                 self._note(text)
             except Exception:
                 self._on_line = None  # telemetry must never break print()
             finally:
-                self._inside = False
+                self._turn.give()
         return written
 
     def writelines(self, lines: Any) -> None:
@@ -43,9 +47,9 @@ class Tee:
 
     def detach_capture(self) -> TextIO:
         """Stop noting, note what is left of an unfinished line, and return the stream behind."""
-        if self._on_line is not None and self._partial:
-            self._on_line(_folded(self._partial))
-        self._on_line = None
+        on_line, self._on_line = self._on_line, None
+        if on_line is not None and self._partial:
+            on_line(_folded(self._partial))
         return self._stream
 
     def silence(self) -> None:
@@ -57,7 +61,7 @@ class Tee:
         assert self._on_line is not None
         *complete, self._partial = (self._partial + text).split("\n")
         self._partial = _folded(self._partial) if "\r" in self._partial[:-1] else self._partial
-        self._partial = self._partial[-CONSOLE_LINE_CHARS_MAX:]
+        self._partial = self._partial[: CONSOLE_LINE_CHARS_MAX + 1]  # one more, so that what is cut is marked
         for line in complete:
             self._on_line(_folded(line))
 
@@ -66,6 +70,27 @@ class Tee:
 
     def __iter__(self) -> Any:
         return iter(self._stream)
+
+
+class Turn:
+    """One thread notes at a time. A warning printed while a line is noted must not be noted again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0  # the thread that notes
+
+    def take(self) -> bool:
+        """Tell whether this thread may note; then it has to `give`."""
+        me = threading.get_ident()
+        if self._inside == me or not self._lock.acquire(timeout=_TURN_WAIT_S):
+            return False
+        self._inside = me
+        return True
+
+    def give(self) -> None:
+        """Let the next one."""
+        self._inside = 0
+        self._lock.release()
 
 
 class Console:
@@ -78,24 +103,27 @@ class Console:
         self._allowance = float(CONSOLE_BURST_LINES)
         self._refilled_at = time.monotonic()
         self._lost = 0
-        self._out = Tee(sys.stdout, lambda line: self._line(STDOUT, line))
-        self._err = Tee(sys.stderr, lambda line: self._line(STDERR, line))
-        sys.stdout = self._out
-        sys.stderr = self._err
+        turn = Turn()
+        # A process without a terminal may have no streams at all.
+        self._out = Tee(sys.stdout, lambda line: self._line(STDOUT, line), turn) if sys.stdout is not None else None
+        self._err = Tee(sys.stderr, lambda line: self._line(STDERR, line), turn) if sys.stderr is not None else None
+        sys.stdout = self._out or sys.stdout
+        sys.stderr = self._err or sys.stderr
 
     def close(self) -> None:
         """Give the streams back, unless somebody put others in their place meanwhile."""
-        out, err = self._out.detach_capture(), self._err.detach_capture()
-        if sys.stdout is self._out:
-            sys.stdout = out
-        if sys.stderr is self._err:
-            sys.stderr = err
+        for tee in filter(None, (self._out, self._err)):
+            stream = tee.detach_capture()
+            if sys.stdout is tee:
+                sys.stdout = stream
+            if sys.stderr is tee:
+                sys.stderr = stream
         self._declare()
 
     def close_in_child(self) -> None:
         """Let a forked child print through without noting: what it inherited is the parent's to tell."""
-        self._out.silence()
-        self._err.silence()
+        for tee in filter(None, (self._out, self._err)):
+            tee.silence()
 
     def _line(self, stream: int, line: str) -> None:
         self._line_no += 1
@@ -107,7 +135,9 @@ class Console:
             return
         self._allowance -= 1
         self._declare()
-        self._emit(stream, self._line_no, line[:CONSOLE_LINE_CHARS_MAX])
+        if len(line) > CONSOLE_LINE_CHARS_MAX:
+            line = line[: CONSOLE_LINE_CHARS_MAX - 1] + "…"
+        self._emit(stream, self._line_no, line)
 
     def _declare(self) -> None:
         if self._lost:

@@ -107,8 +107,11 @@ class Journal:
         self.dropped = 0  # events that found no room
         self.deferred_dropped = 0
         self.disk_error: OSError | None = None  # why segments are in memory, while they are
-        self._lock = threading.Lock()
-        self._owner = 0  # thread that holds it
+        # Reentrant, so that a signal handler never waits for the thread that it interrupted: it enters, and looks
+        # whether that thread is inside of an append. Just before and just behind one, it may append itself.
+        self._lock = threading.RLock()
+        self._inside = False
+        self._waiting: set[int] = set()  # threads that wait for another one's append
         self._deferred: deque[bytes] = deque()
         self._drop_first = -1  # first seq of a dropped run that is not declared yet
         self._ordinals = itertools.count(1)  # drawn by two threads: next() is atomic
@@ -145,17 +148,19 @@ class Journal:
 
         A full journal drops the event; its seq is declared lost by an event of its own as soon as there is room.
         """
-        if not self._lock.acquire(False) and (
-            self._owner == threading.get_ident() or not self._lock.acquire(timeout=_LOCK_WAIT_S)
-        ):
-            # Called from inside an append of this very thread (signal handler, finaliser): it finishes this one too.
+        if not self._lock.acquire(False) and not self._wait():
             self._defer(payload)
             return
-        self._owner = threading.get_ident()
+        if self._inside:
+            # Called from inside an append of this very thread (signal handler, finaliser): it finishes this one too.
+            self._lock.release()
+            self._defer(payload)
+            return
+        self._inside = True
         try:
             self._append(payload, urgent)
         finally:
-            self._owner = 0
+            self._inside = False
             self._lock.release()
         if self._deferred:
             self.drain_deferred()
@@ -163,13 +168,27 @@ class Journal:
     def drain_deferred(self) -> None:
         """Append what was put aside. The sender thread calls this too, so that nothing waits for the next `log()`."""
         while self._deferred and self._lock.acquire(False):
-            self._owner = threading.get_ident()
+            if self._inside:
+                self._lock.release()
+                return
+            self._inside = True
             try:
                 while self._deferred:
                     self._append(self._deferred.popleft(), False)
             finally:
-                self._owner = 0
+                self._inside = False
                 self._lock.release()
+
+    def _wait(self) -> bool:
+        """Wait for another thread's append, not long. A signal handler that interrupts the wait does not wait too."""
+        me = threading.get_ident()
+        if me in self._waiting:
+            return False
+        self._waiting.add(me)
+        try:
+            return self._lock.acquire(timeout=_LOCK_WAIT_S)
+        finally:
+            self._waiting.discard(me)
 
     def _defer(self, payload: bytes) -> None:
         if len(self._deferred) < _DEFERRED_MAX:

@@ -163,7 +163,7 @@ class Run:
                 self._next_step += 1
             elif type(step) is not int or not -0x8000000000000000 <= step <= 0x7FFFFFFFFFFFFFFF:
                 step = self._step(step)
-            if not math.isfinite(sum(values)):
+            if not math.isfinite(math.hypot(*values)):  # in C doubles: a sum of numpy's small types would overflow
                 self._note_nonfinite(data, step)
             keys, pack_values = shape
             payload = self._pack((1, time.time_ns() // 1000, step, keys, pack_values(*values)))

@@ -253,7 +253,6 @@ class Demo:
         print(f"  export CHIPLOG_DIR={shlex.quote(str(self.dir))}")
         for command, answer in (
             ("chiplog sql", "a prompt; try: SELECT * FROM metrics LIMIT 5"),
-            (f"chiplog plot {run_id} train/loss", "the curves of both ranks"),
             (f"chiplog show {run_id}", "the run on one page"),
             (f"chiplog logs {run_id}", "what the ranks printed"),
             ("chiplog down", "send agent and collector away now; idle, they leave by themselves"),

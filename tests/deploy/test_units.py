@@ -143,12 +143,20 @@ def deployed(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     host.close()
 
 
+def environment_of_a_user(host: Deployed) -> dict[str, str]:
+    """Return what a training has that the README's `. /etc/chiplog/agent.env` went before."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("CHIPLOG_")}
+    return {**plain, **host.environments["chiplog-agent"]}
+
+
 def train(host: Deployed) -> None:
-    """Train as the README says: the agent's env file in the environment, and no other change."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("CHIPLOG_")}
-    environment.update(host.environments["chiplog-agent"])
     done = subprocess.run(
-        [sys.executable, "-c", TRAINING], env=environment, capture_output=True, text=True, timeout=60, cwd="/"
+        [sys.executable, "-c", TRAINING],
+        env=environment_of_a_user(host),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd="/",
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -181,6 +189,10 @@ def test_units_carry_a_run_from_a_rank_into_sql_and_stop_cleanly(deployed: Deplo
         [{"n": 2 * STEPS, "different": 2 * STEPS}],
     )
     rows_when(deployed, "SELECT state FROM runs WHERE run_id = 'deployed'", [{"state": "finished"}])
+
+    status = subprocess.run([CHIPLOG, "status"], env=environment_of_a_user(deployed), capture_output=True, text=True)
+    assert status.returncode == 0, status.stdout + status.stderr
+    assert "in SQL after" in status.stdout
 
     for unit in reversed(UNITS):
         code, left = deployed.stop(unit)

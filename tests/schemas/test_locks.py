@@ -1,0 +1,120 @@
+"""The lock of a living process: held across processes, not by a forked child, gone with kill -9."""
+
+import errno
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chiplog_schemas.locks import Lock, LockHeldError, holder_of
+
+HOLD = """
+import sys
+from pathlib import Path
+from chiplog_schemas.locks import Lock
+lock = Lock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    process.stdin.close()
+
+
+def test_a_lock_that_another_process_holds_is_refused_and_names_it(
+    tmp_path: Path, holder: "subprocess.Popen[str]"
+) -> None:
+    with pytest.raises(LockHeldError, match=str(holder.pid)) as caught:
+        Lock(tmp_path / "lock")
+    assert caught.value.pid == holder.pid
+    assert holder_of(tmp_path / "lock") == holder.pid
+
+
+def test_kill_9_frees_the_lock(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    assert holder_of(tmp_path / "lock") == 0
+    Lock(tmp_path / "lock", create=False).release()
+
+
+def test_a_forked_child_does_not_hold_the_lock_and_its_release_leaves_the_parents_alone(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "lock")
+    child = os.fork()
+    if child == 0:  # the child can take nothing that its parent holds, before and after releasing its own copy
+        status = 1
+        try:
+            if holder_of(tmp_path / "lock") == os.getppid():
+                lock.release()
+                status = 0 if holder_of(tmp_path / "lock") == os.getppid() else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    lock.release()
+
+
+def test_a_lock_is_freed_though_a_forked_child_lives_on(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "lock")
+    hold, let_go = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(let_go)
+        os.read(hold, 1)
+        os._exit(0)
+    lock.release()
+    done = subprocess.run(
+        [sys.executable, "-c", HOLD, str(tmp_path / "lock")], input="", capture_output=True, text=True, check=False
+    )
+    os.close(let_go)
+    os.close(hold)
+    os.waitpid(child, 0)
+    assert done.stdout == "held\n", done.stderr
+
+
+def test_an_absent_lock_file_has_no_holder_and_is_made_only_when_asked(tmp_path: Path) -> None:
+    assert holder_of(tmp_path / "lock") == 0
+    with pytest.raises(FileNotFoundError):
+        Lock(tmp_path / "lock", create=False)
+    Lock(tmp_path / "lock").release()
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_release_twice_is_once(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "lock")
+    lock.release()
+    lock.release()
+
+
+def test_a_full_disk_does_not_keep_a_lock_from_being_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    lock = Lock(tmp_path / "lock")
+    lock.release()
+
+
+def test_a_file_system_without_locks_is_an_error_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "no locks available")
+
+    monkeypatch.setattr(fcntl, "lockf", no_locks)
+    with pytest.raises(OSError, match="no locks") as caught:
+        Lock(tmp_path / "lock")
+    assert not isinstance(caught.value, LockHeldError)

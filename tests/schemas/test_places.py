@@ -1,0 +1,72 @@
+"""Places: one answer for daemons and SDK, short enough for a socket, and on a disk of this node."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from chiplog_schemas import places as module
+from chiplog_schemas.places import SOCKET_PATH_BYTES_MAX, chiplog_dir, file_system_type, make_private, places
+
+
+def test_everything_lies_under_a_short_chiplog_dir(tmp_path: Path) -> None:
+    place = places(Path("/tmp/short"))
+    assert place.local == place.root == Path("/tmp/short")
+    assert place.journals == Path("/tmp/short/journals")
+    assert place.agent == Path("/tmp/short/agent")
+    assert place.index == Path("/tmp/short/collector/index.duckdb")
+    assert place.agent_address == "ipc:///tmp/short/run/agent.sock"
+    assert place.collector_address == "ipc:///tmp/short/run/collector.sock"
+    assert place.query_address == "ipc:///tmp/short/run/query.sock"
+
+
+def test_a_long_path_moves_the_sockets_alone() -> None:
+    root = Path("/tmp") / ("long" * 40)
+    place = places(root)
+    assert place.journals == root / "journals"
+    assert place.collector == root / "collector"
+    for address in (place.agent_address, place.collector_address, place.query_address):
+        assert len(address.removeprefix("ipc://").encode()) <= SOCKET_PATH_BYTES_MAX
+    assert places(root) == place
+    assert places(root / "other").run != place.run
+
+
+@pytest.mark.parametrize("length", range(60, 110))
+def test_no_path_length_makes_a_socket_path_too_long(length: int) -> None:
+    place = places(Path("/" + "x" * length))
+    for address in (place.agent_address, place.collector_address, place.query_address):
+        assert len(address.removeprefix("ipc://").encode()) <= SOCKET_PATH_BYTES_MAX
+
+
+def test_a_network_file_system_keeps_the_collector_and_moves_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "file_system_type", lambda path: "nfs4")
+    place = places(tmp_path)
+    assert place.collector == tmp_path / "collector"
+    substitute = Path(f"/var/tmp/chiplog-{os.getuid()}")
+    assert place.local.parent == substitute
+    assert {place.journals.parent, place.agent.parent, place.run.parent} == {place.local}
+
+
+def test_the_file_system_of_a_link_is_that_of_its_target(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/proc/self")
+    assert file_system_type(tmp_path / "link" / "not made yet") == "proc"
+    assert file_system_type(Path("/proc/1")) == "proc"
+    assert file_system_type(tmp_path) != "proc"
+
+
+def test_chiplog_dir_is_the_argument_else_the_variable_else_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert chiplog_dir("/a", {"CHIPLOG_DIR": "/b"}) == Path("/a")
+    assert chiplog_dir(None, {"CHIPLOG_DIR": "/b/../c"}) == Path("/c")
+    assert chiplog_dir(None, {}) == Path("/home/somebody/.chiplog")
+    assert chiplog_dir("rel", {}) == Path.cwd() / "rel"
+
+
+def test_directories_are_private_from_the_top_down(tmp_path: Path) -> None:
+    make_private(tmp_path / "a" / "b" / "c")
+    make_private(tmp_path / "a" / "b" / "c")
+    for part in ("a", "a/b", "a/b/c"):
+        assert stat.S_IMODE((tmp_path / part).stat().st_mode) == 0o700

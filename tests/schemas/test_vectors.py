@@ -1,0 +1,112 @@
+"""The golden vectors: each decodes into what it was made of, and encodes into the same bytes again."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chiplog_schemas import questions, wire
+from chiplog_schemas.blocks import BlockBuilder, decode_block, rows_of
+from chiplog_schemas.codec import pack, unpack
+from chiplog_schemas.events import EventKind, decode, encode, fits_schema
+from chiplog_schemas.journals import HEAD_FIXED, IDENTITY_OFFSET, decode_head, encode_head
+from chiplog_schemas.record import Kind, Record, scan
+from chiplog_schemas.record import encode as encode_record
+from chiplog_schemas.segments import decode_header, encode_header
+from tests.schemas import make_vectors
+from tests.schemas.make_vectors import BLOCK_ROWS, EVENTS, INDEX, MESSAGES, QUESTIONS, RECORD_PAYLOADS, TS, VECTORS
+
+
+def golden(name: str) -> bytes:
+    return (VECTORS / name).read_bytes()
+
+
+def frames_of(prefix: str, count: int) -> list[bytes]:
+    return [golden(f"{prefix}.{index}.bin") for index in range(count)]
+
+
+def test_every_vector_is_in_the_index_and_every_entry_is_there() -> None:
+    index = json.loads((VECTORS / INDEX).read_text(encoding="utf-8"))
+    assert sorted(index) == sorted(path.name for path in VECTORS.glob("*.bin"))
+    assert all(index.values())
+
+
+def test_our_code_makes_the_golden_bytes() -> None:
+    made = {name: data for name, data, _ in make_vectors.all_vectors()}
+    assert set(made) == {path.name for path in VECTORS.glob("*.bin")}
+    for name, data in made.items():
+        assert data == golden(name), name
+
+
+def test_an_existing_vector_is_never_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(make_vectors, "VECTORS", tmp_path)
+    (tmp_path / "block.bin").write_bytes(b"golden")
+    make_vectors.main()
+    assert (tmp_path / "block.bin").read_bytes() == b"golden"
+    assert (tmp_path / "message-ack.0.bin").exists()
+
+
+@pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
+def test_records(kind: Kind) -> None:
+    data = golden(f"record-{kind.name.lower()}.bin")
+    (record,) = scan(data)
+    assert isinstance(record, Record)
+    assert (record.kind, record.version, record.number) == (kind, 1, 1_000 + kind)
+    assert record.payload == RECORD_PAYLOADS[kind]
+    assert encode_record(record.kind, record.number, record.payload, record.version) == data
+
+
+def test_segment_header() -> None:
+    header = decode_header(golden("segment-header.bin"))
+    assert header is not None
+    assert (header.owner, header.base, header.created_us) == (make_vectors.PRODUCER_A, 1_001, TS)
+    assert encode_header(header) == golden("segment-header.bin")
+
+
+def test_head_page() -> None:
+    data = golden("head-page.bin")
+    head = decode_head(data)
+    assert head is not None
+    assert (head.producer, head.acked, head.produced, head.finished) == (make_vectors.PRODUCER_A, 5, 10, True)
+    assert head.identity == EVENTS[EventKind.IDENTITY][0]
+    flags = HEAD_FIXED.unpack_from(data)[-1]
+    assert encode_head(head.producer, pack(head.identity), head.acked, head.produced, flags) == data
+    assert data[HEAD_FIXED.size : IDENTITY_OFFSET] == bytes(IDENTITY_OFFSET - HEAD_FIXED.size)
+
+
+@pytest.mark.parametrize("kind", EventKind, ids=lambda kind: kind.name)
+def test_events(kind: EventKind) -> None:
+    data = golden(f"event-{kind.name.lower()}.bin")
+    event = decode(data)
+    assert event == [kind, TS, *EVENTS[kind]]
+    assert fits_schema(event)
+    assert encode(EventKind(event[0]), *event[1:]) == data
+
+
+def test_block() -> None:
+    data = golden("block.bin")
+    decoded = decode_block(data)
+    assert rows_of(decoded) == sorted(BLOCK_ROWS)
+    builder = BlockBuilder()
+    for row in BLOCK_ROWS:
+        builder.add(*row)
+    assert builder.build(decoded.created_ts) == data
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages(name: str) -> None:
+    frames = frames_of(f"message-{name}", len(MESSAGES[name]))
+    message = wire.parse(frames)
+    assert message.kind == wire.MessageKind[name.upper()]
+    assert message.session == make_vectors.SESSION
+    assert message == wire.parse(MESSAGES[name])
+    assert pack(unpack(frames[0])) == frames[0]
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_questions(name: str) -> None:
+    frames = frames_of(f"question-{name}", len(QUESTIONS[name]))
+    question = questions.parse(frames)
+    assert question.kind == questions.QuestionKind[name.upper()]
+    assert question == questions.parse(QUESTIONS[name])
+    assert pack(unpack(frames[0])) == frames[0]

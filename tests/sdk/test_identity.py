@@ -1,0 +1,181 @@
+"""Who a process is, launcher by launcher: every row of what workers can see (torch 2.13, observed)."""
+
+from dataclasses import replace
+
+import pytest
+
+from chiplog.identity import Facts, Identity, identify, with_rank
+from chiplog.process import facts, random_word
+
+UUID = "0e4a41e5-0c7a-4c7e-9a57-64e7b1e5a001"
+FACTS = Facts("node-a", 100, "77:12345:boot", 1_795_223_700.0, 1_795_224_000.0, "k3f9ab")
+OTHER_NODE = replace(FACTS, host="node-b", pid=200, parent="88:54321:other", random="zzzzzz")
+
+
+def elastic(
+    rank: int, local: int, world: int, local_world: int, run_id: str = UUID, restart: int = 0
+) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(local),
+        "WORLD_SIZE": str(world),
+        "LOCAL_WORLD_SIZE": str(local_world),
+        "GROUP_RANK": str(rank // local_world),
+        "ROLE_NAME": "default",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": run_id,
+        "TORCHELASTIC_RESTART_COUNT": str(restart),
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+    }
+
+
+def slurm(rank: int, local: int, step: str = "0") -> dict[str, str]:
+    known = {
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": str(local),
+        "SLURM_NTASKS": "4",
+        "SLURM_NODEID": str(rank // 2),
+        "SLURM_JOB_ID": "4242",
+        "SLURM_STEP_ID": step,
+        "SLURM_JOB_START_TIME": "1795220000",
+    }
+    return {name: value for name, value in known.items() if value}
+
+
+def openmpi(rank: int, local: int, world: int, local_world: int) -> dict[str, str]:
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank),
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(local),
+        "OMPI_COMM_WORLD_SIZE": str(world),
+        "OMPI_COMM_WORLD_LOCAL_SIZE": str(local_world),
+    }
+
+
+LIGHTNING = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+
+# launcher, variables, (label, rank, local rank, world size, primary, restart, run ID is provisional)
+ROWS = [
+    ("torchrun", elastic(0, 0, 2, 2), ("rank0", 0, 0, 2, True, 0, False)),
+    ("torchrun, rank 1", elastic(1, 1, 2, 2), ("rank1", 1, 1, 2, False, 0, False)),
+    ("torchrun --max-restarts, again", elastic(1, 1, 2, 2, restart=2), ("rank1", 1, 1, 2, False, 2, False)),
+    ("torchrun --nnodes 2", elastic(3, 1, 4, 2), ("rank3", 3, 1, 4, False, 0, False)),
+    ("torchrun --rdzv-id 100, one node", elastic(1, 1, 2, 2, "100"), ("rank1", 1, 1, 2, False, 0, False)),
+    ("torchrun --rdzv-id 100, two nodes", elastic(3, 1, 4, 2, "100"), ("rank3", 3, 1, 4, False, 0, True)),
+    ("static rendezvous, two nodes", elastic(0, 0, 4, 2, "none"), ("rank0", 0, 0, 4, True, 0, True)),
+    ("torch.distributed.launch", elastic(0, 0, 2, 2, "none"), ("rank0", 0, 0, 2, True, 0, False)),
+    ("torch.multiprocessing.spawn", {}, ("node-a-k3f9ab", None, None, None, True, 0, True)),
+    ("torch.distributed.rpc", {}, ("node-a-k3f9ab", None, None, None, True, 0, True)),
+    ("DataParallel", {}, ("node-a-k3f9ab", None, None, None, True, 0, True)),
+    ("TorchDistributor local", elastic(1, 1, 2, 2), ("rank1", 1, 1, 2, False, 0, False)),
+    ("TorchDistributor on Spark", elastic(1, 0, 2, 1), ("rank1", 1, 0, 2, False, 0, False)),
+    ("accelerate, one process", {"LOCAL_RANK": "0"}, ("node-a-k3f9ab", None, None, None, True, 0, True)),
+    ("Lightning ddp, rank 0", LIGHTNING | {"LOCAL_RANK": "0"}, ("node-a-k3f9ab", None, None, None, True, 0, True)),
+    ("Lightning ddp, rank 1", LIGHTNING | {"RANK": "1"}, ("rank1", 1, 1, 2, False, 0, True)),
+    ("Lightning ddp_spawn", {"LOCAL_RANK": "1"}, ("node-a-k3f9ab", None, None, None, True, 0, True)),
+    ("srun", slurm(3, 1), ("rank3", 3, 1, 4, False, 0, False)),
+    ("srun, requeued", slurm(0, 0) | {"SLURM_RESTART_COUNT": "1"}, ("rank0", 0, 0, 4, True, 1, False)),
+    ("sbatch without srun", slurm(0, 0, step=""), ("rank0", 0, 0, 4, True, 0, False)),
+    ("mpirun, one node", openmpi(1, 1, 2, 2), ("rank1", 1, 1, 2, False, 0, False)),
+    ("mpirun, two nodes", openmpi(2, 0, 4, 2), ("rank2", 2, 0, 4, False, 0, True)),
+    ("PMI", {"PMI_RANK": "0", "PMI_SIZE": "2"}, ("rank0", 0, None, 2, True, 0, True)),
+    ("torchrun inside of srun", slurm(1, 0) | elastic(3, 1, 4, 2), ("rank3", 3, 1, 4, False, 0, False)),
+    ("garbage", {"RANK": "-1", "SLURM_PROCID": "x" * 20}, ("node-a-k3f9ab", None, None, None, True, 0, True)),
+]
+
+
+@pytest.mark.parametrize(("environ", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
+def test_each_launcher_gives_what_its_workers_can_see(environ, expected) -> None:
+    found = identify(environ, FACTS)
+    assert (
+        found.label,
+        found.rank,
+        found.local_rank,
+        found.world_size,
+        found.primary,
+        found.restart,
+        found.needs_agreement,
+    ) == expected
+    assert found.run_id
+    assert found.launch
+
+
+SHARED = [
+    ("torchrun", elastic(0, 0, 2, 2), FACTS, elastic(1, 1, 2, 2), replace(FACTS, pid=101, random="aaaaaa")),
+    ("torchrun --nnodes 2", elastic(0, 0, 4, 2), FACTS, elastic(2, 0, 4, 2), OTHER_NODE),
+    ("--rdzv-id, one node", elastic(0, 0, 2, 2, "100"), FACTS, elastic(1, 1, 2, 2, "100"), replace(FACTS, pid=101)),
+    ("TorchDistributor on Spark", elastic(0, 0, 2, 1), FACTS, elastic(1, 0, 2, 1), replace(OTHER_NODE, host="node-a")),
+    ("srun on two nodes", slurm(0, 0), FACTS, slurm(2, 0), OTHER_NODE),
+    ("mpirun, one node", openmpi(0, 0, 2, 2), FACTS, openmpi(1, 1, 2, 2), replace(FACTS, pid=101)),
+    ("after a restart", elastic(0, 0, 2, 2), FACTS, elastic(0, 0, 2, 2, restart=1), replace(FACTS, pid=102)),
+]
+
+
+@pytest.mark.parametrize("row", SHARED, ids=[row[0] for row in SHARED])
+def test_ranks_of_one_launch_agree_on_run_and_launch_without_talking(row) -> None:
+    _, one, one_facts, two, two_facts = row
+    first, second = identify(one, one_facts), identify(two, two_facts)
+    assert first.run_id == second.run_id
+    assert first.launch == second.launch
+
+
+LATER = replace(FACTS, parent="99:99999:boot", parent_started_s=FACTS.parent_started_s + 86_400)
+APART = [
+    ("--rdzv-id 100 again tomorrow", elastic(0, 0, 2, 2, "100"), elastic(0, 0, 2, 2, "100"), LATER),
+    ("torchrun twice", elastic(0, 0, 2, 2), elastic(0, 0, 2, 2, UUID.replace("0", "1")), LATER),
+    ("two steps of one job", slurm(0, 0, "0"), slurm(0, 0, "1"), FACTS),
+    ("two trainings in one batch script", slurm(0, 0, ""), slurm(0, 0, ""), LATER),
+    ("a job ID used again", slurm(0, 0), slurm(0, 0) | {"SLURM_JOB_START_TIME": "1"}, FACTS),
+    ("scripts one after the other", {}, {}, replace(FACTS, pid=101, random="bbbbbb")),
+]
+
+
+@pytest.mark.parametrize("row", APART, ids=[row[0] for row in APART])
+def test_another_launch_is_another_run(row) -> None:
+    _, one, two, two_facts = row
+    first, second = identify(one, FACTS), identify(two, two_facts)
+    assert first.run_id != second.run_id
+    assert first.launch != second.launch
+
+
+@pytest.mark.parametrize("environ", [{}, elastic(0, 0, 2, 2), slurm(0, 0)], ids=["none", "torchrun", "slurm"])
+def test_variables_win_over_what_the_launcher_says(environ) -> None:
+    found = identify(environ | {"CHIPLOG_RUN_ID": "mine", "CHIPLOG_LABEL": "eval"}, FACTS)
+    assert (found.run_id, found.label) == ("mine", "eval")
+    assert found.needs_agreement == (found.rank is None), "rank and world may still come from torch.distributed"
+
+
+def test_a_process_started_by_a_run_joins_it_and_does_not_claim_to_be_primary() -> None:
+    joined = identify({"CHIPLOG_PARENT_RUN": "99:parents"}, FACTS)
+    assert (joined.run_id, joined.primary) == ("parents", False)
+    ranks = identify(elastic(0, 0, 2, 2) | {"CHIPLOG_PARENT_RUN": "99:parents"}, FACTS)
+    assert (ranks.run_id, ranks.primary) == ("parents", True)
+
+
+def test_a_process_does_not_take_its_own_former_run_for_a_parents() -> None:
+    own = {"CHIPLOG_PARENT_RUN": f"{FACTS.pid}:former"}
+    assert identify(own, FACTS) == identify({}, FACTS)
+    assert identify(elastic(0, 0, 2, 2) | own, FACTS).run_id != "former"
+
+
+def test_what_the_group_says_later_completes_an_identity() -> None:
+    alone = Identity("mine", "node-a-k3f9ab", "launch", needs_agreement=True)
+    second = with_rank(alone, 1, 4, "agreed", label_given=False)
+    assert (second.run_id, second.label, second.rank, second.world_size) == ("agreed", "rank1", 1, 4)
+    assert (second.primary, second.needs_agreement) == (False, False)
+    assert with_rank(alone, 0, 4, "agreed", label_given=False).primary
+    assert with_rank(alone, 1, 4, "agreed", label_given=True).label == "node-a-k3f9ab"
+
+
+def test_the_group_does_not_overrule_what_the_launcher_said() -> None:
+    found = identify(elastic(3, 1, 4, 2, "100"), FACTS)
+    later = with_rank(found, 0, 4, "agreed", label_given=False)
+    assert (later.run_id, later.label, later.rank, later.primary) == ("agreed", "rank3", 3, False)
+
+
+def test_the_facts_of_this_process_are_the_same_when_asked_again() -> None:
+    first, second = facts(), facts()
+    assert (first.host, first.pid, first.parent) == (second.host, second.pid, second.parent)
+    assert 0 < first.parent_started_s <= first.now_s
+    assert first.random != second.random
+    assert len(random_word(8)) == 8

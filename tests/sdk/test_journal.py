@@ -1,0 +1,394 @@
+"""The journal: real mapped files, real signals, real full disks, killed processes."""
+
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chiplog.journal import Journal, event_fits
+from chiplog_schemas.codec import pack, unpack
+from chiplog_schemas.events import EventKind, decode, encode
+from chiplog_schemas.journals import HEAD_NAME, DeadJournal, decode_head, list_journals
+from chiplog_schemas.limits import EVENT_BYTES_MAX, JOURNAL_RESERVE_BYTES, KIB, MIB
+from chiplog_schemas.link import Slice
+from chiplog_schemas.record import Record, scan
+
+PRODUCER = bytes(range(16))
+IDENTITY = pack({"role": "rank", "label": "rank0", "run_id": "r"})
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator:
+    made: list[Journal] = []
+
+    def build(name: str = PRODUCER.hex(), **options) -> Journal:
+        directory = None if name is None else tmp_path / "journals" / name
+        journal = Journal(directory, PRODUCER, IDENTITY, **options)
+        journal.publish()
+        made.append(journal)
+        return journal
+
+    yield build
+    for journal in made:
+        journal.close(remove=False)
+
+
+def payload(number: int, size: int = 0) -> bytes:
+    return encode(EventKind.TEXT, number, number, "key", "x" * size)
+
+
+def numbers_of(pieces: list[Slice]) -> list[int]:
+    return [record.number for piece in pieces for record in scan(piece.payload) if isinstance(record, Record)]
+
+
+def read_all(journal: Journal, max_bytes: int = MIB) -> list[Slice]:
+    pieces = []
+    while (piece := journal.read(max_bytes)) is not None:
+        pieces.append(piece)
+    return pieces
+
+
+def on_disk(journal: Journal) -> list[Record]:
+    items = list(DeadJournal(journal.directory).records())
+    assert all(isinstance(item, Record) for item in items)
+    return items
+
+
+def test_what_was_appended_is_read_in_order_and_once(make) -> None:
+    journal = make()
+    for number in range(1000):
+        journal.append(payload(number))
+    assert numbers_of(read_all(journal)) == list(range(1000))
+    assert journal.read(MIB) is None
+    journal.append(payload(1000))
+    assert numbers_of(read_all(journal)) == [1000]
+    assert [decode(record.payload)[1] for record in on_disk(journal)] == list(range(1001))
+
+
+def test_a_slice_is_cut_at_a_record_and_holds_at_least_one(make) -> None:
+    journal = make()
+    for number in range(50):
+        journal.append(payload(number, 1000))
+    pieces = read_all(journal, 2500)
+    assert all(len(piece.payload) <= 2500 for piece in pieces)
+    assert [(piece.first, piece.last) for piece in pieces[:2]] == [(0, 1), (2, 3)]
+    assert numbers_of(pieces) == list(range(50))
+    journal.append(payload(50, 5000))
+    assert numbers_of([journal.read(100)]) == [50], "a record larger than the window goes alone"
+
+
+def test_records_roll_over_into_further_segments_and_acknowledged_ones_are_deleted(make) -> None:
+    journal = make()
+    for number in range(3000):
+        journal.append(payload(number, 1000))
+    n_segments = len(list(journal.directory.glob("*.seg")))
+    assert n_segments > 3
+    assert numbers_of(read_all(journal)) == list(range(3000))
+    journal.acknowledged(2000)
+    assert len(list(journal.directory.glob("*.seg"))) < n_segments
+    assert journal.first_number == 2000
+    assert decode_head((journal.directory / HEAD_NAME).read_bytes()).acked == 2000
+    remaining = [record.number for record in DeadJournal(journal.directory).records(2000)]
+    assert remaining == list(range(2000, 3000))
+    journal.acknowledged(1500)
+    assert journal.acked == 2000, "an acknowledgement never goes back"
+
+
+def test_seek_reads_again_from_any_number_that_is_still_there(make) -> None:
+    journal = make()
+    for number in range(2000):
+        journal.append(payload(number, 500))
+    read_all(journal)
+    for number in (0, 1, 700, 1999):
+        journal.seek(number)
+        assert numbers_of(read_all(journal)) == list(range(number, 2000))
+    journal.acknowledged(1000)
+    journal.seek(3)
+    assert numbers_of(read_all(journal))[0] == 1000
+    journal.seek(2000)
+    assert journal.read(MIB) is None
+
+
+def test_a_full_journal_declares_exactly_what_it_dropped_once_there_is_room(make) -> None:
+    """Produced = kept + declared lost, whatever the quota."""
+    journal = make(bytes_max=2 * MIB)
+    for number in range(5000):
+        journal.append(payload(number, 1000))
+    assert journal.next_seq == 5000
+    assert journal.dropped > 0
+    head = decode_head((journal.directory / HEAD_NAME).read_bytes())
+    assert head.produced == 5000, "whoever adopts the journal learns how much there was"
+    kept = numbers_of(read_all(journal))
+    assert kept == list(range(len(kept))), "the oldest stay, the newest are dropped"
+    journal.acknowledged(kept[-1] + 1)
+    journal.append(payload(5000))
+    after = [record for piece in read_all(journal) for record in scan(piece.payload)]
+    lost, last = (decode(record.payload) for record in after)
+    assert lost[0] == EventKind.LOST
+    assert (lost[2], lost[3], lost[4]) == (b"", kept[-1] + 1, 4999)
+    assert [record.number for record in after] == [5000, 5001], "the declaration has a seq of its own"
+    assert last[1] == 5000
+    assert len(kept) + journal.dropped == 5000
+
+
+def test_urgent_events_find_room_in_a_full_journal_and_the_loss_before_them_is_declared(make) -> None:
+    journal = make(bytes_max=1 * MIB)
+    for number in range(2000):
+        journal.append(payload(number, 1000))
+    assert journal.dropped > 0
+    journal.append(encode(EventKind.STATE, 1, {"state": "finished"}), urgent=True)
+    kinds = [decode(record.payload)[0] for record in on_disk(journal)][-2:]
+    assert kinds == [EventKind.LOST, EventKind.STATE]
+    used = sum(path.stat().st_size for path in journal.directory.glob("*.seg"))
+    assert used <= 1 * MIB, "the reserve is part of the quota"
+    assert used > 1 * MIB - JOURNAL_RESERVE_BYTES - 64 * KIB
+
+
+def test_an_event_of_the_largest_size_fits(make) -> None:
+    journal = make()
+    largest = pack([int(EventKind.TEXT), 1, 0, "k", "x" * (EVENT_BYTES_MAX - 32)])
+    assert event_fits(largest)
+    assert not event_fits(b"x" * (EVENT_BYTES_MAX + 1))
+    for _ in range(4):
+        journal.append(largest)
+    assert numbers_of(read_all(journal)) == [0, 1, 2, 3]
+
+
+def test_the_finish_stays_noted_when_an_acknowledgement_comes_after_it(make) -> None:
+    journal = make()
+    journal.append(payload(0))
+    journal.mark_finished()
+    journal.acknowledged(1)
+    journal.set_identity(pack({"label": "rank1"}))
+    head = decode_head((journal.directory / HEAD_NAME).read_bytes())
+    assert (head.finished, head.acked, head.produced, head.identity) == (True, 1, 1, {"label": "rank1"})
+
+
+def test_a_journal_appears_under_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journals" / PRODUCER.hex(), PRODUCER, IDENTITY)
+    assert list_journals(tmp_path / "journals") == []
+    journal.append(payload(0))
+    journal.publish()
+    assert list_journals(tmp_path / "journals") == [(PRODUCER, journal.directory)]
+    for number in range(1, 600):
+        journal.append(payload(number, 1000))
+    assert len(on_disk(journal)) == 600, "segments after the renaming lie beside those before it"
+    journal.close(remove=True)
+    assert os.listdir(tmp_path / "journals") == []
+
+
+def test_a_journal_without_a_directory_keeps_everything_in_bounded_memory(make) -> None:
+    journal = make(None, bytes_max=2 * MIB)
+    for number in range(5000):
+        journal.append(payload(number, 1000))
+    kept = numbers_of(read_all(journal))
+    assert kept == list(range(len(kept)))
+    assert journal.dropped == 5000 - len(kept) > 0
+
+
+KILLED = """
+import os, sys
+import chiplog
+run = chiplog.init(mode="offline", dir=sys.argv[1], label="rank0", capture_console=False)
+oracle = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+step = 0
+while True:
+    run.log({"value": step * 0.5, "text": "t" * (step % 50)}, step=step)
+    os.write(oracle, b"%d\\n" % step)
+    step += 1
+"""
+
+
+def test_every_record_whose_log_returned_is_readable_after_sigkill(tmp_path: Path) -> None:
+    """The oracle's file is written, with O_APPEND, after each log(): what stands there is in the journal."""
+    oracle = tmp_path / "oracle"
+    for attempt in range(3):
+        root = tmp_path / f"chiplog{attempt}"
+        oracle.unlink(missing_ok=True)
+        process = subprocess.Popen([sys.executable, "-c", KILLED, str(root), str(oracle)])
+        try:
+            while not oracle.exists() or oracle.stat().st_size < 3000 * (attempt + 1):
+                assert process.poll() is None, "the rank ended by itself"
+        finally:
+            process.kill()
+            process.wait()
+        logged = {int(line) for line in oracle.read_text().split("\n")[:-1]}
+        [(_, directory)] = list_journals(root / "offline")
+        steps = []
+        for item in DeadJournal(directory).records():
+            if isinstance(item, Record):
+                event = decode(item.payload)
+                if event[0] == EventKind.METRICS:
+                    steps.append(event[2])
+                    assert struct.unpack("<d", event[4]) == (event[2] * 0.5,)
+        assert len(steps) == len(set(steps))
+        assert logged <= set(steps)
+        assert len(set(steps) - logged) <= 1, "at most the one that was logged and not yet written down"
+
+
+def test_appends_from_a_signal_handler_inside_of_an_append_lose_nothing_and_deadlock_nothing(make) -> None:
+    journal = make(bytes_max=64 * MIB)
+    from_handler = 0
+
+    def handler(*_: object) -> None:
+        nonlocal from_handler
+        journal.append(payload(-1))
+        from_handler += 1
+
+    previous = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        n_loop = 0
+        while from_handler < 200:
+            journal.append(payload(n_loop))
+            n_loop += 1
+            assert n_loop < 5_000_000, "the handler is never called"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    journal.drain_deferred()
+    records = on_disk(journal)
+    assert [record.number for record in records] == list(range(n_loop + from_handler))
+    times = [decode(record.payload)[1] for record in records]
+    assert times.count(-1) == from_handler
+    assert [ts for ts in times if ts >= 0] == list(range(n_loop)), "the interrupted loop's own order is kept"
+
+
+def test_an_event_put_aside_inside_of_an_append_comes_right_behind_it(make) -> None:
+    """The signal handler's case without the luck: an append that finds this very thread inside of another one."""
+    journal = make()
+    journal._inside = True
+    journal.append(payload(1))
+    journal._inside = False
+    assert journal.next_seq == 0
+    journal.append(payload(0))
+    assert [decode(record.payload)[1] for record in on_disk(journal)] == [0, 1]
+
+
+def test_threads_append_side_by_side_while_another_one_prepares_reads_and_trims(make) -> None:
+    """Each thread's events keep their order, each seq is read once."""
+    journal = make()
+    n_threads, n_each = 4, 2500
+    seen: list[tuple[int, int, int]] = []
+    errors: list[BaseException] = []
+    done = threading.Event()
+
+    def append(thread: int) -> None:
+        try:
+            for number in range(n_each):
+                journal.append(encode(EventKind.TEXT, thread, number, "key", "x" * 500))
+        except BaseException as error:
+            errors.append(error)
+
+    def send() -> None:
+        try:
+            while True:
+                last = done.is_set()
+                journal.drain_deferred()
+                journal.prepare()
+                for piece in read_all(journal):
+                    for record in scan(piece.payload):
+                        event = decode(record.payload)
+                        seen.append((record.number, event[1], event[2]))
+                    journal.acknowledged(piece.last + 1)
+                if last:
+                    return
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=append, args=(thread,)) for thread in range(n_threads)]
+    sender = threading.Thread(target=send)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in (*threads, sender):
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        done.set()
+        sender.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+    assert [number for number, _, _ in seen] == list(range(n_threads * n_each))
+    for thread in range(n_threads):
+        assert [step for _, who, step in seen if who == thread] == list(range(n_each))
+
+
+@pytest.fixture
+def small_files() -> Iterator:
+    """Return what makes every file beyond some bytes fail as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_disk_that_refuses_leaves_memory_bounded_and_says_how_much_there_was(make, small_files) -> None:
+    journal = make()
+    small_files(300 * KIB)
+    for number in range(30_000):
+        journal.append(payload(number, 1000))
+    small_files(resource.RLIM_INFINITY)
+    assert isinstance(journal.disk_error, OSError)
+    in_memory = sum(segment.size for segment in (*journal._full, journal._tail[0]) if segment.path is None)
+    assert 14 * MIB < in_memory <= 16 * MIB
+    kept = numbers_of(read_all(journal))
+    assert kept == list(range(len(kept)))
+    assert len(kept) + journal.dropped == 30_000
+    assert decode_head((journal.directory / HEAD_NAME).read_bytes()).produced == 30_000
+
+
+def test_a_journal_that_is_large_on_disk_still_has_its_memory_when_the_disk_refuses(make, small_files) -> None:
+    journal = make()
+    for number in range(20_000):
+        journal.append(payload(number, 1000))
+    small_files(100 * KIB)
+    journal.prepare()  # must not raise into the sender thread
+    for number in range(20_000, 30_000):
+        journal.append(payload(number, 1000))
+    assert journal.dropped == 0
+    small_files(resource.RLIM_INFINITY)
+    assert numbers_of(read_all(journal)) == list(range(30_000))
+
+
+def test_the_disk_is_used_again_when_it_takes_files_again(make, small_files) -> None:
+    journal = make()
+    small_files(100 * KIB)
+    for number in range(1000):
+        journal.append(payload(number, 1000))
+    assert journal.disk_error is not None
+    small_files(resource.RLIM_INFINITY)
+    for number in range(1000, 5000):
+        journal.append(payload(number, 1000))
+    assert journal.disk_error is None
+    assert numbers_of(read_all(journal)) == list(range(5000))
+    on_file = [record.number for record in DeadJournal(journal.directory).records()]
+    assert on_file[-1] == 4999
+    assert 0 < len(on_file) < 5000, "what was in memory is not on disk"
+
+
+def test_a_directory_that_cannot_be_made_is_an_oserror(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no directory")
+    with pytest.raises(OSError, match="file"):
+        Journal(tmp_path / "file" / PRODUCER.hex(), PRODUCER, IDENTITY)
+
+
+def test_the_head_page_holds_the_whole_identity_however_long(make, tmp_path: Path) -> None:
+    long = pack({"label": "rank0", "notes": "n" * 20_000})
+    journal = Journal(tmp_path / "long" / PRODUCER.hex(), PRODUCER, long)
+    journal.publish()
+    head = DeadJournal(journal.directory).head
+    assert head is not None
+    assert head.identity == unpack(long)
+    journal.close(remove=True)

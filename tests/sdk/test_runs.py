@@ -1,0 +1,559 @@
+"""What training code calls: nothing raises, nothing is dropped silently, and the journal holds what was said."""
+
+import json
+import logging
+import math
+import os
+import resource
+import struct
+import sys
+import threading
+from argparse import Namespace
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+import chiplog
+from chiplog import start
+from chiplog.identity import PARENT_RUN
+from chiplog_schemas.codec import unpack
+from chiplog_schemas.events import EventKind
+from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB
+
+
+@pytest.fixture
+def run(chiplog_dir):
+    with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
+        yield run
+
+
+def numbers(events) -> list[tuple[str, int, float]]:
+    """Return (key, step, value) of metrics in the order logged."""
+    found = []
+    for event in events:
+        if event.kind == EventKind.METRICS:
+            keys = unpack(event.fields["keys"])
+            values = struct.unpack(f"<{len(keys)}d", event.fields["values"])
+            found += [(key, event.fields["step"], value) for key, value in zip(keys, values, strict=True)]
+    return found
+
+
+def notices(events) -> list[tuple[str, str]]:
+    """Return (kind of fault, its key) of every notice about a bad value."""
+    return [
+        (event.fields["body"]["kind"], event.fields["body"]["key"])
+        for event in events
+        if event.kind == EventKind.NOTICE and event.fields["notice"] == "bad_value"
+    ]
+
+
+def counted(events) -> dict[str, int]:
+    """Return how often each fault happened, as said at the end."""
+    return next(
+        (e.fields["body"] for e in events if e.kind == EventKind.NOTICE and e.fields["notice"] == "bad_values"), {}
+    )
+
+
+def test_numbers_texts_and_histograms_are_logged_with_their_steps(run, offline) -> None:
+    run.log({"loss": 0.5, "n": 3})
+    run.log({"loss": 0.25, "n": 4})
+    run.log({"loss": np.float32(0.125), "n": True, "more": {"lr": torch.tensor(2.0)}}, step=10)
+    run.log({"loss": 1.0}, step=-5)
+    run.log({"loss": 2.0})
+    run.log({"note": "a text", "h": chiplog.Histogram((0.0, 1.0, 2.0), (3.0, 4.0))}, step=11)
+    run.finish()
+    assert numbers(offline()) == [
+        ("loss", 0, 0.5),
+        ("n", 0, 3.0),
+        ("loss", 1, 0.25),
+        ("n", 1, 4.0),
+        ("loss", 10, 0.125),
+        ("n", 10, 1.0),
+        ("more/lr", 10, 2.0),
+        ("loss", -5, 1.0),
+        ("loss", 2, 2.0),
+    ]
+    [text] = offline(EventKind.TEXT)
+    assert (text.fields["key"], text.fields["value"], text.fields["step"]) == ("note", "a text", 11)
+    [histogram] = offline(EventKind.HISTOGRAM)
+    assert struct.unpack("<3d", histogram.fields["edges"]) == (0.0, 1.0, 2.0)
+    assert struct.unpack("<2d", histogram.fields["counts"]) == (3.0, 4.0)
+
+
+def test_seqs_are_gapless_and_the_first_event_is_the_identity(run, offline) -> None:
+    for step in range(100):
+        run.log({"a": step}, step=step)
+    run.finish()
+    events = offline()
+    assert [event.seq for event in events] == list(range(len(events)))
+    assert events[0].kind == EventKind.IDENTITY
+    assert events[0].fields["identity"]["label"] == "rank0"
+    assert events[-1].kind == EventKind.STATE
+    assert run.produced == len(events)
+
+
+class Hostile:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+    def __str__(self):
+        raise RuntimeError("no str")
+
+    def __float__(self):
+        raise RuntimeError("no float")
+
+    def __int__(self):
+        raise RuntimeError("no int")
+
+    def values(self):
+        raise RuntimeError("no values")
+
+
+DEEP: dict = {"x": 1.0}
+for _ in range(40):
+    DEEP = {"d": DEEP}
+
+# what is logged, how it is counted, and under which key it is named
+BAD = [
+    ({3: 1.0}, "key_not_string", "3"),
+    ({"x": None}, "not_a_number", "x"),
+    ({"x": "text", "y": [1]}, "not_a_number", "y"),
+    ({"x": np.zeros(3)}, "array", "x"),
+    ({"x": torch.zeros(2, 2)}, "array", "x"),
+    ({"x": torch.empty((), device="meta")}, "unreadable", "x"),
+    ({"k" * 10_000: 1.0}, "key_length", "k" * 60),
+    ({"": 1.0}, "key_length", ""),
+    ({"half \ud800": 1.0}, "key_not_text", "'half \\ud800'"),
+    ({"x": 2**2000}, "number_too_large", "x"),
+    ({"x": 1j}, "not_a_number", "x"),
+    ({"x": Hostile()}, "not_a_number", "x"),
+    (DEEP, "nested_too_deep", "/".join(["d"] * 17)),
+    (None, "not_a_dict", "NoneType"),
+    ([1], "not_a_dict", "list"),
+    (Hostile(), "not_a_dict", "Hostile"),
+    ({"x": "t" * 100_000}, "text_too_long", "x"),
+    ({"x": chiplog.Histogram(tuple(range(200_001)), (0.0,) * 200_000)}, "event_too_large", "histogram"),
+    ({"x": math.nan}, "not_finite", "x"),
+    ({"x": -math.inf}, "not_finite", "x"),
+]
+
+
+@pytest.mark.parametrize(("data", "kind", "key"), BAD, ids=[f"{row[1]}-{index}" for index, row in enumerate(BAD)])
+def test_bad_input_is_never_raised_but_counted_and_said_once_with_its_key(run, offline, caplog, data, kind, key):
+    with caplog.at_level(logging.WARNING, "chiplog"):
+        for _ in range(3):
+            run.log(data)
+        run.log({"good": 1.0})
+    run.finish()
+    events = offline()
+    assert notices(events) == [(kind, key)]
+    assert counted(events) == {kind: 3}
+    assert len(caplog.records) == 1
+    assert caplog.records[0].getMessage().startswith("chiplog: ")
+    assert key.strip("'") in caplog.records[0].getMessage() or len(key) > 40
+    assert [entry for entry in numbers(events) if entry[0] == "good"] != []
+
+
+@pytest.mark.parametrize(
+    "step",
+    [2**70, -(2**63) - 1, math.nan, math.inf, "x", [1], Hostile(), 2**20_000, 1j],
+    ids=lambda step: type(step).__name__,
+)
+def test_a_step_that_is_no_int64_is_replaced_by_the_labels_own_count(run, offline, caplog, step) -> None:
+    for _ in range(2):
+        run.log({"x": 1.0, "fast": 1.0}, step=step)
+    run.finish()
+    events = offline()
+    assert [step for key, step, _ in numbers(events) if key == "x"] == [0, 1]
+    assert counted(events) == {"bad_step": 2}
+    assert [kind for kind, _ in notices(events)] == ["bad_step"]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("step", [7, np.int64(7), torch.tensor(7), 7.0, np.uint8(7)])
+def test_a_step_may_be_any_kind_of_integer(run, offline, step) -> None:
+    run.log({"x": 1.0}, step=step)
+    run.log({"x": 1.0}, step=step)
+    run.finish()
+    assert [step for _, step, _ in numbers(offline())] == [7, 7]
+    assert counted(offline()) == {}
+
+
+def test_nan_and_infinities_are_kept_also_on_the_fast_path(run, offline) -> None:
+    for value in (1.0, math.nan, math.inf, -math.inf):
+        run.log({"x": value, "y": 1.0})
+    run.finish()
+    xs = [value for key, _, value in numbers(offline()) if key == "x"]
+    assert math.isnan(xs[1])
+    assert [xs[0], *xs[2:]] == [1.0, math.inf, -math.inf]
+    assert counted(offline()) == {"not_finite": 3}
+    assert notices(offline()) == [("not_finite", "x")]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1e308, 1e308], [np.float32(3e38), np.float32(3e38)], [np.uint8(200), np.uint8(200)], [np.True_, np.True_]],
+)
+def test_finite_numbers_whose_sum_overflows_are_nothing_special(run, offline, values) -> None:
+    for _ in range(3):
+        run.log(dict(zip("ab", values, strict=True)))
+    run.finish()
+    assert [value for _, _, value in numbers(offline())] == [float(value) for value in values] * 3
+    assert counted(offline()) == {}
+
+
+def test_a_million_keys_are_bounded_and_the_first_ones_kept(run, offline, caplog) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for part in range(10):
+        run.log({f"key{part}/{number}": 1.0 for number in range(100_000)})
+    run.log({"key0/0": 2.0})
+    assert len(run._keys) == KEYS_MAX
+    assert len(caplog.records) <= 100
+    run.finish()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
+    events = offline()
+    found = numbers(events)
+    assert [key for key, _, _ in found] == [f"key0/{number}" for number in range(KEYS_MAX)] + ["key0/0"]
+    assert counted(events) == {"too_many_keys": 1_000_000 - KEYS_MAX}
+
+
+def test_ever_new_combinations_of_keys_do_not_fill_the_memory(run) -> None:
+    growing: dict[str, float] = {}
+    for number in range(1500):
+        growing[f"a rather long key of some metric {number}"] = 1.0
+        run.log(growing)
+    assert sum(map(len, run._shapes)) <= 200_000
+
+
+def test_one_call_larger_than_an_event_is_split(run, offline) -> None:
+    data = {f"{number:05d}" + "k" * 300: float(number) for number in range(4000)}
+    run.log(data, step=3)
+    run.finish()
+    found = numbers(offline())
+    assert {key: value for key, _, value in found} == data
+    assert len(found) == len(data)
+    assert len(offline(EventKind.METRICS)) > 1
+
+
+def test_phases_belong_to_the_step_of_the_next_log(run, offline) -> None:
+    @run.phase("backward")
+    def backward(depth: int) -> None:
+        if depth:
+            backward(depth - 1)
+
+    with run.phase("forward"):
+        pass
+    with run.phase("forward"):
+        pass
+    backward(2)
+    run.log({"loss": 1.0}, step=5)
+    run.log({"loss": 1.0}, step=6)
+    with pytest.raises(ZeroDivisionError), run.phase("failing"):
+        raise ZeroDivisionError
+    run.finish()
+    phases = offline(EventKind.PHASES)
+    assert [(unpack(event.fields["keys"]), event.fields["step"]) for event in phases] == [
+        (["forward", "backward"], 5),
+        (["failing"], 0),
+    ]
+    assert all(seconds >= 0 for event in phases for seconds in struct.unpack("<d", event.fields["values"][:8]))
+
+
+def test_a_phase_with_an_impossible_name_is_timed_for_nobody(run, offline, caplog) -> None:
+    for name in ("", "p" * (KEY_BYTES_MAX + 1), "\ud800"):
+        with run.phase(name):
+            pass
+    run.log({"loss": 1.0})
+    run.finish()
+    assert [unpack(event.fields["keys"]) for event in offline(EventKind.PHASES)] == [["\\ud800"]]
+    assert counted(offline()) == {"key_length": 2}
+
+
+def test_only_the_primary_says_the_config(chiplog_dir, offline) -> None:
+    config = Namespace(lr=3e-4, layers=[1, 2], name="gpt")
+    for label in ("rank0", "rank1"):
+        run = chiplog.init(
+            mode="offline", run_id="r", label=label, primary=label == "rank0", config=config, capture_console=False
+        )
+        run.config["batch"] = 8
+        run.config.update(epochs=2)
+        assert run.config.lr == 3e-4
+        assert dict(run.config) == {"lr": 3e-4, "layers": [1, 2], "name": "gpt", "batch": 8, "epochs": 2}
+        run.finish()
+    said = offline(EventKind.CONFIG)
+    assert len({event.producer for event in said}) == 1
+    merged = {key: json.loads(text) for event in said for key, text in event.fields["values"].items()}
+    assert merged == {"lr": 3e-4, "layers": [1, 2], "name": "gpt", "batch": 8, "epochs": 2}
+
+
+def test_one_bad_entry_of_the_config_costs_itself(chiplog_dir, offline, caplog) -> None:
+    cycle: list = []
+    cycle.append(cycle)
+    config = {"lr": 0.1, "hostile": Hostile(), "cycle": cycle, "tuple": {(1, 2): 3}, "odd": {1, 2}, "nan": math.nan}
+    run = chiplog.init(mode="offline", config=config, capture_console=False)
+    run.finish()
+    [said] = offline(EventKind.CONFIG)
+    assert set(said.fields["values"]) == {"lr", "odd", "nan"}
+    assert counted(offline()) == {"not_json": 3}
+
+
+def test_a_config_larger_than_an_event_is_split(chiplog_dir, offline) -> None:
+    config = {f"k{number}": "v" * 100_000 for number in range(30)}
+    chiplog.init(mode="offline", config=config, capture_console=False).finish()
+    said = offline(EventKind.CONFIG)
+    assert len(said) > 1
+    assert {key: json.loads(text) for e in said for key, text in e.fields["values"].items()} == config
+    assert all(len(str(event.fields)) < EVENT_BYTES_MAX for event in said)
+
+
+def test_every_label_has_a_summary_of_its_own(run, offline) -> None:
+    run.summary["best"] = 0.9
+    run.summary.update({"epoch": 3})
+    del run.summary["epoch"]
+    assert dict(run.summary) == {"best": 0.9}
+    with pytest.raises(AttributeError):
+        _ = run.summary.nothing
+    run.finish()
+    assert [event.fields["values"] for event in offline(EventKind.SUMMARY)] == [{"best": "0.9"}, {"epoch": "3"}]
+
+
+def test_an_alert_is_an_event_whatever_it_is_made_of(run, offline) -> None:
+    run.alert("loss is high", "it is 7", level="error")
+    run.alert("half \ud800", 3, "odd")
+    run.alert(Hostile())
+    run.finish()
+    alerts = [e.fields for e in offline(EventKind.NOTICE) if e.fields["notice"] == "alert"]
+    assert [(a["message"], a["body"]["text"]) for a in alerts] == [("loss is high", "it is 7"), ("half \\ud800", "3")]
+    assert counted(offline()) == {"internal_error": 1}
+
+
+def test_disabled_does_nothing(chiplog_dir) -> None:
+    before = (threading.active_count(), sys.stdout, sys.stderr, os.environ.get(PARENT_RUN))
+    run = chiplog.init(mode="disabled", config={"lr": 1})
+    run.log({"x": 1.0})
+    run.log(None)
+    run.alert("x")
+    run.summary["a"] = 1
+    with run.phase("p"):
+        pass
+    assert (threading.active_count(), sys.stdout, sys.stderr, os.environ.get(PARENT_RUN)) == before
+    assert (run.produced, run.config["lr"], run.mode) == (0, 1, "disabled")
+    run.finish()
+    assert not chiplog_dir.exists()
+
+
+def test_offline_leaves_a_journal_and_starts_nobody(chiplog_dir, offline) -> None:
+    run = chiplog.init(mode="offline", capture_console=False)
+    run.log({"x": 1.0})
+    run.finish()
+    assert {path.name for path in chiplog_dir.iterdir()} == {"offline"}
+    assert len(offline()) == 3
+    assert offline(EventKind.STATE)[0].fields["state"] == {
+        "state": "finished",
+        "exit_code": 0,
+        "sets_run": True,
+    }
+
+
+def test_finishing_twice_is_finishing_once(run, offline) -> None:
+    run.finish()
+    run.finish(exit_code=3)
+    assert len(offline(EventKind.STATE)) == 1
+
+
+def test_what_is_said_after_the_finish_is_harmless_and_said_to_be_for_nothing(run, offline, caplog) -> None:
+    run.log({"x": 1.0})
+    run.finish()
+    n_events = len(offline())
+    for _ in range(3):
+        run.log({"x": 2.0})
+    run.alert("too late")
+    run.summary["late"] = 1
+    with run.phase("late"):
+        pass
+    run.log({"x": 3.0})
+    assert len(offline()) == n_events == run.produced
+    assert [record.getMessage() for record in caplog.records] == [
+        "chiplog: log() after finish() of r is not recorded; call init() again"
+    ]
+
+
+def test_an_exit_code_marks_the_label_failed(run, offline) -> None:
+    run.finish(exit_code=3)
+    state = offline(EventKind.STATE)[0].fields["state"]
+    assert (state["state"], state["exit_code"]) == ("failed", 3)
+
+
+def test_an_exception_in_the_with_block_marks_the_label_failed_and_is_passed_on(chiplog_dir, offline) -> None:
+    with pytest.raises(ValueError, match="boom"), chiplog.init(mode="offline", capture_console=False):
+        raise ValueError("boom \ud800")
+    state = offline(EventKind.STATE)[0].fields["state"]
+    assert (state["state"], state["exit_code"], state["reason"]) == ("failed", 1, "ValueError: boom \\ud800")
+
+
+def test_an_exception_that_cannot_be_shown_is_still_the_users(chiplog_dir, offline) -> None:
+    class UnshownError(Exception):
+        def __str__(self):
+            raise RuntimeError("no")
+
+    with pytest.raises(UnshownError), chiplog.init(mode="offline", capture_console=False):
+        raise UnshownError
+    assert offline(EventKind.STATE)[0].fields["state"]["reason"] == "UnshownError: <UnshownError>"
+
+
+def test_a_second_init_of_the_same_run_and_label_returns_the_open_run(chiplog_dir, caplog) -> None:
+    options = {"mode": "offline", "run_id": "r", "label": "a", "capture_console": False}
+    first = chiplog.init(**options)
+    assert chiplog.init(**options) is first
+    assert "twice" in caplog.text
+    first.finish()
+    second = chiplog.init(**options)
+    assert second is not first
+    second.finish()
+
+
+def test_a_second_init_of_another_run_finishes_the_first(chiplog_dir, offline) -> None:
+    first = chiplog.init(mode="offline", capture_console=False)
+    second = chiplog.init(mode="offline", capture_console=False)
+    assert first.id != second.id
+    assert chiplog.run is second
+    chiplog.finish()
+    assert Counter(event.kind for event in offline())[EventKind.STATE] == 2
+
+
+def test_the_module_level_names_are_those_of_the_current_run(chiplog_dir, offline, caplog, monkeypatch) -> None:
+    monkeypatch.setattr(start, "_current", None)
+    monkeypatch.setattr(start, "_warned_no_run", False)
+    assert chiplog.run is None
+    chiplog.log({"x": 1.0})
+    chiplog.log({"x": 1.0})
+    chiplog.finish()
+    assert [record.getMessage() for record in caplog.records] == [
+        "chiplog: log() without a run; call chiplog.init() first"
+    ]
+    run = chiplog.init(mode="offline", capture_console=False)
+    assert chiplog.run is run
+    chiplog.log({"x": 2.0}, step=4)
+    chiplog.finish()
+    assert numbers(offline()) == [("x", 4, 2.0)]
+
+
+def test_a_run_is_named_to_child_processes_only_while_it_is_open(chiplog_dir) -> None:
+    run = chiplog.init(mode="offline", capture_console=False)
+    assert os.environ[PARENT_RUN] == f"{os.getpid()}:{run.id}"
+    run.finish()
+    assert PARENT_RUN not in os.environ
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tags": None},
+        {"tags": 5},
+        {"gpu_device_ids": 3},
+        {"config": 5},
+        {"config": Hostile()},
+        {"mode": "sideways"},
+        {"project": "half \ud800", "name": 3, "notes": "\udcff"},
+        {"run_id": "a/b", "label": "x" * 500},
+        {"primary": "yes"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_init_takes_odd_arguments_without_raising(chiplog_dir, offline, caplog, options) -> None:
+    run = chiplog.init(**{"mode": "offline", "capture_console": False} | options)
+    assert run.mode == ("offline" if "mode" not in options else "online")
+    run.log({"x": 1.0})
+    run.finish()
+    if "mode" not in options:
+        assert numbers(offline()) == [("x", 0, 1.0)]
+
+
+@pytest.mark.parametrize(
+    "options", [{"dir": 5}, {"run_id": Hostile()}, {"name": Hostile()}], ids=lambda options: next(iter(options))
+)
+def test_init_with_arguments_that_cannot_be_read_logs_nothing_and_says_so(chiplog_dir, caplog, options) -> None:
+    run = chiplog.init(mode="offline", capture_console=False, **options)
+    run.log({"x": 1.0})
+    assert run.mode == "disabled"
+    assert "nothing is logged" in caplog.text
+
+
+def test_a_directory_that_cannot_be_made_means_memory_and_a_warning(tmp_path, caplog) -> None:
+    (tmp_path / "file").write_text("")
+    run = chiplog.init(mode="offline", dir=tmp_path / "file", capture_console=False)
+    run.log({"x": 1.0})
+    assert run.mode == "offline"
+    assert len([record for record in caplog.records if "memory only" in record.getMessage()]) == 1
+    assert run.produced == 3
+    run.finish()
+
+
+def test_a_disk_that_fills_up_is_said_once_and_noted_in_the_journal(chiplog_dir, caplog) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    run = chiplog.init(mode="offline", capture_console=False)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300 * KIB, before[1]))
+        for step in range(3000):
+            run.log({f"key {number}": 1.0 for number in range(20)}, step=step)
+            if step % 500 == 0:
+                run._tick()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    run.finish()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1
+    assert "kept in memory, bounded" in said[0]
+
+
+def test_the_identity_says_what_init_was_given(chiplog_dir, offline) -> None:
+    run = chiplog.init(
+        "gpt",
+        run_id="r",
+        name="n",
+        group="g",
+        job_type="train",
+        tags=["a", "b"],
+        notes="words",
+        label="eval",
+        primary=False,
+        gpu_device_ids=["GPU-1"],
+        mode="offline",
+        capture_console=False,
+    )
+    assert (run.id, run.label, run.is_primary, run.attempt, run.rank) == ("r", "eval", False, 0, None)
+    run.finish()
+    said = offline(EventKind.IDENTITY)[0].fields["identity"]
+    expected = {
+        "role": "rank",
+        "run_id": "r",
+        "project": "gpt",
+        "name": "n",
+        "group": "g",
+        "job_type": "train",
+        "tags": ["a", "b"],
+        "notes": "words",
+        "label": "eval",
+        "primary": False,
+        "gpus": ["GPU-1"],
+        "pid": os.getpid(),
+    }
+    assert {name: said[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(("value", "primary"), [("0", False), ("no", False), ("1", True), ("", True), ("odd", True)])
+def test_variables_set_what_arguments_do_not(chiplog_dir, monkeypatch, value, primary) -> None:
+    monkeypatch.setenv("CHIPLOG_PRIMARY", value)
+    monkeypatch.setenv("CHIPLOG_MODE", "offline")
+    monkeypatch.setenv("CHIPLOG_LABEL", "from-variable")
+    monkeypatch.setenv("CHIPLOG_RUN_ID", "run-of-variable")
+    run = chiplog.init(run_id="run-of-argument", capture_console=False)
+    assert (run.id, run.label, run.is_primary, run.mode) == (
+        "run-of-argument",
+        "from-variable",
+        primary,
+        "offline",
+    )
+    run.finish()

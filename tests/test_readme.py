@@ -1,0 +1,100 @@
+"""The README is held by tests: its ten lines run, its ten queries answer, its links lead somewhere, its files exist."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import chiplog
+from chiplog_schemas.locks import holder_of
+from chiplog_schemas.places import places
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+QUERIES = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)
+PROGRAM = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
+
+TWO_RANKS = """
+import sys, time, chiplog
+rank = int(sys.argv[1])
+run = chiplog.init(project="readme", run_id="two", label=f"rank{rank}", primary=rank == 0, config={"lr": 0.1})
+for step in range(20):
+    with run.phase("forward"):
+        time.sleep(0.15)  # long enough for the agent's first samples
+    run.log({"train/loss": 1.0 / (step + 1) + rank}, step=step)
+print("done", rank)
+if rank == 1:
+    raise SystemExit(chiplog.finish(exit_code=3))
+run.finish()
+"""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory in which the README's program ran, and two ranks of which one failed."""
+    root = tmp_path_factory.mktemp("readme")
+    environ = os.environ | {"CHIPLOG_DIR": str(root)}
+    subprocess.run([sys.executable, "-c", PROGRAM], env=environ, check=True)
+    ranks = [subprocess.Popen([sys.executable, "-c", TWO_RANKS, str(rank)], env=environ) for rank in (0, 1)]
+    for process in ranks:
+        process.wait(60)
+    where = places(root)
+    deadline = time.monotonic() + 60
+    with chiplog.connect(dir=root) as client:
+        while not client.sql(
+            "SELECT 1 WHERE (SELECT count(*) FROM labels WHERE state <> 'running') = 3 "
+            "AND (SELECT count(*) FROM system) > 0"
+        ).rows():
+            assert time.monotonic() < deadline, "the runs never became complete"
+            time.sleep(0.2)
+    yield root
+    for directory in (where.agent, where.collector):
+        pid = holder_of(directory / "lock")
+        if pid > 0:
+            os.kill(pid, signal.SIGTERM)
+            while Path(f"/proc/{pid}").exists():
+                time.sleep(0.05)
+
+
+def test_there_are_ten_queries() -> None:
+    assert len(QUERIES) == 10
+
+
+@pytest.mark.parametrize("query", QUERIES, ids=lambda query: query.splitlines()[0][:60])
+def test_each_query_answers_with_rows(recorded: Path, query: str) -> None:
+    with chiplog.connect(dir=recorded) as client:
+        assert client.sql(query.strip().rstrip(";")).rows()
+
+
+def test_the_queries_run_on_the_command_line_as_they_stand(recorded: Path) -> None:
+    environ = os.environ | {"CHIPLOG_DIR": str(recorded)}
+    command = [sys.executable, "-m", "chiplog.cli", "sql", QUERIES[1]]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "rank1" in done.stdout
+
+
+def test_the_ten_lines_are_ten_lines_and_the_example_is_as_short() -> None:
+    assert len([line for line in PROGRAM.splitlines() if line.strip()]) <= 10
+    example = (ROOT / "sdk/examples/minimal.py").read_text(encoding="utf-8")
+    assert len([line for line in example.splitlines() if line.strip() and not line.startswith(("#", '"""'))]) <= 10
+
+
+def test_every_link_and_every_named_test_leads_to_a_file() -> None:
+    targets = re.findall(r"\]\(([^)#]+)\)", README) + re.findall(r"tests/[\w/]+\.py", README)
+    assert targets
+    missing = [target for target in targets if not target.startswith("http") and not (ROOT / target).exists()]
+    assert not missing
+
+
+def test_every_command_that_the_readme_names_exists() -> None:
+    done = subprocess.run([sys.executable, "-m", "chiplog.cli", "--help"], capture_output=True, text=True, check=True)
+    section = README.split("## Commands")[1].split("## ")[0]
+    words = set(re.findall(r"`([a-z]+)`", section))
+    assert {word for word in words if word not in done.stdout} == set()
