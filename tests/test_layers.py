@@ -1,4 +1,4 @@
-"""The architecture, held: who may import whom, what is pure, what an import costs, and that public names are documented."""
+"""The architecture, held: who imports whom, what is pure, what an import costs, which names are documented."""
 
 import ast
 import subprocess

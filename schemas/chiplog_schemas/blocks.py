@@ -305,7 +305,7 @@ def _decode_group(group: Any, area: memoryview, n_producers: int) -> Group:
     producer, seq, ts = (columns.pop(name) for name in ("producer", "seq", "ts"))
     if int(producer.max()) >= n_producers:
         raise BlockError("a row names a producer that the block does not")
-    if kind in MATRIX_KINDS and columns["values"].shape[1] != len(keys_of(keys)):
+    if keys is not None and columns["values"].shape[1] != len(keys_of(keys)):
         raise BlockError("a matrix does not have a column for each of its keys")
     return Group(kind, keys or b"", producer, seq, ts, columns)
 

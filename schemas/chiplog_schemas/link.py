@@ -167,6 +167,8 @@ class Link:
     def _drop_socket(self, linger_ms: int) -> None:
         if self.socket is not None:
             self.socket.disable_monitor()
+            if self._monitor is not None:
+                self._monitor.close(0)  # nobody else does: left to the garbage collector it would hold up the context
             self.socket.close(linger_ms)
             self.socket = None
             self._monitor = None

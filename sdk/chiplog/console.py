@@ -60,7 +60,9 @@ class Tee:
     def _note(self, text: str) -> None:
         assert self._on_line is not None
         *complete, self._partial = (self._partial + text).split("\n")
-        self._partial = _folded(self._partial) if "\r" in self._partial[:-1] else self._partial
+        if "\r" in self._partial[:-1]:
+            # A return at the very end stays: what is written next stands in place of this, or ends it.
+            self._partial = _folded(self._partial) + ("\r" if self._partial.endswith("\r") else "")
         self._partial = self._partial[: CONSOLE_LINE_CHARS_MAX + 1]  # one more, so that what is cut is marked
         for line in complete:
             self._on_line(_folded(line))

@@ -93,6 +93,8 @@ def init(
     with _lock:
         _current = run
         _install_hooks()
+        if _is_multiprocessing_child():
+            _finish_with_multiprocessing()
     if run.mode != "disabled":
         environ[PARENT_RUN] = f"{os.getpid()}:{run.id}"
     return run
@@ -227,7 +229,18 @@ def _after_fork() -> None:
     _lock = threading.Lock()  # another thread of the parent may have held it
     if _current is not None:
         _current.after_fork()
-        # multiprocessing's children leave without atexit; its own list of last things is called.
-        multiprocessing_util = sys.modules.get("multiprocessing.util")
-        if multiprocessing_util is not None:
-            multiprocessing_util.Finalize(None, _at_exit, exitpriority=100)
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:
+            # A child of multiprocessing empties the list of last things just after this, and then calls what is
+            # registered here.
+            util.register_after_fork(_at_exit, _finish_with_multiprocessing)
+
+
+def _finish_with_multiprocessing(_: object = None) -> None:
+    """Finish the run at the end of a child of multiprocessing: it leaves without atexit, with a list of its own."""
+    sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=100)
+
+
+def _is_multiprocessing_child() -> bool:
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None and "multiprocessing.util" in sys.modules

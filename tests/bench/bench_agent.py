@@ -77,7 +77,10 @@ def bare_loop(journal: list[tuple[int, int, bytes]]) -> float:
     keys = [f"train/metric_{i}" for i in range(10)]
     random = np.random.default_rng(1)
     count = 20_000
-    data = b"".join(msgpack.packb([i, i, dict(zip(keys, row, strict=True))]) for i, row in enumerate(random.random((count, 10)).tolist()))
+    data = b"".join(
+        msgpack.packb([i, i, dict(zip(keys, row, strict=True))])
+        for i, row in enumerate(random.random((count, 10)).tolist())
+    )
     begun = time.process_time()
     unpacker = msgpack.Unpacker(max_buffer_size=len(data))
     unpacker.feed(data)
@@ -108,5 +111,11 @@ def measure() -> list[Figure]:
     bare = statistics.median(bare_loop([]) for _ in range(5))
     beside = f"bare msgpack → group → numpy loop {bare:,.0f}/s; runs {min(rates):,.0f}–{max(rates):,.0f}"
     return [
-        Figure("agent, ZeroMQ to synced block", statistics.median(rates), "events/core-s", at_least=150_000, yardstick=beside)
+        Figure(
+            "agent, ZeroMQ to synced block",
+            statistics.median(rates),
+            "events/core-s",
+            at_least=150_000,
+            yardstick=beside,
+        )
     ]

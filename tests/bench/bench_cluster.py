@@ -42,7 +42,9 @@ class Agent:
         for local, producer in enumerate(self.producers):
             rank = number * PRODUCERS + local
             identity = {"role": "rank", "run_id": "cluster", "label": f"rank{rank}", "rank": rank, "node": self.node}
-            self.builder.add(producer, 0, encode(EventKind.IDENTITY, 0, identity | {"primary": rank == 0, "launch": "x"}))
+            self.builder.add(
+                producer, 0, encode(EventKind.IDENTITY, 0, identity | {"primary": rank == 0, "launch": "x"})
+            )
         self.seq = 1
         self.socket.send_multipart(wire.hello(self.session, os.urandom(16), 0, {"node": self.node}))
 
@@ -84,7 +86,8 @@ def measure() -> list[Figure]:
     with tempfile.TemporaryDirectory() as root:
         node = Node(Path(root), agent=False)
         pids = tree(node.processes["collector"].pid)
-        code = f"from tests.bench.bench_cluster import simulate; simulate({node.place.collector_address!r}, {WARM_UP_S + SECONDS + 1})"
+        address, seconds = node.place.collector_address, WARM_UP_S + SECONDS + 1
+        code = f"from tests.bench.bench_cluster import simulate; simulate({address!r}, {seconds})"
         simulator = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
         time.sleep(WARM_UP_S)
         shares = []

@@ -41,9 +41,8 @@ def measure() -> list[Figure]:
                 queries.append(seen_at - before)
                 for label, ts in rows:
                     logged = (ts - EPOCH).total_seconds()
-                    if logged > newest.get(label, 0.0):
-                        if label in newest:
-                            latencies.append(seen_at - logged)
+                    if label in newest and logged > newest[label]:
+                        latencies.append(seen_at - logged)
                 for label, ts in rows:
                     newest[label] = max(newest.get(label, 0.0), (ts - EPOCH).total_seconds())
                 time.sleep(PAUSE_S)

@@ -97,7 +97,9 @@ def measure_start() -> list[Figure]:
             node = Node(Path(root), agent=False, collector=False)
             first.append(python(START, node.environ))
             down(node)
-        broken.append(python(START, node.environ | {"CHIPLOG_AGENT": "ipc:///tmp/chiplog-no-such.sock", "CHIPLOG_DIR": root}))
+        broken.append(
+            python(START, node.environ | {"CHIPLOG_AGENT": "ipc:///tmp/chiplog-no-such.sock", "CHIPLOG_DIR": root})
+        )
     bare = []
     for _ in range(7):
         begun = time.perf_counter()
@@ -108,7 +110,9 @@ def measure_start() -> list[Figure]:
     worst = max(run[2] for run in broken)
     python_s = statistics.median(bare) * 1e3
     return [
-        Figure("import chiplog", ms[0], "ms", at_most=100, yardstick=f"python -c 'import zmq, msgpack' {python_s:.0f} ms"),
+        Figure(
+            "import chiplog", ms[0], "ms", at_most=100, yardstick=f"python -c 'import zmq, msgpack' {python_s:.0f} ms"
+        ),
         Figure("init()", ms[1], "ms", at_most=30, yardstick="an agent runs"),
         Figure("first init() of a host", first_init, "ms", at_most=30, yardstick="starts agent and collector"),
         Figure("finish() with an agent", ms[2], "ms", at_most=150, yardstick="100 events before it"),

@@ -1,7 +1,7 @@
 """Eight ranks at twenty steps a second, twenty metrics each, for thirty seconds: what a rank waits, and what all costs.
 
-CPU counts everything from the interpreters' start to their end: ranks with import and init, agent, sampler, receiver and
-index. Memory is the highest sum over all of them of the proportional set size (resident size counts shared pages again
+CPU counts everything from the interpreters' start to their end: ranks with import and init, agent, sampler, receiver
+and index. Memory is the highest sum over all of them of the proportional set size (resident size counts shared pages again
 for each process; it stands beside).
 """
 
@@ -26,14 +26,15 @@ run = chiplog.init(project="bench", run_id="ranks", label=f"rank{rank}", primary
 data = {f"train/metric_{i}": 0.1 * i for i in range(20)}
 took = []
 begun = time.monotonic()
-for step in range(%d):
-    time.sleep(max(0.0, begun + step / %d - time.monotonic()))
+for step in range(600):
+    time.sleep(max(0.0, begun + step / 20 - time.monotonic()))
     before = time.perf_counter_ns()
     run.log(data, step=step)
     took.append(time.perf_counter_ns() - before)
 run.finish()
 print(took)
-""" % (SECONDS * STEPS_PER_S, STEPS_PER_S)
+"""
+assert f"range({SECONDS * STEPS_PER_S})" in RANK and f"step / {STEPS_PER_S} " in RANK
 
 JSONL = """
 import json, sys, time
@@ -73,13 +74,22 @@ def measure() -> list[Figure]:
         spent = children_cpu_s() - spent_before
         beside = ast.literal_eval(start(JSONL, f"{root}/beside.jsonl", node.environ).communicate()[0])
     took = [ns / 1e3 for output in outputs for ns in ast.literal_eval(output.strip().splitlines()[-1])]
-    line = f"a JSONL file flushed per line, same pace: p50 {percentile(beside, 0.5) / 1e3:.0f}, p99 {percentile(beside, 0.99) / 1e3:.0f}"
+    p50, p99 = percentile(beside, 0.5) / 1e3, percentile(beside, 0.99) / 1e3
+    line = f"a JSONL file flushed per line, same pace: p50 {p50:.0f}, p99 {p99:.0f}"
     name = f"{RANKS} ranks × {STEPS_PER_S} steps/s × 20 metrics × {SECONDS} s"
     return [
         Figure(f"{name}: log() p50", percentile(took, 0.5), "µs", at_most=15, yardstick=line),
         Figure(f"{name}: log() p99", percentile(took, 0.99), "µs", at_most=80, yardstick=line),
-        Figure(f"{name}: CPU of everything", spent, "s", at_most=6, yardstick="Trackio 8.0, W&B 13.6 (measured earlier)"),
-        Figure(f"{name}: memory", peak_pss / 2**20, "MiB", at_most=450, yardstick=f"summed resident size {peak_rss / 2**20:.0f}"),
+        Figure(
+            f"{name}: CPU of everything", spent, "s", at_most=6, yardstick="Trackio 8.0, W&B 13.6 (measured earlier)"
+        ),
+        Figure(
+            f"{name}: memory",
+            peak_pss / 2**20,
+            "MiB",
+            at_most=450,
+            yardstick=f"summed resident size {peak_rss / 2**20:.0f}",
+        ),
     ]
 
 

@@ -36,13 +36,15 @@ def measure() -> list[Figure]:
         ts = 1_790_000_000_000_000
         for step in range(STEPS):
             ts += int(random.normal(5_000, 200))
-            for rank, producer in enumerate(producers):
+            for producer in producers:
                 jitter = int(random.integers(0, 500))
                 payload = encode(EventKind.METRICS, ts + jitter, step, keys, random.random(KEYS).tobytes())
                 builder.add(producer, step, payload)
             if builder.n_events >= EVENTS_PER_BLOCK:
                 number = log.next_number
-                for entry in intake.take(bytes(16), number, number, encode_record(Kind.BLOCK, number, builder.build(ts))):
+                for entry in intake.take(
+                    bytes(16), number, number, encode_record(Kind.BLOCK, number, builder.build(ts))
+                ):
                     assert entry.record is not None
                     log.append_record(entry.record)
                 receipt = intake.receipt(ts)
@@ -58,6 +60,12 @@ def measure() -> list[Figure]:
         after = place.index.stat().st_size
     raw = f"{points:,} points; a bare float64 is 8"
     return [
-        Figure("DuckDB file after compaction", after / points, "bytes/point", at_most=12, yardstick=f"{raw}; before {before / points:.1f}"),
+        Figure(
+            "DuckDB file after compaction",
+            after / points,
+            "bytes/point",
+            at_most=12,
+            yardstick=f"{raw}; before {before / points:.1f}",
+        ),
         Figure("collector's log", log_bytes / points, "bytes/point", at_most=14, yardstick=raw),
     ]

@@ -1,4 +1,4 @@
-"""Run the benchmarks and print one table: `python -m tests.bench.run [name …]`. Quote it together with its load line."""
+"""Run the benchmarks and print one table: `python -m tests.bench.run [name …]`. Quote it with its load line."""
 
 import importlib
 import os

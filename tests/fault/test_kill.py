@@ -1,4 +1,4 @@
-"""SIGKILL of rank, agent, receiver and index at random moments: nothing lost, nothing doubled, by an independent oracle.
+"""SIGKILL of rank, agent, receiver and index at random moments: by an oracle, nothing is lost and nothing doubled.
 
 Real processes, real signals. The seed is printed; CHIPLOG_FAULT_SEED repeats it, CHIPLOG_FAULT_KILLS sets the count.
 """

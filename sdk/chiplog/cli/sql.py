@@ -23,7 +23,8 @@ Examples:
 """
 
 
-@click.command(epilog=EXAMPLES)
+# A query may begin with a comment, which looks like an option: what is no option of ours is the query.
+@click.command(epilog=EXAMPLES, context_settings={"ignore_unknown_options": True})
 @click.argument("query", required=False)
 @click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the suffix of FILE, else table.")
 @click.option("-o", "--output", metavar="FILE", help="Write there, complete or not at all.")

@@ -1,0 +1,226 @@
+"""Capture of the streams: what is noted, what reaches the terminal, and what is declared when there is too much."""
+
+import io
+import logging
+import sys
+import threading
+
+import pytest
+
+import chiplog
+from chiplog import console as console_module
+from chiplog.console import STDERR, STDOUT, Console, Tee
+from chiplog_schemas.events import EventKind
+from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX
+
+
+@pytest.fixture
+def noted():
+    """Return a Tee over a text buffer, and the lines that it noted."""
+    lines: list[str] = []
+    stream = io.StringIO()
+    return Tee(stream, lines.append), stream, lines
+
+
+@pytest.mark.parametrize(
+    ("written", "lines", "rest"),
+    [
+        (["one\n", "two\nthree\n"], ["one", "two", "three"], None),
+        (["par", "tial", " line\n"], ["partial line"], None),
+        (["no end"], [], "no end"),
+        (["\n\n"], ["", ""], None),
+        (["10%\r", "20%\r", "100%\n"], ["100%"], None),
+        (["\r10%", "\r20%", "\r30%"], [], "30%"),
+        (["\r10%", "\r100%\n", "done\n"], ["100%", "done"], None),
+        (["windows\r\n"], ["windows"], None),
+        (["100%\r", "\n"], ["100%"], None),
+        (["ü", "µ\n"], ["üµ"], None),
+    ],
+)
+def test_lines_are_noted_when_they_end_with_progress_bars_folded(noted, written, lines, rest) -> None:
+    tee, stream, found = noted
+    assert [tee.write(text) for text in written] == [len(text) for text in written]
+    assert found == lines
+    assert tee.detach_capture() is stream
+    assert found == lines + ([] if rest is None else [rest])
+    assert stream.getvalue() == "".join(written), "the terminal sees everything as it was written"
+
+
+def test_a_line_without_end_does_not_grow_without_bound(noted) -> None:
+    tee, _, lines = noted
+    for _ in range(100):
+        tee.write("x" * 1000)
+    assert len(tee._partial) <= CONSOLE_LINE_CHARS_MAX + 1
+    tee.write("\rshort\n")
+    assert lines == ["short"]
+
+
+def test_what_a_stream_can_do_the_tee_can_do(noted) -> None:
+    tee, _, lines = noted
+    tee.writelines(["a\n", "b\n"])
+    tee.flush()
+    assert lines == ["a", "b"]
+    assert tee.getvalue() == "a\nb\n"
+    assert not tee.isatty()
+    with pytest.raises(AttributeError):
+        _ = tee.no_such_thing
+
+
+def test_an_error_while_noting_ends_the_noting_and_not_the_printing() -> None:
+    def fail(line: str) -> None:
+        raise RuntimeError("telemetry is broken")
+
+    stream = io.StringIO()
+    tee = Tee(stream, fail)
+    print("one", file=tee)
+    print("two", file=tee)
+    assert stream.getvalue() == "one\ntwo\n"
+
+
+def test_a_print_while_a_line_is_noted_does_not_recurse() -> None:
+    stream = io.StringIO()
+    lines: list[str] = []
+
+    def on_line(line: str) -> None:
+        lines.append(line)
+        print("noted", line, file=tee)
+
+    tee = Tee(stream, on_line)
+    print("one", file=tee)
+    assert lines == ["one"]
+    assert stream.getvalue() == "one\nnoted one\n"
+
+
+def test_threads_that_print_at_once_lose_no_line() -> None:
+    lines: list[str] = []
+    tee = Tee(io.StringIO(), lines.append)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [
+            threading.Thread(target=lambda who=who: [tee.write(f"{who} {i}\n") for i in range(1000)])
+            for who in range(4)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert sorted(lines) == sorted(f"{who} {i}" for who in range(4) for i in range(1000))
+
+
+@pytest.fixture
+def put_buffers(monkeypatch):
+    """Return what puts buffers in place of the streams; pytest changes them itself between fixture and test."""
+
+    def put() -> tuple[io.StringIO, io.StringIO]:
+        out, err = io.StringIO(), io.StringIO()
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stderr", err)
+        return out, err
+
+    return put
+
+
+def test_both_streams_are_captured_numbered_together_and_given_back(put_buffers) -> None:
+    streams = put_buffers()
+    lines: list[tuple[int, int, str]] = []
+    console = Console(lambda *line: lines.append(line), lambda count: None)
+    print("out")
+    print("err", file=sys.stderr)
+    print("unfinished", end="")
+    console.close()
+    print("after")
+    assert lines == [(STDOUT, 1, "out"), (STDERR, 2, "err"), (STDOUT, 3, "unfinished")]
+    assert (sys.stdout, sys.stderr) == streams
+    assert streams[0].getvalue() == "out\nunfinishedafter\n"
+
+
+def test_streams_that_somebody_put_in_place_later_are_left_alone(put_buffers) -> None:
+    streams = put_buffers()
+    lines: list[str] = []
+    console = Console(lambda stream, number, line: lines.append(line), lambda count: None)
+    mine = io.StringIO()
+    sys.stdout = mine
+    console.close()
+    assert sys.stdout is mine
+    assert sys.stderr is streams[1]
+
+
+def test_a_process_without_streams_can_be_captured_too(monkeypatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", None)
+    console = Console(lambda *line: None, lambda count: None)
+    print("to nobody")
+    assert sys.stdout is None
+    console.close_in_child()
+    console.close()
+    assert sys.stdout is None
+
+
+def test_lines_above_the_rate_limit_are_declared_with_their_number(put_buffers, monkeypatch) -> None:
+    streams = put_buffers()
+    """Noted + declared = printed."""
+    monkeypatch.setattr(console_module, "CONSOLE_LINES_PER_S", 0)
+    noted: list[int] = []
+    lost: list[int] = []
+    console = Console(lambda stream, number, line: noted.append(number), lost.append)
+    for _ in range(CONSOLE_BURST_LINES + 500):
+        print("line")
+    assert len(noted) == CONSOLE_BURST_LINES
+    console._allowance = 1.0  # time passes
+    print("room again")
+    assert lost == [500]
+    assert noted[-1] == CONSOLE_BURST_LINES + 501, "the numbers of lines show the gap too"
+    print("too much")
+    console.close()
+    assert lost == [500, 1]
+
+
+def test_a_long_line_is_cut_and_marked(put_buffers) -> None:
+    streams = put_buffers()
+    lines: list[str] = []
+    console = Console(lambda stream, number, line: lines.append(line), lambda count: None)
+    print("a" * CONSOLE_LINE_CHARS_MAX)
+    print("b" * (CONSOLE_LINE_CHARS_MAX + 1))
+    for _ in range(20):
+        print("c" * 1000, end="")
+    print()
+    console.close()
+    assert lines[0] == "a" * CONSOLE_LINE_CHARS_MAX
+    assert lines[1:] == [c * (CONSOLE_LINE_CHARS_MAX - 1) + "…" for c in "bc"]
+
+
+def test_a_run_logs_what_is_printed_and_gives_the_streams_back(chiplog_dir, put_buffers, offline) -> None:
+    streams = put_buffers()
+    run = chiplog.init(mode="offline")
+    print("hello")
+    print("half \ud800", file=sys.stderr)
+    print("still noted")
+    run.finish()
+    assert (sys.stdout, sys.stderr) == streams
+    lines = [(e.fields["stream"], e.fields["line"]) for e in offline(EventKind.CONSOLE)]
+    assert lines == [(STDOUT, "hello"), (STDERR, "half \\ud800"), (STDOUT, "still noted")]
+
+
+def test_a_warning_of_ours_on_a_captured_stream_does_not_recurse(chiplog_dir, put_buffers, offline) -> None:
+    streams = put_buffers()
+    run = chiplog.init(mode="offline")
+    handler = logging.StreamHandler(sys.stderr)
+    logging.getLogger("chiplog").addHandler(handler)
+    try:
+        run.log({"x": None})
+    finally:
+        logging.getLogger("chiplog").removeHandler(handler)
+    run.finish()
+    assert [e.fields["line"][:12] for e in offline(EventKind.CONSOLE)] == ["chiplog: 'x'"]
+
+
+def test_lines_are_not_captured_when_that_is_not_wanted(chiplog_dir, put_buffers, offline) -> None:
+    streams = put_buffers()
+    run = chiplog.init(mode="offline", capture_console=False)
+    assert (sys.stdout, sys.stderr) == streams
+    print("hello")
+    run.finish()
+    assert offline(EventKind.CONSOLE) == []

@@ -1,0 +1,239 @@
+"""fork, spawn and forkserver: children log as producers of their own and never touch what is their parent's."""
+
+import multiprocessing
+import os
+import signal
+import struct
+import subprocess
+import sys
+from collections import defaultdict
+
+import pytest
+
+import chiplog
+from chiplog_schemas.codec import unpack
+from chiplog_schemas.events import EventKind
+
+# A script of its own for each: the children must not inherit pytest.
+HEAD = """
+import multiprocessing, os, signal, sys
+import chiplog
+
+def child(number):
+    for step in range(20):
+        chiplog.log({"child": number}, step=step)
+
+def joining(number):
+    run = chiplog.init(mode="offline", label=f"child{number}")
+    run.log({"child": number}, step=0)
+
+def silent(number):
+    return number * 2
+"""
+
+
+def run_script(body: str) -> str:
+    script = HEAD + "\nif __name__ == '__main__':\n" + "".join(f"    {line}\n" for line in body.strip().splitlines())
+    # From a file: spawn imports the main module again.
+    path = os.path.join(os.path.dirname(os.environ["CHIPLOG_DIR"]), "script.py")
+    with open(path, "w") as file:
+        file.write(script)
+    done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    assert "chiplog:" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def by_label(events):
+    """Return {label: events of one producer}; asserts that each producer's seqs are gapless."""
+    producers = defaultdict(list)
+    for event in events:
+        producers[event.producer].append(event)
+    labels = {}
+    for found in producers.values():
+        assert [event.seq for event in found] == list(range(len(found)))
+        assert found[0].kind == EventKind.IDENTITY
+        labels[found[0].fields["identity"]["label"]] = found
+    assert len(labels) == len(producers)
+    return labels
+
+
+def values(events, key):
+    found = []
+    for event in events:
+        if event.kind == EventKind.METRICS and unpack(event.fields["keys"]) == [key]:
+            found.append((event.fields["step"], struct.unpack("<d", event.fields["values"])[0]))
+    return found
+
+
+def test_a_forked_child_logs_into_the_same_run_under_a_label_of_its_own(chiplog_dir, offline) -> None:
+    run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+run.log({"parent": 1.0}, step=0)
+pid = os.fork()
+if not pid:
+    run.log({"child": 1.0}, step=0)
+    run.finish()
+    os._exit(0)
+os.waitpid(pid, 0)
+run.log({"parent": 2.0}, step=1)
+run.finish()
+""")
+    labels = by_label(offline())
+    assert values(labels.pop("main"), "parent") == [(0, 1.0), (1, 2.0)]
+    [(label, child)] = labels.items()
+    assert label.startswith("main.")
+    assert values(child, "child") == [(0, 1.0)]
+    identity = child[0].fields["identity"]
+    assert (identity["run_id"], identity["primary"]) == ("r", False)
+    assert identity["pid"] == int(label.removeprefix("main."))
+    assert child[-1].kind == EventKind.STATE
+
+
+@pytest.mark.parametrize("method", ["fork"])
+def test_children_of_multiprocessing_that_inherit_the_run_log_and_finish(chiplog_dir, offline, method) -> None:
+    run_script(f"""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+context = multiprocessing.get_context({method!r})
+children = [context.Process(target=child, args=(number,)) for number in range(3)]
+for process in children: process.start()
+for step in range(50): run.log({{"parent": step}}, step=step)
+for process in children: process.join()
+""")
+    labels = by_label(offline())
+    assert values(labels.pop("main"), "parent") == [(step, float(step)) for step in range(50)]
+    assert len(labels) == 3
+    assert sorted(values(events, "child")[0][1] for events in labels.values()) == [0.0, 1.0, 2.0]
+    for events in labels.values():
+        assert len(values(events, "child")) == 20
+        assert events[-1].kind == EventKind.STATE
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_child_that_calls_init_joins_the_run_of_its_parent(chiplog_dir, offline, method) -> None:
+    run_script(f"""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+context = multiprocessing.get_context({method!r})
+children = [context.Process(target=joining, args=(number,)) for number in range(2)]
+for process in children: process.start()
+for process in children: process.join()
+run.log({{"parent": 1.0}}, step=0)
+""")
+    labels = by_label(offline())
+    assert set(labels) == {"main", "child0", "child1"}
+    for number in range(2):
+        events = labels[f"child{number}"]
+        assert values(events, "child") == [(0, float(number))]
+        identity = events[0].fields["identity"]
+        assert (identity["run_id"], identity["primary"]) == ("r", False)
+        assert [event.kind for event in events].count(EventKind.STATE) == 1
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_that_do_not_log_open_nothing(chiplog_dir, offline, method) -> None:
+    out = run_script(f"""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+with multiprocessing.get_context({method!r}).Pool(2) as pool:
+    print(pool.map(silent, range(4)))
+run.log({{"parent": 1.0}}, step=0)
+""")
+    assert out == "[0, 2, 4, 6]\n"
+    assert set(by_label(offline())) == {"main"}
+
+
+def test_workers_of_a_dataloader_double_nothing(chiplog_dir, offline) -> None:
+    run_script("""
+from torch.utils.data import DataLoader
+run = chiplog.init(mode="offline", run_id="r", label="main")
+for step, batch in enumerate(DataLoader(list(range(8)), num_workers=2, multiprocessing_context="fork")):
+    run.log({"batch": float(batch)}, step=step)
+""")
+    labels = by_label(offline())
+    assert set(labels) == {"main"}
+    assert values(labels["main"], "batch") == [(step, float(step)) for step in range(8)]
+
+
+def test_a_forked_child_that_prints_is_not_captured_and_still_seen(chiplog_dir, offline) -> None:
+    out = run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+print("parent", flush=True)
+pid = os.fork()
+if not pid:
+    print("child", flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+""")
+    assert out == "parent\nchild\n"
+    assert [e.fields["line"] for e in offline(EventKind.CONSOLE)] == ["parent"]
+
+
+def test_a_killed_child_leaves_the_parents_journal_whole(chiplog_dir, offline) -> None:
+    run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+pids = []
+for number in range(3):
+    pid = os.fork()
+    if not pid:
+        for step in range(1000): run.log({"child": number}, step=step)
+        os.kill(os.getpid(), signal.SIGKILL)
+    pids.append(pid)
+for step in range(2000): run.log({"parent": step}, step=step)
+for pid in pids: os.waitpid(pid, 0)
+run.log({"parent": 2000}, step=2000)
+""")
+    labels = by_label(offline())
+    assert values(labels.pop("main"), "parent") == [(step, float(step)) for step in range(2001)]
+    assert sorted(values(events, "child")[-1] for events in labels.values()) == [(999, 0.0), (999, 1.0), (999, 2.0)]
+
+
+def test_the_parents_lock_is_not_released_by_its_children(chiplog_dir) -> None:
+    """Whoever gets a journal's lock takes its process for dead."""
+    from chiplog_schemas.locks import holder_of
+
+    run = chiplog.init(mode="offline", capture_console=False)
+    lock = run._journal.directory / "lock"
+    ask = [sys.executable, "-c", f"from chiplog_schemas.locks import *; print(holder_of(Path({str(lock)!r})))"]
+    pid = os.fork()
+    if not pid:
+        os._exit(0)  # closes every descriptor that it inherited
+    os.waitpid(pid, 0)
+    done = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=True)
+    assert int(done.stdout) == os.getpid()
+    assert holder_of(chiplog_dir / "no such lock") == 0
+    run.finish()
+
+
+def test_a_fork_while_another_thread_logs_gives_a_child_that_can_log(chiplog_dir, offline) -> None:
+    out = run_script("""
+import threading
+run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False)
+stop = threading.Event()
+def busy():
+    while not stop.is_set(): run.log({"busy": 1.0})
+thread = threading.Thread(target=busy)
+thread.start()
+pids = []
+for _ in range(20):
+    pid = os.fork()
+    if not pid:
+        signal.alarm(30)
+        run.log({"child": 1.0}, step=0)
+        run.finish()
+        os._exit(0)
+    pids.append(pid)
+codes = [os.waitpid(pid, 0)[1] for pid in pids]
+stop.set()
+thread.join()
+print(codes)
+""")
+    assert out == f"{[0] * 20}\n"
+    labels = by_label(offline())
+    assert len(labels) == 21
+    labels.pop("main")
+    assert all(values(events, "child") == [(0, 1.0)] for events in labels.values())
+
+
+def test_multiprocessing_here_is_the_one_that_the_tests_are_about() -> None:
+    assert {"fork", "spawn", "forkserver"} <= set(multiprocessing.get_all_start_methods())
+    assert signal.SIGKILL
