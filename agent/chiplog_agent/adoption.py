@@ -97,7 +97,7 @@ class Adoption:
                 lost = reason or "in the memory of the process, when the disk refused"
                 core.declare_lost(adopted.producer, adopted.next_seq, item.number - 1, lost, now_us)
             reason = ""
-            core.take_record(adopted.producer, item, now)
+            core.take_record(adopted.producer, item, now, now_us)
             adopted.next_seq = item.number + 1
             if not core.room:
                 return

@@ -13,10 +13,10 @@ from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import IDENTITY_FIELDS, EventKind, encode, typed
 from chiplog_schemas.intervals import Intervals
-from chiplog_schemas.limits import RECORD_BYTES_MAX, SPOOL_SYNC_BYTES, SPOOL_SYNC_INTERVAL_S
+from chiplog_schemas.limits import EVENT_BYTES_MAX, RECORD_BYTES_MAX, SPOOL_SYNC_BYTES, SPOOL_SYNC_INTERVAL_S
 from chiplog_schemas.record import Damage, Record, scan
 
-_BLOCK_PAYLOAD_MAX = RECORD_BYTES_MAX // 2  # columns and keys need room beside the payloads; a block is one record
+_BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more event of the largest size must fit
 _LIGHT_BYTES = SPOOL_SYNC_BYTES // 16  # below this the agent is in no hurry
 
 
@@ -42,6 +42,7 @@ class Core:
         self.damaged = 0  # stretches of bytes that were no records
         self.samples_dropped = 0
         self._builder = BlockBuilder()
+        self._closed: list[bytes] = []  # blocks that became full in the middle of a slice
         self._since: float | None = None  # when the oldest event that waits came, monotonic s
         self._taken: dict[bytes, int] = {}  # producer -> next seq, of what waits
         self._own_seq = 0
@@ -79,6 +80,11 @@ class Core:
                 self.damaged += 1
                 continue
             seen.add(item.number, item.number)
+            if builder.n_bytes > _BLOCK_BYTES_MAX or len(item.payload) > EVENT_BYTES_MAX:
+                self._close_block(now_us)
+            if len(item.payload) > EVENT_BYTES_MAX:
+                self._refuse(producer, item, now_us)
+                continue
             event = builder.add(producer, item.number, item.payload)
             if event is not None and event[0] >= EventKind.IDENTITY:
                 self._follow(peer, event)
@@ -87,9 +93,12 @@ class Core:
                 self.declare_lost(producer, missing_first, missing_last, f"damaged on the way: {damage.reason}", now_us)
         self._note_taken(producer, peer, last + 1, now)
 
-    def take_record(self, producer: bytes, record: Record, now: float) -> None:
+    def take_record(self, producer: bytes, record: Record, now: float, now_us: int) -> None:
         """Take one record of a journal that was adopted."""
         peer = self._peer(producer)
+        if len(record.payload) > EVENT_BYTES_MAX:
+            self._refuse(producer, record, now_us)
+            return
         event = self._builder.add(producer, record.number, record.payload)
         if event is not None and event[0] >= EventKind.IDENTITY:
             self._follow(peer, event)
@@ -114,7 +123,7 @@ class Core:
 
     def vanished(self, producer: bytes, produced: int, reason: str, now: float, now_us: int) -> None:
         """Say that a producer's process ended without finishing its run."""
-        state = {"state": "crashed", "reason": reason, "produced": produced, "sets_run": True}
+        state = {"state": "crashed", "reason": reason, "produced": produced}
         self._say(EventKind.PEER, now_us, now, producer, state)
 
     def forget(self, producer: bytes) -> None:
@@ -131,14 +140,22 @@ class Core:
         """How long the loop may sleep."""
         return idle_s if self._since is None else min(idle_s, max(0.0, self._since + SPOOL_SYNC_INTERVAL_S - now))
 
-    def build(self, now_us: int) -> tuple[bytes, dict[bytes, int]] | None:
-        """Return (block, next seq by producer, to be acknowledged after the sync); None when nothing waits."""
-        if self._since is None:
-            return None
-        block = self._builder.build(now_us)
+    def build(self, now_us: int) -> tuple[list[bytes], dict[bytes, int]]:
+        """Return (blocks, next seq by producer: to be acknowledged once the blocks are synced)."""
+        self._close_block(now_us)
+        blocks, self._closed = self._closed, []
         taken, self._taken = self._taken, {}
         self._since = None
-        return block, taken
+        return blocks, taken
+
+    def _close_block(self, now_us: int) -> None:
+        """End the block under construction: what follows would make it larger than a record may be."""
+        if self._builder.n_events:
+            self._closed.append(self._builder.build(now_us))
+
+    def _refuse(self, producer: bytes, record: Record, now_us: int) -> None:
+        reason = f"event of {len(record.payload)} bytes exceeds the limit of {EVENT_BYTES_MAX}"
+        self.declare_lost(producer, record.number, record.number, reason, now_us)
 
     def _say(self, kind: EventKind, ts_us: int, now: float, *fields: Any) -> None:
         self._builder.add(self.producer, self._own_seq, encode(kind, ts_us, *fields))

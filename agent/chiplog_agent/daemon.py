@@ -170,6 +170,10 @@ class AgentDaemon:
                 case Gap(sender, first, last, reason):
                     self._core.declare_lost(sender, first, last, reason, now_us())
                 case Left(sender, _):
+                    peer = self._core.peers.get(sender)
+                    if peer is not None and peer.finished:
+                        self._core.forget(sender)
+                        self._receiver.forget(sender)
                     self._watch()
 
     def _take_samples(self, now: float) -> None:
@@ -227,14 +231,9 @@ class AgentDaemon:
         """Make a block of what waits, sync it, then acknowledge."""
         if now < self._write_after:
             return
-        if self._core.due(now):
-            built = self._core.build(now_us())
-            if built is not None:
-                block, taken = built
-                self._spool.append(block)
-                self._acks.update(taken)
-        elif not self._spool.waiting_bytes:
+        if not self._core.due(now) and not self._spool.waiting_bytes:
             return
+        self._spool_what_waits()
         try:
             self._spool.sync()
         except OSError as error:
@@ -252,6 +251,13 @@ class AgentDaemon:
         for producer in self._adoption.synced():
             self._synced.pop(producer, None)
         self._act(self._receiver.set_credit(0 if self._spool.is_full else CREDIT_BYTES), now)
+
+    def _spool_what_waits(self) -> None:
+        """Append everything taken so far, so that the next sync covers every acknowledgement and removal that waits."""
+        blocks, taken = self._core.build(now_us())
+        for block in blocks:
+            self._spool.append(block)
+        self._acks.update(taken)
 
     def _tell_gaps(self) -> None:
         while self._spool.gaps and self._link.is_open:
@@ -318,10 +324,7 @@ class AgentDaemon:
             self._take_messages(time.monotonic())
         if self._core.samples_dropped:
             self._declare_dropped_samples(time.monotonic())
-        built = self._core.build(now_us())
-        if built is not None:
-            self._spool.append(built[0])
-            self._acks.update(built[1])
+        self._spool_what_waits()
         with contextlib.suppress(OSError):  # what the disk refuses is still in the ranks' journals
             self._spool.sync()
             for producer, next_seq in self._acks.items():

@@ -78,12 +78,29 @@ class Spool:
 
     def seek(self, number: int) -> None:
         """Read on from this number, or from the oldest that is here. What lies between was trimmed: a gap."""
+        if number > self._log.next_number and not self._log.pending_bytes:
+            self._number_anew(number)
         first = self.first_number
         if number < first:
             self.gaps.append((number, first - 1, "trimmed here, but the collector does not have it"))
         self._position = max(number, first)
         self._reader.close()
         self._reader = LogReader(self._log.directory, self._position)
+
+    def _number_anew(self, number: int) -> None:
+        """Give what waits new numbers: this spool lost its end, and the collector has seen the numbers that follow."""
+        reader = LogReader(self._log.directory, self._acked)
+        limit = self._log.next_number
+        self._log.skip_to(number)
+        while items := reader.read(limit, _RECENT_BYTES_MAX):
+            for item in items:
+                if not isinstance(item, Damage):
+                    self._log.append_record(item)
+            self.sync()
+        reader.close()
+        self._recent.clear()
+        self._recent_bytes = 0
+        self.acknowledged(number)
 
     def read(self, max_bytes: int) -> Slice | None:
         """Return synced records from the reading position on, as many as fit, at least one."""

@@ -38,6 +38,7 @@ class Registry:
         for name in _PRODUCER_FIELDS:
             if name in said:
                 setattr(producer, name, said[name])
+        producer.sets_run = said.get("sets_run")
         producer.gpus = said.get("gpus", producer.gpus)
         producer.started_at = said.get("started_at", producer.started_at or ts)
         self._applier.batch.producers.add(producer.producer)
@@ -154,7 +155,6 @@ class Registry:
         producer.exit_code = _int32(said.get("exit_code"))
         producer.exit_signal = _int32(said.get("exit_signal"))
         producer.reason = said.get("reason")
-        producer.sets_run = said.get("sets_run")
         producer.ended_at = ts
         if state != "finished":
             message = f"{producer.label or 'a producer'} {state}: {producer.reason or 'no reason given'}"

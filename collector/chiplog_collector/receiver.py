@@ -68,7 +68,10 @@ class ReceiverDaemon:
         make_private(places.run)
         self._lock = _take_lock(places.collector / "lock", settings.embedded)
         directory = places.collector / "log"
+        self._synced = Synced(places.collector / "synced", writable=True)
         self.log = SegmentLog(directory, log_id(directory) or os.urandom(16))
+        # A log that lost its end must not give out numbers again that the index has seen.
+        self.log.skip_to(self._synced.get())
         if self.log.torn_bytes:
             _log.info("log: %d torn bytes behind the last whole record were cut off", self.log.torn_bytes)
         next_numbers = _recover(directory)
@@ -77,7 +80,6 @@ class ReceiverDaemon:
             self.log.append(Kind.SENDERS, self._intake.senders().payload)
             self.log.commit()
         self._receiver = Receiver(next_numbers, CREDIT_BYTES)
-        self._synced = Synced(places.collector / "synced", writable=True)
         self._synced.set(self.log.next_number)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._router = self._bind()

@@ -88,6 +88,7 @@ IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "notes": str,
     "label": str,
     "primary": bool,  # claims to be the primary
+    "sets_run": bool,  # whether the run's state follows this label's; by default the primary's does
     "rank": int,
     "local_rank": int,
     "world_size": int,
@@ -105,7 +106,6 @@ STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
     "exit_code": int,
     "exit_signal": int,
     "reason": str,
-    "sets_run": bool,  # whether the run's state follows this label's
     "produced": int,  # how many seqs the producer gave out (PEER only)
 }
 

@@ -105,8 +105,7 @@ class Link:
             self._monitor.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
             return
-        if self.machine.state is SenderState.OPEN:
-            self._act(self.machine.fail(now, "connection closed by the peer"))
+        self._act(self.machine.fail(now, "connection closed by the peer"))
 
     def _pump(self, now: float) -> None:
         while self.socket is not None and (window := self.machine.window()) > 0:

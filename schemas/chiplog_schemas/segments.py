@@ -160,6 +160,13 @@ class SegmentLog:
         self._push(encode(kind, number, payload, version))
         return number
 
+    def skip_to(self, number: int) -> None:
+        """Give out no number below this one any more. Nothing may be pending."""
+        assert not self._pending
+        if number > self.next_number:
+            self._close_segment()
+            self.next_number = number
+
     def append_encoded(self, record: bytes) -> int:
         """Add a record that `record.encode` made for this log's next number, and return that number."""
         number = self.next_number

@@ -9,9 +9,9 @@ torch.distributed's store later on.
 import base64
 import hashlib
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 PARENT_RUN = "CHIPLOG_PARENT_RUN"  # "pid:run_id": set by init() for the processes that this one starts
@@ -107,7 +107,7 @@ def with_rank(identity: Identity, rank: int, world_size: int, run_id: str, *, la
 
 def new_run_id(started_s: float, word: str) -> str:
     """Return a run ID that sorts by time and can be read out: 20261121-0115-k3f9ab."""
-    return f"{time.strftime('%Y%m%d-%H%M', time.gmtime(started_s))}-{word}"
+    return f"{datetime.fromtimestamp(started_s, UTC):%Y%m%d-%H%M}-{word}"
 
 
 def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world_size: int | None) -> tuple[str, bool]:

@@ -302,7 +302,7 @@ class Run:
         state, code, reason = self._exit
         if exit_code and state == "finished":
             state, code, reason = "failed", exit_code, f"finish(exit_code={exit_code})"
-        body = {"state": state, "exit_code": code, "reason": reason, "sets_run": self._sets_run}
+        body = {"state": state, "exit_code": code, "reason": reason}
         self._say(EventKind.STATE, {name: value for name, value in body.items() if value is not None}, urgent=True)
         journal = self._journal
         if isinstance(journal, Journal):
@@ -445,6 +445,7 @@ class Run:
             "notes": settings.notes,
             "label": identity.label,
             "primary": identity.primary,
+            "sets_run": self._sets_run,
             "rank": identity.rank,
             "local_rank": identity.local_rank,
             "world_size": identity.world_size,

@@ -160,8 +160,8 @@ def test_a_process_without_streams_can_be_captured_too(monkeypatch) -> None:
 
 
 def test_lines_above_the_rate_limit_are_declared_with_their_number(put_buffers, monkeypatch) -> None:
-    streams = put_buffers()
     """Noted + declared = printed."""
+    put_buffers()
     monkeypatch.setattr(console_module, "CONSOLE_LINES_PER_S", 0)
     noted: list[int] = []
     lost: list[int] = []
@@ -179,7 +179,7 @@ def test_lines_above_the_rate_limit_are_declared_with_their_number(put_buffers, 
 
 
 def test_a_long_line_is_cut_and_marked(put_buffers) -> None:
-    streams = put_buffers()
+    put_buffers()
     lines: list[str] = []
     console = Console(lambda stream, number, line: lines.append(line), lambda count: None)
     print("a" * CONSOLE_LINE_CHARS_MAX)
@@ -205,7 +205,7 @@ def test_a_run_logs_what_is_printed_and_gives_the_streams_back(chiplog_dir, put_
 
 
 def test_a_warning_of_ours_on_a_captured_stream_does_not_recurse(chiplog_dir, put_buffers, offline) -> None:
-    streams = put_buffers()
+    put_buffers()
     run = chiplog.init(mode="offline")
     handler = logging.StreamHandler(sys.stderr)
     logging.getLogger("chiplog").addHandler(handler)

@@ -353,7 +353,6 @@ def test_offline_leaves_a_journal_and_starts_nobody(chiplog_dir, offline) -> Non
     assert offline(EventKind.STATE)[0].fields["state"] == {
         "state": "finished",
         "exit_code": 0,
-        "sets_run": True,
     }
 
 

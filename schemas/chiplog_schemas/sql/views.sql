@@ -16,21 +16,32 @@ SELECT r.run_id, p.label, p.attempt, p.is_primary, p.job_type, p.rank, p.local_r
 FROM base.producers p JOIN base.runs r ON r.run = p.run LEFT JOIN base.seen s ON s.producer = p.producer
 WHERE p.role = 'rank';
 
--- A run's state is its primary's, as its latest attempt has it; without a primary the labels decide, the worst first.
+-- Of each label the newest attempt, and whether the run's state follows it: as it said, else if it is the primary.
+CREATE OR REPLACE VIEW base.newest AS
+SELECT p.run, p.label, coalesce(p.state, 'running') AS state, p.exit_code, p.ended_at,
+       coalesce(p.sets_run, p.is_primary) AS sets_run
+FROM base.producers p WHERE p.role = 'rank' AND p.run IS NOT NULL
+QUALIFY row_number() OVER (PARTITION BY p.run, p.label ORDER BY p.attempt DESC) = 1;
+
+-- A run runs while a label that sets its state does; then the last of them to end decides. Without any, the worst does.
+CREATE OR REPLACE VIEW base.run_states AS
+SELECT run,
+       CASE WHEN bool_or(sets_run) THEN
+                CASE WHEN bool_or(state = 'running') FILTER (sets_run) THEN 'running'
+                     ELSE arg_max(state, ended_at) FILTER (sets_run) END
+            WHEN bool_or(state = 'running') THEN 'running' WHEN bool_or(state = 'crashed') THEN 'crashed'
+            WHEN bool_or(state = 'failed') THEN 'failed' ELSE 'finished' END AS state,
+       CASE WHEN bool_or(sets_run) THEN arg_max(exit_code, ended_at) FILTER (sets_run)
+            ELSE max(exit_code) END AS exit_code,
+       CASE WHEN bool_or(sets_run) THEN max(ended_at) FILTER (sets_run) ELSE max(ended_at) END AS ended_at
+FROM base.newest GROUP BY run;
+
 CREATE OR REPLACE VIEW runs AS
 SELECT r.run_id, r.project, r.name, r.run_group, r.job_type, r.tags, r.notes,
-       coalesce(
-           arg_max(l.state, l.attempt) FILTER (l.is_primary),
-           CASE WHEN bool_or(l.state = 'running') THEN 'running' WHEN bool_or(l.state = 'crashed') THEN 'crashed'
-                WHEN bool_or(l.state = 'failed') THEN 'failed' ELSE 'finished' END
-       ) AS state,
-       CAST(coalesce(arg_max(l.exit_code, l.attempt) FILTER (l.is_primary), max(l.exit_code)) AS INTEGER) AS exit_code,
-       min(l.started_at) AS created_at,
-       CASE WHEN bool_or(l.is_primary)
-            THEN max(CASE WHEN l.state <> 'running' THEN l.ended_at END) FILTER (l.is_primary)
-            WHEN NOT bool_or(l.state = 'running') THEN max(l.ended_at) END AS ended_at,
+       s.state, s.exit_code, min(l.started_at) AS created_at,
+       CASE WHEN s.state <> 'running' THEN s.ended_at END AS ended_at,
        r.primary_label, count(DISTINCT l.label) AS n_labels, max(l.attempt) + 1 AS n_attempts
-FROM base.runs r JOIN labels l ON l.run_id = r.run_id
+FROM base.runs r JOIN base.run_states s ON s.run = r.run JOIN labels l ON l.run_id = r.run_id
 GROUP BY ALL;
 
 CREATE OR REPLACE VIEW metrics AS

@@ -1,0 +1,166 @@
+"""A collector's log written by hand: producers that say things, blocks, receipts, and the database made of them."""
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+from chiplog_collector.applier import Applier
+from chiplog_collector.database import Database
+from chiplog_collector.index import Follower
+from chiplog_collector.state import State
+from chiplog_schemas.blocks import BlockBuilder
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import EventKind, encode
+from chiplog_schemas.record import Kind, Record, scan
+from chiplog_schemas.record import encode as frame
+from chiplog_schemas.segments import SegmentLog
+
+LOG_ID = b"L" * 16
+START_US = 1_795_000_000_000_000  # 2026-11-18
+
+
+class Rank:
+    """A producer: gives its events seqs, and keeps them for whoever sends them."""
+
+    def __init__(self, number: int, label: str | None = None, **identity: Any) -> None:
+        self.uuid = bytes([number]) * 16
+        self.label = label or f"rank{number}"
+        self.identity = {
+            "role": "rank",
+            "run_id": "r",
+            "label": self.label,
+            "primary": number == 0,
+            "rank": number,
+            "launch": "launch",
+            "restart": 0,
+            "node": "node-a",
+            "pid": 100 + number,
+            "started_at": START_US,
+        } | identity
+        self.events: list[bytes] = []
+        self.say(EventKind.IDENTITY, self.identity)
+
+    def say(self, kind: EventKind, *fields: Any, ts: int | None = None) -> int:
+        """Add an event and return its seq."""
+        seq = len(self.events)
+        self.events.append(encode(kind, START_US + seq if ts is None else ts, *fields))
+        return seq
+
+    def become(self, **identity: Any) -> int:
+        """Say another identity."""
+        self.identity |= identity
+        return self.say(EventKind.IDENTITY, dict(self.identity))
+
+    def log(self, step: int, **values: float) -> int:
+        """Log numbers."""
+        import struct
+
+        return self.say(EventKind.METRICS, step, pack(list(values)), struct.pack(f"<{len(values)}d", *values.values()))
+
+
+def block_of(*parts: tuple[Rank, int, int]) -> bytes:
+    """Return a block of seqs first..last of some producers."""
+    builder = BlockBuilder()
+    for rank, first, last in parts:
+        for seq in range(first, last + 1):
+            builder.add(rank.uuid, seq, rank.events[seq])
+    return builder.build(START_US)
+
+
+def whole(*ranks: Rank) -> bytes:
+    """Return a block of everything that some producers said."""
+    return block_of(*((rank, 0, len(rank.events) - 1) for rank in ranks))
+
+
+def receipt(number: int) -> bytes:
+    return pack([START_US + 1_000_000 + number, [[b"S" * 16, 0, number, 1]]])
+
+
+def records(*payloads: bytes | tuple[int, bytes] | tuple[int, bytes, int]) -> list[Record]:
+    """Frame payloads (blocks, or with their kind and version), with a receipt behind each."""
+    numbers = itertools.count()
+    data = b""
+    for payload in payloads:
+        kind, content, *version = payload if isinstance(payload, tuple) else (Kind.BLOCK, payload)
+        data += frame(kind, next(numbers), content, *version)
+        number = next(numbers)
+        data += frame(Kind.RECEIPT, number, receipt(number))
+    found = list(scan(data))
+    assert all(isinstance(record, Record) for record in found)
+    return found
+
+
+def apply(*payloads: Any) -> Applier:
+    """Apply payloads to an empty state, purely."""
+    applier = Applier(State())
+    for record in records(*payloads):
+        applier.take(record, record.number)
+    return applier
+
+
+class Index:
+    """A log on disk, and the database that a follower makes of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.log = SegmentLog(directory / "log", LOG_ID)
+        self.path = directory / "index.duckdb"
+        self.directory = directory
+        self._open()
+
+    def _open(self) -> None:
+        self.database = Database(self.path, LOG_ID)
+        self.follower = Follower(self.database, self.directory / "log")
+
+    def take(self, *payloads: Any) -> "Index":
+        """Log payloads, with a receipt behind each, and apply them."""
+        for payload in payloads:
+            kind, content, *version = payload if isinstance(payload, tuple) else (Kind.BLOCK, payload)
+            self.log.append(kind, content, *version)
+            self.log.append(Kind.RECEIPT, receipt(self.log.next_number))
+        self.log.commit()
+        self.follow()
+        return self
+
+    def follow(self) -> None:
+        while self.database.next_number < self.log.next_number:
+            before = self.database.next_number
+            self.follower.step(self.log.next_number)
+            assert self.database.next_number > before, "the position must move"
+
+    def reopen(self) -> None:
+        self.database.close()
+        self._open()
+
+    def sql(self, query: str) -> list[tuple[Any, ...]]:
+        return self.database.connection.execute(query).fetchall()
+
+    def views(self) -> dict[str, list[str]]:
+        """Return the contents of every view that users see, sorted."""
+        return {name: contents_of(self.sql, name) for name in VIEWS}
+
+    def close(self) -> None:
+        self.database.close()
+        self.log.close()
+
+
+VIEWS = (
+    "runs",
+    "labels",
+    "metrics",
+    "texts",
+    "histograms",
+    "system",
+    "system_samples",
+    "console",
+    "config",
+    "summary",
+    "events",
+    "completeness",
+    "phases",
+    "step_skew",
+)
+
+
+def contents_of(sql: Any, view: str) -> list[str]:
+    """Return a view's rows as sorted texts: NaN is equal to NaN that way."""
+    return sorted(map(repr, sql(f"SELECT * FROM {view}")))

@@ -1,0 +1,402 @@
+"""Records in, rows out: exactly once, decided in log order, and nothing that arrives can stop it."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from chiplog_collector.applier import Applier
+from chiplog_collector.plain import json_of, json_text
+from chiplog_collector.state import State
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import EventKind
+from chiplog_schemas.record import Damage, Kind
+from tests.collector.log import START_US, Index, Rank, apply, block_of, receipt, records, whole
+
+
+def points(applier: Applier) -> list[tuple[int, int]]:
+    """Return (producer, seq) of every row of a matrix, each value once."""
+    return sorted(
+        (int(producer), int(seq))
+        for matrices in applier.batch.metrics.values()
+        for matrix in matrices
+        for producer, seq in zip(matrix.producer, matrix.seq, strict=True)
+    )
+
+
+# -- exactly once --
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 12)), min_size=1, max_size=4),
+        max_size=12,
+    )
+)
+def test_every_event_becomes_a_row_once_however_blocks_overlap_repeat_and_come(blocks) -> None:
+    """Invariant: rows = the union of what came, each (producer, seq) once; the ledger says the same."""
+    ranks = [Rank(number) for number in range(3)]
+    for rank in ranks:
+        for step in range(43):
+            rank.log(step, a=1.0, b=float(step))
+    expected: set[tuple[int, int]] = set()
+    payloads = []
+    for parts in blocks:
+        payloads.append(block_of(*((ranks[who], first, first + more) for who, first, more in parts)))
+        expected |= {(who, seq) for who, first, more in parts for seq in range(first, first + more + 1)}
+    applier = apply(*payloads)
+    uuids = {producer.producer: producer.uuid[0] for producer in applier.state.producers.values()}
+    rows = [(uuids[number], seq) for number, seq in points(applier)]
+    assert sorted(rows) == sorted((who, seq) for who, seq in expected if seq > 0), "seq 0 is the identity"
+    ledger = {
+        (uuids[number], seq)
+        for number, have in applier.state.have.items()
+        for first, last in have
+        for seq in range(first, last + 1)
+    }
+    assert ledger == expected
+    written = sum(last - first + 1 for _, first, last, _ in applier.batch.intervals)
+    assert written == len(expected) == applier.batch.n_events
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 40), st.integers(0, 15)), min_size=1, max_size=15))
+def test_produced_is_stored_and_lost_and_pending_in_any_order_of_data_and_losses(steps) -> None:
+    """Invariant: stored and lost are disjoint, what came after all is not lost, and each loss is counted once."""
+    rank, teller = Rank(0), Rank(1)
+    for step in range(60):
+        rank.log(step, a=1.0)
+    stored: set[int] = set()
+    lost: set[int] = set()
+    payloads = [whole(teller)]
+    for is_data, first, more in steps:
+        seqs = set(range(first, first + more + 1))
+        if is_data:
+            payloads.append(block_of((rank, first, first + more)))
+            stored |= seqs
+            lost -= seqs
+        else:
+            seq = teller.say(EventKind.LOST, rank.uuid, first, first + more, "gone")
+            payloads.append(block_of((teller, seq, seq)))
+            lost |= seqs - stored
+    applier = apply(*payloads)
+    number = applier.state.producers[rank.uuid].producer
+    found = [seq for first, last, _ in applier.state.lost.get(number, []) for seq in range(first, last + 1)]
+    assert sorted(found) == sorted(lost)
+    assert {seq for a, b in applier.state.have[number] for seq in range(a, b + 1)} == stored
+
+
+def test_nothing_is_applied_before_its_receipt() -> None:
+    rank = Rank(0)
+    rank.log(0, a=1.0)
+    applier = Applier(State())
+    block, behind = records(whole(rank))
+    applier.take(block, block.number)
+    assert not applier.is_between_receipts
+    assert applier.batch.n_events == 0
+    applier.take(behind, behind.number)
+    assert applier.is_between_receipts
+    assert applier.batch.n_events == 2
+
+
+def test_when_something_came_is_the_receipts_time_so_that_a_rebuild_is_the_same() -> None:
+    applier = apply(whole(Rank(0)))
+    assert [seen for *_, seen in applier.batch.intervals] == [START_US + 1_000_001]
+
+
+# -- what cannot be applied --
+
+
+def quarantined(applier: Applier) -> list[str]:
+    return [row[2] for row in applier.batch.rows.get("quarantine", [])]
+
+
+def test_a_block_of_a_newer_version_is_parked_and_its_neighbours_applied() -> None:
+    rank = Rank(0)
+    newer = bytearray(whole(Rank(1)))
+    newer[4:6] = (2).to_bytes(2, "little")
+    applier = apply(bytes(newer), whole(rank))
+    [reason] = quarantined(applier)
+    assert "version 2 is newer" in reason
+    assert set(applier.state.producers) == {rank.uuid}
+    [row] = applier.batch.rows["quarantine"]
+    assert row[3] == b"", "the log keeps it; the database does not need to"
+
+
+@pytest.mark.parametrize("cut", [0, 5, 50, 200])
+def test_bytes_that_are_no_block_are_set_aside_with_a_row_in_events(cut) -> None:
+    rank = Rank(0)
+    applier = apply(whole(Rank(1))[:cut], whole(rank))
+    assert len(quarantined(applier)) == 1
+    assert [row[3] for row in applier.batch.rows["events"]] == ["quarantined"]
+    assert set(applier.state.producers) == {rank.uuid}
+
+
+def test_records_of_other_kinds_damage_and_gaps_leave_a_row_each() -> None:
+    applier = apply((77, b"x"), (Kind.GAP, pack([b"S" * 16, 3, 5, "trimmed"])), (Kind.GAP, b"\xc1"))
+    applier.take(Damage(10, 20, "checksum mismatch"), 9)
+    kinds = [row[3] for row in applier.batch.rows["events"]]
+    assert kinds == ["quarantined", "gap", "gap", "quarantined"]
+    assert "3..5" in applier.batch.rows["events"][1][5]
+    assert quarantined(applier) == ["record of kind 77 is unknown", "log damaged: checksum mismatch"]
+
+
+HOSTILE_EVENTS = [
+    (EventKind.SUMMARY, ("no map",)),
+    (EventKind.SUMMARY, ({"k": "[" * 100_000},)),
+    (EventKind.SUMMARY, ({"k": "no json"},)),
+    (EventKind.SUMMARY, ({"k": "1e999"},)),
+    (EventKind.SUMMARY, ({1: "1"},)),
+    (EventKind.CONFIG, (None,)),
+    (EventKind.CONFIG, ([1, 2],)),
+    (EventKind.CONFIG, ({"k": 5},)),
+    (EventKind.STATE, ("no map",)),
+    (EventKind.STATE, ({"state": "exploded"},)),
+    (EventKind.STATE, ({},)),
+    (EventKind.PEER, (b"short", {"state": "crashed"})),
+    (EventKind.PEER, (None, {"state": "crashed"})),
+    (EventKind.LOST, ("no bytes", 0, 1, "reason")),
+    (EventKind.LOST, (b"", 0, 1, None)),
+    (EventKind.TEXT, (0, 5, "value")),
+    (EventKind.TEXT, (0, "key", None)),
+    (EventKind.HISTOGRAM, (0, "key", b"odd", b"")),
+    (EventKind.CONSOLE, (1, 1, b"bytes")),
+    (EventKind.NOTICE, (1, 2, 3, 4)),
+    (EventKind.NOTICE, ("alert", "info", "nan in the body", {"x": float("nan")})),
+    (EventKind.NOTICE, ("alert", "info", "bytes as a key", {b"x": 1})),
+]
+
+
+@pytest.mark.parametrize(("kind", "fields"), HOSTILE_EVENTS, ids=lambda value: getattr(value, "name", ""))
+def test_an_event_with_the_wrong_types_costs_itself_and_is_a_row(index: Index, kind, fields) -> None:
+    rank = Rank(0)
+    rank.say(kind, *fields)
+    rank.log(5, a=1.0)
+    index.take(whole(rank))
+    assert index.sql("SELECT step, value FROM metrics") == [(5, 1.0)]
+    assert index.sql("SELECT count(*) FROM base.quarantine") == [(1,)]
+    assert index.sql("SELECT kind, label, level FROM events") == [("quarantined", "rank0", "error")]
+    assert index.sql("SELECT produced, stored, lost, pending FROM completeness") == [(3, 3, 0, 0)]
+    index.views()
+
+
+def test_losses_that_make_no_sense_count_nothing(index: Index) -> None:
+    rank = Rank(0)
+    for first, last in ((5, 3), (-1, 4), (0, 2**63 - 1), (-(2**63), 2**63 - 1)):
+        rank.say(EventKind.LOST, b"", first, last, "hostile")
+    index.take(whole(rank))
+    assert index.sql("SELECT produced, stored, lost, pending FROM completeness") == [(5, 5, 0, 0)]
+
+
+HOSTILE_IDENTITIES = [
+    {"label": "half \udcff", "node": "\udcff", "project": "\udcff"},
+    {"tags": ["\udcff", 5, None], "gpus": [b"x", {}]},
+    {"pid": 2**64 - 1, "restart": 2**64 - 1, "started_at": 2**64 - 1},
+    {"started_at": 2**62, "rank": 2**40, "world_size": -(2**40)},
+    {"started_at": -(2**63), "restart": -5},
+    {"label": "x" * 100_000, "run_id": "y" * 100_000},
+    {"label": "nul \0 and 'quotes' \"too\"", "notes": "\\u0000"},
+    {"role": None, "rank": "one", "primary": "yes", "tags": "no list", "pid": True},
+]
+
+
+@pytest.mark.parametrize("identity", HOSTILE_IDENTITIES, ids=str)
+def test_an_identity_of_odd_values_is_taken_as_far_as_it_makes_sense(index: Index, identity) -> None:
+    rank = Rank(0, **identity)
+    rank.log(5, a=1.0)
+    rank.say(EventKind.STATE, {"state": "failed", "reason": "\udcff", "exit_code": 2**40, "exit_signal": 9})
+    index.take(whole(rank))
+    assert index.sql("SELECT count(*) FROM base.quarantine") == [(0,)]
+    assert index.sql("SELECT state, exit_code, exit_signal FROM labels") in ([], [("failed", None, 9)])
+    assert index.sql("SELECT step FROM metrics") == [(5,)]
+    before = index.views()
+    index.reopen()
+    assert index.views() == before
+
+
+def test_half_characters_never_make_json_that_duckdb_refuses() -> None:
+    assert json_of('{"a": "\\ud800", "b": NaN}') == '{"a": "\ufffd", "b": "NaN"}'
+    assert json_text({"\udcff": "ü\U0001f600"}) == '{"\ufffd": "ü\U0001f600"}'
+    with pytest.raises(ValueError, match="JSON"):
+        json_of("1e999")
+
+
+def test_texts_of_undecodable_bytes_are_rows_like_others(index: Index) -> None:
+    rank = Rank(0)
+    rank.say(EventKind.TEXT, 0, "\udcff", "\udcfe")
+    rank.say(EventKind.CONSOLE, 1, 1, "\udcff\0")
+    rank.say(EventKind.CONFIG, {"k\udcff": '"\\udcff"'})
+    rank.say(EventKind.SUMMARY, {"k": '"\\ud800"'})
+    rank.say(EventKind.NOTICE, "alert", "odd", "\udcff", {"\udcff": "\udcff"})
+    index.take(whole(rank))
+    assert index.sql("SELECT key, value FROM texts") == [("\\xff", "\\xfe")]
+    assert index.sql("SELECT line FROM console") == [("\\xff\0",)]
+    assert index.sql("SELECT key, value FROM config") == [("k\\xff", '"\ufffd"')]
+    assert index.sql("SELECT value FROM summary") == [('"\ufffd"',)]
+    assert index.sql("SELECT level, message FROM events") == [("info", "\\xff")]
+
+
+def test_an_event_that_only_the_collector_understands_is_applied_from_its_payload(index: Index) -> None:
+    """An agent older than its ranks keeps such events verbatim; more fields at the end are of a newer rank."""
+    rank = Rank(0)
+    rank.events.append(pack([int(EventKind.TEXT), START_US, 3, "key", "value", "a newer field"]))
+    rank.events.append(pack([99, START_US, "unknown"]))
+    rank.events.append(b"\xc1")
+    index.take(whole(rank))
+    assert index.sql("SELECT key, step, value FROM texts") == [("key", 3, "value")]
+    assert index.sql("SELECT count(*) FROM base.quarantine") == [(2,)]
+    assert index.sql("SELECT kind, seq FROM events ORDER BY seq") == [("quarantined", 2), ("quarantined", 3)]
+    assert index.sql("SELECT stored, pending FROM completeness") == [(4, 0)]
+
+
+# -- who is who --
+
+
+def labels(applier: Applier) -> dict[int, tuple[str | None, int, bool]]:
+    """Return {first byte of the producer: (label, attempt, is primary)}."""
+    return {p.uuid[0]: (p.label, p.attempt, p.is_primary) for p in applier.state.producers.values()}
+
+
+def said(applier: Applier, kind: str) -> list[str]:
+    return [row[5] for row in applier.batch.rows.get("events", []) if row[3] == kind]
+
+
+def test_attempts_count_by_launch_then_restart_then_order() -> None:
+    names = [
+        Rank(10, "rank0", launch="one", restart=0),
+        Rank(11, "rank0", launch="one", restart=2),
+        Rank(12, "rank0", launch="two", restart=0),
+        Rank(13, "rank0", launch="one", restart=1),  # delivered late
+        Rank(14, "rank1", launch="one", restart=0),
+    ]
+    found = labels(apply(*(whole(rank) for rank in names)))
+    assert [found[number][1] for number in (10, 13, 11, 12)] == [0, 1, 2, 3]
+    assert found[14][1] == 0
+
+
+def test_a_launch_that_follows_one_which_left_is_not_taken_for_another() -> None:
+    first, second, third = (Rank(n, "rank0", launch=f"l{n}", restart=2 - n) for n in range(3))
+    moved = first.become(label="other")
+    found = labels(apply(block_of((first, 0, 0)), whole(second), block_of((first, moved, moved)), whole(third)))
+    assert (found[1][1], found[2][1]) == (0, 1)
+
+
+def test_the_first_claim_is_granted_and_a_second_is_refused_and_recorded() -> None:
+    one, two = Rank(0, launch="a"), Rank(1, primary=True, launch="b")
+    applier = apply(whole(one), whole(two))
+    assert labels(applier) == {0: ("rank0", 0, True), 1: ("rank1", 0, False)}
+    assert said(applier, "primary_refused") == ["rank1 claims to be primary; rank0 is, and has not ended"]
+
+
+@pytest.mark.parametrize(("restart", "wins"), [(0, False), (1, False), (2, True)])
+def test_within_a_launch_the_higher_restart_count_wins(restart, wins) -> None:
+    one, two = Rank(0, restart=1), Rank(1, primary=True, restart=restart)
+    applier = apply(whole(one), whole(two))
+    assert labels(applier)[1][2] is wins
+    assert labels(applier)[0][2] is not wins
+    assert bool(said(applier, "primary_refused")) is not wins
+
+
+def test_a_later_incarnation_of_the_primary_is_primary_and_a_stale_one_takes_nothing_back() -> None:
+    newer, older = Rank(10, "rank0", primary=True, restart=3), Rank(11, "rank0", primary=True, restart=0)
+    rival = Rank(1, primary=True, restart=2)
+    applier = apply(whole(newer), whole(older), whole(rival))
+    assert labels(applier) == {10: ("rank0", 1, True), 11: ("rank0", 0, True), 1: ("rank1", 0, False)}
+    assert applier.state.runs["r"].primary_restart == 3
+
+
+def test_another_launch_takes_over_only_when_the_holder_has_ended() -> None:
+    holder, early, late = Rank(0, launch="a"), Rank(1, primary=True, launch="b"), Rank(2, primary=True, launch="c")
+    end = holder.say(EventKind.STATE, {"state": "finished"})
+    applier = apply(block_of((holder, 0, 0)), whole(early), block_of((holder, end, end)), whole(late))
+    assert labels(applier) == {0: ("rank0", 0, False), 1: ("rank1", 0, False), 2: ("rank2", 0, True)}
+    assert applier.state.runs["r"].primary_label == "rank2"
+    assert len(said(applier, "primary_refused")) == 1
+
+
+def test_a_primary_that_learns_its_label_later_stays_primary() -> None:
+    """torch.multiprocessing.spawn: each process is alone at first, then they agree on a run and on ranks."""
+    zero = Rank(0, label="host-aaa", run_id="run-a", launch="process:a")
+    one = Rank(1, label="host-bbb", run_id="run-b", launch="process:b", primary=True)
+    zero.become(run_id="run-a", label="rank0", primary=True)
+    one.become(run_id="run-a", label="rank1", primary=False)
+    for payloads in ((whole(zero), whole(one)), (whole(one), whole(zero))):
+        applier = apply(*payloads)
+        assert labels(applier) == {0: ("rank0", 0, True), 1: ("rank1", 0, False)}
+        assert applier.state.runs["run-a"].primary_label == "rank0"
+        assert said(applier, "primary_refused") == []
+
+
+def test_an_identity_that_is_known_later_moves_rows_without_rewriting_facts(index: Index) -> None:
+    rank = Rank(1, label="host-bbb", run_id="provisional", rank=None)
+    rank.log(0, a=1.0)
+    index.take(whole(rank))
+    assert index.sql("SELECT run_id, label, rank FROM metrics") == [("provisional", "host-bbb", None)]
+    facts = index.sql("SELECT rowid, * FROM base.metrics")
+    moved = rank.become(run_id="agreed", label="rank1", rank=1)
+    index.take(block_of((rank, moved, moved)))
+    assert index.sql("SELECT run_id, label, rank FROM metrics") == [("agreed", "rank1", 1)]
+    assert index.sql("SELECT rowid, * FROM base.metrics") == facts
+    assert index.sql("SELECT run_id FROM runs") == [("agreed",)], "nobody is in the provisional run any more"
+
+
+def test_events_before_their_identity_find_their_run_once_it_is_known(index: Index) -> None:
+    rank = Rank(0)
+    rank.log(3, a=1.0)
+    index.take(block_of((rank, 1, 1)))
+    assert index.sql("SELECT run_id, step FROM metrics") == [(None, 3)]
+    index.take(block_of((rank, 0, 0)))
+    assert index.sql("SELECT run_id, step FROM metrics") == [("r", 3)]
+
+
+def test_only_the_primarys_config_is_the_runs_and_that_of_others_is_refused_and_recorded(index: Index) -> None:
+    zero, one = Rank(0), Rank(1)
+    zero.say(EventKind.CONFIG, {"lr": "0.1", "model": '"gpt"'})
+    one.say(EventKind.CONFIG, {"lr": "0.2"})
+    zero.say(EventKind.CONFIG, {"lr": "0.3"})
+    index.take(whole(zero, one))
+    assert index.sql("SELECT key, value, label FROM config ORDER BY key") == [
+        ("lr", "0.3", "rank0"),
+        ("model", '"gpt"', "rank0"),
+    ]
+    [(kind, label, message, body)] = index.sql("SELECT kind, label, message, body FROM events")
+    assert (kind, label, message) == ("config_refused", "rank1", "config of rank1 is refused: rank0 is the primary")
+    assert json.loads(body) == {"keys": ["lr"]}
+
+
+def test_config_waits_until_the_primary_is_known(index: Index) -> None:
+    rank = Rank(0)
+    said_at = rank.say(EventKind.CONFIG, {"lr": "0.1"})
+    index.take(block_of((rank, said_at, said_at)))
+    assert index.sql("SELECT * FROM config") == []
+    index.take(block_of((rank, 0, 0)))
+    assert index.sql("SELECT key, value FROM config") == [("lr", "0.1")]
+
+
+@pytest.mark.parametrize("own_first", [True, False])
+@pytest.mark.parametrize("own", ["finished", "failed"])
+def test_what_a_rank_said_of_its_own_end_wins_over_its_agent_whichever_comes_first(own, own_first) -> None:
+    rank, agent = Rank(0), Rank(9, role="agent")
+    rank.say(EventKind.STATE, {"state": own, "exit_code": 3, "reason": "mine"})
+    agent.say(EventKind.PEER, rank.uuid, {"state": "crashed", "reason": "vanished", "produced": 7})
+    payloads = (whole(rank), whole(agent)) if own_first else (whole(agent), whole(rank))
+    producer = apply(*payloads).state.producers[rank.uuid]
+    assert (producer.state, producer.reason, producer.exit_code) == (own, "mine", 3)
+    assert producer.produced == 7
+
+
+def test_a_rank_that_vanished_is_crashed_and_what_it_produced_is_known(index: Index) -> None:
+    rank, agent = Rank(0), Rank(9, role="agent", label="agent")
+    agent.say(EventKind.PEER, rank.uuid, {"state": "crashed", "reason": "vanished", "produced": 5})
+    index.take(whole(rank), whole(agent))
+    assert index.sql("SELECT label, state, reason FROM labels") == [("rank0", "crashed", "vanished")]
+    assert index.sql("SELECT produced, stored, lost, pending FROM completeness") == [(5, 1, 0, 4)]
+    assert index.sql("SELECT kind, label, message FROM events") == [("crashed", "rank0", "rank0 crashed: vanished")]
+
+
+def test_the_receipts_of_hand_made_logs_are_the_receivers() -> None:
+    from chiplog_collector.intake import decode_receipt
+
+    assert decode_receipt(receipt(3)).received_us == START_US + 1_000_003

@@ -1,0 +1,308 @@
+"""The database's file: what was written is loaded again, poison is passed, and rewriting it changes no view."""
+
+import random
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+import chiplog_collector.database as database_module
+from chiplog.values import Histogram
+from chiplog_collector import maintenance
+from chiplog_collector.cli import collector, compact, rebuild
+from chiplog_collector.database import Database, StaleDatabaseError
+from chiplog_collector.index import catch_up, open_database
+from chiplog_collector.synced import Synced
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import EventKind
+from chiplog_schemas.locks import Lock
+from chiplog_schemas.places import places
+from chiplog_schemas.record import Kind
+from chiplog_schemas.segments import list_segments
+from tests.collector.log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
+
+
+def everything(seed: int = 1) -> list:
+    """Return payloads of every kind: overlapping, late, lost, hostile, with identities that change."""
+    import struct
+
+    chooser = random.Random(seed)
+    ranks = [Rank(n, launch="one", gpus=[f"GPU-{n}"], project="p", tags=["a", "b"]) for n in range(3)]
+    again = Rank(10, "rank0", rank=0, launch="one", restart=1, primary=True)
+    agent = Rank(9, label="agent", role="agent", pid=9)
+    for rank in (*ranks, again):
+        for step in range(40):
+            rank.log(step, loss=chooser.random(), **{f"only/{rank.label}": float(step)})
+            rank.log(step, loss=float("nan"))
+            rank.say(EventKind.PHASES, step, pack(["forward"]), struct.pack("<d", chooser.random()))
+        rank.say(EventKind.TEXT, 3, "note", f"text of {rank.label} 'quoted'")
+        histogram = Histogram((0.0, 1.0, 2.0), (3.0, 4.0))
+        packed = [struct.pack(f"<{len(values)}d", *values) for values in (histogram.edges, histogram.counts)]
+        rank.say(EventKind.HISTOGRAM, 3, "weights", *packed)
+        rank.say(EventKind.CONSOLE, 1, 1, "a line\0 with ü")
+        rank.say(EventKind.CONFIG, {"lr": "0.1", "deep": '{"a": [1, null]}'})
+        rank.say(EventKind.SUMMARY, {"best": "0.5"})
+        rank.say(EventKind.NOTICE, "alert", "warning", "high", {"text": "x"})
+        rank.say(EventKind.SUMMARY, "hostile")
+    ranks[0].say(EventKind.STATE, {"state": "finished", "exit_code": 0})
+    ranks[1].become(label="worker1", notes="moved")
+    for step in range(20):
+        for device in ("", "GPU-0", "GPU-7", "pid:101"):
+            keys = pack(["hw.power", "hw.util"])
+            agent.say(
+                EventKind.SYSTEM, device, keys, struct.pack("<2d", step, chooser.random()), ts=START_US + step * 1000
+            )
+    agent.say(EventKind.PEER, ranks[2].uuid, {"state": "crashed", "reason": "gone", "produced": 500})
+    agent.say(EventKind.LOST, ranks[2].uuid, 300, 350, "disk")
+    payloads = []
+    for rank in (*ranks, again, agent):
+        at = 0
+        while at < len(rank.events):
+            last = min(len(rank.events) - 1, at + chooser.randrange(1, 30))
+            payloads.append(block_of((rank, at, last)))
+            at = max(at + 1, last - chooser.randrange(3))
+    chooser.shuffle(payloads)
+    payloads += [whole(*ranks), b"garbage", (Kind.GAP, pack([b"S" * 16, 1, 2, "trimmed"])), (66, b"?")]
+    return payloads
+
+
+def copy_of(index: Index, name: str) -> dict[str, list[str]]:
+    """Return all views of another file."""
+    connection = duckdb.connect(str(index.directory / name), read_only=True)
+    try:
+        return {view: contents_of(lambda query: connection.execute(query).fetchall(), view) for view in VIEWS}
+    finally:
+        connection.close()
+
+
+def test_what_was_written_is_loaded_again(index: Index) -> None:
+    index.take(*everything())
+    state = index.follower._applier.state
+    views = index.views()
+    assert all(views[view] for view in VIEWS), [view for view in VIEWS if not views[view]]
+    index.reopen()
+    loaded = index.database.load()
+    assert loaded.runs == state.runs
+    assert loaded.producers == state.producers
+    assert loaded.names == state.names
+    assert loaded.have == state.have
+    assert {k: sorted(v) for k, v in loaded.lost.items() if v} == {k: sorted(v) for k, v in state.lost.items() if v}
+    assert {k: [p.uuid for p in v] for k, v in loaded.by_label.items()} == {
+        k: [p.uuid for p in v] for k, v in state.by_label.items() if v
+    }
+    assert index.views() == views
+
+
+def test_a_database_that_is_opened_anew_after_every_record_is_the_same(index: Index, tmp_path) -> None:
+    payloads = everything()
+    index.take(*payloads)
+    other = Index(tmp_path / "other")
+    for payload in payloads:
+        other.take(payload)
+        other.reopen()
+    assert other.views() == index.views()
+    other.close()
+
+
+def test_a_rebuild_has_the_same_contents_in_every_view(index: Index, monkeypatch, tmp_path) -> None:
+    """Applying is a function of the log's bytes: flushes of other sizes, one by one or all at once, change nothing."""
+    for payload in everything():
+        index.take(payload)
+    place = places(tmp_path / "place")
+    place.collector.mkdir(parents=True)
+    (place.collector / "log").symlink_to(index.directory / "log")
+    rebuilt = catch_up(place, tmp_path / "rebuilt.duckdb", index.log.next_number, lambda number: None)
+    assert rebuilt.next_number == index.database.next_number
+    rebuilt.close()
+    assert copy_of(index, "rebuilt.duckdb") == index.views()
+
+
+def place_of(index: Index):
+    """Make the index the one of a CHIPLOG_DIR, and return that."""
+    place = places(index.directory / "chiplog")
+    place.collector.parent.mkdir(parents=True)
+    index.close()
+    place.collector.mkdir()
+    (index.directory / "log").rename(place.collector / "log")
+    index.path.rename(place.index)
+    return place
+
+
+def test_rebuild_and_compact_leave_every_view_as_it_was(index: Index) -> None:
+    index.take(*everything())
+    before = index.views()
+    place = place_of(index)
+    for command in (compact, rebuild, compact):
+        done = CliRunner().invoke(command, ["--dir", str(place.root)])
+        assert done.exit_code == 0, done.output
+        assert len(done.output.splitlines()) == 1
+        assert copy_of(index, "chiplog/collector/index.duckdb") == before
+    assert sorted(path.name for path in place.collector.iterdir()) == ["index.duckdb", "lock", "log"]
+    database = Database(place.index, LOG_ID)
+    assert database.load().names
+    assert database.next_number > 0, "a compacted file goes on where it stood"
+    database.close()
+
+
+def test_compaction_sorts_facts_so_that_a_series_lies_together(index: Index) -> None:
+    index.take(*everything())
+    place = place_of(index)
+    maintenance.compact(place)
+    connection = duckdb.connect(str(place.index), read_only=True)
+    rows = connection.execute("SELECT key, producer, step FROM base.metrics").fetchall()
+    connection.close()
+    assert rows == sorted(rows)
+
+
+def test_rewriting_while_a_collector_runs_is_refused_in_one_line_that_names_it(tmp_path) -> None:
+    import subprocess
+    import sys
+
+    place = places(tmp_path / "chiplog")
+    place.collector.mkdir(parents=True)
+    hold = f"import time; from pathlib import Path; from chiplog_schemas.locks import Lock; lock = Lock(Path({str(place.collector / 'lock')!r})); print('held', flush=True); time.sleep(60)"
+    holder = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        for command in (rebuild, compact):
+            done = CliRunner().invoke(command, ["--dir", str(place.root)])
+            assert done.exit_code == 1
+            assert f"held by collector process {holder.pid}" in done.output
+            assert len(done.output.splitlines()) == 1
+    finally:
+        holder.kill()
+        holder.communicate()
+    done = CliRunner().invoke(rebuild, ["--dir", str(tmp_path / "nothing")])
+    assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
+    assert CliRunner().invoke(collector, ["--bind", "tcp://0.0.0.0:5000"]).exit_code == 2
+
+
+@pytest.mark.parametrize("where", ["take", "write"])
+def test_a_poison_batch_is_set_aside_and_its_neighbours_are_kept(index: Index, monkeypatch, where) -> None:
+    """Whatever a record makes of our code or of DuckDB: the position moves past it and a row says so."""
+    good, poison, later = Rank(0), Rank(66, "poison"), Rank(2)
+    good.log(1, a=1.0)
+    poison.say(EventKind.TEXT, 0, "key", "POISON")
+    later.log(2, a=2.0)
+    original = database_module.Database._insert_rows
+    original_block = index.follower._applier.__class__._apply_block
+
+    def refuse_rows(self, table, rows):
+        if table == "texts" and any(row[-1] == "POISON" for row in rows):
+            raise duckdb.ConversionException("cannot be written\nsecond line")
+        original(self, table, rows)
+
+    def refuse_block(self, record):
+        if b"POISON" in bytes(record.payload):
+            raise AssertionError("our own bug")
+        original_block(self, record)
+
+    if where == "write":
+        monkeypatch.setattr(database_module.Database, "_insert_rows", refuse_rows)
+    else:
+        monkeypatch.setattr(index.follower._applier.__class__, "_apply_block", refuse_block)
+    index.take(whole(good), whole(poison), whole(later))
+    assert index.sql("SELECT label, step FROM metrics ORDER BY step") == [("rank0", 1), ("rank2", 2)]
+    [(number, reason)] = index.sql("SELECT number, reason FROM base.quarantine")
+    assert number == 2
+    assert reason.startswith("record cannot be applied: ")
+    assert "\n" not in reason
+    assert index.sql("SELECT kind FROM events") == [("quarantined",)]
+    index.reopen()
+    assert index.database.next_number == index.log.next_number
+
+
+def test_a_disk_that_refuses_is_not_the_records_fault(index: Index, monkeypatch) -> None:
+    rank = Rank(0)
+    rank.log(1, a=1.0)
+
+    def refuse(self, table, columns):
+        raise duckdb.IOException("disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database_module.Database, "_insert_facts", refuse)
+        with pytest.raises(duckdb.IOException):
+            index.take(whole(rank))
+    assert index.sql("SELECT count(*) FROM base.producers") == [(0,)], "all or nothing"
+    index.follower._begin()
+    index.follow()
+    assert index.sql("SELECT step FROM metrics") == [(1,)]
+
+
+def test_the_ledger_is_joined_when_it_grows_long(index: Index, monkeypatch) -> None:
+    monkeypatch.setattr(database_module, "_LEDGER_ROWS_MAX", 20)
+    rank = Rank(0)
+    for step in range(200):
+        rank.log(step, a=1.0)
+    for first in range(0, 200, 2):
+        index.take(block_of((rank, first, first + 1)))
+    [(n_rows,)] = index.sql("SELECT count(*) FROM base.intervals")
+    assert n_rows <= 21
+    assert index.sql("SELECT produced, stored, pending FROM completeness") == [(200, 200, 0)]
+    index.reopen()
+    index.take(whole(rank))
+    assert index.sql("SELECT count(*) FROM metrics") == [(200,)], "still nothing twice: 199 before, the last one now"
+    assert index.sql("SELECT produced, stored FROM completeness") == [(201, 201)]
+
+
+def test_times_beyond_what_duckdb_holds_are_clipped(index: Index) -> None:
+    rank = Rank(0)
+    for ts in (-(2**63), 2**63 - 1):
+        rank.log(0, a=1.0)
+        rank.say(EventKind.TEXT, 0, "k", "v", ts=ts)
+        rank.say(EventKind.METRICS, 0, pack(["b"]), b"\0" * 8, ts=ts)
+        rank.say(EventKind.STATE, {"state": "finished"}, ts=ts)
+    index.take(whole(rank))
+    assert index.sql("SELECT count(*) FROM texts WHERE isfinite(ts)") == [(2,)]
+    assert index.sql("SELECT count(*) FROM metrics WHERE isfinite(ts)") == [(4,)]
+    index.views()
+
+
+def test_a_file_of_another_log_or_migration_is_not_used(index: Index, monkeypatch) -> None:
+    index.database.close()
+    with pytest.raises(StaleDatabaseError, match="another log"):
+        Database(index.path, b"M" * 16)
+    monkeypatch.setattr(database_module, "MIGRATION", 2)
+    with pytest.raises(StaleDatabaseError, match="migration 1, not 2"):
+        Database(index.path, LOG_ID)
+    monkeypatch.undo()
+    Database(index.path, LOG_ID).close()
+
+
+@pytest.mark.parametrize("damage", ["garbage", "another log"])
+def test_a_file_that_cannot_be_used_is_set_aside_and_made_anew(index: Index, damage) -> None:
+    index.take(*everything())
+    before = index.views()
+    place = place_of(index)
+    if damage == "garbage":
+        place.index.write_bytes(b"no database" * 1000)
+    else:
+        place.index.unlink()
+        Database(place.index, b"M" * 16).close()
+    database = open_database(place)
+    assert database.next_number == 0
+    database.close()
+    assert len(list(place.collector.glob("index.duckdb.set-aside-*"))) == 1
+    limit = int(list_segments(place.collector / "log")[0][0]) + 10_000
+    catch_up(place, place.index, limit, lambda number: None).close()
+    assert copy_of(index, "chiplog/collector/index.duckdb") == before
+
+
+def test_a_second_process_on_the_file_is_an_io_error(index: Index) -> None:
+    import subprocess
+    import sys
+
+    index.take(whole(Rank(0)))
+    code = f"import duckdb; duckdb.connect({str(index.path)!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert "IOException" in done.stderr
+
+
+def test_the_synced_position_is_seen_by_the_other_process_at_once(tmp_path) -> None:
+    writer = Synced(tmp_path / "synced", writable=True)
+    reader = Synced(tmp_path / "synced", writable=False)
+    assert reader.get() == 0
+    for number in (1, 2**40):
+        writer.set(number)
+        assert reader.get() == number
+    Lock(tmp_path / "lock").release()

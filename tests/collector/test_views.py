@@ -1,0 +1,208 @@
+"""What users see: columns as DESIGN.md lists them, and rows worked out by hand."""
+
+import struct
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import EventKind
+from tests.collector.log import START_US, Index, Rank, whole
+
+FACT = ["run_id", "label", "attempt", "rank", "key", "step", "seq", "ts"]
+COLUMNS = {
+    "runs": "run_id project name run_group job_type tags notes state exit_code created_at ended_at primary_label "
+    "n_labels n_attempts",
+    "labels": "run_id label attempt is_primary job_type rank local_rank world_size node pid gpus state exit_code "
+    "exit_signal reason started_at last_seen_at ended_at",
+    "metrics": " ".join([*FACT, "value"]),
+    "texts": " ".join([*FACT, "value"]),
+    "histograms": " ".join([*FACT, "edges", "counts"]),
+    "system": "run_id label rank node device name ts value",
+    "system_samples": "node device name ts value",
+    "console": "run_id label attempt stream line_no seq ts line",
+    "config": "run_id key value ts label",
+    "summary": "run_id label key value",
+    "events": "run_id label attempt node seq ts kind level message body",
+    "completeness": "run_id label attempt produced stored lost pending reasons",
+    "phases": "run_id label attempt rank step phase seconds",
+    "step_skew": "run_id key step n_labels min median max slowest_label",
+}
+TYPES = {"step": "BIGINT", "value": "DOUBLE", "ts": "TIMESTAMP", "seq": "BIGINT"}
+
+
+@pytest.mark.parametrize("view", COLUMNS)
+def test_each_view_has_the_columns_of_the_contract_in_their_order(index: Index, view: str) -> None:
+    described = {name: kind for name, kind, *_ in index.sql(f"DESCRIBE {view}")}
+    assert list(described) == COLUMNS[view].split()
+    for name, kind in TYPES.items():
+        if name in described and (view, name) not in {("config", "value"), ("summary", "value"), ("texts", "value")}:
+            assert described[name] == kind
+
+
+def sample(agent: Rank, device: str, at_s: float, **values: float) -> None:
+    packed = struct.pack(f"<{len(values)}d", *values.values())
+    agent.say(EventKind.SYSTEM, device, pack(list(values)), packed, ts=START_US + int(at_s * 1e6))
+
+
+def agent_of(number: int, node: str) -> Rank:
+    return Rank(number, label="agent", role="agent", node=node, run_id="", rank=None)
+
+
+def system(index: Index) -> list[tuple[Any, ...]]:
+    return index.sql("SELECT label, node, device, value FROM system ORDER BY ALL")
+
+
+def test_a_sample_belongs_to_the_labels_that_claim_its_device_and_the_rest_to_the_nodes_keeper(index: Index) -> None:
+    """Two labels on node-a, the primary among them; node-b has one rank and no primary."""
+    zero = Rank(0, gpus=["GPU-0"], pid=100)
+    one = Rank(1, gpus=["GPU-1"], pid=101)
+    two = Rank(2, node="node-b", gpus=[], pid=102)
+    a, b = agent_of(8, "node-a"), agent_of(9, "node-b")
+    for agent, devices in ((a, ["", "GPU-0", "GPU-1", "GPU-2", "pid:101", "pid:999"]), (b, ["", "GPU-9", "pid:102"])):
+        for value, device in enumerate(devices):
+            sample(agent, device, 1.0, power=float(value))
+    index.take(whole(zero, one, two, a, b))
+    assert system(index) == [
+        ("rank0", "node-a", "", 0.0),
+        ("rank0", "node-a", "GPU-0", 1.0),
+        ("rank0", "node-a", "GPU-2", 3.0),
+        ("rank1", "node-a", "GPU-1", 2.0),
+        ("rank1", "node-a", "pid:101", 4.0),
+        ("rank2", "node-b", "", 0.0),
+        ("rank2", "node-b", "GPU-9", 1.0),
+        ("rank2", "node-b", "pid:102", 2.0),
+    ]
+    assert index.sql("SELECT count(*) FROM system_samples") == [(9,)], "each sample once, claimed or not"
+
+
+def test_the_primary_keeps_what_nobody_claims_also_when_it_is_not_the_lowest_rank(index: Index) -> None:
+    zero, one = Rank(0, primary=False), Rank(1, primary=True)
+    agent = agent_of(9, "node-a")
+    sample(agent, "", 1.0, load=1.0)
+    index.take(whole(zero, one, agent))
+    assert system(index) == [("rank1", "node-a", "", 1.0)]
+
+
+def test_where_no_primary_is_the_lowest_rank_keeps_what_nobody_claims(index: Index) -> None:
+    three, two = Rank(3, node="node-b"), Rank(2, node="node-b")
+    agent = agent_of(9, "node-b")
+    sample(agent, "", 1.0, load=1.0)
+    index.take(whole(Rank(0), three, two, agent))
+    assert system(index) == [("rank2", "node-b", "", 1.0)]
+
+
+def test_a_device_claimed_by_two_labels_belongs_to_both(index: Index) -> None:
+    agent = agent_of(9, "node-a")
+    sample(agent, "GPU-0", 1.0, power=5.0)
+    index.take(whole(Rank(0, gpus=["GPU-0"]), Rank(1, gpus=["GPU-0"]), agent))
+    assert system(index) == [("rank0", "node-a", "GPU-0", 5.0), ("rank1", "node-a", "GPU-0", 5.0)]
+
+
+def test_samples_before_the_start_and_after_the_end_of_a_label_are_not_its(index: Index) -> None:
+    rank = Rank(0, gpus=["GPU-0"], started_at=START_US + 1_000_000)
+    rank.say(EventKind.STATE, {"state": "finished"}, ts=START_US + 3_000_000)
+    agent = agent_of(9, "node-a")
+    for at_s in (0.5, 1.0, 2.0, 3.0, 3.5):
+        sample(agent, "GPU-0", at_s, power=at_s)
+        sample(agent, "", at_s, load=at_s)
+    index.take(whole(rank, agent))
+    assert [row[-1] for row in system(index)] == [1.0, 2.0, 3.0, 1.0, 2.0, 3.0]
+    assert index.sql("SELECT count(*) FROM system_samples") == [(10,)]
+
+
+def test_completeness_adds_up_for_every_label_and_attempt(index: Index) -> None:
+    zero, one, agent = Rank(0), Rank(1), agent_of(9, "node-a")
+    for step in range(10):
+        zero.log(step, a=1.0)
+    zero.say(EventKind.LOST, b"", 20, 24, "journal full")
+    agent.say(EventKind.PEER, one.uuid, {"state": "crashed", "produced": 100})
+    agent.say(EventKind.LOST, one.uuid, 50, 59, "disk")
+    agent.say(EventKind.LOST, one.uuid, 55, 64, "damaged")
+    index.take(whole(zero, one, agent))
+    assert index.sql("SELECT label, produced, stored, lost, pending, reasons FROM completeness ORDER BY label") == [
+        ("rank0", 25, 12, 5, 8, "journal full"),
+        ("rank1", 100, 1, 15, 84, "damaged; disk"),
+    ]
+    assert index.sql("SELECT count(*) FROM completeness WHERE produced <> stored + lost + pending") == [(0,)]
+
+
+def test_a_runs_state_is_its_primarys_in_its_latest_attempt(index: Index) -> None:
+    first = Rank(10, "rank0", primary=True, rank=0)
+    first.say(EventKind.STATE, {"state": "failed", "exit_code": 3}, ts=START_US + 5)
+    other = Rank(1)
+    index.take(whole(first, other))
+    query = "SELECT state, exit_code, ended_at, primary_label, n_labels, n_attempts FROM runs"
+    assert index.sql(query) == [("failed", 3, datetime(2026, 11, 18, 11, 6, 40, 5), "rank0", 2, 1)]
+    second = Rank(11, "rank0", primary=True, rank=0, restart=1)
+    index.take(whole(second))
+    assert index.sql("SELECT state, n_attempts FROM runs") == [("running", 2)]
+    second.say(EventKind.STATE, {"state": "finished", "exit_code": 0})
+    index.take(whole(second))
+    assert index.sql("SELECT state, exit_code FROM runs") == [("finished", 0)]
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        (["finished", None], "running"),
+        (["finished", "failed", "crashed"], "crashed"),
+        (["finished", "failed"], "failed"),
+        (["finished", "finished"], "finished"),
+    ],
+)
+def test_without_a_primary_the_worst_label_decides(index: Index, states, expected) -> None:
+    ranks = [Rank(number + 1) for number in range(len(states))]
+    for rank, state in zip(ranks, states, strict=True):
+        if state:
+            rank.say(EventKind.STATE, {"state": state})
+    index.take(whole(*ranks))
+    assert index.sql("SELECT state, primary_label FROM runs") == [(expected, None)]
+
+
+def test_the_runs_description_is_the_primarys(index: Index) -> None:
+    zero = Rank(0, project="gpt", name="n", group="g", job_type="train", tags=["x", "y"], notes="words")
+    index.take(whole(Rank(1, project="other", job_type="eval")), whole(zero))
+    query = "SELECT project, name, run_group, job_type, tags, notes FROM runs"
+    assert index.sql(query) == [("gpt", "n", "g", "train", ["x", "y"], "words")]
+    assert index.sql("SELECT label, job_type FROM labels ORDER BY label") == [("rank0", "train"), ("rank1", "eval")]
+
+
+def test_the_summary_is_what_was_said_else_the_last_value(index: Index) -> None:
+    rank = Rank(0)
+    rank.log(0, loss=2.0, accuracy=0.5, odd=float("nan"))
+    rank.say(EventKind.SUMMARY, {"accuracy": "0.9", "words": '"best"'})
+    rank.log(1, loss=1.0, accuracy=0.6)
+    rank.say(EventKind.SUMMARY, {"accuracy": "0.8"})
+    index.take(whole(rank))
+    assert index.sql("SELECT key, value FROM summary ORDER BY key") == [
+        ("accuracy", "0.8"),
+        ("loss", "1.0"),
+        ("odd", '"nan"'),
+        ("words", '"best"'),
+    ]
+
+
+def test_the_skew_of_a_step_is_worked_out_over_labels(index: Index) -> None:
+    ranks = [Rank(number) for number in range(3)]
+    for rank, value in zip(ranks, (1.0, 5.0, 2.0), strict=True):
+        rank.log(7, step_s=value)
+    index.take(whole(*ranks))
+    assert index.sql("SELECT * FROM step_skew") == [("r", "step_s", 7, 3, 1.0, 2.0, 5.0, "rank1")]
+
+
+def test_phases_console_texts_and_histograms_are_rows_with_names(index: Index) -> None:
+    rank = Rank(0)
+    rank.say(EventKind.PHASES, 4, pack(["forward", "data"]), struct.pack("<2d", 0.5, 0.25))
+    rank.say(EventKind.CONSOLE, 2, 7, "a line")
+    rank.say(EventKind.TEXT, 4, "note", "words")
+    rank.say(EventKind.HISTOGRAM, 4, "w", struct.pack("<2d", 0, 1), struct.pack("<d", 9))
+    index.take(whole(rank))
+    assert index.sql("SELECT label, step, phase, seconds FROM phases ORDER BY phase") == [
+        ("rank0", 4, "data", 0.25),
+        ("rank0", 4, "forward", 0.5),
+    ]
+    assert index.sql("SELECT label, stream, line_no, seq, line FROM console") == [("rank0", "stderr", 7, 2, "a line")]
+    assert index.sql("SELECT key, step, value FROM texts") == [("note", 4, "words")]
+    assert index.sql("SELECT key, edges, counts FROM histograms") == [("w", [0.0, 1.0], [9.0])]
