@@ -14,6 +14,7 @@ from chiplog_collector.state import Producer, Run, State
 from chiplog_schemas.tables import MIGRATION, tables_sql, views_sql
 
 _TS_LIMIT = 1 << 61  # µs; beyond lie DuckDB's infinities and numpy's NaT
+_NAN_KEPT = "coalesce(value, 'nan'::DOUBLE)"  # DuckDB takes a NaN of numpy for null; no value of ours is ever null
 _LEDGER_ROWS_MAX = 200_000  # more than this and four times its ideal size: the ledger is joined
 
 # Small tables row by row: (column, type). All strings are never null; a null producer travels as -1.
@@ -119,6 +120,14 @@ class Database:
 
     def write(self, batch: Batch, state: State, next_number: int) -> None:
         """Write a batch and the position behind it, all or nothing. Raises duckdb.Error."""
+        try:
+            self._write(batch, state, next_number)
+        except BaseException:
+            self._incoming.clear()  # registrations of this transaction were rolled back with it
+            raise
+        self.next_number = next_number
+
+    def _write(self, batch: Batch, state: State, next_number: int) -> None:
         columns = {name: turn(getattr(batch, name)) for name in ("metrics", "phases", "system")}
         with _Transaction(self.connection):
             for name, facts in columns.items():
@@ -136,7 +145,6 @@ class Database:
             )
             self._write_dimension("runs", Run, [state.runs_by_number[n] for n in sorted(batch.runs)])
             self.connection.execute("UPDATE base.position SET next_number = ?", [next_number])
-        self.next_number = next_number
 
     def checkpoint(self) -> None:
         """Fold the write-ahead log into the file: on a timer, so that no commit has to."""
@@ -145,9 +153,9 @@ class Database:
     def _insert_facts(self, table: str, columns: Columns) -> None:
         np.clip(columns["ts"].view(np.int64), -_TS_LIMIT, _TS_LIMIT, out=columns["ts"].view(np.int64))
         if table == "system":
-            self._insert(table, columns, "producer, lead::INTEGER, key, ts, value")
+            self._insert(table, columns, f"producer, lead::INTEGER, key, ts, {_NAN_KEPT}")
         else:
-            self._insert(table, columns, "producer, key, lead, seq, ts, value")
+            self._insert(table, columns, f"producer, key, lead, seq, ts, {_NAN_KEPT}")
 
     def _insert_rows(self, table: str, rows: list[tuple[Any, ...]]) -> None:
         layout = _ROW_TABLES[table]
@@ -166,7 +174,7 @@ class Database:
                 selected.append("nullif(producer, -1)")
             else:
                 columns[name] = np.array(values, dtype=kind)
-                selected.append(name)
+                selected.append(_NAN_KEPT if kind == "f8" else name)
         self._insert(table, columns, ", ".join(selected))
 
     def _insert(self, table: str, columns: Columns, selected: str) -> None:
@@ -265,7 +273,9 @@ def _from_json(index: int, name: str, column_type: str) -> str:
     if column_type == "BLOB":
         return f"unhex(r->>{index})"
     if column_type == "TIMESTAMP":
-        return f"make_timestamp(greatest(least((r->>{index})::BIGINT, {_TS_LIMIT}), -{_TS_LIMIT}))"
+        # greatest() and least() pass over nulls: an end that is not known would become one in the year 75000.
+        bounded = f"make_timestamp(greatest(least((r->>{index})::BIGINT, {_TS_LIMIT}), -{_TS_LIMIT}))"
+        return f"CASE WHEN r->>{index} IS NOT NULL THEN {bounded} END"
     if column_type.endswith("[]"):
         return f"(r->{index})::{column_type}"
     return f"(r->>{index})::{column_type}"

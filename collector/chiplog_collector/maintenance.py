@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import duckdb
+from rich.console import Console
 from rich.progress import Progress
 
 from chiplog_collector.index import catch_up
@@ -25,7 +26,8 @@ def rebuild(place: Places) -> str:
     limit = log.next_number
     log.close()
     target = _fresh(place.index, "rebuilding")
-    with Progress(transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("rebuilding", total=limit)
         database = catch_up(place, target, limit, lambda number: progress.update(task, completed=number))
     database.close()

@@ -8,7 +8,8 @@ run.finish()
 
 from typing import TYPE_CHECKING, Any
 
-from chiplog.runs import Run, __version__
+from chiplog.runs import Run
+from chiplog.settings import __version__
 from chiplog.start import current, finish, init, log, setup
 from chiplog.values import Histogram
 

@@ -1,26 +1,26 @@
 """One opened run in one process: `log()` and everything else that training code calls. Nothing here raises into it."""
 
-import dataclasses
 import json
-import logging
 import math
 import os
 import secrets
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from chiplog import agreement
+from chiplog.complaints import Complaints, shown_error
 from chiplog.console import Console
-from chiplog.identity import PARENT_RUN, Identity, with_rank
+from chiplog.identity import PARENT_RUN, with_rank
 from chiplog.journal import Journal, event_fits
 from chiplog.phases import Phase
-from chiplog.process import host_name, visible_gpus
 from chiplog.sender import SenderThread
+from chiplog.settings import Settings, identity_map
 from chiplog.shared import Config, Summary
+from chiplog.stand_ins import AfterFork, Appendable, Nowhere
 from chiplog.values import FLOAT_TYPES, Bad, Histogram, cleaned, encodable, flatten, shown
 from chiplog_schemas.codec import pack, packer
 from chiplog_schemas.events import PRODUCER_BYTES, EventKind, encode
@@ -33,35 +33,9 @@ from chiplog_schemas.limits import (
     KEYS_MAX,
     SPOOL_BYTES_MAX,
 )
-from chiplog_schemas.places import Places
 
-__version__ = "0.1.0"
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
-_WARNINGS_MAX = 100  # different ones said aloud; all are counted
-_log = logging.getLogger("chiplog")
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What `init` worked out for one run."""
-
-    identity: Identity
-    places: Places
-    mode: str  # online, offline, disabled
-    agent_address: str | None
-    project: str | None = None
-    name: str | None = None
-    group: str | None = None
-    job_type: str | None = None
-    tags: tuple[str, ...] = ()
-    notes: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    label_given: bool = False
-    run_id_given: bool = False
-    gpu_device_ids: tuple[str, ...] | None = None
-    update_finish_state: bool | None = None
-    capture_console: bool = True
 
 
 class Run:
@@ -79,15 +53,14 @@ class Run:
         self._keys: set[str] = set()
         self._next_step = 0
         self._phases: dict[str, float] = {}
-        self._bad: dict[str, int] = {}
-        self._warned: set[tuple[str, str]] = set()
+        self._complaints = Complaints(self._say)
         self._exit: tuple[str, int | None, str | None] = ("finished", 0, None)
         self._finished = False
         self._finish_lock = threading.Lock()
         self._disk_warned = False
         self._console: Console | None = None
         self._sender: SenderThread | None = None
-        self._journal: Journal | _Nowhere | _AfterFork = _Nowhere()
+        self._journal: Appendable = Nowhere()
         self.config = Config(self._say_config)
         self.summary = Summary(self._say_summary)
         if settings.mode != "disabled":
@@ -164,7 +137,7 @@ class Run:
             elif type(step) is not int or not -0x8000000000000000 <= step <= 0x7FFFFFFFFFFFFFFF:
                 step = self._step(step)
             if not math.isfinite(math.hypot(*values)):  # in C doubles: a sum of numpy's small types would overflow
-                self._note_nonfinite(data, step)
+                self._complaints.note_nonfinite(data, step)
             keys, pack_values = shape
             payload = self._pack((1, time.time_ns() // 1000, step, keys, pack_values(*values)))
         except Exception:
@@ -173,13 +146,13 @@ class Run:
         try:
             self._journal.append(payload)
         except Exception as error:
-            self._internal("log", error)
+            self._complaints.internal("log", error)
 
     def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
         try:
             if self._finished:
                 message = f"log() after finish() of {self.id} is not recorded; call init() again"
-                self._warn_once(("finished", ""), message)
+                self._complaints.warn_once(("finished", ""), message)
                 return
             step = self._step(step)
             if self._phases:
@@ -187,12 +160,12 @@ class Run:
                 self._append_matrix(EventKind.PHASES, step, phases)
             if not isinstance(data, Mapping):
                 message = f"log() takes a dict, not a {type(data).__name__}; log {{'name': value}}"
-                self._note_bad(Bad("not_a_dict", type(data).__name__, message))
+                self._complaints.note(Bad("not_a_dict", type(data).__name__, message))
                 return
             numbers: dict[str, float] = {}
             for item in flatten(data):
                 if isinstance(item, Bad):
-                    self._note_bad(item)
+                    self._complaints.note(item)
                     continue
                 key, value = item
                 if not self._admit_key(key):
@@ -207,10 +180,10 @@ class Run:
                     numbers[key] = value
             if numbers:
                 if not math.isfinite(sum(numbers.values())):
-                    self._note_nonfinite(numbers, step)
+                    self._complaints.note_nonfinite(numbers, step)
                 self._append_matrix(EventKind.METRICS, step, numbers)
         except Exception as error:
-            self._internal("log", error)
+            self._complaints.internal("log", error)
 
     def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float]) -> None:
         keys = tuple(numbers)
@@ -242,7 +215,7 @@ class Run:
         if -(1 << 63) <= number < 1 << 63:
             return number
         message = f"step {shown(step)} is no 64-bit integer; the label's own count is used instead"
-        self._note_bad(Bad("bad_step", shown(step), message))
+        self._complaints.note(Bad("bad_step", shown(step), message))
         return self._step(None)
 
     def _admit_key(self, key: str) -> bool:
@@ -250,7 +223,7 @@ class Run:
             return True
         if len(self._keys) >= KEYS_MAX:
             message = f"key {key!r:.60} is the one beyond {KEYS_MAX} of this run; put what varies into the step"
-            self._note_bad(Bad("too_many_keys", key[:60], message))
+            self._complaints.note(Bad("too_many_keys", key[:60], message))
             return False
         self._keys.add(key)
         return True
@@ -263,7 +236,7 @@ class Run:
         size = len(key.encode())
         if not 0 < size <= KEY_BYTES_MAX:
             message = f"phase {key!r:.60} has {size} bytes, the limit is 1 to {KEY_BYTES_MAX}; it is not recorded"
-            self._note_bad(Bad("key_length", key[:60], message))
+            self._complaints.note(Bad("key_length", key[:60], message))
         elif self._admit_key(key):
             return Phase(self._phases_of, key)
         return Phase(dict, key)  # timed into a dict that nobody keeps
@@ -277,7 +250,7 @@ class Run:
             body = {"text": cleaned(str(text))}
             self._say(EventKind.NOTICE, "alert", str(level), cleaned(str(title)), body)
         except Exception as error:
-            self._internal("alert", error)
+            self._complaints.internal("alert", error)
 
     def finish(self, exit_code: int = 0) -> None:
         """End the run for this label. Waits at most a second for the agent; what is left then is delivered later."""
@@ -288,7 +261,7 @@ class Run:
         try:
             self._finish(exit_code)
         except Exception as error:
-            self._internal("finish", error)
+            self._complaints.internal("finish", error)
 
     def _finish(self, exit_code: int) -> None:
         if self._console is not None:
@@ -296,9 +269,9 @@ class Run:
         if self._phases:
             self._append_matrix(EventKind.PHASES, self._next_step, self._phases)
         if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
-            self._bad["dropped_in_signal_handlers"] = self._journal.deferred_dropped
-        if self._bad:
-            self._say(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", dict(self._bad))
+            self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
+        if counts := self._complaints.counts:
+            self._say(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", dict(counts))
         state, code, reason = self._exit
         if exit_code and state == "finished":
             state, code, reason = "failed", exit_code, f"finish(exit_code={exit_code})"
@@ -309,15 +282,10 @@ class Run:
             journal.mark_finished()
             delivered = self._sender.stop(FINISH_WAIT_S) if self._sender is not None else False
             journal.close(remove=delivered)
-            self._journal = _Nowhere(journal.next_seq)
+            self._journal = Nowhere(journal.next_seq)
         self._shapes = {}  # whoever logs now takes the slow path, which says so
         if os.environ.get(PARENT_RUN) == f"{os.getpid()}:{self.id}":
             del os.environ[PARENT_RUN]  # what this process starts from now on is no part of this run
-
-    @property
-    def _sets_run(self) -> bool:
-        given = self._settings.update_finish_state
-        return self.is_primary if given is None else given
 
     def mark_failed(self, reason: str, exit_code: int = 1) -> None:
         """Note that this process is ending badly; `finish` reports it."""
@@ -329,7 +297,7 @@ class Run:
             self._journal.append(payload, urgent=urgent)
         else:
             message = f"{kind.name.lower()} of {len(payload)} bytes exceeds the limit of {EVENT_BYTES_MAX}; split it"
-            self._note_bad(Bad("event_too_large", kind.name.lower(), message))
+            self._complaints.note(Bad("event_too_large", kind.name.lower(), message))
 
     def _say_config(self, values: Mapping[str, Any]) -> None:
         self._say_map(EventKind.CONFIG, values)
@@ -347,11 +315,11 @@ class Run:
             except Exception as error:  # whatever a foreign type raises: one value, not all of them
                 name = f"{kind.name.lower()} {shown(key)}"
                 message = f"{name} cannot be written as JSON ({type(error).__name__} {error}); use plain values"
-                self._note_bad(Bad("not_json", name, message))
+                self._complaints.note(Bad("not_json", name, message))
         try:
             self._say_json(kind, said)
         except Exception as error:
-            self._internal(kind.name.lower(), error)
+            self._complaints.internal(kind.name.lower(), error)
 
     def _say_json(self, kind: EventKind, said: dict[str, str]) -> None:
         """Say them as one event; as several when one would be too large."""
@@ -368,37 +336,13 @@ class Run:
     def _say_lines_lost(self, count: int) -> None:
         self._say(EventKind.NOTICE, "console_lost", "warning", f"{count} lines above the rate limit", {"lines": count})
 
-    # -- bad input and our own errors --
-
-    def _note_bad(self, bad: Bad) -> None:
-        self._bad[bad.kind] = self._bad.get(bad.kind, 0) + 1
-        if self._warn_once((bad.kind, bad.key), bad.message):
-            self._say(EventKind.NOTICE, "bad_value", "warning", bad.message, {"kind": bad.kind, "key": bad.key})
-
-    def _note_nonfinite(self, data: Mapping[str, Any], step: int) -> None:
-        for key, value in data.items():
-            if not math.isfinite(value):
-                self._bad["not_finite"] = self._bad.get("not_finite", 0) + 1
-                message = f"{key!r:.80} became {float(value)} at step {step}; it is kept"
-                if self._warn_once(("not_finite", key), message):
-                    self._say(EventKind.NOTICE, "bad_value", "warning", message, {"kind": "not_finite", "key": key})
-
-    def _warn_once(self, what: tuple[str, str], message: str) -> bool:
-        if what in self._warned or len(self._warned) >= _WARNINGS_MAX:
-            return False
-        self._warned.add(what)
-        _log.warning("chiplog: %s", message)
-        return True
+    # -- the journal and its sender --
 
     def _warn_of_sender(self, message: str) -> None:
-        self._warn_once(("sender", message[:20]), message)
+        self._complaints.warn_once(("sender", message[:20]), message)
 
-    def _internal(self, where: str, error: Exception) -> None:
-        """Our own fault: say it once, never raise it."""
-        self._bad["internal_error"] = self._bad.get("internal_error", 0) + 1
-        self._warn_once(("internal_error", where), f"{where}() failed inside: {type(error).__name__} {error}")
-
-    # -- the journal and its sender --
+    def _identity_map(self) -> dict[str, Any]:
+        return identity_map(self._settings, self._identity, self._started_us, self._pid)
 
     def _open(self) -> None:
         settings = self._settings
@@ -411,7 +355,8 @@ class Run:
         try:
             journal = Journal(parent / producer.hex(), producer, packed, bytes_max=bytes_max)
         except OSError as error:
-            self._warn_once(("disk", ""), f"no journal in {parent}: {error}; events are kept in memory only, bounded")
+            message = f"no journal in {parent}: {error}; events are kept in memory only, bounded"
+            self._complaints.warn_once(("disk", ""), message)
             journal = Journal(None, producer, packed, bytes_max=JOURNAL_MEMORY_BYTES_MAX)
             self._disk_warned = True
         journal.append(encode(EventKind.IDENTITY, self._started_us, info))
@@ -432,39 +377,12 @@ class Run:
         )
         self._sender.start()
 
-    def _identity_map(self) -> dict[str, Any]:
-        identity, settings = self._identity, self._settings
-        known = {
-            "role": "rank",
-            "run_id": identity.run_id,
-            "project": settings.project,
-            "name": settings.name,
-            "group": settings.group,
-            "job_type": settings.job_type,
-            "tags": list(settings.tags),
-            "notes": settings.notes,
-            "label": identity.label,
-            "primary": identity.primary,
-            "sets_run": self._sets_run,
-            "rank": identity.rank,
-            "local_rank": identity.local_rank,
-            "world_size": identity.world_size,
-            "node": host_name(),
-            "pid": self._pid,
-            "gpus": list(settings.gpu_device_ids) if settings.gpu_device_ids is not None else visible_gpus(),
-            "launch": identity.launch,
-            "restart": identity.restart,
-            "started_at": self._started_us,
-            "sdk": __version__,
-        }
-        return {name: value for name, value in known.items() if value is not None}
-
     def _tick(self) -> None:
         """Run by the sender thread at every interval."""
         try:
             self._look_around()
         except Exception as error:  # sending must go on
-            self._internal("tick", error)
+            self._complaints.internal("tick", error)
 
     def _look_around(self) -> None:
         """Tell of a disk that refuses, and ask torch.distributed for what the launcher did not tell."""
@@ -472,7 +390,7 @@ class Run:
         if isinstance(journal, Journal) and journal.disk_error is not None and not self._disk_warned:
             self._disk_warned = True
             message = f"journal cannot grow on disk: {journal.disk_error}; events are kept in memory, bounded"
-            self._warn_once(("disk", ""), message)
+            self._complaints.warn_once(("disk", ""), message)
             self._say(EventKind.NOTICE, "journal_memory", "warning", message, {})
         if self._identity.needs_agreement:
             agreed = agreement.ask_group(self._identity.run_id)
@@ -504,84 +422,18 @@ class Run:
         self._sender = None
         self._finish_lock = threading.Lock()
         self._phases = {}
-        self._bad, self._warned = {}, set()
+        self._complaints = Complaints(self._say)
         self._pid = os.getpid()
-        self._journal = _AfterFork(self)
+        self._journal = AfterFork(self._open_in_child)
 
-    def open_in_child(self) -> "Journal | _Nowhere":
+    def _open_in_child(self) -> Appendable:
         """Join the parent's run as a producer of its own, under a label of its own."""
         self._started_us = time.time_ns() // 1000
         self._identity = replace(
             self._identity, label=f"{self._identity.label}.{self._pid}"[:128], primary=False, rank=None, local_rank=None
         )
         self._open()
-        assert isinstance(self._journal, Journal)
         return self._journal
 
 
-class _Nowhere:
-    """The journal of a disabled run, and of one that is finished."""
-
-    def __init__(self, next_seq: int = 0) -> None:
-        self.next_seq = next_seq
-
-    def append(self, payload: bytes, *, urgent: bool = False) -> None:
-        """Take nothing."""
-
-
-class _AfterFork:
-    """The journal of a run that a forked child inherited, until the child says something."""
-
-    next_seq = 0
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-
-    def append(self, payload: bytes, *, urgent: bool = False) -> None:
-        """Open the child's own journal, unless all there is to say is the end."""
-        if not urgent:
-            self._run.open_in_child().append(payload)
-
-
 _kept_from_the_collector: list[Any] = []  # what a child inherited: destroying it could touch the parent's
-
-
-def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
-    """Return a label or run ID without control characters and within the limit, and what was changed, if anything."""
-    cleaned = "".join(c if c.isprintable() and c != "/" else "_" for c in text)[:limit]
-    if cleaned == text:
-        return text, None
-    return (
-        cleaned,
-        f"{kind} {text!r:.80} has a slash, control characters or over {limit} of them; {cleaned!r:.80} is used",
-    )
-
-
-def config_of(value: Any) -> dict[str, Any]:
-    """Turn a dict, a dataclass instance, an argparse namespace or an object with items() into a dict."""
-    if value is None:
-        return {}
-    if isinstance(value, Mapping):
-        return {str(key): entry for key, entry in value.items()}
-    if hasattr(value, "items"):
-        return {str(key): entry for key, entry in value.items()}
-    if dataclasses.is_dataclass(value):
-        return {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
-    return dict(vars(value))
-
-
-def shown_error(error: BaseException) -> str:
-    """Return what an exception says; its type where even that raises."""
-    try:
-        return cleaned(str(error))[:1000]
-    except Exception:
-        return f"<{type(error).__name__}>"
-
-
-def words_of(words: Any) -> tuple[str, ...]:
-    """Turn one word or several into a tuple: tags, or the IDs of devices."""
-    if words is None:
-        return ()
-    if isinstance(words, str) or not isinstance(words, Iterable):
-        words = (words,)
-    return tuple(cleaned(str(word)) for word in words)

@@ -11,8 +11,10 @@ from types import TracebackType
 from typing import Any
 
 from chiplog import process
+from chiplog.complaints import shown_error
 from chiplog.identity import PARENT_RUN, identify
-from chiplog.runs import Run, Settings, config_of, safe_name, shown_error, words_of
+from chiplog.runs import Run
+from chiplog.settings import Settings, config_of, safe_name, words_of
 from chiplog.values import cleaned
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.places import chiplog_dir, places

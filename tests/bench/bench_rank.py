@@ -42,7 +42,7 @@ def ours(step):
 loop(ours)
 results = {"bare": loop(bare), "ours": loop(ours)}
 results["empty"] = loop(lambda step: None)
-assert not run._bad, run._bad
+assert not run._complaints.counts, run._complaints.counts
 run.finish()
 print(results)
 """

@@ -1,8 +1,8 @@
-"""Eight ranks at twenty steps a second, twenty metrics each, for thirty seconds: what a rank waits, and what all costs.
+"""Eight ranks at twenty steps a second, twenty metrics each, for thirty seconds: what a rank waits, what all costs.
 
 CPU counts everything from the interpreters' start to their end: ranks with import and init, agent, sampler, receiver
-and index. Memory is the highest sum over all of them of the proportional set size (resident size counts shared pages again
-for each process; it stands beside).
+and index. Memory is the highest sum over all of them of the proportional set size; resident size, which counts shared
+pages once for each process, stands beside.
 """
 
 import ast

@@ -160,7 +160,10 @@ def test_rewriting_while_a_collector_runs_is_refused_in_one_line_that_names_it(t
 
     place = places(tmp_path / "chiplog")
     place.collector.mkdir(parents=True)
-    hold = f"import time; from pathlib import Path; from chiplog_schemas.locks import Lock; lock = Lock(Path({str(place.collector / 'lock')!r})); print('held', flush=True); time.sleep(60)"
+    hold = (
+        "import time; from pathlib import Path; from chiplog_schemas.locks import Lock; "
+        f"lock = Lock(Path({str(place.collector / 'lock')!r})); print('held', flush=True); time.sleep(60)"
+    )
     holder = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
     try:
         assert holder.stdout.readline() == b"held\n"
@@ -243,6 +246,35 @@ def test_the_ledger_is_joined_when_it_grows_long(index: Index, monkeypatch) -> N
     index.take(whole(rank))
     assert index.sql("SELECT count(*) FROM metrics") == [(200,)], "still nothing twice: 199 before, the last one now"
     assert index.sql("SELECT produced, stored FROM completeness") == [(201, 201)]
+
+
+def test_nan_and_infinities_are_stored_as_what_they_are(index: Index) -> None:
+    import struct
+
+    rank = Rank(0)
+    odd = [float("nan"), float("inf"), float("-inf"), 5e-324, -0.0]
+    for step, value in enumerate(odd):
+        rank.log(step, x=value, y=1.0)
+    packed = struct.pack("<5d", *odd)
+    rank.say(EventKind.PHASES, 0, pack(["p"]), packed[:8])
+    rank.say(EventKind.HISTOGRAM, 0, "h", packed + packed[:8], packed)
+    rank.events.append(pack([int(EventKind.METRICS), START_US, 9, pack(["z"]), packed[:8], "newer"]))  # row by row
+    index.take(whole(rank))
+    found = index.sql("SELECT value FROM metrics WHERE key = 'x' ORDER BY step")
+    assert [repr(value) for (value,) in found] == ["nan", "inf", "-inf", "5e-324", "-0.0"]
+    assert repr(index.sql("SELECT value FROM metrics WHERE key = 'z'")) == "[(nan,)]"
+    assert repr(index.sql("SELECT seconds FROM phases")) == "[(nan,)]"
+    assert repr(index.sql("SELECT counts FROM histograms")) == "[([nan, inf, -inf, 5e-324, -0.0],)]"
+
+
+def test_what_is_not_known_stays_null(index: Index) -> None:
+    rank = Rank(0)
+    index.take(whole(rank))
+    query = "SELECT ended_at, exit_code, exit_signal, reason, local_rank FROM labels"
+    assert index.sql(query) == [(None,) * 5]
+    assert index.sql("SELECT ended_at, exit_code, project, tags FROM runs") == [(None, None, None, [])]
+    index.reopen()
+    assert index.database.load().producers == index.follower._applier.state.producers
 
 
 def test_times_beyond_what_duckdb_holds_are_clipped(index: Index) -> None:

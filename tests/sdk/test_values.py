@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from chiplog.runs import config_of, safe_name, words_of
+from chiplog.settings import config_of, safe_name, words_of
 from chiplog.values import Bad, Histogram, flatten
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 

@@ -1,0 +1,100 @@
+"""What `init` worked out for one run, made of arguments and variables that may be anything."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from chiplog.identity import Identity
+from chiplog.process import host_name, visible_gpus
+from chiplog.values import cleaned
+from chiplog_schemas.places import Places
+
+__version__ = "0.1.0"
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What `init` worked out for one run."""
+
+    identity: Identity
+    places: Places
+    mode: str  # online, offline, disabled
+    agent_address: str | None
+    project: str | None = None
+    name: str | None = None
+    group: str | None = None
+    job_type: str | None = None
+    tags: tuple[str, ...] = ()
+    notes: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    label_given: bool = False
+    run_id_given: bool = False
+    gpu_device_ids: tuple[str, ...] | None = None
+    update_finish_state: bool | None = None
+    capture_console: bool = True
+
+    def sets_run(self, identity: Identity) -> bool:
+        """Tell whether the run's state follows this label's: by default if it is the primary."""
+        return identity.primary if self.update_finish_state is None else self.update_finish_state
+
+
+def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
+    """Return a label or run ID without control characters and within the limit, and what was changed, if anything."""
+    cleaned = "".join(c if c.isprintable() and c != "/" else "_" for c in text)[:limit]
+    if cleaned == text:
+        return text, None
+    return (
+        cleaned,
+        f"{kind} {text!r:.80} has a slash, control characters or over {limit} of them; {cleaned!r:.80} is used",
+    )
+
+
+def config_of(value: Any) -> dict[str, Any]:
+    """Turn a dict, a dataclass instance, an argparse namespace or an object with items() into a dict."""
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        return {str(key): entry for key, entry in value.items()}
+    if hasattr(value, "items"):
+        return {str(key): entry for key, entry in value.items()}
+    if dataclasses.is_dataclass(value):
+        return {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
+    return dict(vars(value))
+
+
+def words_of(words: Any) -> tuple[str, ...]:
+    """Turn one word or several into a tuple: tags, or the IDs of devices."""
+    if words is None:
+        return ()
+    if isinstance(words, str) or not isinstance(words, Iterable):
+        words = (words,)
+    return tuple(cleaned(str(word)) for word in words)
+
+
+def identity_map(settings: Settings, identity: Identity, started_us: int, pid: int) -> dict[str, Any]:
+    """Return what an IDENTITY event says. `identity`: as it is known now, which may be more than at `init`."""
+    known = {
+        "role": "rank",
+        "run_id": identity.run_id,
+        "project": settings.project,
+        "name": settings.name,
+        "group": settings.group,
+        "job_type": settings.job_type,
+        "tags": list(settings.tags),
+        "notes": settings.notes,
+        "label": identity.label,
+        "primary": identity.primary,
+        "sets_run": settings.sets_run(identity),
+        "rank": identity.rank,
+        "local_rank": identity.local_rank,
+        "world_size": identity.world_size,
+        "node": host_name(),
+        "pid": pid,
+        "gpus": list(settings.gpu_device_ids) if settings.gpu_device_ids is not None else visible_gpus(),
+        "launch": identity.launch,
+        "restart": identity.restart,
+        "started_at": started_us,
+        "sdk": __version__,
+    }
+    return {name: value for name, value in known.items() if value is not None}
