@@ -139,13 +139,15 @@ class Spool:
             self._reader = LogReader(self._log.directory, self._position)
         parts: list[bytes | memoryview] = []
         first = -1
+        expected = self._position
         for item in self._reader.read(self._synced, max_bytes):
             if isinstance(item, Damage):
                 continue  # the jump of the next number tells what it cost
             if first < 0:
                 first = item.number
-                if first > self._position:
-                    self.gaps.append((self._position, first - 1, "damaged in the spool"))
+            if item.number > expected:
+                self.gaps.append((expected, item.number - 1, "damaged in the spool"))
+            expected = item.number + 1
             parts.extend(reframe(item, item.number))
         if first < 0:
             if self._reader.next_number < self._synced and not self._has_more():

@@ -15,6 +15,7 @@ from chiplog_schemas.tables import MIGRATION, tables_sql, views_sql
 
 _TS_LIMIT = 1 << 61  # µs; beyond lie DuckDB's infinities and numpy's NaT
 _NAN_KEPT = "coalesce(value, 'nan'::DOUBLE)"  # DuckDB takes a NaN of numpy for null; no value of ours is ever null
+_NAN_KEPT_IN_LIST = "list_transform({}, lambda x: coalesce(x, 'nan'::DOUBLE))"
 _LEDGER_ROWS_MAX = 200_000  # more than this and four times its ideal size: the ledger is joined
 
 # Small tables row by row: (column, type). All strings are never null; a null producer travels as -1.
@@ -164,7 +165,7 @@ class Database:
         for (name, kind), values in zip(layout, zip(*rows, strict=True), strict=True):
             if kind == "o":
                 columns[name] = _objects(list(values))
-                selected.append(name)
+                selected.append(_NAN_KEPT_IN_LIST.format(name) if name in ("edges", "counts") else name)
             elif kind == "ts":
                 clipped = [min(max(value, -_TS_LIMIT), _TS_LIMIT) for value in values]
                 columns[name] = np.array(clipped, dtype=np.int64).view("datetime64[us]")

@@ -4,34 +4,28 @@ One thread owns the ROUTER socket: it takes questions, answers pings at once, ha
 interrupts those that have used their time. A worker runs one query at a time on its own cursor, in a read-only
 transaction, and turns the result into an Arrow IPC stream without making Python objects of it.
 
-Before a query comes near the index, another process parses it. DuckDB's parser holds the interpreter's lock, some
-texts of fifty characters keep it busy for hours, and some of a megabyte crash it: there that costs one child.
+Before a query comes near the index, another process parses it and says whether it is admitted: see `examiner`.
 """
 
 import contextlib
 import io
 import os
 import queue
-import resource
 import select
-import signal
 import socket as sockets
-import struct
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, cast
 
 import duckdb
 import zmq
 from arro3.io import read_ipc_stream, write_ipc_stream
 
+from chiplog_collector.examiner import Connection, Examiner, SqlError, lock_down
 from chiplog_schemas import questions
-from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import (
     HEARTBEAT_INTERVAL_S,
     LINGER_MS,
@@ -40,7 +34,6 @@ from chiplog_schemas.limits import (
     QUERIES_WAITING_MAX,
 )
 from chiplog_schemas.questions import (
-    LOCKED_SETTINGS,
     QUERY_WAIT_S,
     QUESTION_VERSIONS,
     REQUEST_BYTES_MAX,
@@ -51,10 +44,8 @@ from chiplog_schemas.questions import (
     one_line,
 )
 
-__all__ = ["Examiner", "QueryService", "Refused", "admit", "lock_down"]
+__all__ = ["QueryService", "lock_down"]
 
-PARSE_TIMEOUT_S = 1.0  # a thousand times what a query of usual length takes
-EXAMINER_START_S = 10.0  # importing DuckDB on a busy machine
 BIND_WAIT_S = 5.0  # a predecessor may still be leaving
 BIND_PAUSE_S = 0.1
 POLL_S = 0.25  # the longest pause of the loop; also how often an overdue query is interrupted again
@@ -65,160 +56,9 @@ CLOSE_WAIT_S = 5.0  # for the workers, after their queries were interrupted
 ROLLBACK_TRIES = 3  # the first may meet an interruption that was meant for its query
 _COPY_BYTES = 64 * 1024  # below this copying a frame is cheaper than tracking it
 
-Connection = duckdb.DuckDBPyConnection
 Configure = Callable[["zmq.Socket[bytes]"], None]
 
 
-def lock_down(connection: Connection) -> None:
-    """Make a database safe to be asked: bounded memory and spilling, no files, no extensions, no settings. Final.
-
-    It holds for the whole instance, the writer included: do whatever needs files or settings before. Raises
-    duckdb.Error when a setting is unknown, so that a version that lacks one does not run without it.
-    """
-    for statement in LOCKED_SETTINGS:
-        connection.execute(statement)
-
-
-def admit(sql: str) -> str:
-    """Return the query if it is exactly one statement that only reads. Raises Refused; it says one line.
-
-    Parses in this process and thus only for texts that are known to be harmless: `Examiner` is for those of others.
-    """
-    try:
-        return questions.admit(sql, duckdb.extract_statements)
-    except duckdb.Error as error:
-        raise Refused(one_line(str(error))) from error
-
-
-# -- the child that parses --------------------------------------------------------------------------------------------
-_LENGTH = struct.Struct("<I")
-
-
-class _SqlError(Exception):
-    """DuckDB's own words about a query, in one line."""
-
-
-class Examiner:
-    """A child process that parses queries, and may hang or crash doing so. Thread-safe; it works for one at a time."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
-        self.n_replaced = 0
-
-    def start(self) -> None:
-        """Start the child if there is none. Raises OSError."""
-        with self._lock:
-            self._start()
-
-    def examine(self, sql: str) -> None:
-        """Return if the query is admitted. Raises Refused or _SqlError; OSError when no child can be started."""
-        questions.check_size(sql)
-        with self._lock:
-            reply = None
-            for _ in range(2):  # the child of the previous question may have died since: that is not this query's fault
-                idle = self._child is not None and self._child.poll() is None
-                reply = self._ask(sql)
-                if reply is not None or idle:
-                    break
-        if reply is None:
-            raise Refused(f"query could not be parsed within {PARSE_TIMEOUT_S:g} s; write it with less nesting")
-        verdict, message = reply
-        if verdict == "refused":
-            raise Refused(message)
-        if verdict != "admitted":
-            raise _SqlError(message)
-
-    def close(self) -> None:
-        """End the child."""
-        with self._lock:
-            self._stop()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        if self._child is None or self._child.poll() is not None:
-            self._stop()
-            # A session of its own: Ctrl-C in a terminal is for the daemon, which then closes our pipe.
-            self._child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "chiplog_collector.query"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                start_new_session=True,
-                bufsize=0,
-            )
-            if self._read(self._child, EXAMINER_START_S) is None:
-                self._stop()
-                raise OSError("the query parser did not start; look above for what Python said")
-        return self._child
-
-    def _stop(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            assert child.stdin and child.stdout
-            child.kill()
-            child.wait()
-            child.stdin.close()
-            child.stdout.close()
-
-    def _ask(self, sql: str) -> tuple[str, str] | None:
-        child = self._start()
-        assert child.stdin
-        data = sql.encode()
-        try:
-            child.stdin.write(_LENGTH.pack(len(data)) + data)  # the child reads at once, it does nothing else
-        except OSError:
-            reply = None
-        else:
-            # The child ends itself at PARSE_TIMEOUT_S; twice that is for a machine that is busy.
-            reply = self._read(child, PARSE_TIMEOUT_S * 2)
-        if reply is None:
-            self.n_replaced += 1
-            self._stop()
-        return reply
-
-    @staticmethod
-    def _read(child: subprocess.Popen[bytes], timeout_s: float) -> tuple[str, str] | None:
-        assert child.stdout
-        deadline, data, size = time.monotonic() + timeout_s, b"", _LENGTH.size
-        while len(data) < size:
-            if not select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                return None
-            part = os.read(child.stdout.fileno(), 65_536)
-            if not part:
-                return None
-            data += part
-            if len(data) >= _LENGTH.size:
-                size = _LENGTH.size + _LENGTH.unpack_from(data)[0]
-        verdict, message = unpack(data[_LENGTH.size :])
-        return verdict, message
-
-
-def examine_for_ever(source: BinaryIO, target: BinaryIO) -> None:
-    """Be the child: read texts, write verdicts, until the pipe ends. An alarm ends a parser that does not."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    connection = duckdb.connect()
-    lock_down(connection)
-
-    def reply(verdict: str, message: str) -> None:
-        data = pack([verdict, message])
-        target.write(_LENGTH.pack(len(data)) + data)
-        target.flush()
-
-    reply("ready", "")
-    while head := source.read(_LENGTH.size):
-        sql = source.read(_LENGTH.unpack(head)[0]).decode()
-        signal.setitimer(signal.ITIMER_REAL, PARSE_TIMEOUT_S)  # SIGALRM's default action needs no interpreter
-        try:
-            questions.admit(sql, connection.extract_statements)
-            verdict, message = "admitted", ""
-        except Refused as error:
-            verdict, message = "refused", str(error)
-        except duckdb.Error as error:
-            verdict, message = "sql", one_line(str(error))
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        reply(verdict, message)
-
-
-# -- the service ------------------------------------------------------------------------------------------------------
 class _TooLarge(Exception):  # noqa: N818 - it never leaves this module
     """The result has more bytes than an answer may have."""
 
@@ -290,7 +130,7 @@ class _Worker(threading.Thread):
             n_rows = self._run_query(job, sink)
         except Refused as error:
             return questions.failure(job.id, "refused", str(error))
-        except _SqlError as error:
+        except SqlError as error:
             return questions.failure(job.id, "sql", str(error))
         # BaseException, for arro3 is Rust and its panics are no Exceptions; and a worker that dies is never replaced.
         except BaseException as error:
@@ -607,8 +447,3 @@ def _bind_ipc(socket: "zmq.Socket[bytes]", address: str) -> None:
             raise OSError(zmq.EADDRINUSE, f"{path} is in use")
     socket.bind(address)
     os.chmod(path, 0o600)
-
-
-if __name__ == "__main__":
-    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError, CodecError):
-        examine_for_ever(sys.stdin.buffer, sys.stdout.buffer)

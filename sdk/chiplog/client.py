@@ -4,33 +4,20 @@
 collector comes and goes; the file is opened for one query at a time, so that no client keeps a collector from starting.
 """
 
-import importlib.util
-import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import IO, TYPE_CHECKING, Any, cast
 
-import zmq
-
+from chiplog.remote import Remote
+from chiplog.result import QueryError, Result
 from chiplog_schemas import questions
-from chiplog_schemas.codec import CodecError
-from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, LINGER_MS, PEER_SILENT_S, QUERY_TIMEOUT_S
+from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import Places, chiplog_dir, places
-from chiplog_schemas.questions import (
-    ID_BYTES,
-    LOCKED_SETTINGS,
-    QUERY_WAIT_S,
-    QUESTION_VERSIONS,
-    REQUEST_BYTES_MAX,
-    RESULT_BYTES_MAX,
-    QuestionError,
-    QuestionKind,
-    one_line,
-)
+from chiplog_schemas.questions import LOCKED_SETTINGS, RESULT_BYTES_MAX, one_line
 
 if TYPE_CHECKING:
     import duckdb
@@ -39,20 +26,8 @@ __all__ = ["Client", "NoDataError", "QueryError", "Result", "connect"]
 
 CONNECT_WAIT_S = 5.0  # a collector that is just starting answers within this
 LOOK_AGAIN_S = 0.25  # pause between two looks at who holds the database
-ASK_AGAIN_MAX = 3  # times that a question is repeated when its collector was replaced meanwhile
-_ARROW_MARK = b"\xff\xff\xff\xff"
-SIZE_SLACK_BYTES = 1 << 20  # an answer's head beside its stream
 
 Params = Sequence[Any] | Mapping[str, Any] | None
-
-
-class QueryError(RuntimeError):
-    """A query without a result. `kind`: refused, sql, timeout, busy, too_large, internal or unreachable."""
-
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
 
 
 class NoDataError(RuntimeError):
@@ -89,7 +64,7 @@ class Client:
     def __init__(self, address: str | None, where: Places | None) -> None:
         self._address = address
         self._where = where
-        self._remote: _Remote | None = None
+        self._remote: Remote | None = None
         self._lock = threading.Lock()
         self._closed = False
 
@@ -153,7 +128,7 @@ class Client:
     def _look(self, keep_file: bool = False) -> "duckdb.DuckDBPyConnection | None":
         """Find the collector, or the file. Sets _remote, or returns the opened file if that is to be kept."""
         if self._address is not None:
-            self._remote = _Remote(self._address)
+            self._remote = Remote(self._address)
             if not self._remote.answers(CONNECT_WAIT_S):
                 self._hang_up()
                 raise QueryError(
@@ -167,7 +142,7 @@ class Client:
         while True:
             pid = holder_of(where.collector / "lock")
             if pid:
-                self._remote = _Remote(where.query_address)
+                self._remote = Remote(where.query_address)
                 # In slices: it may be leaving instead of starting.
                 if self._remote.answers(min(1.0, max(0.05, deadline - time.monotonic()))):
                     return None
@@ -189,120 +164,6 @@ class Client:
             if time.monotonic() > deadline:
                 raise QueryError("unreachable", reason)
             time.sleep(LOOK_AGAIN_S)
-
-
-class _Remote:
-    """One DEALER socket to one query address. Used under the client's lock."""
-
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._context = zmq.Context()
-        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
-        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
-        self._socket.setsockopt(zmq.MAXMSGSIZE, RESULT_BYTES_MAX + SIZE_SLACK_BYTES)
-        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
-        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-        try:
-            self._socket.connect(address)
-        except zmq.ZMQError as error:
-            self.close()
-            raise QueryError("unreachable", f"address {address} cannot be used: {error}") from error
-
-    def close(self) -> None:
-        self._socket.close()
-        self._context.term()
-
-    def answers(self, wait_s: float) -> bool:
-        """Return whether a collector answers a ping within a time. Raises QueryError if it speaks other versions."""
-        id = os.urandom(ID_BYTES)
-        self._send(questions.ping(id))
-        deadline = time.monotonic() + wait_s
-        while (answer := self._receive(deadline)) is not None:
-            if answer.kind == QuestionKind.PONG and answer.id == id:
-                _check_versions(answer.info, self._address)
-                return True
-        return False
-
-    def ask(
-        self,
-        query: str,
-        params: "list[Any] | dict[str, Any] | None",
-        timeout_s: float,
-        lives: Callable[[], bool],
-    ) -> bytes | memoryview:
-        """Return the Arrow IPC stream of a result. Raises QueryError.
-
-        Pings while it waits: silence means that the collector is gone, and a collector that does not know the question
-        is another one, which is asked again.
-        """
-        try:
-            questions.check_size(query)
-            frames = questions.ask(id := os.urandom(ID_BYTES), query, params, timeout_s)
-        except (questions.Refused, CodecError) as error:
-            raise QueryError("refused", one_line(str(error))) from error
-        if len(frames[0]) > REQUEST_BYTES_MAX:
-            raise QueryError(
-                "refused",
-                f"query and parameters of {len(frames[0])} bytes exceed the limit of {REQUEST_BYTES_MAX}; ask in parts",
-            )
-        self._send(frames)
-        asked = 1
-        heard = pinged = time.monotonic()
-        deadline = heard + QUERY_WAIT_S + timeout_s + 2 * PEER_SILENT_S
-        while True:
-            answer = self._receive(pinged + HEARTBEAT_INTERVAL_S)
-            now = time.monotonic()
-            if answer is not None:
-                heard = now
-                if answer.id != id:
-                    continue  # of an earlier question that we gave up
-                if answer.kind == QuestionKind.RESULT:
-                    return answer.payload
-                if answer.kind == QuestionKind.ERROR:
-                    raise QueryError(answer.error_kind, answer.message)
-                if answer.kind == QuestionKind.PONG and not answer.info.get("waiting"):
-                    if asked > ASK_AGAIN_MAX:
-                        raise QueryError("internal", f"the collector at {self._address} loses this query; see its log")
-                    asked += 1
-                    self._send(frames)
-            if now - heard > PEER_SILENT_S or now > deadline or (answer is None and not lives()):
-                raise QueryError("unreachable", f"the collector at {self._address} has stopped answering")
-            if now - pinged >= HEARTBEAT_INTERVAL_S:
-                self._send(questions.ping(id))
-                pinged = now
-
-    def _send(self, frames: list[bytes]) -> None:
-        try:
-            self._socket.send_multipart(frames, zmq.NOBLOCK)
-        except zmq.Again:
-            pass  # it is unreachable and its queue is full: the silence that follows says so
-
-    def _receive(self, deadline: float) -> questions.Question | None:
-        """Return the next message that can be read before a time, or None."""
-        while True:
-            wait_ms = math.ceil(1000 * max(0.0, deadline - time.monotonic()))
-            if not self._socket.poll(wait_ms):
-                return None
-            frames = self._socket.recv_multipart(copy=False)
-            try:
-                return questions.parse([frame.buffer for frame in frames])
-            except QuestionError:
-                continue  # not for us to judge: without a usable answer the question ends as unreachable
-
-
-def _check_versions(info: dict[str, Any], address: str) -> None:
-    versions = info.get("versions")
-    if (
-        isinstance(versions, list)
-        and len(versions) == 2
-        and all(type(version) is int for version in versions)
-        and (versions[1] < QUESTION_VERSIONS[0] or versions[0] > QUESTION_VERSIONS[1])
-    ):
-        raise QueryError(
-            "unreachable",
-            f"the collector at {address} speaks query versions {versions}, this client {list(QUESTION_VERSIONS)}; "
-            "install the same release on both sides",
-        )
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
@@ -423,96 +284,3 @@ def _plain(value: Any, name: str) -> Any:
     raise QueryError(
         "refused", f"parameter {name} is {type(value).__name__}; give a number, text, bytes, a time or a list of those"
     )
-
-
-# -- values out -------------------------------------------------------------------------------------------------------
-class Result:
-    """The whole result of a query. Times are UTC, without a zone; JSON columns are text."""
-
-    def __init__(self, stream: "bytes | bytearray | memoryview") -> None:
-        from arro3.core import Table
-        from arro3.io import read_ipc_stream
-
-        # An Arrow stream begins with a mark. Without it the reader takes any four bytes for a length to allocate.
-        if bytes(stream[: len(_ARROW_MARK)]) != _ARROW_MARK:
-            raise QueryError("internal", "the answer is no Arrow stream; check that a collector answers there")
-        try:
-            table = Table.from_arrow(read_ipc_stream(stream))
-        except Exception as error:  # arro3 raises nothing more precise
-            raise QueryError("internal", f"the answer is no Arrow stream: {one_line(str(error))}") from error
-        self.columns: list[str] = _unique(table.column_names)
-        self._table = table if self.columns == table.column_names else table.rename_columns(self.columns)
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return int(self._table.num_rows)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Iterate over `rows()`."""
-        return iter(self.rows())
-
-    def __repr__(self) -> str:
-        return f"<chiplog result: {len(self)} rows of {', '.join(self.columns)}>"
-
-    def rows(self) -> list[dict[str, Any]]:
-        """Return a dict per row of Python values: datetime (UTC, naive), int, float, str, bytes, list, dict, None."""
-        return [dict(zip(self.columns, row, strict=True)) for row in self.tuples()]
-
-    def tuples(self) -> list[tuple[Any, ...]]:
-        """Return a tuple per row, in the order of `columns`."""
-        return self.relation().fetchall()
-
-    def relation(self) -> "duckdb.DuckDBPyRelation":
-        """Return the result as a relation of a DuckDB in memory, to go on from in SQL or to be written to a file.
-
-        What Arrow has no type for is put right: times with a zone are UTC without one, and what was a HUGEINT, as every
-        sum of integers is, is one again.
-        """
-        import duckdb
-
-        connection = duckdb.connect()
-        connection.execute("SET TimeZone = 'UTC'")
-        relation = connection.from_arrow(self._table)
-        projected = []
-        for name, kind in zip(self.columns, map(str, relation.types), strict=True):
-            quoted = '"' + name.replace('"', '""') + '"'
-            if "TIMESTAMP WITH TIME ZONE" in kind:
-                plain = kind.replace("TIMESTAMP WITH TIME ZONE", "TIMESTAMP")
-                projected.append(f"CAST({quoted} AS {plain}) AS {quoted}")
-            elif kind == "DECIMAL(38,0)":
-                projected.append(f"CAST({quoted} AS HUGEINT) AS {quoted}")
-            else:
-                projected.append(quoted)
-        return relation.project(", ".join(projected)) if projected else relation
-
-    def arrow(self) -> Any:
-        """Return a pyarrow.Table; without pyarrow an arro3 Table, which every Arrow library takes as it is."""
-        if importlib.util.find_spec("pyarrow") is None:
-            return self._table
-        import pyarrow
-
-        return pyarrow.table(self._table)
-
-    def df(self) -> Any:
-        """Return a pandas.DataFrame. Raises ImportError without pandas."""
-        return self.relation().df()
-
-    def pl(self) -> Any:
-        """Return a polars.DataFrame. Raises ImportError without polars."""
-        import polars
-
-        return polars.DataFrame(self._table)
-
-
-def _unique(names: Sequence[str]) -> list[str]:
-    """Return names with a number where one comes again: a, a → a, a_1. DuckDB ignores their case."""
-    taken: set[str] = set()
-    unique = []
-    for name in names:
-        candidate, number = name, 0
-        while candidate.lower() in taken:
-            number += 1
-            candidate = f"{name}_{number}"
-        taken.add(candidate.lower())
-        unique.append(candidate)
-    return unique

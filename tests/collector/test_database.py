@@ -22,7 +22,7 @@ from chiplog_schemas.segments import list_segments
 from tests.collector.log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
 
 
-def everything(seed: int = 1) -> list:
+def everything(n_steps: int = 40, seed: int = 1) -> list:
     """Return payloads of every kind: overlapping, late, lost, hostile, with identities that change."""
     import struct
 
@@ -31,9 +31,9 @@ def everything(seed: int = 1) -> list:
     again = Rank(10, "rank0", rank=0, launch="one", restart=1, primary=True)
     agent = Rank(9, label="agent", role="agent", pid=9)
     for rank in (*ranks, again):
-        for step in range(40):
+        for step in range(n_steps):
             rank.log(step, loss=chooser.random(), **{f"only/{rank.label}": float(step)})
-            rank.log(step, loss=float("nan"))
+            rank.log(step, **{f"odd/{rank.label}": float("nan")})
             rank.say(EventKind.PHASES, step, pack(["forward"]), struct.pack("<d", chooser.random()))
         rank.say(EventKind.TEXT, 3, "note", f"text of {rank.label} 'quoted'")
         histogram = Histogram((0.0, 1.0, 2.0), (3.0, 4.0))
@@ -94,7 +94,7 @@ def test_what_was_written_is_loaded_again(index: Index) -> None:
 
 
 def test_a_database_that_is_opened_anew_after_every_record_is_the_same(index: Index, tmp_path) -> None:
-    payloads = everything()
+    payloads = everything(n_steps=12)
     index.take(*payloads)
     other = Index(tmp_path / "other")
     for payload in payloads:

@@ -14,7 +14,8 @@ import pytest
 import zmq
 
 from chiplog_collector import query as query_module
-from chiplog_collector.query import Examiner, QueryService, Refused, admit, lock_down
+from chiplog_collector.examiner import FUNCTIONS_REFUSED, Examiner, Refused, admit
+from chiplog_collector.query import QueryService, lock_down
 from chiplog_schemas import questions
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import QUERIES_WAITING_MAX, QUERY_CHARS_MAX
@@ -59,6 +60,17 @@ NOT_A_SELECT = [
     "BEGIN",
     "EXPLAIN ANALYZE INSERT INTO base.names VALUES (1, 'x')",
     "EXPLAIN COPY (SELECT 1) TO '{dir}/stolen.csv'",
+    "SELECT * FROM checkpoint()",
+    'SELECT * FROM system.main."CheckPoint" /* ( */ ()',
+    "SELECT 1 FROM range(3), LATERAL (SELECT 1 WHERE EXISTS (FROM checkpoint('index')))",
+    "WITH a AS MATERIALIZED (FROM checkpoint()) SELECT 1 UNION ALL SELECT count(*) FROM a",
+    "EXPLAIN ANALYZE SELECT * FROM checkpoint()",
+    "SUMMARIZE SELECT * FROM checkpoint()",
+    "SELECT * FROM query('FROM check' || 'point()')",
+    "SELECT * FROM json_execute_serialized_sql(json_serialize_sql('FROM checkpoint()'))",
+    "SELECT * FROM force_checkpoint()",
+    "SELECT * FROM enable_logging()",
+    "SELECT * FROM truncate_duckdb_logs()",
     "PIVOT base.names ON name USING sum(id)",
     "",
     " ;; -- nothing",
@@ -77,12 +89,11 @@ A_SELECT_THAT_IS_STOPPED = [
     "FROM '/etc/passwd'",
     "FROM '{dir}/other.duckdb'",
     "FROM os",
-    "SELECT * FROM query('DELETE FROM base.runs')",
     "WITH gone AS (DELETE FROM base.runs RETURNING *) SELECT * FROM gone",
     "WITH more AS (INSERT INTO base.names VALUES (1, 'x') RETURNING *) SELECT * FROM more",
     "SELECT nextval('counter')",
-    "SELECT * FROM enable_logging()",
-    "SELECT * FROM force_checkpoint()",
+    "WITH more AS (INSERT INTO base.names SELECT 1, 'x' FROM checkpoint() RETURNING *) SELECT * FROM more",
+    "SELECT * FROM query_table('checkpoint()')",
 ]
 
 
@@ -122,8 +133,7 @@ class Asker:
         self.context.term()
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_index(tmp_path: Path) -> duckdb.DuckDBPyConnection:
     with duckdb.connect(str(tmp_path / "other.duckdb")) as other:
         other.execute("CREATE TABLE secret AS SELECT 42 AS answer")
     connection = duckdb.connect(str(tmp_path / "index.duckdb"))
@@ -132,8 +142,13 @@ def index(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     connection.execute("CREATE SEQUENCE counter")
     connection.execute("INSERT INTO base.names SELECT range, 'key' || range FROM range(100)")
     lock_down(connection)
-    yield connection
-    connection.close()
+    return connection
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    with open_index(tmp_path) as connection:
+        yield connection
 
 
 @pytest.fixture
@@ -156,6 +171,31 @@ def asker(service: QueryService) -> Iterator[Asker]:
     connected.close()
 
 
+@pytest.fixture(scope="module")
+def parser() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        lock_down(connection)
+        yield connection
+
+
+@pytest.fixture(scope="module")
+def shared_service(tmp_path_factory) -> Iterator[QueryService]:
+    """One for all tests that neither write nor count, with the child that each would have to start."""
+    tmp_path = tmp_path_factory.mktemp("shared")
+    with open_index(tmp_path) as connection:
+        running = QueryService(connection, f"ipc://{tmp_path}/query.sock")
+        running.start()
+        yield running
+        running.close()
+
+
+@pytest.fixture
+def shared_asker(shared_service: QueryService) -> Iterator[Asker]:
+    connected = Asker(shared_service.address)
+    yield connected
+    connected.close()
+
+
 # -- admission --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "sql",
@@ -173,40 +213,55 @@ def asker(service: QueryService) -> Iterator[Asker]:
         "explain analyze select ';'",
         "SELECT ';'; -- and nothing more",
         "PIVOT runs ON state IN ('failed') USING count(*)",
+        "SELECT checkpoint, query FROM phases AS query WHERE phase = 'checkpoint()' -- query()",
+        """SELECT '"function_name":"checkpoint"' AS "query" """,
+        "WITH RECURSIVE a AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM a WHERE n < 5) SELECT ? + $1 FROM a",
+        "SELECT 1 FROM range(1)" + ", range(1)" * 1_900,
     ],
 )
-def test_one_statement_that_reads_is_admitted_as_it_is(sql):
-    assert admit(sql) == sql
+def test_one_statement_that_reads_is_admitted_as_it_is(sql, parser):
+    assert admit(sql, parser) == sql
 
 
 @pytest.mark.parametrize("sql", NOT_A_SELECT)
-def test_everything_else_is_refused_in_one_line(sql):
+def test_everything_else_is_refused_in_one_line(sql, parser):
     with pytest.raises(Refused) as refusal:
-        admit(sql)
+        admit(sql, parser)
     assert str(refusal.value) and "\n" not in str(refusal.value)
 
 
-def test_a_text_that_would_overflow_the_parser_is_refused_by_its_size():
+def test_every_function_that_is_refused_exists(parser):
+    found = {name for (name,) in parser.execute("SELECT function_name FROM duckdb_functions()").fetchall()}
+    assert found >= FUNCTIONS_REFUSED
+
+
+def test_a_text_that_would_overflow_the_parser_is_refused_by_its_size(parser):
     with pytest.raises(Refused, match=f"limit of {QUERY_CHARS_MAX}; pass long values as parameters"):
-        admit("SELECT '" + "x" * QUERY_CHARS_MAX + "'")
+        admit("SELECT '" + "x" * QUERY_CHARS_MAX + "'", parser)
     with pytest.raises(Refused, match="words and signs"):
-        admit("SELECT 1 FROM range(1)" + ", range(1)" * 100_000)
+        admit("SELECT 1 FROM range(1)" + ", range(1)" * 100_000, parser)
     with pytest.raises(Refused, match="words and signs"):
-        admit("DESCRIBE " * 100_000 + "SELECT 1")
+        admit("DESCRIBE " * 100_000 + "SELECT 1", parser)
 
 
-def test_the_parser_s_complaint_names_the_place():
-    with pytest.raises(Refused, match=r'Parser Error: syntax error at or near "selec" \(LINE 1: selec 1\)'):
-        admit("selec 1")
+def test_the_parser_s_complaint_names_the_place(shared_asker):
+    answer = shared_asker.ask("selec 1")
+    assert (answer.error_kind, answer.message) == (
+        "sql",
+        'Parser Error: syntax error at or near "selec" (LINE 1: selec 1)',
+    )
 
 
 def test_no_way_to_write_or_to_read_files_is_answered(asker, index, tmp_path):
+    unwritten = (tmp_path / "index.duckdb.wal").read_bytes()
+    assert unwritten
     for sql in [*NOT_A_SELECT, *A_SELECT_THAT_IS_STOPPED]:
         answer = asker.ask(sql.format(dir=tmp_path))
         assert answer.kind == QuestionKind.ERROR, f"{sql} was answered"
         assert answer.error_kind in ("refused", "sql"), f"{sql}: {answer.error_kind} {answer.message}"
         assert answer.message and "\n" not in answer.message
     assert asker.rows("SELECT count(*) AS n FROM base.names") == [{"n": 100}]
+    assert (tmp_path / "index.duckdb.wal").read_bytes() == unwritten  # no checkpoint either
     assert not (tmp_path / "stolen.csv").exists() and not (tmp_path / "stolen").exists()
     assert index.execute("SELECT current_setting('memory_limit')").fetchone() == ("1.0 GiB",)
 
@@ -234,8 +289,8 @@ def test_an_examiner_whose_child_was_killed_takes_another(tmp_path):
 
 
 # -- answers ----------------------------------------------------------------------------------------------------------
-def test_a_result_comes_as_arrow_with_its_types(asker):
-    answer = asker.ask(
+def test_a_result_comes_as_arrow_with_its_types(shared_asker):
+    answer = shared_asker.ask(
         "SELECT 1::BIGINT AS a, 'ü' AS b, 'nan'::DOUBLE AS c, TIMESTAMP '2026-01-02 03:04:05.000006' AS d, [1, 2] AS e"
     )
     table = pa.ipc.open_stream(answer.payload).read_all()
@@ -244,21 +299,23 @@ def test_a_result_comes_as_arrow_with_its_types(asker):
     assert table.column("e").to_pylist() == [[1, 2]]
 
 
-def test_a_result_without_rows_has_its_columns(asker):
-    answer = asker.ask("SELECT run_id, state FROM runs")
+def test_a_result_without_rows_has_its_columns(shared_asker):
+    answer = shared_asker.ask("SELECT run_id, state FROM runs")
     assert answer.n_rows == 0
     assert pa.ipc.open_stream(answer.payload).schema.names == ["run_id", "state"]
 
 
-def test_parameters_are_values_by_order_or_by_name(asker):
-    assert asker.rows("SELECT ? AS a, ? AS b", [1, "x'; DROP TABLE runs"]) == [{"a": 1, "b": "x'; DROP TABLE runs"}]
-    assert asker.rows("SELECT name FROM base.names WHERE id = $id", {"id": 7}) == [{"name": "key7"}]
-    assert asker.rows("SELECT count(*) AS n FROM base.names WHERE id = ANY($ids)", {"ids": [1, 2]}) == [{"n": 2}]
+def test_parameters_are_values_by_order_or_by_name(shared_asker):
+    assert shared_asker.rows("SELECT ? AS a, ? AS b", [1, "x'; DROP TABLE runs"]) == [
+        {"a": 1, "b": "x'; DROP TABLE runs"}
+    ]
+    assert shared_asker.rows("SELECT name FROM base.names WHERE id = $id", {"id": 7}) == [{"name": "key7"}]
+    assert shared_asker.rows("SELECT count(*) AS n FROM base.names WHERE id = ANY($ids)", {"ids": [1, 2]}) == [{"n": 2}]
 
 
-def test_parameters_that_do_not_fit_the_query_are_its_error(asker):
+def test_parameters_that_do_not_fit_the_query_are_its_error(shared_asker):
     for params in (None, [1, 2], {"b": 1}, {}):
-        answer = asker.ask("SELECT $a", params)
+        answer = shared_asker.ask("SELECT $a", params)
         assert (answer.kind, answer.error_kind) == (QuestionKind.ERROR, "sql")
 
 
@@ -271,29 +328,29 @@ def test_parameters_that_do_not_fit_the_query_are_its_error(asker):
         ("SELECT CASE WHEN range > 2000000 THEN error('boom') END FROM range(3000000)", "Invalid Input Error: boom"),
     ],
 )
-def test_an_error_of_the_query_is_one_line_of_duckdb_s(asker, sql, message):
-    answer = asker.ask(sql)
+def test_an_error_of_the_query_is_one_line_of_duckdb_s(shared_asker, sql, message):
+    answer = shared_asker.ask(sql)
     assert (answer.error_kind, answer.message[: len(message)]) == ("sql", message)
     assert "\n" not in answer.message
 
 
-def test_a_result_above_the_limit_is_refused_and_the_next_is_answered(asker, monkeypatch):
+def test_a_result_above_the_limit_is_refused_and_the_next_is_answered(shared_asker, monkeypatch):
     monkeypatch.setattr(query_module, "RESULT_BYTES_MAX", 100_000)
-    answer = asker.ask("SELECT hash(range) FROM range(1000000)")
+    answer = shared_asker.ask("SELECT hash(range) FROM range(1000000)")
     assert answer.error_kind == "too_large"
     assert "100000 bytes" in answer.message
-    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
+    assert shared_asker.rows("SELECT 1 AS a") == [{"a": 1}]
 
 
-def test_a_query_that_needs_more_memory_than_there_is_is_an_answer(asker):
-    answer = asker.ask("SELECT len(list(hash(range))) FROM range(1000000000)")
+def test_a_query_that_needs_more_memory_than_there_is_is_an_answer(shared_asker):
+    answer = shared_asker.ask("SELECT len(list(hash(range))) FROM range(1000000000)")
     assert answer.error_kind == "too_large"
     assert "Out of Memory" in answer.message
-    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
+    assert shared_asker.rows("SELECT 1 AS a") == [{"a": 1}]
 
 
-def test_a_result_larger_than_one_frame_s_copy_comes_whole(asker):
-    rows = asker.rows("SELECT range AS a, hash(range) AS b FROM range(300000)")
+def test_a_result_larger_than_one_frame_s_copy_comes_whole(shared_asker):
+    rows = shared_asker.rows("SELECT range AS a, hash(range) AS b FROM range(300000)")
     assert [row["a"] for row in rows] == list(range(300_000))
 
 
@@ -335,7 +392,7 @@ def test_a_query_is_cancelled_at_its_timeout_while_others_and_the_writer_go_on(s
 
 
 def test_more_questions_than_may_wait_are_answered_busy_and_pings_at_once(service, asker):
-    blockers = [asker.send(FOR_EVER, timeout_s=3.0) for _ in range(2)]
+    blockers = [asker.send(FOR_EVER, timeout_s=2.0) for _ in range(2)]
     waiting = [asker.send("SELECT 1 AS a") for _ in range(QUERIES_WAITING_MAX)]
     refused = [asker.send("SELECT 2 AS a") for _ in range(5)]
     for id in (waiting[-1], os.urandom(ID_BYTES)):
@@ -350,21 +407,21 @@ def test_more_questions_than_may_wait_are_answered_busy_and_pings_at_once(servic
     assert all(later[id].kind == QuestionKind.RESULT for id in waiting)
 
 
-def test_a_query_that_waits_too_long_is_answered_busy(service, asker, monkeypatch):
+def test_a_query_that_waits_too_long_is_answered_busy(shared_asker, monkeypatch):
     monkeypatch.setattr(query_module, "QUERY_WAIT_S", 0.2)
-    blockers = [asker.send(FOR_EVER, timeout_s=1.5) for _ in range(2)]
-    late = asker.send("SELECT 1")
-    answers = {answer.id: answer.error_kind for answer in (asker.receive() for _ in range(3))}
+    blockers = [shared_asker.send(FOR_EVER, timeout_s=1.5) for _ in range(2)]
+    late = shared_asker.send("SELECT 1")
+    answers = {answer.id: answer.error_kind for answer in (shared_asker.receive() for _ in range(3))}
     assert answers == {blockers[0]: "timeout", blockers[1]: "timeout", late: "busy"}
 
 
-def test_a_question_asked_twice_while_it_waits_is_answered_once(asker):
+def test_a_question_asked_twice_while_it_waits_is_answered_once(shared_asker):
     id = os.urandom(ID_BYTES)
-    blockers = [asker.send(FOR_EVER, timeout_s=0.5) for _ in range(2)]
+    blockers = [shared_asker.send(FOR_EVER, timeout_s=0.5) for _ in range(2)]
     for _ in range(3):
-        asker.socket.send_multipart(questions.ask(id, "SELECT 1", None, 1.0))
-    last = asker.send("SELECT 2")
-    answers = [asker.receive().id for _ in range(4)]
+        shared_asker.socket.send_multipart(questions.ask(id, "SELECT 1", None, 1.0))
+    last = shared_asker.send("SELECT 2")
+    answers = [shared_asker.receive().id for _ in range(4)]
     assert sorted(answers) == sorted([*blockers, id, last])
 
 
@@ -384,10 +441,14 @@ def test_a_question_asked_twice_while_it_waits_is_answered_once(asker):
         [b"\x81" * 100_000],
     ],
 )
-def test_frames_that_are_no_question_change_nothing(asker, service, frames):
-    asker.socket.send_multipart(frames)
-    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
-    assert service.counts["malformed"] + service.counts["unexpected"] == 1
+def test_frames_that_are_no_question_change_nothing(shared_asker, shared_service, frames):
+    def n_bad() -> int:
+        return shared_service.counts["malformed"] + shared_service.counts["unexpected"]
+
+    before = n_bad()
+    shared_asker.socket.send_multipart(frames)
+    assert shared_asker.rows("SELECT 1 AS a") == [{"a": 1}]
+    assert n_bad() - before == 1
 
 
 @pytest.mark.parametrize(
@@ -405,15 +466,15 @@ def test_frames_that_are_no_question_change_nothing(asker, service, frames):
         [1, "SELECT '\udcff'", None, 1.0],
     ],
 )
-def test_a_question_of_wrong_shape_is_answered_when_its_id_can_be_read(asker, fields):
-    asker.socket.send_multipart([pack([fields[0], b"12345678", *fields[1:]])])
-    answer = asker.receive()
+def test_a_question_of_wrong_shape_is_answered_when_its_id_can_be_read(shared_asker, fields):
+    shared_asker.socket.send_multipart([pack([fields[0], b"12345678", *fields[1:]])])
+    answer = shared_asker.receive()
     assert (answer.id, answer.kind, answer.error_kind) == (b"12345678", QuestionKind.ERROR, "refused")
 
 
-def test_fields_of_a_later_version_are_ignored(asker):
-    asker.socket.send_multipart([pack([1, b"12345678", "SELECT 1", None, 5.0, {"new": True}, 7])])
-    assert asker.receive().kind == QuestionKind.RESULT
+def test_fields_of_a_later_version_are_ignored(shared_asker):
+    shared_asker.socket.send_multipart([pack([1, b"12345678", "SELECT 1", None, 5.0, {"new": True}, 7])])
+    assert shared_asker.receive().kind == QuestionKind.RESULT
 
 
 def test_a_client_that_leaves_without_its_answer_is_counted(service, asker):

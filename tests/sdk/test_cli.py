@@ -1,4 +1,8 @@
-"""The command line, as a real process: on pipes, and on a terminal of a given width."""
+"""The command line, as a real process: on pipes, and on a terminal of a given width.
+
+On pipes most commands are forked from one process that has done the imports; what depends on a start, on a terminal or
+on another environment is started as users start it.
+"""
 
 import csv
 import fcntl
@@ -7,10 +11,13 @@ import json
 import os
 import pty
 import re
+import socket
 import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
@@ -90,16 +97,78 @@ def environment(root: Path, **more: str) -> dict[str, str]:
     return {**kept, "CHIPLOG_DIR": str(root), "TZ": "Europe/Berlin", "PYTHONWARNINGS": "error", **more}
 
 
+# Imports, then forks for each request: `python -m chiplog.cli` from there on, with the streams that came along.
+FORKING = """
+import json, os, runpy, socket, sys
+import arro3.core, arro3.io, click, duckdb, rich.console, rich.table, zmq
+import chiplog.cli.logs, chiplog.cli.runs, chiplog.cli.show, chiplog.cli.sql
+requests = socket.socket(fileno=int(sys.argv[1]))
+assert len(os.listdir("/proc/self/task")) == 1
+while True:
+    data, streams, _, _ = socket.recv_fds(requests, 65536, 3)
+    if not data:
+        break
+    child = os.fork()
+    if not child:
+        requests.close()
+        for number, stream in enumerate(streams):
+            os.dup2(stream, number)
+            os.close(stream)
+        request = json.loads(data)
+        os.environ["CHIPLOG_DIR"] = request["root"]
+        sys.argv = ["chiplog", *request["arguments"]]
+        runpy.run_module("chiplog.cli", run_name="__main__")
+    for stream in streams:
+        os.close(stream)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    requests.send(str(code).encode())
+"""
+
+
+@pytest.fixture(scope="module")
+def forking(recorded) -> Iterator[socket.socket]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.settimeout(60)
+    with ours, theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-c", FORKING, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            env=environment(recorded),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,  # no terminal, as in the pipes that follow
+        )
+        theirs.close()
+        yield ours
+    assert process.wait(60) == 0
+
+
+def run_forked(forking: socket.socket, arguments: tuple[str, ...], stdin: str, root: Path) -> tuple[int, str, str]:
+    (in_read, in_write), (out_read, out_write), (error_read, error_write) = os.pipe(), os.pipe(), os.pipe()
+    request = json.dumps({"arguments": arguments, "root": str(root)}).encode()
+    socket.send_fds(forking, [request], [in_read, out_write, error_write])
+    for given in (in_read, out_write, error_write):
+        os.close(given)
+    with ThreadPoolExecutor(2) as pool, open(out_read, encoding="utf-8") as out, open(error_read) as error:
+        read = [pool.submit(stream.read) for stream in (out, error)]
+        with open(in_write, "w", encoding="utf-8") as target:
+            target.write(stdin)
+        text, errors = [done.result() for done in read]
+    return int(forking.recv(100)), text, errors
+
+
 @pytest.fixture
-def chiplog(recorded):
-    """Run a command on pipes; gives code, stdout, stderr."""
+def chiplog(recorded, forking) -> Callable[..., tuple[int, str, str]]:
+    """Run a command on pipes; gives code, stdout, stderr. With variables of its own it gets its own interpreter."""
 
     def run(*arguments: str, stdin: str = "", root: Path = recorded, **more: str) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [*CLI, *arguments], input=stdin, capture_output=True, text=True, env=environment(root, **more), timeout=60
-        )
-        assert "Traceback" not in done.stderr
-        return done.returncode, done.stdout, done.stderr
+        if more:
+            env = environment(root, **more)
+            done = subprocess.run([*CLI, *arguments], input=stdin, capture_output=True, text=True, env=env, timeout=60)
+            code, text, errors = done.returncode, done.stdout, done.stderr
+        else:
+            code, text, errors = run_forked(forking, arguments, stdin, root)
+        assert "Traceback" not in errors
+        return code, text, errors
 
     return run
 
@@ -166,7 +235,7 @@ def test_every_command_has_help(chiplog, command):
 
 
 def test_version_is_printed(chiplog):
-    code, text, _ = chiplog("--version")
+    code, text, _ = chiplog("--version", PYTHONUNBUFFERED="1")  # in an interpreter of its own
     assert (code, text.split()[0]) == (0, "chiplog")
 
 

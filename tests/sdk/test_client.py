@@ -1,11 +1,11 @@
 """The query client: against a real collector's query service, and against the file itself."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -15,8 +15,11 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
+import zmq
 
 from chiplog import client as client_module
+from chiplog import remote as remote_module
+from chiplog import result as result_module
 from chiplog.client import NoDataError, QueryError, Result, connect
 from chiplog_schemas import questions
 from chiplog_schemas.limits import QUERY_CHARS_MAX
@@ -25,6 +28,8 @@ from chiplog_schemas.places import Places, make_private, places
 from chiplog_schemas.tables import tables_sql, views_sql
 
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
+
+WAIT_S = 60.0  # generous: a loaded machine is slow
 
 # A collector as far as queries go: the lock, the database, the service; until its standard input ends.
 COLLECTOR = """
@@ -85,9 +90,9 @@ def _no_environment(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def where(tmp_path: Path) -> Places:
-    found = places(tmp_path / "chiplog")
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Places:
+    found = places(tmp_path_factory.mktemp("recorded"))
     make_private(found.collector)
     with duckdb.connect(str(found.index)) as database:
         database.execute(tables_sql())
@@ -106,11 +111,36 @@ def where(tmp_path: Path) -> Places:
 
 
 @pytest.fixture
+def where(tmp_path: Path, recorded: Places) -> Places:
+    found = places(tmp_path / "chiplog")
+    shutil.copytree(recorded.root, found.root)
+    return found
+
+
+@pytest.fixture
 def collector(where: Places) -> Iterator[Collector]:
     running = Collector(where)
     yield running
     if running.process.poll() is None:
         running.stop()
+
+
+@pytest.fixture
+def waits_there(monkeypatch) -> threading.Event:
+    """Set when a collector has said that it holds our question. Pings are frequent."""
+    seen = threading.Event()
+    parse = questions.parse
+
+    def spy(frames):
+        question = parse(frames)
+        if question.info.get("waiting"):
+            seen.set()
+        return question
+
+    monkeypatch.setattr(questions, "parse", spy)
+    monkeypatch.setattr(remote_module, "HEARTBEAT_INTERVAL_S", 0.1)
+    monkeypatch.setattr(remote_module, "PEER_SILENT_S", WAIT_S)  # a loaded machine starts a process slowly
+    return seen
 
 
 def killed_and_free(collector: Collector, where: Places) -> None:
@@ -218,7 +248,7 @@ def test_arrow_is_pyarrow_where_that_is_installed_and_an_arrow_table_elsewhere(w
     with connect(dir=where.root) as client:
         result = client.sql("SELECT * FROM metrics")
         assert isinstance(result.arrow(), pa.Table)
-        monkeypatch.setattr(client_module.importlib.util, "find_spec", lambda name: None)
+        monkeypatch.setattr(result_module.importlib.util, "find_spec", lambda name: None)
         bare = result.arrow()
         assert not isinstance(bare, pa.Table)
         assert pa.table(bare) == pa.table(result._table)
@@ -302,7 +332,7 @@ def test_an_address_that_is_none_is_a_value_error(url):
 
 def test_a_collector_that_is_still_starting_is_waited_for(where):
     collector = Collector(where, answer=False)
-    threading.Timer(0.5, collector.answer).start()
+    threading.Timer(0.1, collector.answer).start()
     with connect(dir=where.root) as client:
         assert client._remote is not None
         assert client.sql("SELECT run_id FROM runs").rows() == [{"run_id": "run-a"}]
@@ -310,15 +340,16 @@ def test_a_collector_that_is_still_starting_is_waited_for(where):
 
 
 def test_a_file_that_somebody_else_writes_is_waited_for_and_then_named(where, monkeypatch):
-    monkeypatch.setattr(client_module, "CONNECT_WAIT_S", 0.5)
+    monkeypatch.setattr(client_module, "CONNECT_WAIT_S", 0.1)
+    monkeypatch.setattr(client_module, "LOOK_AGAIN_S", 0.05)
     code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(1, flush=True); sys.stdin.readline()"
     holder = subprocess.Popen([sys.executable, "-c", code, where.index], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert holder.stdin and holder.stdout and holder.stdout.readline()
     with pytest.raises(QueryError, match=f"PID {holder.pid}") as error:
         connect(dir=where.root)
     assert error.value.kind == "unreachable"
-    monkeypatch.setattr(client_module, "CONNECT_WAIT_S", 20.0)
-    threading.Timer(0.5, holder.stdin.close).start()
+    monkeypatch.setattr(client_module, "CONNECT_WAIT_S", WAIT_S)
+    threading.Timer(0.2, holder.stdin.close).start()
     with connect(dir=where.root) as client:
         assert len(client.sql("SELECT * FROM runs")) == 1
     holder.wait(30)
@@ -335,32 +366,79 @@ def test_an_open_client_does_not_keep_a_collector_from_starting_and_follows_it(w
         assert client.sql("SELECT count(*) AS n FROM runs").rows() == [{"n": 1}]
 
 
-def test_a_client_survives_a_collector_that_is_killed_in_the_middle_of_a_question(where, monkeypatch):
-    monkeypatch.setattr(client_module, "PEER_SILENT_S", 1.0)
-    monkeypatch.setattr(client_module, "HEARTBEAT_INTERVAL_S", 0.2)
+def test_a_client_survives_a_collector_that_is_killed_in_the_middle_of_a_question(where, monkeypatch, waits_there):
+    ask_file = client_module._ask_file
+    asked_of_file = []
+
+    def ask_file_briefly(connection, query, params, timeout_s):
+        asked_of_file.append(query)
+        return ask_file(connection, query, params, 0.2 if query == FOR_EVER else timeout_s)
+
+    monkeypatch.setattr(client_module, "_ask_file", ask_file_briefly)
     first = Collector(where)
     with connect(dir=where.root) as client, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(client.sql, FOR_EVER, None, 2.0)
-        time.sleep(0.3)
+        asked = pool.submit(client.sql, FOR_EVER)
+        assert waits_there.wait(WAIT_S)
         killed_and_free(first, where)
         with pytest.raises(QueryError) as error:
             asked.result()
-        assert error.value.kind == "timeout"  # from the file, where it was asked again
+        assert (error.value.kind, asked_of_file) == ("timeout", [FOR_EVER])
         assert client.sql("SELECT count(*) AS n FROM runs").rows() == [{"n": 1}]
 
 
-def test_a_question_is_asked_again_when_another_collector_has_taken_over(where, tmp_path, monkeypatch):
-    monkeypatch.setattr(client_module, "HEARTBEAT_INTERVAL_S", 0.2)
+def test_a_question_is_asked_again_when_another_collector_has_taken_over(where, tmp_path, waits_there):
     (tmp_path / "remote").mkdir()
     address = f"ipc://{tmp_path}/remote/query.sock"
     first = Collector(where, address)
     with connect(address) as client, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(client.sql, "SELECT count(*) AS n FROM range(40000000) a WHERE hash(a.range) % 3 = 5")
+        # It takes the first collector for ever, and the second one, who finds no metrics, no time.
+        asked = pool.submit(client.sql, "SELECT count(*) AS n FROM metrics a, metrics b, metrics c, metrics d")
+        assert waits_there.wait(WAIT_S)
         killed_and_free(first, where)
+        with duckdb.connect(str(where.index)) as database:
+            database.execute("DELETE FROM base.metrics")
         second = Collector(where, address)
         assert asked.result().rows() == [{"n": 0}]
         assert client.sql("SELECT count(*) AS n FROM runs").rows() == [{"n": 1}]
     second.stop()
+
+
+def test_pings_that_piled_up_while_there_was_no_collector_cost_one_repetition(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_module, "HEARTBEAT_INTERVAL_S", 0.03)
+    monkeypatch.setattr(remote_module, "PEER_SILENT_S", WAIT_S)
+    table = pa.table({"a": [1]})
+    with pa.BufferOutputStream() as sink:
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        data = sink.getvalue().to_pybytes()
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket, ThreadPoolExecutor(1) as pool:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVTIMEO, int(1000 * WAIT_S))
+        socket.bind(f"ipc://{tmp_path}/query.sock")
+
+        def receive() -> questions.Question:
+            nonlocal peer
+            peer, *frames = socket.recv_multipart()
+            return questions.parse(frames)
+
+        def answer(frames) -> None:
+            socket.send_multipart([peer, *frames])
+
+        peer = b""
+        connected = pool.submit(connect, f"ipc://{tmp_path}/query.sock")
+        answer(questions.pong(receive().id, {"versions": [1, 1], "waiting": False}))
+        with connected.result() as client:
+            asked = pool.submit(client.sql, "SELECT 1 AS a")
+            first = receive()
+            pings = [receive() for _ in range(2 * remote_module.ASK_AGAIN_MAX)]
+            assert {(ping.kind, ping.id) for ping in pings} == {(questions.QuestionKind.PING, first.id)}
+            for ping in pings:
+                answer(questions.pong(ping.id, {"waiting": False}))
+            seen = [receive() for _ in range(10)]
+            repeated = [question for question in seen if question.kind == questions.QuestionKind.ASK]
+            assert len(repeated) == 1
+            answer(questions.result(repeated[0].id, 1, data))
+            assert asked.result().rows() == [{"a": 1}]
 
 
 def test_sixteen_threads_share_a_client_and_sixteen_have_their_own(where, collector):
@@ -388,7 +466,7 @@ def test_a_closed_client_says_so(where):
 
 
 def test_a_collector_of_another_version_is_named(where, collector, monkeypatch):
-    monkeypatch.setattr(client_module, "QUESTION_VERSIONS", (7, 8))
+    monkeypatch.setattr(remote_module, "QUESTION_VERSIONS", (7, 8))
     with pytest.raises(QueryError, match=r"speaks query versions \[1, 1\], this client \[7, 8\]"):
         connect(dir=where.root)
 

@@ -1,0 +1,205 @@
+"""Parse a query in another process, and say whether it may be run: one statement, that reads and does nothing else.
+
+DuckDB's parser holds the interpreter's lock, some texts of fifty characters keep it busy for hours, and some of a
+megabyte crash it. In a child that costs the child.
+"""
+
+import contextlib
+import os
+import re
+import resource
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from typing import Any, BinaryIO
+
+import duckdb
+
+from chiplog_schemas import questions
+from chiplog_schemas.codec import CodecError, pack, unpack
+from chiplog_schemas.questions import LOCKED_SETTINGS, Refused, one_line
+
+__all__ = ["Examiner", "Refused", "SqlError", "admit", "lock_down"]
+
+PARSE_TIMEOUT_S = 1.0  # a thousand times what a query of usual length takes
+EXAMINER_START_S = 10.0  # importing DuckDB on a busy machine
+# What a SELECT can call although it changes the database, its log or its settings. Most are stopped by the read-only
+# transaction or the locked settings too; checkpoint() is not. The last two run a text that only they see.
+FUNCTIONS_REFUSED = frozenset(
+    {
+        *("checkpoint", "force_checkpoint", "truncate_duckdb_logs", "write_log"),
+        *("enable_logging", "disable_logging", "enable_profiling", "disable_profiling"),
+        *("create_external_resource", "destroy_external_resource", "register_external_resource"),
+        *("deregister_external_resource", "register_external_resource_type"),
+        *("query", "json_execute_serialized_sql"),
+    }
+)
+_LENGTH = struct.Struct("<I")
+# Of the parsed query as JSON. Inside of a string the quotes would have backslashes: a value is not taken for a call.
+_FUNCTION_NAME = re.compile(r'"function_name":"((?:[^"\\]|\\.)*)"')
+
+Connection = duckdb.DuckDBPyConnection
+
+
+def lock_down(connection: Connection) -> None:
+    """Make a database safe to be asked: bounded memory and spilling, no files, no extensions, no settings. Final.
+
+    It holds for the whole instance, the writer included: do whatever needs files or settings before. Raises
+    duckdb.Error when a setting is unknown, so that a version that lacks one does not run without it.
+    """
+    for statement in LOCKED_SETTINGS:
+        connection.execute(statement)
+
+
+def admit(sql: str, connection: Connection) -> str:
+    """Return the query if it is exactly one statement that only reads. Raises Refused, or duckdb.Error.
+
+    connection: any; the query is parsed there and not run. Parses in this process and thus only for texts that are
+    known to be harmless: `Examiner` is for those of others.
+    """
+
+    def parse(text: str) -> list[Any]:
+        statements: list[Any] = connection.extract_statements(text)
+        if len(statements) == 1 and statements[0].type.name == "SELECT":
+            _check_functions(text, connection)
+        return statements
+
+    return questions.admit(sql, parse)
+
+
+def _check_functions(sql: str, connection: Connection) -> None:
+    """Refuse calls of FUNCTIONS_REFUSED, by the names that DuckDB's parser found. Raises Refused."""
+    (parsed,) = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [sql]).fetchall()[0]
+    if not parsed.startswith('{"error":false'):
+        raise Refused("query cannot be checked for what it calls; write it in another way")
+    for name in _FUNCTION_NAME.findall(parsed):
+        if name.lower() in FUNCTIONS_REFUSED:
+            raise Refused(f"function {name}() is refused: queries only read; write one SELECT without it")
+
+
+class SqlError(Exception):
+    """DuckDB's own words about a query, in one line."""
+
+
+class Examiner:
+    """A child process that parses queries, and may hang or crash doing so. Thread-safe; it works for one at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: subprocess.Popen[bytes] | None = None
+        self.n_replaced = 0
+
+    def start(self) -> None:
+        """Start the child if there is none. Raises OSError."""
+        with self._lock:
+            self._start()
+
+    def examine(self, sql: str) -> None:
+        """Return if the query is admitted. Raises Refused or SqlError; OSError when no child can be started."""
+        questions.check_size(sql)
+        with self._lock:
+            reply = self._ask(sql)  # of another child, if that of the question before has died since
+        if reply is None:
+            raise Refused(f"query could not be parsed within {PARSE_TIMEOUT_S:g} s; write it with less nesting")
+        verdict, message = reply
+        if verdict == "refused":
+            raise Refused(message)
+        if verdict != "admitted":
+            raise SqlError(message)
+
+    def close(self) -> None:
+        """End the child."""
+        with self._lock:
+            self._stop()
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        if self._child is None or self._child.poll() is not None:
+            self._stop()
+            # A session of its own: Ctrl-C in a terminal is for the daemon, which then closes our pipe.
+            self._child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "chiplog_collector.examiner"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                bufsize=0,
+            )
+            if self._read(self._child, EXAMINER_START_S) is None:
+                self._stop()
+                raise OSError("the query parser did not start; look above for what Python said")
+        return self._child
+
+    def _stop(self) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            assert child.stdin and child.stdout
+            child.kill()
+            child.wait()
+            child.stdin.close()
+            child.stdout.close()
+
+    def _ask(self, sql: str) -> tuple[str, str] | None:
+        child = self._start()
+        assert child.stdin
+        data = sql.encode()
+        try:
+            child.stdin.write(_LENGTH.pack(len(data)) + data)  # the child reads at once, it does nothing else
+        except OSError:
+            reply = None
+        else:
+            # The child ends itself at PARSE_TIMEOUT_S; twice that is for a machine that is busy.
+            reply = self._read(child, PARSE_TIMEOUT_S * 2)
+        if reply is None:
+            self.n_replaced += 1
+            self._stop()
+        return reply
+
+    @staticmethod
+    def _read(child: subprocess.Popen[bytes], timeout_s: float) -> tuple[str, str] | None:
+        assert child.stdout
+        deadline, data, size = time.monotonic() + timeout_s, b"", _LENGTH.size
+        while len(data) < size:
+            if not select.select([child.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                return None
+            part = os.read(child.stdout.fileno(), 65_536)
+            if not part:
+                return None
+            data += part
+            if len(data) >= _LENGTH.size:
+                size = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+        verdict, message = unpack(data[_LENGTH.size :])
+        return verdict, message
+
+
+def examine_for_ever(source: BinaryIO, target: BinaryIO) -> None:
+    """Be the child: read texts, write verdicts, until the pipe ends. An alarm ends a parser that does not."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    connection = duckdb.connect()
+    lock_down(connection)
+
+    def reply(verdict: str, message: str) -> None:
+        data = pack([verdict, message])
+        target.write(_LENGTH.pack(len(data)) + data)
+        target.flush()
+
+    reply("ready", "")
+    while head := source.read(_LENGTH.size):
+        sql = source.read(_LENGTH.unpack(head)[0]).decode()
+        signal.setitimer(signal.ITIMER_REAL, PARSE_TIMEOUT_S)  # SIGALRM's default action needs no interpreter
+        try:
+            admit(sql, connection)
+            verdict, message = "admitted", ""
+        except Refused as error:
+            verdict, message = "refused", str(error)
+        except duckdb.Error as error:
+            verdict, message = "sql", one_line(str(error))
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        reply(verdict, message)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt, BrokenPipeError, CodecError):
+        examine_for_ever(sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,267 @@
+"""Journals of dead ranks: whoever gets the lock delivers what is left, and says what is missing."""
+
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chiplog_agent.adoption import VANISHED, Adoption
+from chiplog_agent.core import Core
+from chiplog_schemas.blocks import decode_block, rows_of
+from chiplog_schemas.events import EventKind, decode
+from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, list_journals
+from chiplog_schemas.locks import Lock
+from chiplog_schemas.record import MAGIC_BYTES
+
+AGENT = b"A" * 16
+# A rank without a sender: what it wrote is all there is. Its last act comes from the test.
+RANK = """
+import os, signal, sys
+from pathlib import Path
+from chiplog.journal import Journal
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import EventKind, encode
+producer = bytes([int(sys.argv[2])]) * 16
+journal = Journal(Path(sys.argv[1]) / producer.hex(), producer, pack({"label": "rank0"}))
+def say(number, size=100):
+    journal.append(encode(EventKind.TEXT, number, number, "key", "x" * size))
+journal.append(encode(EventKind.IDENTITY, 0, {"label": "rank0", "run_id": "r"}))
+journal.publish()
+"""
+
+
+@pytest.fixture
+def journals(tmp_path: Path) -> Path:
+    return tmp_path / "journals"
+
+
+def rank_that(journals: Path, last_act: str, number: int = 1) -> Path:
+    """Run a rank to its end and return its journal."""
+    done = subprocess.run([sys.executable, "-c", RANK + last_act, str(journals), str(number)], timeout=60)
+    assert done.returncode in (0, -signal.SIGKILL)
+    return journals / (bytes([number]) * 16).hex()
+
+
+KILL = "\nos.kill(os.getpid(), signal.SIGKILL)"
+
+
+class Agent:
+    """Core and adoption, and what came out of them."""
+
+    def __init__(self, journals: Path) -> None:
+        self.core = Core(AGENT, "node-a", 7, "0.1", 0)
+        self.core.build(0)
+        self.adoption = Adoption(journals)
+        self.rows: list[tuple[bytes, int, list]] = []
+
+    def build(self) -> None:
+        blocks, _ = self.core.build(0)
+        for block in blocks:
+            self.rows += [(p, seq, decode(payload)) for p, seq, payload in rows_of(decode_block(block))]
+
+    def adopt(self, synced: dict[bytes, int] | None = None) -> list[bytes]:
+        """Look once, read everything, sync; return who was adopted."""
+        found = self.adoption.look(synced or {})
+        while self.adoption.is_busy:
+            self.adoption.feed(self.core, 1.0, 5)
+            self.build()
+        self.adoption.synced()
+        return found
+
+    def seqs(self) -> list[int]:
+        return [seq for producer, seq, _ in self.rows if producer != AGENT]
+
+    def said(self, kind: EventKind) -> list[list]:
+        return [event for producer, _, event in self.rows if producer == AGENT and event[0] == kind]
+
+
+def test_what_a_killed_rank_left_is_delivered_and_its_journal_removed(journals) -> None:
+    journal = rank_that(journals, "for n in range(5000): say(n)" + KILL)
+    agent = Agent(journals)
+    assert agent.adopt() == [b"\1" * 16]
+    assert agent.seqs() == list(range(5001))
+    [peer] = agent.said(EventKind.PEER)
+    assert peer[2] == b"\1" * 16
+    assert (peer[3]["state"], peer[3]["reason"], peer[3]["produced"]) == ("crashed", VANISHED, 5001)
+    assert agent.said(EventKind.LOST) == []
+    assert not journal.exists()
+    assert list(journals.iterdir()) == []
+    assert agent.adoption.is_idle
+    assert agent.adopt() == []
+
+
+def test_a_rank_that_finished_is_delivered_without_being_called_crashed(journals) -> None:
+    rank_that(journals, "say(1); journal.mark_finished()" + KILL)
+    agent = Agent(journals)
+    agent.adopt()
+    assert agent.seqs() == [0, 1]
+    assert agent.said(EventKind.PEER) == []
+
+
+def test_a_living_ranks_journal_is_left_alone_and_counted(journals) -> None:
+    waiting = RANK + "say(1); print('ready', flush=True); sys.stdin.read()"
+    process = subprocess.Popen(
+        [sys.executable, "-c", waiting, str(journals), "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert process.stdout.readline() == b"ready\n"
+        agent = Agent(journals)
+        assert agent.adopt() == []
+        assert (agent.adoption.alive, agent.adoption.is_idle) == (1, False)
+        assert agent.adoption.known == {b"\1" * 16}
+    finally:
+        process.kill()
+        process.communicate()
+    assert agent.adopt() == [b"\1" * 16]
+    assert agent.seqs() == [0, 1]
+
+
+def test_reading_begins_where_the_spool_or_the_head_page_says(journals) -> None:
+    rank_that(journals, "for n in range(100): say(n)\njournal.acknowledged(30)" + KILL)
+    agent = Agent(journals)
+    agent.adopt({b"\1" * 16: 50})
+    assert agent.seqs() == list(range(50, 101))
+    rank_that(journals, "for n in range(100): say(n)\njournal.acknowledged(30)" + KILL, number=2)
+    agent = Agent(journals)
+    agent.adopt({b"\2" * 16: 10})
+    assert agent.seqs() == list(range(30, 101))
+    assert agent.said(EventKind.LOST) == []
+
+
+def test_the_journal_stays_until_what_was_read_is_synced(journals) -> None:
+    journal = rank_that(journals, "say(1)" + KILL)
+    agent = Agent(journals)
+    agent.adoption.look({})
+    agent.adoption.feed(agent.core, 1.0, 5)
+    assert journal.exists()
+    assert not agent.adoption.is_idle
+    assert agent.adoption.look({}) == [], "it is held already"
+    assert agent.adoption.synced() == [b"\1" * 16]
+    assert not journal.exists()
+
+
+def test_what_the_head_page_counts_beyond_the_last_record_is_declared_lost(journals) -> None:
+    drops = "journal.bytes_max = 1 << 20\nfor n in range(3000): say(n, 1000)"
+    rank_that(journals, drops + KILL)
+    agent = Agent(journals)
+    agent.adopt()
+    [lost] = agent.said(EventKind.LOST)
+    kept = agent.seqs()
+    assert kept == list(range(len(kept)))
+    assert lost[2:5] == [b"\1" * 16, len(kept), 3000]
+    assert agent.said(EventKind.PEER)[0][3]["produced"] == 3001
+
+
+def test_what_was_in_memory_when_the_disk_refused_is_declared_lost(journals) -> None:
+    """Produced = read + lost, wherever the process died."""
+    refuse = f"""
+import resource
+for n in range(100): say(n, 1000)
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, {resource.RLIM_INFINITY}))
+for n in range(1000): say(n, 1000)
+"""
+    for number, more in (
+        (1, ""),
+        (2, "resource.setrlimit(resource.RLIMIT_FSIZE, (-1, -1))\nfor n in range(5000): say(n, 1000)"),
+    ):
+        rank_that(journals, refuse + more + KILL, number)
+        agent = Agent(journals)
+        agent.adopt()
+        [lost] = agent.said(EventKind.LOST)
+        produced = agent.said(EventKind.PEER)[0][3]["produced"]
+        assert produced == (1101 if number == 1 else 6101)
+        declared = list(range(lost[3], lost[4] + 1))
+        assert sorted(agent.seqs() + declared) == list(range(produced))
+        assert agent.seqs() != []
+
+
+def test_what_a_journal_declared_itself_is_not_declared_twice(journals) -> None:
+    drops = """
+journal.bytes_max = 1 << 20
+for n in range(3000): say(n, 1000)
+while (piece := journal.read(1 << 20)) is not None: last = piece.last
+journal.acknowledged(500)
+say(1); say(2)
+"""
+    rank_that(journals, drops + KILL)
+    agent = Agent(journals)
+    agent.adopt()
+    assert agent.said(EventKind.LOST) == []
+    own = [event for producer, _, event in agent.rows if producer != AGENT and event[0] == EventKind.LOST]
+    assert len(own) == 1
+    missing = set(range(500, 3004)) - set(agent.seqs())
+    assert missing == set(range(own[0][3], own[0][4] + 1))
+
+
+def test_a_damaged_record_costs_itself_and_is_declared(journals) -> None:
+    journal = rank_that(journals, "for n in range(100): say(n)" + KILL)
+    [segment, *_] = sorted(journal.glob("*.seg"))
+    data = bytearray(segment.read_bytes())
+    at = -1
+    for _ in range(41):
+        at = data.index(MAGIC_BYTES, at + 1)
+    data[at + 30] ^= 1  # in the payload of seq 40
+    segment.write_bytes(data)
+    agent = Agent(journals)
+    agent.adopt()
+    assert agent.seqs() == [*range(40), *range(41, 101)]
+    [lost] = agent.said(EventKind.LOST)
+    assert lost[3:5] == [40, 40]
+    assert "damaged" in lost[5]
+
+
+@pytest.mark.parametrize("what", ["head", "empty head", "no head"])
+def test_a_journal_without_a_sound_head_page_is_delivered_all_the_same(journals, what) -> None:
+    journal = rank_that(journals, "for n in range(10): say(n)" + KILL)
+    head = journal / HEAD_NAME
+    if what == "no head":
+        head.unlink()
+    else:
+        head.write_bytes(b"" if what == "empty head" else b"\xff" * 4096)
+    agent = Agent(journals)
+    agent.adopt()
+    assert agent.seqs() == list(range(11))
+    assert not journal.exists()
+
+
+def test_directories_that_are_no_journals_are_left_alone(journals) -> None:
+    for name in ("not hex", "ab", ".new-" + "ab" * 16, "zz" * 16, "cd" * 16):
+        (journals / name).mkdir(parents=True)
+    agent = Agent(journals)
+    assert agent.adopt() == [], "the last one has no lock: it is being removed"
+    assert len(list(journals.iterdir())) == 5
+
+
+def test_a_journal_that_cannot_be_read_stays_and_is_said_once(journals) -> None:
+    journal = rank_that(journals, "for n in range(10): say(n)" + KILL)
+    (journal / "99999999999999999999.seg").mkdir()  # reading it is an OSError, also for root
+    agent = Agent(journals)
+    agent.adopt()
+    agent.adopt()
+    assert journal.exists()
+    [notice] = agent.said(EventKind.NOTICE)
+    assert notice[2] == "journal_unreadable"
+    assert str(journal) in notice[4]
+    assert agent.adoption.is_idle, "it does not keep an agent from leaving"
+    (journal / "99999999999999999999.seg").rmdir()
+    later = Agent(journals)
+    agent.adoption._unreadable[0].lock.release()  # as the end of that agent's process would
+    later.adopt()
+    assert later.seqs() == list(range(11))
+    assert list_journals(journals) == []
+
+
+def test_adoption_gives_way_when_the_block_is_full(journals) -> None:
+    rank_that(journals, "for n in range(5000): say(n, 1000)" + KILL)
+    core = Core(AGENT, "node-a", 7, "0.1", 0)
+    core.build(0)
+    adoption = Adoption(journals)
+    adoption.look({})
+    adoption.feed(core, 1.0, 5)
+    assert not core.room
+    assert adoption.is_busy
+    assert Lock
+    assert LOCK_NAME

@@ -1,0 +1,322 @@
+"""The agent as a process: one per directory, nothing that arrives stops it, and nothing is left behind when it leaves."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zmq
+
+import chiplog
+from chiplog_schemas import wire
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import EventKind, encode
+from chiplog_schemas.limits import CREDIT_BYTES, MIB
+from chiplog_schemas.locks import holder_of
+from chiplog_schemas.places import places
+from chiplog_schemas.record import Kind
+from chiplog_schemas.record import encode as frame
+from chiplog_schemas.wire import MessageKind
+from tests.conftest import end_process, wait_until
+
+AGENT = [sys.executable, "-P", "-m", "chiplog_agent", "--no-stats"]
+# An embedded agent with little patience: for tests of its leaving. No collector is started by it.
+IMPATIENT = """
+import sys
+from pathlib import Path
+from chiplog_agent import daemon
+from chiplog_schemas.locks import LockHeldError
+from chiplog_schemas.places import places
+daemon.AgentDaemon._mind_collector = lambda self, now: None
+try:
+    settings = daemon.Settings(places(Path(sys.argv[1])), "node-a", embedded=True, stats=False, idle_exit_s=0.5)
+    daemon.AgentDaemon(settings).run()
+except LockHeldError:
+    sys.exit(9)
+"""
+RANK = """
+import sys
+import chiplog
+run = chiplog.init(run_id="r", label=sys.argv[1], capture_console=False, agent=sys.argv[2] if sys.argv[2:] else None)
+for step in range(100): run.log({"x": float(step)}, step=step)
+run.finish()
+"""
+
+
+class Rank:
+    """A rank's end of the wire, written by hand."""
+
+    def __init__(self, address: str, producer: bytes = b"P" * 16) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(address)
+        self.producer = producer
+        self.session = os.urandom(8)
+        self.credit = -1
+        self.acked = 0
+        self.next = 0
+
+    def hello(self) -> wire.Message:
+        self.socket.send_multipart(wire.hello(self.session, self.producer, 0, {"pid": os.getpid()}))
+        message = self.receive()
+        assert message.kind == MessageKind.WELCOME
+        return message
+
+    def say(self, *payloads: bytes) -> None:
+        data = b"".join(frame(Kind.EVENT, self.next + index, payload) for index, payload in enumerate(payloads))
+        last = self.next + len(payloads) - 1
+        self.socket.send_multipart(wire.data(self.session, self.next, last, data))
+        self.next = last + 1
+
+    def receive(self) -> wire.Message:
+        assert self.socket.poll(60_000), "no answer"
+        message = wire.parse(self.socket.recv_multipart())
+        self.credit = message.credit
+        self.acked = max(self.acked, message.next)
+        return message
+
+    def wait_for(self, acked: int) -> None:
+        while self.acked < acked:
+            self.receive()
+
+    def close(self) -> None:
+        self.socket.close()
+        self.context.term()
+
+
+@pytest.fixture
+def rank(bare_node):
+    rank = Rank(bare_node.place.agent_address)
+    yield rank
+    rank.close()
+
+
+def identity(label: str = "hand") -> bytes:
+    return encode(EventKind.IDENTITY, 1, {"role": "rank", "run_id": "r", "label": label})
+
+
+def run_rank(label: str = "rank0", *more: str) -> None:
+    done = subprocess.run([sys.executable, "-W", "error", "-c", RANK, label, *more], capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == b""
+
+
+def test_exactly_one_agent_serves_a_directory_however_many_start(chiplog_dir) -> None:
+    processes = [
+        subprocess.Popen([*AGENT, "--dir", str(chiplog_dir)], stderr=subprocess.PIPE, text=True) for _ in range(6)
+    ]
+    try:
+        wait_until(lambda: sum(process.poll() is None for process in processes) == 1, "five agents that leave")
+        [alive] = [process for process in processes if process.poll() is None]
+        wait_until(lambda: holder_of(places(chiplog_dir).agent / "lock") == alive.pid, "the lock's holder")
+        for process in processes:
+            if process is not alive:
+                [line] = process.stderr.read().splitlines()
+                assert process.returncode == 1
+                assert f"is served by process {alive.pid} already" in line
+    finally:
+        for process in processes:
+            if process.poll() is None:
+                process.terminate()
+            process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--collector", "nonsense"], "'nonsense'"),
+        (["--collector", "tcp://host:99999"], "tcp://host:99999"),
+        (["--bind", "tcp://0.0.0.0:7000"], "tcp://0.0.0.0:7000"),
+        (["--spool-bytes-max", "5"], "5"),
+        (["--sample-interval-s", "x"], "x"),
+        (["--no-such-flag"], "--no-such-flag"),
+        (["surplus"], "surplus"),
+    ],
+)
+def test_bad_flags_are_one_line_that_names_them_and_exit_code_2(tmp_path, flags, named) -> None:
+    command = [*AGENT, "--dir", str(tmp_path / "c"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert named in line
+    assert done.stdout == ""
+
+
+def test_a_directory_that_cannot_be_used_is_one_line_and_exit_code_1(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    done = subprocess.run([*AGENT, "--dir", str(tmp_path / "file")], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert str(tmp_path / "file") in line
+
+
+def test_an_acknowledgement_means_that_it_is_in_the_spool(bare_node, rank) -> None:
+    bare_node.start_agent()
+    assert rank.hello().next == 0
+    rank.say(identity(), *(encode(EventKind.TEXT, n, n, "k", "v") for n in range(50)))
+    rank.wait_for(51)
+    bare_node.kill_agent()
+    bare_node.start()
+    rows = bare_node.until("SELECT count(*) AS n, count(DISTINCT seq) AS d FROM texts", lambda rows: rows[0]["n"] == 50)
+    assert rows == [{"n": 50, "d": 50}]
+
+
+def test_garbage_on_its_socket_does_not_stop_it(bare_node, rank) -> None:
+    bare_node.start("--node", "node-a")
+    rank.hello()
+    session = rank.session
+    for frames in (
+        [b""],
+        [b"\xc1"],
+        [b"x"] * 7,
+        [os.urandom(1000)],
+        [pack([99, session])],
+        [pack([3, session, 0, 2**64 - 1]), b"x"],
+        [pack([3, session, 2**70 if False else 5, 3]), b"x"],
+        [pack([1, session, [1, 1], b"short", 0, {}])],
+        [pack([1, b"", [1, 1], b"x" * 16, 0, {}])],
+        [pack([7, b"8 bytes!"])],
+        [pack([1, b"other---", [7, 9], b"N" * 16, 0, {}])],
+    ):
+        rank.socket.send_multipart(frames)
+    assert rank.receive().kind == MessageKind.RESET, "versions that nobody speaks here"
+    rank.say(identity())
+    rank.socket.send_multipart(wire.data(session, 1, 3, b"no records" * 10))
+    rank.next = 4
+    rank.say(
+        b"\xc1", pack([99, 1]), pack([1, 2, 3, pack(["a", "a"]), b"x" * 16]), encode(EventKind.TEXT, 1, 1, "k", "v")
+    )
+    rank.wait_for(8)
+    rows = bare_node.until(
+        "SELECT kind, count(*)::INT AS n FROM events WHERE label = 'hand' GROUP BY kind ORDER BY kind",
+        lambda rows: len(rows) == 2,
+    )
+    assert rows == [{"kind": "lost", "n": 1}, {"kind": "quarantined", "n": 3}]
+    assert bare_node.sql("SELECT key, value FROM texts") == [{"key": "k", "value": "v"}]
+    assert bare_node.sql("SELECT produced, stored, lost, pending FROM completeness") == [
+        {"produced": 8, "stored": 5, "lost": 3, "pending": 0}
+    ]
+    assert bare_node.agent.poll() is None
+
+
+def test_a_full_spool_withholds_credit_and_ranks_keep_their_events_until_there_is_room(bare_node, rank) -> None:
+    bare_node.start_agent("--spool-bytes-max", str(MIB))
+    assert rank.hello().credit == CREDIT_BYTES
+    rank.say(identity())
+    for _ in range(4):
+        rank.say(encode(EventKind.TEXT, 1, 1, "k", "x" * 500_000))
+    wait_until(lambda: rank.receive().credit == 0, "credit that is withheld")
+    run_rank()
+    journals = bare_node.place.journals
+    assert len(list(journals.iterdir())) == 1, "its journal keeps what the spool cannot"
+    bare_node.start_collector()
+    wait_until(lambda: rank.receive().credit == CREDIT_BYTES, "credit again")
+    query = "SELECT count(*) AS n FROM metrics WHERE label = 'rank0'"
+    bare_node.until(query, lambda rows: rows[0]["n"] == 100)
+    wait_until(lambda: not list(journals.iterdir()), "a journal that is removed")
+    assert bare_node.sql("SELECT state FROM labels WHERE label = 'rank0'") == [{"state": "finished"}]
+
+
+def test_samples_that_a_full_spool_drops_are_counted_and_declared(bare_node, rank) -> None:
+    """The sampler runs here: with statistics."""
+    bare_node.agent = bare_node._start(
+        "chiplog_agent", "--spool-bytes-max", str(MIB), "--sample-interval-s", "0.1", "--node", "node-a"
+    )
+    rank.hello()
+    rank.say(identity())
+    for _ in range(4):
+        rank.say(encode(EventKind.TEXT, 1, 1, "k", "x" * 500_000))
+    wait_until(lambda: rank.receive().credit == 0, "credit that is withheld")
+    for _ in range(20):  # each answer is a turn of the agent's loop; samples come meanwhile
+        rank.socket.send_multipart(wire.ping(rank.session, rank.next))
+        rank.receive()
+        os.sched_yield()
+        wait_until(lambda: True, "")
+    deadline = 1.5
+    rank.socket.poll(int(deadline * 1000))
+    bare_node.start_collector()
+    rows = bare_node.until("SELECT message, body->>'samples' AS n FROM events WHERE kind = 'samples_dropped'")
+    assert sum(int(row["n"]) for row in rows) > 0
+    assert "were dropped while the spool was full" in rows[0]["message"]
+    bare_node.until("SELECT 1 FROM system_samples")
+
+
+def start_impatient(root: Path) -> "subprocess.Popen[str]":
+    process = subprocess.Popen([sys.executable, "-c", IMPATIENT, str(root)], stderr=subprocess.PIPE, text=True)
+    wait_until(lambda: holder_of(places(root).agent / "lock") == process.pid, "an agent that holds its lock")
+    return process
+
+
+def test_an_embedded_agent_leaves_when_idle_and_a_late_arrival_is_still_delivered(bare_node) -> None:
+    bare_node.start_collector()
+    process = start_impatient(bare_node.root)
+    try:
+        run_rank("early", bare_node.place.agent_address)
+        wait_until(lambda: process.poll() is not None, "an agent that leaves")
+        assert process.returncode == 0
+        assert process.stderr.read() == ""
+        assert holder_of(bare_node.place.agent / "lock") == 0
+        run_rank("late", bare_node.place.agent_address)  # nobody listens: an address was given, so none is started
+        assert len(list(bare_node.place.journals.iterdir())) == 1
+        process = start_impatient(bare_node.root)
+        query = "SELECT label, count(*)::INT AS n FROM metrics GROUP BY label ORDER BY label"
+        rows = bare_node.until(query, lambda rows: len(rows) == 2)
+        assert rows == [{"label": "early", "n": 100}, {"label": "late", "n": 100}]
+        wait_until(lambda: process.poll() is not None, "an agent that leaves")
+    finally:
+        end_process(process.pid)
+        process.communicate()
+
+
+def test_an_embedded_agent_stays_while_a_rank_lives_or_its_spool_is_not_delivered(bare_node, rank) -> None:
+    process = start_impatient(bare_node.root)
+    try:
+        rank.hello()
+        rank.say(identity())
+        rank.wait_for(1)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(2.0)
+        rank.socket.send_multipart(wire.bye(rank.session))
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.5)
+        bare_node.start_collector()
+        process.wait(60)
+        assert process.returncode == 0
+    finally:
+        end_process(process.pid)
+        process.communicate()
+
+
+def test_a_killed_rank_is_delivered_and_reported_crashed(node) -> None:
+    code = RANK.replace("run.finish()", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    done = subprocess.run([sys.executable, "-c", code, "rank0"], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    rows = node.until("SELECT state, reason FROM labels", lambda rows: rows[0]["state"] != "running")
+    assert rows == [{"state": "crashed", "reason": "process ended without finish()"}]
+    assert node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 100}]
+    assert node.sql("SELECT lost, pending FROM completeness") == [{"lost": 0, "pending": 0}]
+
+
+def test_a_sigterm_stops_it_with_everything_synced_and_said(bare_node, rank) -> None:
+    bare_node.start_agent()
+    rank.hello()
+    rank.say(identity(), encode(EventKind.TEXT, 1, 1, "k", "v"))
+    rank.wait_for(2)
+    bare_node.stop_agent()
+    assert bare_node.agent.returncode == 0
+    assert "agent stopped" in bare_node.output()
+    assert "Traceback" not in bare_node.output()
+    assert holder_of(bare_node.place.agent / "lock") == 0
+
+
+def test_a_run_of_this_very_process_is_delivered_by_its_finish(node) -> None:
+    run = chiplog.init(run_id="r", label="here", capture_console=False)
+    for step in range(10):
+        run.log({"x": 1.0}, step=step)
+    run.finish()
+    wait_until(lambda: not list(node.place.journals.iterdir()), "a journal that is removed")
+    node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] == 10)
+    assert node.sql("SELECT state FROM labels") == [{"state": "finished"}]

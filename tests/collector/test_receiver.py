@@ -1,0 +1,364 @@
+"""The receiver: real sockets, real files. Acknowledged means in the log; what is sent again is stored once."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import zmq
+
+from chiplog_collector import receiver as receiver_module
+from chiplog_collector.receiver import ReceiverDaemon, Settings
+from chiplog_schemas import wire
+from chiplog_schemas.codec import unpack
+from chiplog_schemas.limits import CREDIT_BYTES
+from chiplog_schemas.locks import LockHeldError, holder_of
+from chiplog_schemas.places import places
+from chiplog_schemas.record import Damage, Kind, Record
+from chiplog_schemas.record import encode as frame
+from chiplog_schemas.segments import LogReader, list_segments, read_segment
+from chiplog_schemas.wire import MessageKind
+from tests.collector.log import Rank, whole
+from tests.conftest import wait_until
+
+SENDER = b"spool-of-agent-a"
+
+
+class Agent:
+    """An agent's end of the wire, written by hand."""
+
+    def __init__(self, address: str, sender: bytes = SENDER) -> None:
+        self.context = zmq.Context()
+        self.sender = sender
+        self.address = address
+        self.session = b""
+        self.socket = self._connect()
+
+    def _connect(self) -> "zmq.Socket[bytes]":
+        socket = self.context.socket(zmq.DEALER)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.connect(self.address)
+        return socket
+
+    def hello(self, first: int = 0) -> wire.Message:
+        """Open a session on a new socket and return the welcome."""
+        self.socket.close()
+        self.socket = self._connect()
+        self.session = os.urandom(8)
+        self.socket.send_multipart(wire.hello(self.session, self.sender, first, {"node": "a"}))
+        message = self.receive()
+        assert message.kind == MessageKind.WELCOME
+        return message
+
+    def send(self, first: int, *payloads: bytes, kind: int = Kind.BLOCK) -> None:
+        data = b"".join(frame(kind, first + index, payload) for index, payload in enumerate(payloads))
+        self.send_raw(first, first + len(payloads) - 1, data)
+
+    def send_raw(self, first: int, last: int, data: bytes) -> None:
+        self.socket.send_multipart(wire.data(self.session, first, last, data))
+
+    def receive(self) -> wire.Message:
+        assert self.socket.poll(60_000), "no answer"
+        return wire.parse(self.socket.recv_multipart())
+
+    def acknowledged(self, number: int) -> wire.Message:
+        """Wait until everything before a number is acknowledged."""
+        while (message := self.receive()).kind != MessageKind.ACK or message.next < number:
+            pass
+        return message
+
+    def close(self) -> None:
+        self.socket.close()
+        self.context.term()
+
+
+@pytest.fixture
+def agent(bare_node):
+    bare_node.start_collector()
+    agent = Agent(bare_node.place.collector_address)
+    yield agent
+    agent.close()
+
+
+def records_of(place) -> list[Record | Damage]:
+    return [item for _, path in list_segments(place.collector / "log") for item in read_segment(path)]
+
+
+def blocks_of(place) -> list[bytes]:
+    return [bytes(item.payload) for item in records_of(place) if isinstance(item, Record) and item.kind == Kind.BLOCK]
+
+
+def rank_of(number: int, n_steps: int) -> bytes:
+    rank = Rank(number)
+    for step in range(n_steps):
+        rank.log(step, a=1.0)
+    return whole(rank)
+
+
+def test_acknowledged_means_in_the_log_also_when_the_receiver_is_killed_at_once(bare_node, agent) -> None:
+    blocks = [rank_of(number, 3) for number in range(5)]
+    assert agent.hello().next == 0
+    agent.send(0, *blocks[:2])
+    agent.send(2, *blocks[2:])
+    assert agent.acknowledged(5).credit == CREDIT_BYTES
+    bare_node.collector.kill()
+    bare_node.collector.wait()
+    assert blocks_of(bare_node.place) == blocks, "verbatim, in order"
+    kinds = [item.kind for item in records_of(bare_node.place)]
+    assert kinds[0] == Kind.SENDERS
+    assert kinds[-1] == Kind.RECEIPT
+
+
+def test_what_is_sent_again_after_a_restart_is_not_doubled(bare_node, agent) -> None:
+    """The second receiver knows from the log what it has; an agent that sends it all the same is heard once in SQL."""
+    blocks = [rank_of(number, 3) for number in range(3)]
+    agent.hello()
+    agent.send(0, *blocks)
+    agent.acknowledged(3)
+    bare_node.collector.kill()
+    bare_node.collector.wait()
+    bare_node.start_collector()
+    assert agent.hello().next == 3
+    agent.send(0, *blocks)
+    agent.acknowledged(3)
+    other = Agent(bare_node.place.collector_address, b"spool-of-agent-b")
+    assert other.hello().next == 0
+    other.send(0, *blocks)
+    other.acknowledged(3)
+    other.close()
+    rows = bare_node.until("SELECT count(*) AS n, count(DISTINCT (label, step)) AS d FROM metrics", lambda r: r[0]["n"])
+    assert rows == [{"n": 9, "d": 9}]
+    bare_node.stop_collector()
+    assert len(blocks_of(bare_node.place)) == 6, "the log may hold it twice, the tables never"
+    assert bare_node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 9}]
+
+
+def test_a_session_that_is_not_known_is_told_to_begin_again(agent) -> None:
+    agent.hello()
+    agent.session = os.urandom(8)
+    agent.send(0, b"x")
+    assert agent.receive().kind == MessageKind.RESET
+
+
+def test_garbage_is_counted_or_quarantined_and_stops_nobody(bare_node, agent) -> None:
+    agent.hello()
+    for frames in ([b""], [b"\xc1"], [b"x"] * 5, [b"\x91\x01"], [os.urandom(100), os.urandom(1000)]):
+        agent.socket.send_multipart(frames)
+    sound = frame(Kind.BLOCK, 1, rank_of(1, 2))
+    agent.send_raw(0, 1, b"no record at all" * 10 + sound)
+    agent.send(2, b"a journal's record", kind=Kind.EVENT)
+    agent.send(3, b"no block")
+    agent.acknowledged(4)
+    rows = bare_node.until("SELECT kind, message FROM events", lambda rows: len(rows) == 3)
+    assert {row["kind"] for row in rows} == {"quarantined"}
+    assert bare_node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 2}]
+    assert bare_node.collector.poll() is None
+
+
+def test_a_declared_gap_is_a_row(bare_node, agent) -> None:
+    agent.hello()
+    agent.socket.send_multipart(wire.lost(agent.session, 0, 4, "spool damaged"))
+    agent.hello(first=5)
+    agent.send(5, rank_of(1, 1))
+    agent.acknowledged(6)
+    rows = bare_node.until("SELECT message FROM events WHERE kind = 'gap'")
+    assert rows == [{"message": "an agent's records 0..4 can never come: spool damaged"}]
+
+
+def test_a_second_collector_on_the_same_directory_says_in_one_line_who_serves_it(bare_node, agent) -> None:
+    agent.hello()
+    command = [sys.executable, "-P", "-m", "chiplog_collector", "--dir", str(bare_node.root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert f"collector process {bare_node.collector.pid}" in line
+    assert bare_node.collector.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("flags", "named"),
+    [
+        (["--bind", "tcp://0.0.0.0:7000"], "tcp://0.0.0.0:7000"),
+        (["--bind", "nonsense"], "nonsense"),
+        (["--no-such-flag"], "--no-such-flag"),
+        (["--bind"], "--bind"),
+    ],
+)
+def test_bad_flags_are_one_line_that_names_them_and_exit_code_2(tmp_path, flags, named) -> None:
+    command = [sys.executable, "-P", "-m", "chiplog_collector", "--dir", str(tmp_path / "c"), *flags]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    [line] = done.stderr.splitlines()
+    assert named in line
+
+
+def test_an_address_in_use_is_one_line_and_exit_code_1(tmp_path, bare_node, agent) -> None:
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        port = socket.bind_to_random_port("tcp://127.0.0.1")
+        flags = ["--dir", str(tmp_path / "c"), "--bind", f"tcp://127.0.0.1:{port}"]
+        command = [sys.executable, "-P", "-m", "chiplog_collector", *flags]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    [line] = done.stderr.splitlines()
+    assert f"127.0.0.1:{port}" in line
+
+
+def test_it_stops_when_told_with_everything_in_the_database(bare_node, agent) -> None:
+    agent.hello()
+    for number in range(20):
+        agent.send(number, rank_of(number, 50))
+    agent.acknowledged(20)
+    bare_node.stop_collector()
+    assert bare_node.collector.returncode == 0
+    assert bare_node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 1000}]
+    assert holder_of(bare_node.place.collector / "lock") == 0
+
+
+def test_the_index_is_started_again_when_it_dies(bare_node, agent) -> None:
+    agent.hello()
+    bare_node.until("SELECT 1")
+    [child] = Path(f"/proc/{bare_node.collector.pid}/task/{bare_node.collector.pid}/children").read_text().split()
+    os.kill(int(child), signal.SIGKILL)
+    agent.send(0, rank_of(1, 7))
+    agent.acknowledged(1)  # nobody waits for the index
+    assert bare_node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"]) == [{"n": 7}]
+
+
+# -- the daemon in this process: its segments made small --
+
+
+@pytest.fixture
+def daemons(chiplog_dir, monkeypatch):
+    """Return what starts a receiver without an index, of small segments; the former one is closed."""
+    place = places(chiplog_dir)
+    opened: list[ReceiverDaemon] = []
+    original = receiver_module.SegmentLog
+    monkeypatch.setattr(receiver_module, "_IDLE_POLL_S", 0.005)
+    monkeypatch.setattr(
+        receiver_module, "SegmentLog", lambda directory, owner: original(directory, owner, segment_bytes=3000)
+    )
+
+    def start() -> ReceiverDaemon:
+        if opened:
+            opened.pop().close()
+        opened.append(ReceiverDaemon(Settings(place, [place.collector_address]), with_index=False))
+        return opened[0]
+
+    yield start
+    if opened:
+        opened[0].close()
+
+
+def talk(daemon: ReceiverDaemon, agent: Agent, done) -> None:
+    """Let the daemon turn until the agent has heard what it waits for."""
+    heard: list[wire.Message] = []
+
+    def turned() -> bool:
+        daemon.turn()
+        while agent.socket.poll(0):
+            heard.append(wire.parse(agent.socket.recv_multipart()))
+        return any(done(message) for message in heard)
+
+    wait_until(turned, "an answer")
+
+
+def greet(daemon: ReceiverDaemon, agent: Agent) -> int:
+    agent.socket.close()
+    agent.socket = agent._connect()
+    agent.session = os.urandom(8)
+    agent.socket.send_multipart(wire.hello(agent.session, agent.sender, 0, {}))
+    found: list[int] = []
+    talk(daemon, agent, lambda m: m.kind == MessageKind.WELCOME and (found.append(m.next) or True))
+    return found[0]
+
+
+def test_positions_of_all_senders_are_recovered_from_the_newest_segment(daemons, chiplog_dir) -> None:
+    """One agent is silent for many segments: its position is in the SENDERS record that each segment begins with."""
+    daemon = daemons()
+    address = places(chiplog_dir).collector_address
+    silent, busy = Agent(address, b"silent-agent....."[:16]), Agent(address, b"busy-agent......"[:16])
+    try:
+        greet(daemon, silent)
+        silent.send(0, b"a", b"b")
+        talk(daemon, silent, lambda message: message.next == 2)
+        greet(daemon, busy)
+        for number in range(20):
+            busy.send(number, bytes([number]) * 1000)
+            talk(daemon, busy, lambda message, number=number: message.next == number + 1)
+        segments = list_segments(places(chiplog_dir).collector / "log")
+        assert len(segments) > 4
+        for _, path in segments:
+            first = next(iter(read_segment(path)))
+            assert isinstance(first, Record)
+            assert first.kind == Kind.SENDERS
+        assert dict(unpack(first.payload))[silent.sender] == 2
+        for _ in range(2):
+            daemon = daemons()
+            assert greet(daemon, silent) == 2
+            assert greet(daemon, busy) == 20
+        records = [item for item in records_of(places(chiplog_dir)) if isinstance(item, Record)]
+        assert [record.number for record in records] == list(range(len(records)))
+    finally:
+        silent.close()
+        busy.close()
+
+
+def test_a_torn_tail_is_cut_off_and_sent_again(daemons, chiplog_dir) -> None:
+    place = places(chiplog_dir)
+    daemon = daemons()
+    agent = Agent(place.collector_address)
+    try:
+        greet(daemon, agent)
+        for number in range(2):
+            agent.send(number, bytes([number]) * 100)
+            talk(daemon, agent, lambda message, number=number: message.next == number + 1)
+        daemon.log.close()
+        _, newest = list_segments(place.collector / "log")[-1]
+        os.truncate(newest, newest.stat().st_size - 5)  # the last receipt is torn: its records were never acknowledged
+        daemon = daemons()
+        assert daemon.log.torn_bytes > 0
+        assert greet(daemon, agent) == 1
+        agent.send(1, b"\1" * 100)
+        talk(daemon, agent, lambda message: message.next == 2)
+        reader = LogReader(place.collector / "log")
+        found = []
+        while items := reader.read(daemon.log.next_number, 1 << 20):
+            found += items
+        reader.close()
+        assert [bytes(item.payload[:1]) for item in found if item.kind == Kind.BLOCK] == [b"\0", b"\1", b"\1"]
+    finally:
+        agent.close()
+
+
+def test_a_disk_that_refuses_acknowledges_nothing_and_loses_nothing(daemons, chiplog_dir, monkeypatch) -> None:
+    monkeypatch.setattr(receiver_module, "_WRITE_AGAIN_S", 0.05)
+    daemon = daemons()
+    place = places(chiplog_dir)
+    agent = Agent(place.collector_address)
+    try:
+        greet(daemon, agent)
+        original, refused = daemon.log.commit, 0
+
+        def refuse() -> int:
+            nonlocal refused
+            refused += 1
+            raise OSError(28, "No space left on device")
+
+        daemon.log.commit = refuse
+        agent.send(0, b"kept")
+        wait_until(lambda: daemon.turn() or refused > 2, "commits that were refused")
+        assert not agent.socket.poll(0)
+        daemon.log.commit = original
+        talk(daemon, agent, lambda message: message.next == 1)
+        assert blocks_of(place) == [b"kept"]
+    finally:
+        agent.close()
+
+
+def test_two_receivers_in_one_directory_are_refused_by_the_lock(bare_node, agent) -> None:
+    agent.hello()
+    with pytest.raises(LockHeldError) as caught:
+        ReceiverDaemon(Settings(bare_node.place, []), with_index=False)
+    assert caught.value.pid == bare_node.collector.pid
