@@ -35,6 +35,7 @@ _MESSAGES_PER_TURN = 64  # then the other inputs get their turn
 _COLLECTOR_START_AFTER_S = 0.1
 _COLLECTOR_START_AGAIN_S = 5.0
 _GATHER_S = 0.025  # half of the time in which a block is due
+_REFUSED_TURN_S = 0.1  # while the disk refuses there is little to do
 _WRITE_AGAIN_S = 1.0  # after a disk error
 _LEAVER_WAIT_S = 2.0  # an agent that is just leaving holds the lock this long at most
 _log = logging.getLogger("chiplog.agent")
@@ -135,12 +136,12 @@ class AgentDaemon:
             self._polled_link = socket
         idle_s = 0.05 if not self._link.is_open else ADOPT_INTERVAL_S
         wait_s = 0.0 if self._may_feed else self._core.wait_s(now, idle_s)
-        if self._core.is_light:
-            time.sleep(min(_GATHER_S, wait_s))  # gather company for a small block, rather than wake for each message
-            return
         if self._write_after > now:
-            wait_s = max(wait_s, min(_WRITE_AGAIN_S, self._write_after - now))
-        self._poller.poll(int(wait_s * 1000))
+            time.sleep(min(_REFUSED_TURN_S, self._write_after - now))  # unread messages must not keep the loop awake
+        elif self._core.is_light:
+            time.sleep(min(_GATHER_S, wait_s))  # gather company for a small block, rather than wake for each message
+        else:
+            self._poller.poll(int(wait_s * 1000))
 
     def _take_messages(self, now: float) -> None:
         if self._spool.waiting_bytes > CREDIT_BYTES:

@@ -93,11 +93,6 @@ class Examiner:
         self._child: subprocess.Popen[bytes] | None = None
         self.n_replaced = 0
 
-    def start(self) -> None:
-        """Start the child if there is none. Raises OSError."""
-        with self._lock:
-            self._start()
-
     def examine(self, sql: str) -> None:
         """Return if the query is admitted. Raises Refused or SqlError; OSError when no child can be started."""
         questions.check_size(sql)

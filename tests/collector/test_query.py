@@ -343,7 +343,7 @@ def test_a_result_above_the_limit_is_refused_and_the_next_is_answered(shared_ask
 
 
 def test_a_query_that_needs_more_memory_than_there_is_is_an_answer(shared_asker):
-    answer = shared_asker.ask("SELECT len(list(hash(range))) FROM range(1000000000)")
+    answer = shared_asker.ask("SELECT len(list(range)) FROM range(1000000000)")
     assert answer.error_kind == "too_large"
     assert "Out of Memory" in answer.message
     assert shared_asker.rows("SELECT 1 AS a") == [{"a": 1}]
