@@ -13,14 +13,26 @@ import pytest
 
 import chiplog
 from chiplog import start
-from chiplog_schemas.events import FIELDS, EventKind, decode
+from chiplog_schemas.events import FIELDS, decode
 from chiplog_schemas.journals import DeadJournal, list_journals
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import Places, places
 from chiplog_schemas.record import Record
 
 WAIT_S = 60.0  # generous: a loaded machine is slow, a hung test names itself
-_LAUNCHERS = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "MPI_", "CHIPLOG_")
+_LAUNCHERS = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "MPI_")
+_SETTINGS = (
+    "AGENT",
+    "COLLECTOR",
+    "MODE",
+    "PROJECT",
+    "RUN_ID",
+    "GROUP",
+    "LABEL",
+    "PRIMARY",
+    "GPU_DEVICE_IDS",
+    "PARENT_RUN",
+)
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "CUDA_VISIBLE_DEVICES")
 
 
@@ -93,7 +105,8 @@ def end_daemons(place: Places) -> None:
 def no_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """Take away what a launcher or a user may have set, and every run that a test leaves open."""
     for name in list(os.environ):
-        if name.startswith(_LAUNCHERS) or name in _RANK_VARIABLES:
+        is_ours = name.startswith("CHIPLOG_") and name.removeprefix("CHIPLOG_") in _SETTINGS
+        if is_ours or name.startswith(_LAUNCHERS) or name in _RANK_VARIABLES:
             monkeypatch.delenv(name)
     monkeypatch.setenv("CHIPLOG_DIR", str(tmp_path / "chiplog"))  # never ~/.chiplog
     yield
@@ -220,9 +233,3 @@ def bare_node(chiplog_dir: Path) -> Iterator[Node]:
 def node(bare_node: Node) -> Node:
     """A node whose collector answers."""
     return bare_node.start()
-
-
-@pytest.fixture
-def kinds() -> type[EventKind]:
-    """The kinds of events, by name."""
-    return EventKind

@@ -120,6 +120,8 @@ class AgentDaemon:
             self._flush(now)
             self._link.step(now)
             self._tell_gaps()
+            # In every turn: what makes room is the collector's acknowledgement, when there may be nothing to flush.
+            self._act(self._receiver.set_credit(0 if self._spool.is_full else CREDIT_BYTES), now)
             self._mind_collector(now)
             if self._may_leave(now) and self._leave():
                 break
@@ -251,7 +253,6 @@ class AgentDaemon:
             self._act(self._receiver.synced(producer, next_seq), now)
         for producer in self._adoption.synced():
             self._synced.pop(producer, None)
-        self._act(self._receiver.set_credit(0 if self._spool.is_full else CREDIT_BYTES), now)
 
     def _spool_what_waits(self) -> None:
         """Append everything taken so far, so that the next sync covers every acknowledgement and removal that waits."""

@@ -3,7 +3,7 @@
 from collections import deque
 from pathlib import Path
 
-from chiplog_schemas.limits import CREDIT_BYTES, SPOOL_BYTES_MAX
+from chiplog_schemas.limits import CREDIT_BYTES, KIB, SEGMENT_BYTES, SPOOL_BYTES_MAX
 from chiplog_schemas.link import Slice
 from chiplog_schemas.record import Damage, Kind, encode, reframe
 from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, LogReader, SegmentLog, decode_header, list_segments
@@ -21,7 +21,10 @@ class Spool:
     def __init__(self, directory: Path, new_id: bytes, *, bytes_max: int = SPOOL_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.id = _owner_of(directory) or new_id
-        self._log = SegmentLog(directory, self.id)
+        # What is trimmed is whole segments, and never the open one: it must be a small part of the quota, or it alone
+        # would keep the spool full for ever.
+        segment_bytes = min(SEGMENT_BYTES, max(bytes_max // 8, 64 * KIB))
+        self._log = SegmentLog(directory, self.id, segment_bytes=segment_bytes)
         self._synced = self._log.next_number
         self._acked = self._log.first_number
         self._reader = LogReader(directory, self._acked)

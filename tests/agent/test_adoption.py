@@ -12,8 +12,7 @@ from chiplog_agent.adoption import VANISHED, Adoption
 from chiplog_agent.core import Core
 from chiplog_schemas.blocks import decode_block, rows_of
 from chiplog_schemas.events import EventKind, decode
-from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, list_journals
-from chiplog_schemas.locks import Lock
+from chiplog_schemas.journals import HEAD_NAME, list_journals
 from chiplog_schemas.record import MAGIC_BYTES
 
 AGENT = b"A" * 16
@@ -263,5 +262,3 @@ def test_adoption_gives_way_when_the_block_is_full(journals) -> None:
     adoption.feed(core, 1.0, 5)
     assert not core.room
     assert adoption.is_busy
-    assert Lock
-    assert LOCK_NAME

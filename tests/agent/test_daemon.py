@@ -1,4 +1,4 @@
-"""The agent as a process: one per directory, nothing that arrives stops it, and nothing is left behind when it leaves."""
+"""The agent as a process: one per directory, nothing that arrives stops it, nothing is left behind when it leaves."""
 
 import os
 import signal
@@ -175,7 +175,7 @@ def test_garbage_on_its_socket_does_not_stop_it(bare_node, rank) -> None:
         [os.urandom(1000)],
         [pack([99, session])],
         [pack([3, session, 0, 2**64 - 1]), b"x"],
-        [pack([3, session, 2**70 if False else 5, 3]), b"x"],
+        [pack([3, session, 5, 3]), b"x"],
         [pack([1, session, [1, 1], b"short", 0, {}])],
         [pack([1, b"", [1, 1], b"x" * 16, 0, {}])],
         [pack([7, b"8 bytes!"])],
@@ -230,13 +230,9 @@ def test_samples_that_a_full_spool_drops_are_counted_and_declared(bare_node, ran
     for _ in range(4):
         rank.say(encode(EventKind.TEXT, 1, 1, "k", "x" * 500_000))
     wait_until(lambda: rank.receive().credit == 0, "credit that is withheld")
-    for _ in range(20):  # each answer is a turn of the agent's loop; samples come meanwhile
-        rank.socket.send_multipart(wire.ping(rank.session, rank.next))
-        rank.receive()
-        os.sched_yield()
-        wait_until(lambda: True, "")
-    deadline = 1.5
-    rank.socket.poll(int(deadline * 1000))
+    sampler = Path(f"/proc/{bare_node.agent.pid}/task/{bare_node.agent.pid}/children")
+    wait_until(lambda: sampler.read_text().split(), "a sampler process")
+    rank.socket.poll(2_000)  # samples come meanwhile, one set every 0.1 s once the sampler is up
     bare_node.start_collector()
     rows = bare_node.until("SELECT message, body->>'samples' AS n FROM events WHERE kind = 'samples_dropped'")
     assert sum(int(row["n"]) for row in rows) > 0
@@ -257,7 +253,7 @@ def test_an_embedded_agent_leaves_when_idle_and_a_late_arrival_is_still_delivere
         run_rank("early", bare_node.place.agent_address)
         wait_until(lambda: process.poll() is not None, "an agent that leaves")
         assert process.returncode == 0
-        assert process.stderr.read() == ""
+        assert process.communicate()[1] == ""
         assert holder_of(bare_node.place.agent / "lock") == 0
         run_rank("late", bare_node.place.agent_address)  # nobody listens: an address was given, so none is started
         assert len(list(bare_node.place.journals.iterdir())) == 1

@@ -19,7 +19,7 @@ def opened(tmp_path: Path, monkeypatch):
     """Return what opens the spool again: small segments, and little of it in memory."""
     original = spool_module.SegmentLog
     monkeypatch.setattr(
-        spool_module, "SegmentLog", lambda directory, owner: original(directory, owner, segment_bytes=1000)
+        spool_module, "SegmentLog", lambda directory, owner, **_: original(directory, owner, segment_bytes=1000)
     )
     monkeypatch.setattr(spool_module, "_RECENT_BYTES_MAX", 500)
     spools: list[Spool] = []

@@ -15,7 +15,6 @@ from chiplog_collector.index import catch_up, open_database
 from chiplog_collector.synced import Synced
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
-from chiplog_schemas.locks import Lock
 from chiplog_schemas.places import places
 from chiplog_schemas.record import Kind
 from chiplog_schemas.segments import list_segments
@@ -337,4 +336,3 @@ def test_the_synced_position_is_seen_by_the_other_process_at_once(tmp_path) -> N
     for number in (1, 2**40):
         writer.set(number)
         assert reader.get() == number
-    Lock(tmp_path / "lock").release()

@@ -316,7 +316,7 @@ def test_a_collector_over_tcp_answers_at_the_next_port(where):
 
 
 def test_an_address_where_nobody_answers_is_an_error_that_names_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(client_module, "CONNECT_WAIT_S", 0.2)
+    monkeypatch.setattr(client_module, "CONNECT_WAIT_S", 0.1)
     with pytest.raises(QueryError, match=f"no collector answers at ipc://{tmp_path}/query.sock") as error:
         connect(f"ipc://{tmp_path}/collector.sock")
     assert error.value.kind == "unreachable"
@@ -446,7 +446,7 @@ def test_sixteen_threads_share_a_client_and_sixteen_have_their_own(where, collec
 
     def work(number: int, own: bool) -> None:
         client = connect(dir=where.root) if own else shared
-        for turn in range(3):
+        for turn in range(2):
             assert client.sql("SELECT ? AS a, ? AS b", [number, turn]).rows() == [{"a": number, "b": turn}]
         if own:
             client.close()

@@ -1,8 +1,6 @@
 """fork, spawn and forkserver: children log as producers of their own and never touch what is their parent's."""
 
-import multiprocessing
 import os
-import signal
 import struct
 import subprocess
 import sys
@@ -91,14 +89,13 @@ run.finish()
     assert child[-1].kind == EventKind.STATE
 
 
-@pytest.mark.parametrize("method", ["fork"])
-def test_children_of_multiprocessing_that_inherit_the_run_log_and_finish(chiplog_dir, offline, method) -> None:
-    run_script(f"""
+def test_children_of_multiprocessing_that_inherit_the_run_log_and_finish(chiplog_dir, offline) -> None:
+    run_script("""
 run = chiplog.init(mode="offline", run_id="r", label="main")
-context = multiprocessing.get_context({method!r})
+context = multiprocessing.get_context("fork")
 children = [context.Process(target=child, args=(number,)) for number in range(3)]
 for process in children: process.start()
-for step in range(50): run.log({{"parent": step}}, step=step)
+for step in range(50): run.log({"parent": step}, step=step)
 for process in children: process.join()
 """)
     labels = by_label(offline())
@@ -232,8 +229,3 @@ print(codes)
     assert len(labels) == 21
     labels.pop("main")
     assert all(values(events, "child") == [(0, 1.0)] for events in labels.values())
-
-
-def test_multiprocessing_here_is_the_one_that_the_tests_are_about() -> None:
-    assert {"fork", "spawn", "forkserver"} <= set(multiprocessing.get_all_start_methods())
-    assert signal.SIGKILL

@@ -1,0 +1,237 @@
+"""End to end: scripts as users write them, daemons that nobody started, and what SQL says afterwards."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chiplog_schemas.locks import holder_of
+from chiplog_schemas.places import places
+from tests.conftest import Node, wait_until
+
+PLAIN = """
+import sys
+import chiplog
+number = int(sys.argv[1])
+run = chiplog.init(project="race", run_id="r", label=f"p{number}", primary=number == 0, config={"lr": 0.1})
+for step in range(200):
+    run.log({"x": float(step), "y": step * 0.5}, step=step)
+print("hello from", number)
+run.finish()
+"""
+
+TORCHRUN = """
+import chiplog
+run = chiplog.init(project="torchrun", config={"lr": 0.1})
+for step in range(50):
+    run.log({"loss": float(step)})
+run.finish()
+"""
+
+SPAWN = """
+import os, sys, time
+import chiplog
+
+def work(rank, port):
+    run = chiplog.init(project="spawned", config={"lr": 0.1})
+    run.log({"before": float(rank)}, step=0)
+    import torch.distributed as dist
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    for step in range(20):
+        run.log({"after": float(step)}, step=step)
+    for _ in range(2000):
+        if run.rank is not None: break
+        time.sleep(0.01)
+    assert (run.rank, run.label) == (rank, f"rank{rank}"), run
+    run.finish()
+    dist.barrier()
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    import torch.multiprocessing
+    torch.multiprocessing.spawn(work, args=(int(sys.argv[1]),), nprocs=2)
+"""
+
+LATE_IMPORT = """
+import sys
+import chiplog
+from chiplog import sender
+sys.setswitchinterval(1e-4)
+run = chiplog.init(mode="offline", capture_console=False)
+import threading
+done = threading.Event()
+def look():
+    while not done.is_set(): run._look_around()
+thread = threading.Thread(target=look)
+thread.start()
+import torch.distributed
+done.set()
+thread.join()
+run.log({"x": 1.0})
+run.finish()
+print("done")
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path):
+    """Return what writes a script into a file."""
+
+    def write(text: str) -> str:
+        path = tmp_path / "train.py"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+def daemons_of(root: Path, module: str) -> list[int]:
+    """Return the PIDs of a module's processes that serve a directory: by /proc, independent of our locks."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            arguments = (entry / "cmdline").read_bytes().split(b"\0")
+            environment = (entry / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue  # it ended while we looked
+        if module.encode() in arguments and f"CHIPLOG_DIR={root}".encode() in environment:
+            found.append(int(entry.name))
+    return found
+
+
+def run_to_end(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd="/")
+    assert done.returncode == 0, done.stderr
+    assert "chiplog:" not in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_eight_processes_that_race_from_nothing_get_one_agent_one_collector_and_every_event_once(
+    chiplog_dir: Path, script
+) -> None:
+    path = script(PLAIN)
+    processes = [
+        subprocess.Popen([sys.executable, path, str(number)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for number in range(8)
+    ]
+    for process in processes:
+        out, err = process.communicate(timeout=100)
+        assert process.returncode == 0, err
+        assert err == ""
+        assert out.startswith("hello from")
+    node = Node(chiplog_dir)
+    query = "SELECT count(*) AS n FROM labels l JOIN completeness c USING (run_id, label, attempt) WHERE pending = 0"
+    node.until(f"{query} AND l.state = 'finished'", lambda rows: rows[0]["n"] == 8)
+    for module in ("chiplog_agent", "chiplog_collector"):
+        wait_until(lambda module=module: len(daemons_of(chiplog_dir, module)) == 1, f"one {module}")
+    place = places(chiplog_dir)
+    assert daemons_of(chiplog_dir, "chiplog_agent") == [holder_of(place.agent / "lock")]
+    assert daemons_of(chiplog_dir, "chiplog_collector") == [holder_of(place.collector / "lock")]
+    rows = node.sql(
+        "SELECT label, key, count(*) AS n, count(DISTINCT step) AS d, sum(value) AS s FROM metrics GROUP BY ALL"
+    )
+    assert {(row["label"], row["key"]) for row in rows} == {(f"p{n}", key) for n in range(8) for key in "xy"}
+    assert {(row["key"], row["n"], row["d"], row["s"]) for row in rows} == {
+        ("x", 200, 200, 19900),
+        ("y", 200, 200, 9950),
+    }
+    lines = node.sql("SELECT label, line FROM console")
+    assert {(row["label"], row["line"]) for row in lines} == {(f"p{n}", f"hello from {n}") for n in range(8)}
+    assert len(lines) == 8
+    assert node.sql("SELECT run_id, project, state, primary_label, n_labels, n_attempts FROM runs") == [
+        {
+            "run_id": "r",
+            "project": "race",
+            "state": "finished",
+            "primary_label": "p0",
+            "n_labels": 8,
+            "n_attempts": 1,
+        }
+    ]
+    assert node.sql("SELECT key, value, label FROM config") == [{"key": "lr", "value": "0.1", "label": "p0"}]
+    assert node.sql("SELECT count(*) AS n FROM completeness WHERE lost <> 0 OR produced <> stored") == [{"n": 0}]
+    assert os.listdir(place.journals) == []
+
+
+def test_torchrun_gives_one_run_with_a_label_for_each_rank(node: Node, script) -> None:
+    run_to_end(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script(TORCHRUN)]
+    )
+    rows = node.until(
+        "SELECT label, rank, local_rank, world_size, is_primary, attempt, state FROM labels ORDER BY rank",
+        lambda rows: [row["state"] for row in rows] == ["finished"] * 2,
+    )
+    assert rows == [
+        {
+            "label": f"rank{rank}",
+            "rank": rank,
+            "local_rank": rank,
+            "world_size": 2,
+            "is_primary": rank == 0,
+            "attempt": 0,
+            "state": "finished",
+        }
+        for rank in range(2)
+    ]
+    [run] = node.sql("SELECT run_id, project, state, primary_label, n_labels FROM runs")
+    assert run.pop("run_id").startswith("torchelastic-")
+    assert run == {"project": "torchrun", "state": "finished", "primary_label": "rank0", "n_labels": 2}
+    counts = node.sql("SELECT label, rank, count(*) AS n, max(step) AS last FROM metrics GROUP BY ALL ORDER BY rank")
+    assert counts == [{"label": f"rank{rank}", "rank": rank, "n": 50, "last": 49} for rank in range(2)]
+    assert node.sql("SELECT key, label FROM config") == [{"key": "lr", "label": "rank0"}]
+
+
+def test_spawned_processes_that_learn_their_ranks_later_end_up_in_one_run(node: Node, script) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    run_to_end([sys.executable, script(SPAWN), str(port)])
+    rows = node.until(
+        "SELECT run_id, label, rank, world_size, is_primary, state FROM labels ORDER BY rank",
+        lambda rows: [row["state"] for row in rows] == ["finished"] * 2,
+    )
+    assert len({row.pop("run_id") for row in rows}) == 1
+    assert rows == [
+        {"label": f"rank{rank}", "rank": rank, "world_size": 2, "is_primary": rank == 0, "state": "finished"}
+        for rank in range(2)
+    ]
+    assert node.sql("SELECT project, primary_label, n_labels, state FROM runs") == [
+        {"project": "spawned", "primary_label": "rank0", "n_labels": 2, "state": "finished"}
+    ]
+    counts = node.sql("SELECT label, key, count(*) AS n FROM metrics GROUP BY ALL ORDER BY ALL")
+    assert counts == [
+        {"label": f"rank{rank}", "key": key, "n": n} for rank in range(2) for key, n in (("after", 20), ("before", 1))
+    ]
+    assert node.sql("SELECT label, key, value FROM config") == [{"label": "rank0", "key": "lr", "value": "0.1"}]
+    assert node.sql("SELECT kind FROM events") == []
+
+
+def test_torch_may_be_imported_while_the_sender_looks_for_its_process_group(chiplog_dir: Path, script) -> None:
+    assert run_to_end([sys.executable, script(LATE_IMPORT)]) == "done\n"
+
+
+def test_a_rank_that_is_killed_before_any_agent_runs_is_delivered_by_the_next_one(chiplog_dir: Path, script) -> None:
+    """Nothing is running; the rank dies at once; another run's agent finds its journal."""
+    # Its sender starts an agent after 0.1 s: an address of its own keeps it from that.
+    killed = PLAIN.replace("run.finish()", "import os; os.kill(os.getpid(), 9)")
+    killed = killed.replace("config=", "agent='ipc:///nowhere/agent.sock', config=")
+    done = subprocess.run([sys.executable, script(killed), "1"], capture_output=True, timeout=60)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    run_to_end([sys.executable, script(PLAIN), "0"])
+    node = Node(chiplog_dir)
+    rows = node.until(
+        "SELECT label, state FROM labels ORDER BY label",
+        lambda rows: [row["state"] for row in rows] == ["finished", "crashed"],
+    )
+    assert [row["label"] for row in rows] == ["p0", "p1"]
+    assert node.sql("SELECT label, count(*) AS n FROM metrics GROUP BY ALL ORDER BY ALL") == [
+        {"label": "p0", "n": 400},
+        {"label": "p1", "n": 400},
+    ]
