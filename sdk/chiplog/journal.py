@@ -427,14 +427,14 @@ def event_fits(payload: bytes) -> bool:
 
 
 def _offset_of(segment: _Segment, end: int, number: int) -> int:
-    position = segment_start = SEGMENT_HEADER_BYTES
+    position = SEGMENT_HEADER_BYTES
     view = memoryview(segment.memory)
     while position < end:
         _, _, length, _, _, _, seq = unpack_header(view, position)
         if seq >= number:
-            return position
+            break
         position += HEADER_BYTES + length
-    return max(position, segment_start)
+    return position
 
 
 def _cut(segment: _Segment, position: int, end: int, max_bytes: int) -> tuple[int, int]:
