@@ -26,7 +26,6 @@ from chiplog_schemas.journals import (
     remove_journal,
 )
 from chiplog_schemas.limits import (
-    EVENT_BYTES_MAX,
     JOURNAL_BYTES_MAX,
     JOURNAL_MEMORY_BYTES_MAX,
     JOURNAL_RESERVE_BYTES,
@@ -419,11 +418,6 @@ class Journal:
         if self._file_lock is not None:
             self._file_lock.release()
             self._file_lock = None
-
-
-def event_fits(payload: bytes) -> bool:
-    """Tell whether an event is within the limit of one event."""
-    return len(payload) <= EVENT_BYTES_MAX
 
 
 def _offset_of(segment: _Segment, end: int, number: int) -> int:

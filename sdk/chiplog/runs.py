@@ -15,7 +15,7 @@ from chiplog import agreement
 from chiplog.complaints import Complaints, shown_error
 from chiplog.console import Console
 from chiplog.identity import PARENT_RUN, with_rank
-from chiplog.journal import Journal, event_fits
+from chiplog.journal import Journal
 from chiplog.phases import Phase
 from chiplog.sender import SenderThread
 from chiplog.settings import Settings, identity_map
@@ -197,7 +197,7 @@ class Run:
                 self._shapes[keys] = shape
                 self._shape_keys += len(keys)
         payload = self._pack((int(kind), time.time_ns() // 1000, step, shape[0], shape[1](*numbers.values())))
-        if event_fits(payload):
+        if len(payload) <= EVENT_BYTES_MAX:
             self._journal.append(payload)
         elif len(numbers) > 1:  # thousands of long keys in one call: two events say the same
             items = list(numbers.items())
@@ -293,7 +293,7 @@ class Run:
 
     def _say(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
         payload = encode(kind, time.time_ns() // 1000, *fields)
-        if event_fits(payload):
+        if len(payload) <= EVENT_BYTES_MAX:
             self._journal.append(payload, urgent=urgent)
         else:
             message = f"{kind.name.lower()} of {len(payload)} bytes exceeds the limit of {EVENT_BYTES_MAX}; split it"
