@@ -47,6 +47,11 @@ class Adoption:
         """Whether there are records to be read."""
         return bool(self._adopted)
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether journals were read to their end and wait for the next sync to be removed."""
+        return bool(self._waiting)
+
     def look(self, synced: dict[bytes, int]) -> list[bytes]:
         """Try the lock of every journal; return the producers adopted now. `synced`: next seq already in the spool."""
         found = []

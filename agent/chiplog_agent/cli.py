@@ -7,9 +7,10 @@ import sys
 import click
 
 from chiplog_schemas.addresses import AddressError, check_bind, check_connect
-from chiplog_schemas.limits import SAMPLE_INTERVAL_S, SPOOL_BYTES_MAX
-from chiplog_schemas.locks import LockHeldError
-from chiplog_schemas.places import chiplog_dir, places
+from chiplog_schemas.daemons import use_all_cores
+from chiplog_schemas.limits import LEAVER_WAIT_S, SAMPLE_INTERVAL_S, SPOOL_BYTES_MAX
+from chiplog_schemas.locks import LockHeldError, take_lock
+from chiplog_schemas.places import chiplog_dir, make_private, places
 
 
 @click.command()
@@ -32,13 +33,22 @@ def agent(
     embedded: bool,
 ) -> None:
     """Run the sidecar of one node: takes what its ranks log, adds statistics, forwards all of it to the collector."""
-    from chiplog_agent.daemon import AgentDaemon, Settings  # `--help` needs no numpy and no zmq
-
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     collector_address = collector_address or os.environ.get("CHIPLOG_COLLECTOR") or None
+    place = places(chiplog_dir(directory, os.environ))
+    os.environ["CHIPLOG_DIR"] = str(place.root)  # what it starts must see the same
     try:
+        make_private(place.agent)
+        lock = take_lock(
+            place.agent / "lock", patient_s=LEAVER_WAIT_S if embedded else 0.0, note="embedded" if embedded else ""
+        )
+        # With the lock in hand: of many that race, all but one leave before they load numpy.
+        from chiplog_agent.daemon import AgentDaemon, Settings
+
+        if embedded:
+            use_all_cores()
         settings = Settings(
-            places=places(chiplog_dir(directory, os.environ)),
+            places=place,
             node=node or os.uname().nodename.split(".")[0],
             collector_address=check_connect(collector_address) if collector_address else None,
             bind=[check_bind(address) for address in bind],
@@ -47,11 +57,10 @@ def agent(
             spool_bytes_max=spool_bytes_max,
             sample_interval_s=sample_interval_s,
         )
-        AgentDaemon(settings).run()
+        AgentDaemon(settings, lock).run()
     except AddressError as error:
         raise click.UsageError(str(error)) from error
     except LockHeldError as error:
-        message = f"{places(chiplog_dir(directory, os.environ)).agent} is served by process {error.pid} already"
-        raise click.ClickException(message) from error
+        raise click.ClickException(f"{place.agent} is served by process {error.pid} already") from error
     except OSError as error:
         raise click.ClickException(f"agent cannot start: {error}") from error

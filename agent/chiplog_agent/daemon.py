@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import signal
+import socket
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -26,7 +27,7 @@ from chiplog_schemas.limits import (
     SPOOL_BYTES_MAX,
 )
 from chiplog_schemas.link import Link
-from chiplog_schemas.locks import Lock, LockHeldError
+from chiplog_schemas.locks import Lock
 from chiplog_schemas.places import Places, make_private
 from chiplog_schemas.segments import now_us
 
@@ -37,7 +38,6 @@ _COLLECTOR_START_AGAIN_S = 5.0
 _GATHER_S = 0.025  # half of the time in which a block is due
 _REFUSED_TURN_S = 0.1  # while the disk refuses there is little to do
 _WRITE_AGAIN_S = 1.0  # after a disk error
-_LEAVER_WAIT_S = 2.0  # an agent that is just leaving holds the lock this long at most
 _log = logging.getLogger("chiplog.agent")
 
 
@@ -59,15 +59,15 @@ class Settings:
 class AgentDaemon:
     """One agent. `run` returns when it was told to stop or, embedded, had nothing to do for a while.
 
-    Raises LockHeldError when another agent serves this directory, OSError when the directory or a socket is refused.
+    lock: of places.agent, held. Raises OSError when the directory or a socket is refused.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, lock: Lock) -> None:
         self.settings = settings
         places = settings.places
         make_private(places.agent)
         make_private(places.journals)
-        self._lock = take_lock(places, settings.embedded)
+        self._lock = lock
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         now = time.monotonic()
         self._core = Core(os.urandom(16), settings.node, os.getpid(), version("chiplog"), now_us())
@@ -94,6 +94,7 @@ class AgentDaemon:
         self._write_after = 0.0
         self._start_collector_at = now + _COLLECTOR_START_AFTER_S
         self._watched: set[int] = set()
+        self._told_where = False
 
     # -- the loop --
 
@@ -128,14 +129,14 @@ class AgentDaemon:
         self._shut_down()
 
     def _poll(self, now: float) -> None:
-        socket = self._link.socket
-        if socket is not self._polled_link:
+        link_socket = self._link.socket
+        if link_socket is not self._polled_link:
             if self._polled_link is not None:
                 with contextlib.suppress(KeyError):
                     self._poller.unregister(self._polled_link)
-            if socket is not None:
-                self._poller.register(socket, zmq.POLLIN)
-            self._polled_link = socket
+            if link_socket is not None:
+                self._poller.register(link_socket, zmq.POLLIN)
+            self._polled_link = link_socket
         idle_s = 0.05 if not self._link.is_open else ADOPT_INTERVAL_S
         wait_s = 0.0 if self._may_feed else self._core.wait_s(now, idle_s)
         if self._write_after > now:
@@ -217,6 +218,7 @@ class AgentDaemon:
     def _look_for_journals(self, now: float) -> None:
         if now - self._looked_at >= ADOPT_INTERVAL_S:
             self._looked_at = now
+            self._mind_socket()
             for producer in self._adoption.look(self._synced):
                 self._receiver.forget(producer)
                 self._busy_at = now
@@ -234,7 +236,7 @@ class AgentDaemon:
         """Make a block of what waits, sync it, then acknowledge."""
         if now < self._write_after:
             return
-        if not self._core.due(now) and not self._spool.waiting_bytes:
+        if not self._core.due(now) and not self._spool.waiting_bytes and not self._adoption.is_waiting:
             return
         self._spool_what_waits()
         try:
@@ -289,10 +291,34 @@ class AgentDaemon:
             return
         if now >= self._start_collector_at:
             self._start_collector_at = now + _COLLECTOR_START_AGAIN_S
+            if (host := self._collector_host()) != socket.gethostname():
+                if not self._told_where:
+                    self._told_where = True
+                    message = (
+                        f"this directory's collector belongs to host {host}; set CHIPLOG_COLLECTOR to reach it"
+                    )
+                    _log.warning("%s; the spool keeps everything", message)
+                    self._core.notice("no_collector", "warning", message, {"host": host}, now, now_us())
+                return
             try:
                 start_daemon(COLLECTOR_MODULE, ["--embedded"], self.settings.places)
             except OSError as error:
                 _log.warning("no collector could be started: %s; the spool keeps everything", error)
+
+    def _collector_host(self) -> str:
+        """Return the host that runs this directory's collector: the first that asked, on a shared file system too."""
+        own = socket.gethostname()
+        path = self.settings.places.collector / "host"
+        try:
+            make_private(path.parent)
+            with open(path, "x", encoding="utf-8") as file:
+                file.write(own)
+        except FileExistsError:
+            with contextlib.suppress(OSError):
+                return path.read_text(encoding="utf-8").strip() or own
+        except OSError:
+            pass  # starting the collector will name the trouble
+        return own
 
     # -- the end --
 
@@ -317,6 +343,15 @@ class AgentDaemon:
         self._poller.register(self._router, zmq.POLLIN)
         self._busy_at = time.monotonic()
         return False
+
+    def _mind_socket(self) -> None:
+        """Listen anew when somebody cleaned the socket's file away: new ranks would find nobody."""
+        if not os.path.exists(self.settings.places.agent_address.removeprefix("ipc://")):
+            _log.warning("the socket %s is gone; listening anew", self.settings.places.agent_address)
+            self._poller.unregister(self._router)
+            self._router.close(0)
+            self._router = self._bind()
+            self._poller.register(self._router, zmq.POLLIN)
 
     def _shut_down(self) -> None:
         """Stop intake, drain, flush, close: in this order."""
@@ -355,15 +390,3 @@ class AgentDaemon:
             if address.startswith("ipc://"):
                 os.chmod(address[len("ipc://") :], 0o600)
         return router
-
-
-def take_lock(places: Places, patient: bool) -> Lock:
-    """Take the agent's lock. A patient starter gives one that is just leaving the time to leave."""
-    deadline = time.monotonic() + (_LEAVER_WAIT_S if patient else 0.0)
-    while True:
-        try:
-            return Lock(places.agent / "lock")
-        except LockHeldError:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.1)

@@ -1,5 +1,6 @@
 """Start a daemon of ours in the background: exec'd, in a session of its own, with no inherited descriptors."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,12 +10,14 @@ from pathlib import Path
 from chiplog_schemas.places import Places, make_private
 
 OUTPUT_BYTES_MAX = 1 << 20  # daemons print starts, stops and changes of state; more than this is old
+_SHELL_WAIT_S = 10.0  # it does nothing but start a process
 _NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES")
 
 
-def start_daemon(module: str, arguments: Sequence[str], places: Places) -> int:
-    """Run `python -m module arguments…` detached and return its PID. Does not wait for it. Raises OSError.
+def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
+    """Run `python -m module arguments…` detached. Does not wait for it to be ready. Raises OSError.
 
+    A shell starts it and ends at once: the daemon is no child of the training, whose `os.wait()` must not wait for it.
     Its output goes to run/<module>.out, which a start empties when it has grown long; CHIPLOG_DIR is set in its
     environment. Two that race are harmless: the daemon itself takes its directory's lock and the loser leaves.
     """
@@ -26,8 +29,8 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> int:
         if os.fstat(output).st_size > OUTPUT_BYTES_MAX:
             os.ftruncate(output, 0)
         # -P: a module of the training's directory must never shadow one of ours or of the standard library.
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *arguments],
+        subprocess.run(
+            ["/bin/sh", "-c", '"$@" &', "sh", sys.executable, "-P", "-m", module, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -35,11 +38,19 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> int:
             env=environment,
             start_new_session=True,
             close_fds=True,
+            timeout=_SHELL_WAIT_S,
+            check=True,
         )
+    except subprocess.SubprocessError as error:
+        raise OSError(f"{module} cannot be started: {error}") from error
     finally:
         os.close(output)
-    process.returncode = 0  # not ours to wait for: init adopts it, and Popen must not warn about it
-    return process.pid
+
+
+def use_all_cores() -> None:
+    """Undo the CPU affinity that a daemon inherits from the rank that happened to start it."""
+    with contextlib.suppress(OSError, ValueError):
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
 def output_path(places: Places, module: str) -> Path:

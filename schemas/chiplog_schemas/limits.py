@@ -40,6 +40,7 @@ FINISH_WAIT_S = 1.0  # finish() waits at most this long; the journal delivers la
 LINGER_MS = 200  # a closing socket may hold its process this long
 ADOPT_INTERVAL_S = 0.5  # the agent looks for dead ranks' journals this often
 IDLE_EXIT_S = 10.0  # an embedded daemon with nothing to do leaves after this
+LEAVER_WAIT_S = 2.0  # a daemon that is started while another is just leaving waits this long for its lock
 SAMPLE_INTERVAL_S = 1.0  # system statistics
 
 # -- console and queries ----------------------------------------------------------------------------------------------

@@ -7,8 +7,10 @@ import errno
 import fcntl
 import os
 import struct
+import time
 from pathlib import Path
 
+_LOOK_AGAIN_S = 0.1
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, PID
 
 
@@ -23,10 +25,11 @@ class LockHeldError(OSError):
 class Lock:
     """An exclusive lock on a file, held from construction to `release` or to the end of the process.
 
+    The file says who holds it: the PID in its first line, the holder's `note` in the second.
     Raises LockHeldError when another process holds it, OSError when the file cannot be opened.
     """
 
-    def __init__(self, path: Path, *, create: bool = True) -> None:
+    def __init__(self, path: Path, *, create: bool = True, note: str = "") -> None:
         self.path = path
         self._owner = os.getpid()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
@@ -40,7 +43,7 @@ class Lock:
             raise LockHeldError(path, holder) from error
         try:
             os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n{note}\n".encode(), 0)
         except OSError:
             pass  # a full disk: the lock is what counts, the PID in it is for people
 
@@ -53,8 +56,28 @@ class Lock:
 
 def read_pid(descriptor: int) -> int:
     """Return the PID that the holder wrote into its lock file; 0 when there is none."""
-    text = os.pread(descriptor, 32, 0).strip()
+    text = os.pread(descriptor, 32, 0).partition(b"\n")[0].strip()
     return int(text) if text.isdigit() else 0
+
+
+def note_of(path: Path) -> str:
+    """Return what the last holder of a lock noted in its file; '' when there is nothing."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").partition("\n")[2].strip()
+    except OSError:
+        return ""
+
+
+def take_lock(path: Path, *, patient_s: float = 0.0, note: str = "") -> Lock:
+    """Take a lock, waiting up to `patient_s` for a holder that may just be leaving. Raises LockHeldError, OSError."""
+    deadline = time.monotonic() + patient_s
+    while True:
+        try:
+            return Lock(path, note=note)
+        except LockHeldError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOOK_AGAIN_S)
 
 
 def holder_of(path: Path) -> int:

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+SUBSTITUTE_PREFIX = "/var/tmp/chiplog-"  # a disk of this node that outlives a reboot, unlike /tmp
 SOCKET_PATH_BYTES_MAX = 100  # sockaddr_un holds 107 with the final zero; libzmq needs a few for itself
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p", "afs"}
@@ -75,7 +76,7 @@ def chiplog_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, s
 def places(root: Path) -> Places:
     """Work out the places of a CHIPLOG_DIR. Creates nothing."""
     digest = hashlib.sha256(str(root).encode()).hexdigest()[:12]
-    substitute = Path(f"/var/tmp/chiplog-{os.getuid()}") / digest
+    substitute = Path(f"{SUBSTITUTE_PREFIX}{os.getuid()}") / digest
     local = substitute if file_system_type(root) in NETWORK_FILE_SYSTEMS else root
     run = local / "run"
     if len(f"{run}/collector.sock".encode()) > SOCKET_PATH_BYTES_MAX:
@@ -88,6 +89,8 @@ def make_private(directory: Path) -> None:
     if not directory.parent.exists():
         make_private(directory.parent)
     directory.mkdir(exist_ok=True, mode=0o700)
+    if str(directory).startswith(SUBSTITUTE_PREFIX) and os.stat(directory).st_uid != os.getuid():
+        raise PermissionError(f"{directory} was made by somebody else; ask its owner to remove it")
 
 
 def file_system_type(path: Path) -> str:

@@ -2,13 +2,14 @@
 
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from chiplog_schemas.daemons import output_path, start_daemon
 from chiplog_schemas.limits import EVENT_BYTES_MAX
-from chiplog_schemas.locks import holder_of
+from chiplog_schemas.locks import holder_of, note_of
 from chiplog_schemas.places import Places, make_private
 
 COLLECTOR, AGENT = "chiplog_collector", "chiplog_agent"
@@ -40,9 +41,8 @@ def start(where: Places, module: str, arguments: list[str]) -> int:
     if running:
         return running
     make_private(where.run)
-    socket_path(where, module).unlink(missing_ok=True)
     start_daemon(module, arguments, where)
-    if _wait(START_WAIT_S, lambda: pid_of(where, module) > 0 and socket_path(where, module).exists()):
+    if _wait(START_WAIT_S, lambda: pid_of(where, module) > 0 and _listens(socket_path(where, module))):
         return pid_of(where, module)
     raise OSError(f"{module} did not come up within {START_WAIT_S:g} s: {last_words(where, module)}")
 
@@ -72,6 +72,20 @@ def last_words(where: Places, module: str) -> str:
     except OSError:
         return "(no output)"
     return lines[-1] if lines else "(no output)"
+
+
+def is_embedded(where: Places, module: str) -> bool:
+    """Tell whether the daemon that runs was started by a training, and thus leaves when it is idle."""
+    return note_of(lock_path(where, module)) == "embedded"
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
 
 
 def _wait(wait_s: float, done: Callable[[], bool]) -> bool:

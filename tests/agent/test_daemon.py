@@ -27,12 +27,15 @@ IMPATIENT = """
 import sys
 from pathlib import Path
 from chiplog_agent import daemon
-from chiplog_schemas.locks import LockHeldError
-from chiplog_schemas.places import places
+from chiplog_schemas.locks import LockHeldError, take_lock
+from chiplog_schemas.places import make_private, places
 daemon.AgentDaemon._mind_collector = lambda self, now: None
 try:
-    settings = daemon.Settings(places(Path(sys.argv[1])), "node-a", embedded=True, stats=False, idle_exit_s=0.5)
-    daemon.AgentDaemon(settings).run()
+    place = places(Path(sys.argv[1]))
+    make_private(place.agent)
+    lock = take_lock(place.agent / "lock", patient_s=2.0, note="embedded")
+    settings = daemon.Settings(place, "node-a", embedded=True, stats=False, idle_exit_s=0.5)
+    daemon.AgentDaemon(settings, lock).run()
 except LockHeldError:
     sys.exit(9)
 """
@@ -316,3 +319,45 @@ def test_a_run_of_this_very_process_is_delivered_by_its_finish(node) -> None:
     wait_until(lambda: not list(node.place.journals.iterdir()), "a journal that is removed")
     node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] == 10)
     assert node.sql("SELECT state FROM labels") == [{"state": "finished"}]
+
+
+def test_an_agent_whose_socket_was_cleaned_away_listens_anew(tmp_path: Path) -> None:
+    place = places(tmp_path / "c")
+    process = subprocess.Popen([*AGENT, "--dir", str(place.root)], stderr=subprocess.PIPE)
+    try:
+        path = Path(place.agent_address.removeprefix("ipc://"))
+        wait_until(path.exists, "the agent's socket")
+        path.unlink()
+        wait_until(path.exists, "the agent's socket, made anew")
+        rank = Rank(place.agent_address)
+        rank.hello()
+        rank.close()
+    finally:
+        end_process(process.pid)
+        process.communicate()
+
+
+def test_a_training_that_waits_for_its_children_does_not_wait_for_the_agent(tmp_path: Path) -> None:
+    code = (
+        "import os, time, chiplog\n"
+        "run = chiplog.init(run_id='w', label='a')\n"
+        "for _ in range(200):\n"
+        "    run.log({'x': 1.0}); time.sleep(0.01)\n"
+        "try:\n"
+        "    print('child', os.waitpid(-1, os.WNOHANG))\n"
+        "except ChildProcessError:\n"
+        "    print('no children')\n"
+        "run.finish()\n"
+    )
+    place = places(tmp_path / "c")
+    environ = os.environ | {"CHIPLOG_DIR": str(place.root)}
+    try:
+        done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines() == ["no children"]
+        assert holder_of(place.agent / "lock") > 0
+    finally:
+        for directory in (place.agent, place.collector):
+            pid = holder_of(directory / "lock")
+            if pid > 0:
+                os.kill(pid, signal.SIGTERM)
+                wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the end of a daemon")

@@ -60,10 +60,11 @@ CREATE OR REPLACE VIEW phases AS
 SELECT i.run_id, i.label, i.attempt, i.rank, f.step, n.name AS phase, f.value AS seconds
 FROM base.phases f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
 
--- For each step: how far the labels lie apart. `slowest_label` is the one with the largest value.
+-- For each step: how far the labels lie apart. `slowest_label` has the largest value, of equals the first name; a NaN
+-- is slower than nothing.
 CREATE OR REPLACE VIEW step_skew AS
 SELECT run_id, key, step, count(DISTINCT label) AS n_labels, min(value) AS min, median(value) AS median,
-       max(value) AS max, arg_max(label, value) AS slowest_label
+       max(value) AS max, first(label ORDER BY isnan(value), value DESC, label) AS slowest_label
 FROM metrics GROUP BY run_id, key, step;
 
 CREATE OR REPLACE VIEW system_samples AS
@@ -71,17 +72,25 @@ SELECT p.node, d.name AS device, n.name AS name, s.ts, s.value
 FROM base.system s JOIN base.producers p ON p.producer = s.producer
 JOIN base.names d ON d.id = s.device JOIN base.names n ON n.id = s.key;
 
+-- When an attempt had its label: until its end, at the latest until the next one's start. One that vanished is found
+-- dead when the next may run already, and a sample belongs to a label once.
+CREATE OR REPLACE VIEW base.tenures AS
+SELECT p.*, least(
+    coalesce(p.ended_at, TIMESTAMP 'infinity'),
+    lead(p.started_at) OVER (PARTITION BY p.run, p.label ORDER BY p.started_at, p.attempt) - INTERVAL 1 MICROSECOND
+) AS left_at
+FROM base.producers p WHERE p.role = 'rank' AND p.run IS NOT NULL;
+
 -- Who claims which device of a node, and when: a label its GPUs and its own process.
 CREATE OR REPLACE VIEW base.claims AS
 SELECT p.producer, r.run_id, p.label, p.rank, p.node, unnest(list_append(coalesce(p.gpus, []), 'pid:' || p.pid)) AS device,
-       p.started_at, coalesce(p.ended_at, TIMESTAMP 'infinity') AS ended_at
-FROM base.producers p JOIN base.runs r ON r.run = p.run WHERE p.role = 'rank';
+       p.started_at, p.left_at
+FROM base.tenures p JOIN base.runs r ON r.run = p.run;
 
 -- Per run and node the label that stands for the node: its primary, else its lowest rank, else its first.
 CREATE OR REPLACE VIEW base.keepers AS
-SELECT r.run_id, p.label, p.rank, p.node, p.started_at, coalesce(p.ended_at, TIMESTAMP 'infinity') AS ended_at
-FROM base.producers p JOIN base.runs r ON r.run = p.run
-WHERE p.role = 'rank'
+SELECT r.run_id, p.label, p.rank, p.node, p.started_at, p.left_at
+FROM base.tenures p JOIN base.runs r ON r.run = p.run
 QUALIFY p.label = first_value(p.label) OVER (
     PARTITION BY p.run, p.node ORDER BY p.is_primary DESC, coalesce(p.rank, 2147483647), p.producer
 );
@@ -89,15 +98,15 @@ QUALIFY p.label = first_value(p.label) OVER (
 CREATE OR REPLACE VIEW system AS
 SELECT c.run_id, c.label, c.rank, s.node, s.device, s.name, s.ts, s.value
 FROM system_samples s JOIN base.claims c
-  ON c.node = s.node AND c.device = s.device AND s.ts >= c.started_at AND s.ts <= c.ended_at
+  ON c.node = s.node AND c.device = s.device AND s.ts >= c.started_at AND s.ts <= c.left_at
 UNION ALL
 SELECT k.run_id, k.label, k.rank, s.node, s.device, s.name, s.ts, s.value
 FROM (
     SELECT * FROM system_samples s WHERE NOT starts_with(s.device, 'pid:')
-) s JOIN base.keepers k ON k.node = s.node AND s.ts >= k.started_at AND s.ts <= k.ended_at
+) s JOIN base.keepers k ON k.node = s.node AND s.ts >= k.started_at AND s.ts <= k.left_at
 WHERE NOT EXISTS (
     SELECT 1 FROM base.claims c
-    WHERE c.node = s.node AND c.device = s.device AND s.ts >= c.started_at AND s.ts <= c.ended_at
+    WHERE c.node = s.node AND c.device = s.device AND s.ts >= c.started_at AND s.ts <= c.left_at
 );
 
 CREATE OR REPLACE VIEW console AS

@@ -39,7 +39,7 @@ def status(directory: str | None, form: str, no_canary: bool) -> None:
 def _look(where: Places) -> dict[str, object]:
     journals = list_journals(where.journals)
     alive = sum(1 for _, directory in journals if holder_of(directory / LOCK_NAME))
-    offline = list_journals(where.root / "offline")
+    offline = list_journals(where.local / "offline")
     return {
         "dir": str(where.root),
         "agent_pid": background.pid_of(where, background.AGENT) or None,

@@ -15,6 +15,7 @@ from chiplog import background
 from chiplog_schemas.journals import LOCK_NAME, list_journals
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import Places, chiplog_dir, make_private, places
+from chiplog_schemas.segments import list_segments
 
 _LOOK_AGAIN_S = 0.1
 
@@ -27,8 +28,13 @@ _LOOK_AGAIN_S = 0.1
 def sync(source: Path | None, directory: str | None, delete: bool, timeout_s: float) -> None:
     """Deliver the journals in DIR: what ran with mode="offline" (default CHIPLOG_DIR/offline), or was brought here."""
     where = places(chiplog_dir(directory, os.environ))
-    source = source or where.root / "offline"
-    found = list_journals(source) or list_journals(source / "journals") or list_journals(source / "offline")
+    sources = [where.local / "offline", where.root / "offline"]
+    if source is not None:
+        sources = [source, source / "journals", source / "offline"]
+    source = sources[0]
+    found = list({path.name: (producer, path) for at in sources for producer, path in list_journals(at)}.values())
+    if list_segments(source / "agent" / "spool") and source != where.local:
+        click.echo(f"{source}/agent/spool holds blocks too; deliver them with: chiplog agent --dir {source}", err=True)
     if not found:
         if not source.is_dir():
             raise click.UsageError(f"directory '{source}' does not exist; name one that holds journals")

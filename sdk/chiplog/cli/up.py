@@ -20,8 +20,10 @@ def up(directory: str | None) -> None:
     if not os.environ.get("CHIPLOG_COLLECTOR"):
         wanted.insert(0, background.COLLECTOR)
     for module in wanted:
-        before = background.pid_of(where, module)
         try:
+            if background.pid_of(where, module) and background.is_embedded(where, module):
+                background.stop(where, module)  # it would leave when idle; the one that follows stays
+            before = background.pid_of(where, module)
             pid = background.start(where, module, [])
         except OSError as error:
             raise click.ClickException(str(error)) from error
