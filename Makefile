@@ -14,7 +14,7 @@ help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
 	@echo "make test              lint, types and all tests; the last line is pytest's summary"
 	@echo "make bench             measure: cost of log(), rates, latencies"
-	@echo "make soak MINUTES=n    kill, cut and corrupt for n minutes (default 10), then count what is in SQL"
+	@echo "make soak MINUTES=n    kill daemons and ranks for n minutes (default 10), then compare SQL with the oracle"
 	@echo "make clean             remove .venv, caches and the demo's data"
 	@echo
 	@echo "ARGS='…' is handed on, as in: make test ARGS='-k spool'    make demo ARGS=--kill-agent"

@@ -1,7 +1,9 @@
 """`chiplog status`: what runs for a CHIPLOG_DIR, what waits where, and whether an event really gets through."""
 
+import csv
 import json
 import os
+import sys
 from pathlib import Path
 
 import click
@@ -16,7 +18,7 @@ CANARY_WAIT_S = 5.0
 
 @click.command()
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
 @click.option("--no-canary", is_flag=True, help="Only look; send no event through.")
 def status(directory: str | None, form: str, no_canary: bool) -> None:
     """Say what is running and what waits, and send one event through to see that it arrives.
@@ -30,6 +32,9 @@ def status(directory: str | None, form: str, no_canary: bool) -> None:
         facts["canary"], failed = _fly(where, running=bool(facts["agent_pid"]))
     if form == "json":
         click.echo(json.dumps(facts))
+    elif form == "csv":
+        rows = [["name", "value"], *([name, "" if value is None else value] for name, value in facts.items())]
+        csv.writer(sys.stdout).writerows(rows)
     else:
         _print(facts)
     if failed:
