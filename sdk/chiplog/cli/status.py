@@ -33,8 +33,7 @@ def status(directory: str | None, form: str, no_canary: bool) -> None:
     if form == "json":
         click.echo(json.dumps(facts))
     elif form == "csv":
-        rows = [["name", "value"], *([name, "" if value is None else value] for name, value in facts.items())]
-        csv.writer(sys.stdout).writerows(rows)
+        csv.writer(sys.stdout).writerows([("name", "value"), *facts.items()])
     else:
         _print(facts)
     if failed:
