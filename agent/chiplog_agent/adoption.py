@@ -1,6 +1,6 @@
 """Adopt the journals of dead ranks: whoever gets a journal's lock may be sure that its process is gone."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from chiplog_schemas.journals import LOCK_NAME, DeadJournal, list_journals
 from chiplog_schemas.locks import Lock, LockHeldError
 from chiplog_schemas.record import Damage, Record
 
-VANISHED = "process ended without finish()"
+VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
 
 
 @dataclass(slots=True)
@@ -29,8 +29,9 @@ class Adopted:
 class Adoption:
     """All journals of a directory that are being adopted."""
 
-    def __init__(self, journals: Path) -> None:
+    def __init__(self, journals: Path, died_us: Callable[[bytes], int | None] = lambda producer: None) -> None:
         self._journals = journals
+        self._died_us = died_us  # when a producer's process ended, if somebody saw it
         self._adopted: dict[bytes, Adopted] = {}
         self._waiting: list[Adopted] = []  # given to the core, to be removed after the next sync
         self._unreadable: list[Adopted] = []  # left where they are, and not looked at again by this agent
@@ -118,7 +119,7 @@ class Adoption:
             core.declare_lost(adopted.producer, adopted.next_seq, produced - 1, "not in the journal at its end", now_us)
         finished = (head is not None and head.finished) or (peer is not None and peer.finished)
         if not finished:
-            core.vanished(adopted.producer, produced, VANISHED, now, now_us)
+            core.vanished(adopted.producer, produced, VANISHED, now, self._died_us(adopted.producer) or now_us)
         core.forget(adopted.producer)
 
     def synced(self) -> list[bytes]:

@@ -13,6 +13,7 @@ import zmq
 
 from chiplog_agent.adoption import Adoption
 from chiplog_agent.core import Core
+from chiplog_agent.deaths import Deaths
 from chiplog_agent.spool import Spool
 from chiplog_agent.stats.feed import Line, Sample, SamplerFeed, Stale
 from chiplog_schemas.addresses import prepare_ipc
@@ -73,7 +74,8 @@ class AgentDaemon:
         self._core = Core(os.urandom(16), settings.node, os.getpid(), version("chiplog"), now_us())
         self._spool = Spool(places.agent / "spool", os.urandom(16), bytes_max=settings.spool_bytes_max)
         self._receiver = Receiver(credit=CREDIT_BYTES)
-        self._adoption = Adoption(places.journals)
+        self._deaths = Deaths()
+        self._adoption = Adoption(places.journals, self._deaths.time_of)
         self._synced: dict[bytes, int] = {}  # producer -> next seq in the spool, while its journal may exist
         self._acks: dict[bytes, int] = {}  # to be sent after the next sync
         self._router = self._bind()
@@ -170,6 +172,7 @@ class AgentDaemon:
                         self._router.send_multipart([routing, *frames], zmq.DONTWAIT)
                 case Greeted(sender, info):
                     self._core.greet(sender, info)
+                    self._deaths.watch(sender, info.get("pid"))
                     self._watch()
                 case Gap(sender, first, last, reason):
                     self._core.declare_lost(sender, first, last, reason, now_us())
@@ -216,7 +219,7 @@ class AgentDaemon:
         return self._adoption.is_busy and not self._spool.is_full and self._spool.waiting_bytes <= CREDIT_BYTES
 
     def _look_for_journals(self, now: float) -> None:
-        if now - self._looked_at >= ADOPT_INTERVAL_S:
+        if self._deaths.look(now_us()) or now - self._looked_at >= ADOPT_INTERVAL_S:
             self._looked_at = now
             self._mind_socket()
             for producer in self._adoption.look(self._synced):
@@ -255,6 +258,7 @@ class AgentDaemon:
             self._act(self._receiver.synced(producer, next_seq), now)
         for producer in self._adoption.synced():
             self._synced.pop(producer, None)
+            self._deaths.forget(producer)
 
     def _spool_what_waits(self) -> None:
         """Append everything taken so far, so that the next sync covers every acknowledgement and removal that waits."""
@@ -294,9 +298,7 @@ class AgentDaemon:
             if (host := self._collector_host()) != socket.gethostname():
                 if not self._told_where:
                     self._told_where = True
-                    message = (
-                        f"this directory's collector belongs to host {host}; set CHIPLOG_COLLECTOR to reach it"
-                    )
+                    message = f"this directory's collector belongs to host {host}; set CHIPLOG_COLLECTOR to reach it"
                     _log.warning("%s; the spool keeps everything", message)
                     self._core.notice("no_collector", "warning", message, {"host": host}, now, now_us())
                 return

@@ -100,7 +100,7 @@ class Applier:
             block = decode_block(record.payload)
             ids = {group.keys_bin: self._keys(group.keys_bin) for group in block.groups if group.keys_bin}
         except NewerBlockError as error:
-            # Parked: kept in the log and counted here; `chiplog rebuild` after an upgrade applies it.
+            # Parked: kept in the log and counted here; the first start after an upgrade rebuilds, and applies it.
             self.quarantine(record.number, record.kind, str(error), b"")
             return
         except BlockError as error:

@@ -39,6 +39,11 @@ class Batch:
     n_points: int = 0
     n_events: int = 0
 
+    @property
+    def n_rows(self) -> int:
+        """Points of matrices and rows of small tables: what a flush is measured by."""
+        return self.n_points + sum(map(len, self.rows.values()))
+
     def add(self, table: str, row: tuple[Any, ...]) -> None:
         """Add a row to a small table."""
         self.rows.setdefault(table, []).append(row)

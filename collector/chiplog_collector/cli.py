@@ -32,6 +32,7 @@ def collector(bind: tuple[str, ...], query: tuple[str, ...], directory: str | No
         settings = Settings(
             place, [place.collector_address, *binds], [place.query_address, *queries], embedded=embedded
         )
+        os.environ["CHIPLOG_DIR"] = str(place.root)  # the index inherits it: who serves what is seen in `ps e`
         ReceiverDaemon(settings).run()
     except AddressError as error:
         raise click.UsageError(str(error)) from error

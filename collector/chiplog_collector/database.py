@@ -1,6 +1,7 @@
 """The one object that writes DuckDB: opens, migrates, loads the state, and writes each batch in one transaction."""
 
 import json
+import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from numpy.typing import NDArray
 
 from chiplog_collector.batch import Batch, Columns, turn
 from chiplog_collector.state import Producer, Run, State
+from chiplog_schemas.blocks import BLOCK_VERSION
+from chiplog_schemas.record import Kind
 from chiplog_schemas.tables import MIGRATION, tables_sql, views_sql
 
 _TS_LIMIT = 1 << 61  # µs; beyond lie DuckDB's infinities and numpy's NaT
@@ -47,16 +50,33 @@ _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "quarantine": (("number", "i8"), ("kind", "i4"), ("reason", "o"), ("bytes", "o")),
 }
 _TIMES = ("started_at", "ended_at")
+# What DuckDB 2.0 says of bytes that are wrong, as opposed to a disk that is full or a file that another process has.
+# Anchored: a query can make an error say anything, but not in front of its kind.
+_DAMAGE = re.compile(
+    r"(C Data interface error: )?(Data Corruption Error: |FATAL Error: .*)?"
+    r"(Corrupt database file: "
+    r'|IO Error: The file ".*" exists, but it is not a valid DuckDB database file!'
+    r'|IO Error: Could not read enough bytes from file ".*\.duckdb"'
+    r'|(IO Error: )?Failure while replaying WAL file ".*": '
+    r"(Corrupt WAL file|WAL does not match database file|Failed to read WAL of version))",
+    re.DOTALL,
+)
 
 
 class StaleDatabaseError(Exception):
-    """The file is of another migration or of another log: it has to be rebuilt from the log."""
+    """The file is of another migration or log, or lacks blocks that we can read now: rebuild it from the log."""
+
+
+def proven_damage(error: BaseException) -> str | None:
+    """Return a line that names the damage when an error proves that the file holds wrong bytes, else None."""
+    text = str(error)
+    return text.partition("\n")[0] if _DAMAGE.match(text) else None
 
 
 class Database:
     """The index's DuckDB file. One per process, and one process per file.
 
-    Raises duckdb.IOException when another process has the file open, StaleDatabaseError when it must be rebuilt.
+    Raises duckdb.Error when it cannot be opened (see `proven_damage`), StaleDatabaseError when it must be rebuilt.
     """
 
     def __init__(self, path: Path, log_id: bytes) -> None:
@@ -67,20 +87,37 @@ class Database:
         self.next_number = 0
         self._ledger_rows = 0
         self._incoming: dict[str, Columns] = {}  # registered once per table, filled anew for each insert
+        try:
+            self._prepare(log_id)
+        except BaseException:
+            self.close()  # whoever tries again needs the file
+            raise
+
+    def _prepare(self, log_id: bytes) -> None:
         if not self._has_tables():
             with _Transaction(self.connection):
                 self.connection.execute(tables_sql())
                 self.connection.execute("INSERT INTO base.position VALUES (?, ?, 0)", [MIGRATION, log_id])
         row = self.connection.execute("SELECT migration, log_id, next_number FROM base.position").fetchone()
-        assert row is not None
+        if row is None:
+            raise StaleDatabaseError(f"{self.path} does not say how far it has come")
         migration, of_log, self.next_number = row
         if migration != MIGRATION:
-            self.close()
-            raise StaleDatabaseError(f"{path} is of migration {migration}, not {MIGRATION}")
+            raise StaleDatabaseError(f"{self.path} is of migration {migration}, not {MIGRATION}")
         if bytes(of_log) != log_id:
-            self.close()
-            raise StaleDatabaseError(f"{path} is an index over another log")
+            raise StaleDatabaseError(f"{self.path} is an index over another log")
+        if n_parked := self._parked():
+            raise StaleDatabaseError(f"{self.path} lacks {n_parked} blocks that were newer than an older version")
         self.connection.execute(views_sql())
+
+    def _parked(self) -> int:
+        """Return how many blocks were set aside for being newer than we were, and are not any more."""
+        query = (
+            "SELECT count(*) FROM base.quarantine WHERE kind = ? AND "
+            r"try_cast(regexp_extract(reason, '^block of version (\d+) is newer', 1) AS BIGINT) <= ?"
+        )
+        row = self.connection.execute(query, [int(Kind.BLOCK), BLOCK_VERSION]).fetchone()
+        return row[0] if row is not None else 0
 
     def _has_tables(self) -> bool:
         query = "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'base' AND table_name = 'position'"

@@ -151,10 +151,13 @@ class Registry:
         self._applier.batch.producers.add(producer.producer)
         if not by_itself and producer.state in ("finished", "failed"):
             return
-        producer.state = state
-        producer.exit_code = _int32(said.get("exit_code"))
-        producer.exit_signal = _int32(said.get("exit_signal"))
-        producer.reason = said.get("reason")
+        exit_code, exit_signal = _int32(said.get("exit_code")), _int32(said.get("exit_signal"))
+        if (producer.state, producer.reason) == (state, said.get("reason")):  # every sync of a journal says it again
+            producer.exit_code = producer.exit_code if exit_code is None else exit_code
+            producer.exit_signal = producer.exit_signal if exit_signal is None else exit_signal
+            return
+        producer.state, producer.reason = state, said.get("reason")
+        producer.exit_code, producer.exit_signal = exit_code, exit_signal
         producer.ended_at = ts
         if state != "finished":
             message = f"{producer.label or 'a producer'} {state}: {producer.reason or 'no reason given'}"

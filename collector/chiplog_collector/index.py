@@ -3,6 +3,7 @@
 `python -m chiplog_collector.index DIR --query ADDRESS …`: ends, caught up, when its standard input does.
 """
 
+import itertools
 import logging
 import os
 import select
@@ -14,7 +15,7 @@ from pathlib import Path
 import duckdb
 
 from chiplog_collector.applier import Applier
-from chiplog_collector.database import Database, StaleDatabaseError
+from chiplog_collector.database import Database, StaleDatabaseError, proven_damage
 from chiplog_collector.receiver import log_id
 from chiplog_collector.synced import Synced
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
@@ -24,8 +25,11 @@ from chiplog_schemas.segments import LogReader
 
 _READ_BYTES = 8 << 20
 _CHECKPOINT_INTERVAL_S = 60.0
-_OPEN_WAIT_S = 15.0  # a predecessor may still be writing its last transaction
-_WRITE_AGAIN_S = 1.0
+_FLUSH_BYTES = 32 << 20  # of the log in one transaction: 200,000 rows of long texts would fill the memory
+_AGAIN_MIN_S = 0.1  # a predecessor is about to leave, or a client to let go of the file …
+_AGAIN_MAX_S = 2.0  # … or the disk is full: the longest pause between two tries
+_EXIT_EXPECTED = 1  # exit statuses: DuckDB or the system failed us, or …
+_EXIT_FAULT = 70  # … we did (EX_SOFTWARE)
 _log = logging.getLogger("chiplog.index")
 
 
@@ -35,9 +39,9 @@ class Follower:
     def __init__(self, database: Database, log_directory: Path) -> None:
         self.database = database
         self._directory = log_directory
-        self._begin()
+        self.begin()
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
         """Forget everything that is not in the database, and read on from where it stands."""
         self._applier = Applier(self.database.load())
         self._reader = LogReader(self._directory, self.database.next_number)
@@ -46,11 +50,12 @@ class Follower:
 
     def step(self, limit: int) -> int:
         """Apply what the log holds below `limit`, at most one flush of it; return the events written."""
-        rows_before = self._applier.batch.n_points
-        while self._applier.batch.n_points - rows_before < INDEX_FLUSH_ROWS:
+        rows_before, n_bytes = self._applier.batch.n_rows, 0
+        while self._applier.batch.n_rows - rows_before < INDEX_FLUSH_ROWS and n_bytes < _FLUSH_BYTES:
             items = self._reader.read(limit, _READ_BYTES)
             if not items:
                 break
+            n_bytes += sum(len(item.payload) for item in items if isinstance(item, Record))
             try:
                 for item in items:
                     self._take(item)
@@ -72,16 +77,16 @@ class Follower:
         batch = self._applier.flush()
         try:
             self.database.write(batch, self._applier.state, self._safe_number)
-        except (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.FatalException):
-            raise  # the disk or the database itself: not the record's fault
         except (duckdb.Error, ValueError, TypeError, OverflowError) as error:
+            if _is_no_records_fault(error):
+                raise
             _log.warning("a flush was refused (%s); its records are applied one by one", str(error).splitlines()[0])
             return self._write_one_by_one(self._safe_number)
         return batch.n_events
 
     def _write_one_by_one(self, until: int) -> int:
         """Apply each record in a transaction of its own, and set aside the one that cannot be applied."""
-        self._begin()
+        self.begin()
         n_events = 0
         group: list[Record | Damage] = []
         while items := self._reader.read(until, _READ_BYTES):
@@ -90,7 +95,7 @@ class Follower:
                 if _is_receipt(item):
                     n_events += self._apply_group(group)
                     group = []
-        self._begin()
+        self.begin()
         return n_events
 
     def _apply_group(self, group: list[Record | Damage]) -> int:
@@ -107,9 +112,9 @@ class Follower:
                 batch = applier.flush()
                 self.database.write(batch, applier.state, behind)
                 n_events += batch.n_events
-            except (duckdb.IOException, duckdb.OutOfMemoryException, duckdb.FatalException):
-                raise
             except Exception as error:  # whatever it is: the position must move past it, and a row must say so
+                if _is_no_records_fault(error):
+                    raise
                 reason = f"record cannot be applied: {str(error).splitlines()[0] if str(error) else repr(error)}"
                 _log.error("record %d is set aside: %s", behind - 1, reason)
                 applier = Applier(self.database.load())
@@ -123,82 +128,131 @@ def _is_receipt(item: Record | Damage) -> bool:
     return isinstance(item, Record) and item.kind == Kind.RECEIPT
 
 
-def open_database(place: Places) -> Database:
-    """Open the index's file; one that is of another log, too old or damaged is set aside and made anew.
+def _is_no_records_fault(error: Exception) -> bool:
+    """Tell whether an error is of the disk or of the database itself."""
+    of_disk = isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException | duckdb.FatalException)
+    return of_disk or proven_damage(error) is not None
 
-    Raises duckdb.IOException when another process holds the file for longer than a predecessor needs to leave.
+
+# -- opening --
+
+
+def open_index(place: Places, input_ended: Callable[[float], bool]) -> Follower | None:
+    """Open the index's file and load what it knows. None when standard input ended before that could be done.
+
+    A file that is proven damaged, or of another log or migration, is set aside and made anew. Whatever else keeps us
+    from it may pass, and is waited for: a full disk, another process that has the file.
     """
-    directory = place.collector / "log"
-    identifier = log_id(directory) or bytes(16)
-    deadline = time.monotonic() + _OPEN_WAIT_S
+    pause_s = 0.0
     while True:
         try:
-            return Database(place.index, identifier)
-        except StaleDatabaseError as error:
-            _set_aside(place.index, str(error))
-        except duckdb.IOException as error:
-            if "lock" not in str(error).lower():
-                _set_aside(place.index, str(error).splitlines()[0])
-            elif time.monotonic() > deadline:
+            if not place.index.exists():
+                _create(place)
+            database = Database(place.index, log_id(place.collector / "log") or bytes(16))
+            try:
+                return Follower(database, place.collector / "log")
+            except BaseException:
+                database.close()
                 raise
-            else:
-                time.sleep(0.1)
-        except duckdb.Error as error:
-            _set_aside(place.index, str(error).splitlines()[0])
+        except StaleDatabaseError as error:
+            set_aside(place.index, str(error))
+        except (duckdb.Error, OSError) as error:
+            if damage := proven_damage(error):
+                set_aside(place.index, damage)
+                continue
+            if not pause_s:
+                _log.error("%s cannot be opened: %s; trying again", place.index, str(error).partition("\n")[0])
+            pause_s = min(max(2 * pause_s, _AGAIN_MIN_S), _AGAIN_MAX_S)
+            if input_ended(pause_s):
+                return None
 
 
-def _set_aside(path: Path, reason: str) -> None:
-    aside = path.with_name(f"{path.name}.set-aside-{int(time.time())}")
+def _create(place: Places) -> None:
+    """Make an empty index under another name first: what a full disk cuts short is never taken for a damaged file."""
+    new = place.index.with_name(f"{place.index.stem}-new.duckdb")
+    for path in (new, Path(f"{new}.wal"), Path(f"{place.index}.wal")):  # the last: of a file that was taken away
+        path.unlink(missing_ok=True)
+    Database(new, log_id(place.collector / "log") or bytes(16)).close()
+    os.rename(new, place.index)
+
+
+def set_aside(path: Path, reason: str) -> None:
+    """Move a file and its write-ahead log out of the way, over nothing that was moved there before. Raises OSError."""
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    names = (path.with_name(f"{path.name}.set-aside-{stamp}-{count}") for count in itertools.count())
+    aside = next(name for name in names if not name.exists() and not Path(f"{name}.wal").exists())
     _log.error("%s; %s is set aside as %s and rebuilt from the log", reason, path, aside.name)
-    for suffix in ("", ".wal"):
+    for suffix in (".wal", ""):  # the file last: without its write-ahead log it is only older, but never another's
         source = Path(f"{path}{suffix}")
         if source.exists():
             os.rename(source, f"{aside}{suffix}")
 
 
-def serve(place: Places, queries: list[str]) -> None:
-    """Follow the log and answer SQL until standard input ends; then catch up and close."""
+# -- the process --
+
+
+def serve(place: Places, queries: list[str]) -> int:
+    """Follow the log and answer SQL until standard input ends; then catch up and close. Return the exit status."""
     from chiplog_collector.query import QueryService, lock_down  # a rebuild needs no sockets
 
     synced = Synced(place.collector / "synced", writable=False)
-    database = open_database(place)
-    follower = Follower(database, place.collector / "log")
+    follower = open_index(place, _input_ended)
+    if follower is None:
+        _log.info("index stopped before it could open %s", place.index)
+        return 0
+    database = follower.database
     lock_down(database.connection)
     services = [QueryService(database.connection, address) for address in queries]
     for service in services:
         service.start()
     _log.info("index stands at record %d of %d", database.next_number, synced.get())
+    damage: str | None = None
     try:
-        _follow(follower, synced)
+        damage = _follow(follower, synced, lambda: next((s.damage for s in services if s.damage), None))
     finally:
         for service in services:
             service.close()
         database.close()
         _log.info("index stopped at record %d", database.next_number)
+    if damage is not None:
+        set_aside(place.index, damage)
+        return _EXIT_EXPECTED  # and the receiver starts one that makes the file anew
+    return 0
 
 
-def _follow(follower: Follower, synced: Synced) -> None:
+def _follow(follower: Follower, synced: Synced, damage_met: Callable[[], str | None]) -> str | None:
+    """Apply the log until standard input ends. Return early with a line when the file proves to be damaged."""
     checkpoint_at = time.monotonic() + _CHECKPOINT_INTERVAL_S
-    dirty = False
-    ending = False
+    dirty = ending = afresh = False
     while True:
         started = time.monotonic()
         stood_at = follower.read_number
+        if (damage := damage_met()) is not None:
+            return damage
         try:
+            if afresh:
+                follower.begin()
+                afresh = False
             dirty = follower.step(synced.get()) > 0 or dirty
-        except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-            _log.error("DuckDB cannot write: %s; trying again", str(error).splitlines()[0])
-            if _input_ended(_WRITE_AGAIN_S):
-                return
-            follower._begin()
+            # Behind, but nothing to read: the log itself is gone or damaged at its end. Waiting is all that is left.
+            behind = follower.database.next_number < synced.get() and follower.read_number > stood_at
+            if ending and not behind:
+                return None
+            if dirty and not behind and started >= checkpoint_at:
+                checkpoint_at = started + _CHECKPOINT_INTERVAL_S
+                follower.database.checkpoint()
+                dirty = False
+        except duckdb.Error as error:
+            if (damage := proven_damage(error)) is not None:
+                return damage
+            if not isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException):
+                raise
+            if not afresh:
+                _log.error("DuckDB cannot write: %s; trying again", str(error).partition("\n")[0])
+            afresh = True
+            if ending or _input_ended(_AGAIN_MAX_S):
+                return None
             continue
-        # Behind, but nothing to read: the log itself is gone or damaged at its end. Waiting is all that is left to do.
-        behind = follower.database.next_number < synced.get() and follower.read_number > stood_at
-        if ending and not behind:
-            return
-        if dirty and not behind and started >= checkpoint_at:
-            follower.database.checkpoint()
-            checkpoint_at, dirty = started + _CHECKPOINT_INTERVAL_S, False
         pause_s = 0.0 if behind else INDEX_FLUSH_INTERVAL_S - (time.monotonic() - started)
         ending = ending or _input_ended(max(0.0, pause_s))
 
@@ -222,12 +276,22 @@ def catch_up(place: Places, path: Path, limit: int, on_progress: Callable[[int],
     return database
 
 
-def main(arguments: list[str]) -> None:
-    """Entry point of the process."""
+def main(arguments: list[str]) -> int:
+    """Entry point of the process. `--after STATUS`: how the one before ended."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     root, *rest = arguments
-    serve(places(Path(root)), [value for name, value in zip(rest[::2], rest[1::2], strict=True) if name == "--query"])
+    options = list(zip(rest[::2], rest[1::2], strict=True))
+    try:
+        return serve(places(Path(root)), [value for name, value in options if name == "--query"])
+    except (duckdb.Error, OSError) as error:
+        _log.error("index ends: %s", str(error).partition("\n")[0])
+        return _EXIT_EXPECTED
+    except Exception as error:
+        # The receiver starts us every few seconds: once is enough for a traceback.
+        told = ("--after", str(_EXIT_FAULT)) in options
+        _log.error("index ends by a fault of its own: %r", error, exc_info=None if told else error)
+        return _EXIT_FAULT
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

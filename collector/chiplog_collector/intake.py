@@ -57,11 +57,6 @@ class Intake:
         """Note that a sender's numbers can never come."""
         return Accepted(Kind.GAP, payload=pack([sender, first, last, reason]))
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a commit is owed to somebody."""
-        return bool(self._taken)
-
     def receipt(self, now_us: int) -> Accepted:
         """Close what was taken since the last receipt. `now_us`: the time that rebuilds will see."""
         rows = [[sender, first, next_number, count] for sender, (first, next_number, count) in self._taken.items()]

@@ -12,7 +12,6 @@ import io
 import os
 import queue
 import select
-import socket as sockets
 import threading
 import time
 from collections import Counter, deque
@@ -24,6 +23,8 @@ import duckdb
 import zmq
 from arro3.io import read_ipc_stream, write_ipc_stream
 
+from chiplog_collector.binding import bind_ipc, is_local
+from chiplog_collector.database import proven_damage
 from chiplog_collector.examiner import Connection, Examiner, SqlError, lock_down
 from chiplog_schemas import questions
 from chiplog_schemas.limits import (
@@ -171,6 +172,9 @@ class _Worker(threading.Thread):
             message = f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows, or aggregate"
             return questions.failure(job.id, "too_large", message)
         text = str(error)
+        if (damage := proven_damage(error)) is not None:
+            self._service.damage = damage
+            return questions.failure(job.id, "busy", "the database is damaged and is rebuilt from the log; ask again")
         if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
             return questions.failure(job.id, "too_large", f"{one_line(text)}; narrow the query or aggregate earlier")
         # What fails while rows already flow comes through Arrow, as a plain Exception with this in front.
@@ -187,7 +191,8 @@ class QueryService:
     connection: the index's own; it gives each worker a cursor and is not used otherwise. Call `lock_down` on it before.
     configure: called with the socket before it is bound: CURVE keys and the ZAP domain. Required beyond loopback.
     context: the ZeroMQ context that holds the ZAP handler; by default one of its own.
-    `counts` tells what was answered and what was not, by name; read it from any thread.
+    `counts` tells what was answered and what was not, by name; `damage` names what a query proved of the file. Read
+    both from any thread.
     """
 
     def __init__(
@@ -197,10 +202,11 @@ class QueryService:
         configure: Configure | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
     ) -> None:
-        if configure is None and not _is_local(address):
+        if configure is None and not is_local(address):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
         self.address = address
         self.counts: Counter[str] = Counter()
+        self.damage: str | None = None
         self._configure = configure
         self._own_context = context is None
         self._context = context if context is not None else zmq.Context()
@@ -292,7 +298,7 @@ class QueryService:
         while True:
             try:
                 if self.address.startswith("ipc://"):
-                    _bind_ipc(socket, self.address)
+                    bind_ipc(socket, self.address)
                 else:
                     socket.bind(self.address)
                 return
@@ -419,31 +425,3 @@ class QueryService:
             self.counts["undeliverable"] += 1
         else:
             self.counts["answered"] += 1
-
-
-def _is_local(address: str) -> bool:
-    scheme, _, rest = address.partition("://")
-    host = rest.rpartition(":")[0].strip("[]")
-    return scheme in ("ipc", "inproc") or host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _bind_ipc(socket: "zmq.Socket[bytes]", address: str) -> None:
-    """Bind a Unix socket for this user only. Raises OSError with EADDRINUSE when somebody listens there.
-
-    ZeroMQ itself would take the path from a living listener without a word.
-    """
-    path = address.removeprefix("ipc://")
-    with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
-        probe.setblocking(False)
-        try:
-            probe.connect(path)
-        except FileNotFoundError:
-            pass
-        except ConnectionRefusedError:
-            os.unlink(path)
-        except BlockingIOError as error:  # somebody listens, and is busy
-            raise OSError(zmq.EADDRINUSE, f"{path} is in use") from error
-        else:
-            raise OSError(zmq.EADDRINUSE, f"{path} is in use")
-    socket.bind(address)
-    os.chmod(path, 0o600)

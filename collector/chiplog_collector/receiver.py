@@ -245,6 +245,7 @@ class _IndexProcess:
         self._start_after = 0.0
         self._pause_s = 0.2
         self._started_at = 0.0
+        self._ended_with = 0
 
     def mind(self, now: float) -> None:
         """Start it when it is not there; notice when it died."""
@@ -253,13 +254,15 @@ class _IndexProcess:
                 self._pause_s = 0.2
             _log.error("index ended with exit status %s; starting it again in %.1f s", code, self._pause_s)
             self._process = None
+            self._ended_with = code
             self._start_after = now + self._pause_s
             self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
         if self._process is None and now >= self._start_after:
             self._started_at = now
-            queries = [argument for address in self._settings.query for argument in ("--query", address)]
+            options = [argument for address in self._settings.query for argument in ("--query", address)]
+            options += ["--after", str(self._ended_with)]
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *queries],
+                [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *options],
                 stdin=subprocess.PIPE,
                 start_new_session=True,  # a terminal's Ctrl-C is the receiver's to pass on, after its last commit
             )

@@ -1,7 +1,6 @@
 """What the index knows between transactions: dimensions, the ledger of seqs, primaries. Others load and save it."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from chiplog_schemas.intervals import Intervals
 
@@ -81,8 +80,3 @@ class State:
         if producer.run is not None and producer.label is not None:
             self.by_label.setdefault((producer.run, producer.label), []).append(producer)
         return producer
-
-
-def row_of(entry: Run | Producer) -> tuple[Any, ...]:
-    """Return a dimension entry's fields in the order of its table's columns."""
-    return tuple(getattr(entry, name) for name in entry.__slots__)

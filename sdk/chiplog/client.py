@@ -4,7 +4,9 @@
 collector comes and goes; the file is opened for one query at a time, so that no client keeps a collector from starting.
 """
 
+import logging
 import os
+import struct
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -26,6 +28,9 @@ __all__ = ["Client", "NoDataError", "QueryError", "Result", "connect"]
 
 CONNECT_WAIT_S = 5.0  # a collector that is just starting answers within this
 LOOK_AGAIN_S = 0.25  # pause between two looks at who holds the database
+
+_SYNCED = struct.Struct("<Q")  # the head of collector/synced: the number behind the last record on stable storage
+_log = logging.getLogger("chiplog")
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 
@@ -67,6 +72,7 @@ class Client:
         self._remote: Remote | None = None
         self._lock = threading.Lock()
         self._closed = False
+        self._told_stale = False
 
     def sql(self, query: str, params: Params = None, timeout_s: float | None = None) -> "Result":
         """Run one SELECT and return its whole result.
@@ -108,6 +114,7 @@ class Client:
                 opened = self._look(keep_file=True)
                 if opened is not None:
                     try:
+                        self._tell_stale(opened)
                         return _ask_file(opened, query, params, timeout_s)
                     finally:
                         opened.close()
@@ -120,6 +127,18 @@ class Client:
                     raise
                 self._hang_up()
         raise AssertionError("the second try returns or raises")
+
+    def _tell_stale(self, opened: "duckdb.DuckDBPyConnection") -> None:
+        """Say once when daemons were killed before all that they had acknowledged came into the file."""
+        assert self._where is not None
+        n_records = 0 if self._told_stale else _not_applied(self._where, opened)
+        if n_records > 0:
+            self._told_stale = True
+            _log.warning(
+                "chiplog: %d records of the log are not in the database yet; start the collector (chiplog up) "
+                "to apply them",
+                n_records,
+            )
 
     def _collector_lives(self) -> bool:
         """Return whether the collector may still answer. Of one on another machine only its silence tells."""
@@ -174,8 +193,8 @@ def _open_file(where: Places) -> "duckdb.DuckDBPyConnection | str":
     try:
         connection = duckdb.connect(str(where.index), read_only=True)
     except duckdb.IOException as error:
-        # "Conflicting lock is held in PROGRAM (PID n)": a collector that starts, or one of another host or container.
-        if "lock" in str(error).lower():
+        # A collector that starts, or one of another host or container. What DuckDB says begins with the file's path.
+        if "Conflicting lock is held in " in str(error).replace(str(where.index), ""):
             return f"{where.index} is in use: {one_line(str(error))}"
         raise _unreadable(where, error) from error
     except duckdb.Error as error:
@@ -183,6 +202,19 @@ def _open_file(where: Places) -> "duckdb.DuckDBPyConnection | str":
     for statement in LOCKED_SETTINGS:
         connection.execute(statement)
     return connection
+
+
+def _not_applied(where: Places, connection: "duckdb.DuckDBPyConnection") -> int:
+    """Return how many records are in the log and not in the file; 0 where that cannot be told."""
+    import duckdb
+
+    try:
+        with open(where.collector / "synced", "rb") as page:
+            [synced] = _SYNCED.unpack(page.read(_SYNCED.size))
+        row = connection.execute("SELECT next_number FROM base.position").fetchone()
+    except (OSError, struct.error, duckdb.Error):
+        return 0
+    return max(0, synced - row[0]) if row is not None else 0
 
 
 def _unreadable(where: Places, error: Exception) -> QueryError:
@@ -250,6 +282,8 @@ def _file_error(error: Exception, timed_out: bool, timeout_s: float) -> QueryErr
         return QueryError("too_large", one_line(text.partition("OverflowError: ")[2]))
     if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
         return QueryError("too_large", f"{one_line(text)}; narrow the query or aggregate earlier")
+    if text.startswith("Corrupt database file: ") or "Data Corruption Error: Corrupt database file: " in text[:100]:
+        return QueryError("internal", f"{one_line(text)}; try chiplog rebuild")
     if isinstance(error, duckdb.Error | ValueError | TypeError) or text.startswith("C Data interface error: "):
         return QueryError("sql", one_line(text))
     return QueryError("internal", one_line(f"{type(error).__name__}: {text}"))

@@ -1,4 +1,4 @@
-"""What goes wrong in training code's calls: counted by kind, said aloud once, never raised."""
+"""What goes wrong in training code's calls, or ends it: counted by kind, said aloud once, never raised."""
 
 import logging
 import math
@@ -8,8 +8,12 @@ from typing import Any
 
 from chiplog.values import Bad, cleaned
 from chiplog_schemas.events import EventKind
+from chiplog_schemas.limits import KEYS_MAX
 
-_WARNINGS_MAX = 100  # different ones said aloud; all are counted
+_WARNINGS_PER_KIND = 10  # said aloud and shown in events, so that each kind is seen; all are counted
+_REPORT_INTERVAL_S = 60.0  # between two notices of the counts, while they change
+_LEVELS = ("debug", "info", "warning", "error")
+_ALIASES = {"warn": "warning", "critical": "error", "fatal": "error"}
 _log = logging.getLogger("chiplog")
 
 
@@ -20,12 +24,36 @@ class Complaints:
         self.counts: Counter[str] = Counter()
         self._say = say
         self._said: set[tuple[str, str]] = set()
+        self._n_said: Counter[str] = Counter()  # by kind
+        self._reported: dict[str, int] = {}
+        self._report_at: float | None = None
 
     def note(self, bad: Bad) -> None:
         """Count a value or key that cannot be logged."""
         self.counts[bad.kind] += 1
         if self.warn_once((bad.kind, bad.key), bad.message):
             self._say(EventKind.NOTICE, "bad_value", "warning", bad.message, {"kind": bad.kind, "key": bad.key})
+
+    def note_key_over(self, key: str) -> None:
+        """Count a key beyond the limit. One word for all of them: in the worst case there are millions."""
+        if self.counts["too_many_keys"]:
+            self.counts["too_many_keys"] += 1
+        else:
+            message = f"key {key!r:.60} is the one beyond {KEYS_MAX} of this run; put what varies into the step"
+            self.note(Bad("too_many_keys", key[:60], message))
+
+    def report(self, now: float | None = None) -> None:
+        """Say the counts as an event if they changed: at the end, or with `now` in seconds once in an interval."""
+        if now is not None:
+            if self._report_at is None:
+                self._report_at = now + _REPORT_INTERVAL_S
+            if now < self._report_at:
+                return
+            self._report_at = now + _REPORT_INTERVAL_S
+        counts = dict(self.counts)
+        if counts != self._reported:
+            self._reported = counts
+            self._say(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", counts)
 
     def note_nonfinite(self, data: Mapping[str, Any], step: int) -> None:
         """Count NaN and infinities. They are kept, and the first of each key is worth a word."""
@@ -34,10 +62,12 @@ class Complaints:
                 self.note(Bad("not_finite", key, f"{key!r:.80} became {float(value)} at step {step}; it is kept"))
 
     def warn_once(self, what: tuple[str, str], message: str) -> bool:
-        """Say something aloud unless it was said before. Tell whether it was said now."""
-        if what in self._said or len(self._said) >= _WARNINGS_MAX:
+        """Say something aloud unless it, or enough of its kind, was said before. Tell whether it was said now."""
+        kind = what[0]
+        if what in self._said or self._n_said[kind] >= _WARNINGS_PER_KIND:
             return False
         self._said.add(what)
+        self._n_said[kind] += 1
         _log.warning("chiplog: %s", message)
         return True
 
@@ -45,6 +75,23 @@ class Complaints:
         """Note our own fault."""
         self.counts["internal_error"] += 1
         self.warn_once(("internal_error", where), f"{where}() failed inside: {type(error).__name__} {error}")
+
+
+def alert_level(level: Any) -> str:
+    """Return the level of `events` that somebody means, whatever it is called elsewhere."""
+    word = str(level).lower()
+    word = _ALIASES.get(word, word)
+    return word if word in _LEVELS else "warning"
+
+
+def ending_of(error: BaseException) -> tuple[int, str]:
+    """Return (exit code, reason) of a process that ends by this exception, as the interpreter has it."""
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is None or isinstance(code, int):
+            return int(code or 0), f"SystemExit: {code}"
+    reason = f"{type(error).__name__}: {shown_error(error)}"
+    return 1, reason.removesuffix(": ")
 
 
 def shown_error(error: BaseException) -> str:

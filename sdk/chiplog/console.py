@@ -96,11 +96,20 @@ class Turn:
 
 
 class Console:
-    """Both streams of this process, captured from construction to `close`."""
+    """Both streams of this process, captured from construction to `close`.
 
-    def __init__(self, on_line: Callable[[int, int, str], None], on_lost: Callable[[int], None]) -> None:
+    has_room: false while lines are to be dropped, for something else needs the room. They are declared by on_lost.
+    """
+
+    def __init__(
+        self,
+        on_line: Callable[[int, int, str], None],
+        on_lost: Callable[[int], None],
+        has_room: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._emit = on_line
         self._on_lost = on_lost
+        self._has_room = has_room
         self._line_no = 0
         self._allowance = float(CONSOLE_BURST_LINES)
         self._refilled_at = time.monotonic()
@@ -132,7 +141,7 @@ class Console:
         now = time.monotonic()
         self._allowance = min(CONSOLE_BURST_LINES, self._allowance + (now - self._refilled_at) * CONSOLE_LINES_PER_S)
         self._refilled_at = now
-        if self._allowance < 1:
+        if self._allowance < 1 or not self._has_room():
             self._lost += 1
             return
         self._allowance -= 1

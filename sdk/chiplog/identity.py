@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-PARENT_RUN = "CHIPLOG_PARENT_RUN"  # "pid:run_id": set by init() for the processes that this one starts
+PARENT_RUN = "CHIPLOG_PARENT_RUN"  # "pid:run_id/label/rank": set by init() for the processes that this one starts
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +62,40 @@ _LAUNCHERS = (
 )
 
 
-def identify(environ: Mapping[str, str], facts: Facts) -> Identity:
-    """Work out the identity from variables alone."""
+def parent_run(pid: int, run_id: str, identity: Identity) -> str:
+    """Return what PARENT_RUN is to say. Neither a run ID nor a label has a slash."""
+    return f"{pid}:{run_id}/{identity.label}/{'' if identity.rank is None else identity.rank}"
+
+
+def identify(environ: Mapping[str, str], facts: Facts, given_label: str | None = None) -> Identity:
+    """Work out the identity from variables, and the label that `init` was given.
+
+    A child of a rank sees the variables of its parent's launcher. It joins the run, but is not that rank.
+    """
     launcher = next((entry for entry in _LAUNCHERS if _number(environ, entry.rank) is not None), None)
-    parent_pid, _, parent_run = environ.get(PARENT_RUN, "").partition(":")
-    joins = bool(parent_run) and parent_pid != str(facts.pid)
-    label = environ.get("CHIPLOG_LABEL") or f"{facts.host}-{facts.random}"
+    parent_pid, _, parent = environ.get(PARENT_RUN, "").partition(":")
+    parent_id, parent_label, parent_rank = [*parent.split("/"), "", ""][:3]
+    joins = bool(parent_id) and parent_pid != str(facts.pid)
+    given = given_label or environ.get("CHIPLOG_LABEL")
+    if joins and given and given == parent_label:
+        given = _childs(given, facts)
     if launcher is None:
         # No launcher: a run of one's own, or the run of the process that started this one.
-        launch = f"process:{facts.host}:{facts.pid}:{facts.random}"
-        run_id = environ.get("CHIPLOG_RUN_ID") or (parent_run if joins else new_run_id(facts.now_s, facts.random))
+        launch = _launch_of_one(facts)
+        run_id = environ.get("CHIPLOG_RUN_ID") or (parent_id if joins else new_run_id(facts.now_s, facts.random))
+        label = given or f"{facts.host}-{facts.random}"
         # Also with a given run ID: rank and label are torch.distributed's to tell.
         return Identity(run_id, label, launch, primary=not joins, needs_agreement=True)
     rank = _number(environ, launcher.rank)
     world_size = _number(environ, launcher.world_size)
     launch, is_unique = _launch(environ, facts, launcher, world_size)
-    run_id = environ.get("CHIPLOG_RUN_ID") or (parent_run if joins else _run_id_of(launch, facts))
+    run_id = environ.get("CHIPLOG_RUN_ID") or (parent_id if joins else _run_id_of(launch, facts))
+    own = f"rank{rank}"
+    if joins and (parent_rank == str(rank) or parent_label == own or parent_label.startswith(f"{own}.")):
+        return Identity(run_id, given or _childs(own, facts), launch, world_size=world_size, primary=False)
     return Identity(
         run_id,
-        environ.get("CHIPLOG_LABEL") or f"rank{rank}",
+        given or own,
         launch,
         _number(environ, launcher.restart) or 0,
         rank,
@@ -110,6 +125,14 @@ def new_run_id(started_s: float, word: str) -> str:
     return f"{datetime.fromtimestamp(started_s, UTC):%Y%m%d-%H%M}-{word}"
 
 
+def _childs(label: str, facts: Facts) -> str:
+    return f"{label}.{facts.pid}"
+
+
+def _launch_of_one(facts: Facts) -> str:
+    return f"process:{facts.host}:{facts.pid}:{facts.random}"
+
+
 def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world_size: int | None) -> tuple[str, bool]:
     """Return the launch and whether it is the same for all ranks and unique among launches."""
     if launcher.name == "slurm":
@@ -121,13 +144,19 @@ def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world
     elastic_id = environ.get("TORCHELASTIC_RUN_ID", "")
     if _UUID.fullmatch(elastic_id):
         return f"torchelastic:{elastic_id}", True  # made by torchrun for this very launch
+    if not elastic_id and world_size == 1 and not environ.get("LOCAL_WORLD_SIZE"):
+        # Exported by hand, perhaps in a shell that starts one training after the other: nobody else belongs to it.
+        return _launch_of_one(facts), True
     local_world_size = _number(environ, "LOCAL_WORLD_SIZE") or _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE")
-    siblings = f"{launcher.name}:{elastic_id}:{facts.parent}"
+    # Without a launcher's ID, trainings that one shell starts side by side differ in their port.
+    siblings = f"{launcher.name}:{elastic_id or environ.get('MASTER_PORT', '')}:{facts.parent}"
     # One parent for all ranks: it names the launch, restarts included. Several: only ranks under the same one agree.
     return siblings, world_size is not None and world_size == local_world_size
 
 
 def _run_id_of(launch: str, facts: Facts) -> str:
+    if launch == _launch_of_one(facts):
+        return new_run_id(facts.now_s, facts.random)
     word = base64.b32encode(hashlib.sha256(launch.encode()).digest()).decode()[:8].lower()
     if launch.startswith(("slurm:", "torchelastic:")) and facts.parent not in launch:
         return f"{launch.split(':')[0]}-{word}"  # parents differ between nodes: no time that all of them share

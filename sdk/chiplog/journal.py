@@ -5,15 +5,16 @@ Once `append` has returned, the bytes are in the page cache and survive SIGKILL 
 `append` may be called from any thread, from signal handlers and finalisers, also while another `append` is running.
 """
 
-import contextlib
 import itertools
 import mmap
 import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
+from chiplog.mapped import Segment, cut, offset_of
 from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.journals import (
     COUNTERS,
@@ -35,11 +36,9 @@ from chiplog_schemas.limits import (
 from chiplog_schemas.link import Slice
 from chiplog_schemas.locks import Lock
 from chiplog_schemas.places import make_private
-from chiplog_schemas.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front, unpack_header
+from chiplog_schemas.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front
 from chiplog_schemas.segments import (
     SEGMENT_HEADER_BYTES,
-    SegmentHeader,
-    encode_header,
     now_us,
     segment_name,
 )
@@ -48,53 +47,14 @@ _FIRST_SEGMENT_BYTES = 256 * KIB  # cheap at init; most runs log less than this 
 _SEGMENT_BYTES_MAX = 1 * MIB  # one DATA frame carries a whole segment without a look at its records
 _LOCK_WAIT_S = 0.05  # then the event is put aside rather than the caller blocked
 _DEFERRED_MAX = 10_000  # events put aside by signal handlers; more is a runaway handler
-_MADV_POPULATE_WRITE = 23  # Linux 5.14
-
-
-class _Segment:
-    """One mapped segment. `first_seq` is known when it is begun, `end` and `next_seq` when it is full."""
-
-    __slots__ = ("end", "first_seq", "memory", "next_seq", "path", "size")
-
-    def __init__(self, path: Path | None, size: int) -> None:
-        self.path = path
-        self.size = size
-        self.first_seq = 0
-        self.end = 0
-        self.next_seq = 0
-        if path is None:
-            self.memory = mmap.mmap(-1, size)
-        else:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(descriptor, 0, size)
-                self.memory = mmap.mmap(descriptor, size)
-            except (OSError, ValueError) as error:
-                os.unlink(path)
-                raise OSError(f"{path}: {error}") from error
-            finally:
-                os.close(descriptor)
-        try:
-            self.memory.madvise(_MADV_POPULATE_WRITE)
-        except (OSError, ValueError):
-            for offset in range(0, size, mmap.PAGESIZE):  # an older kernel: touch each page by hand
-                self.memory[offset] = 0
-
-    def begin(self, producer: bytes, first_seq: int) -> None:
-        self.first_seq = first_seq
-        self.memory[:SEGMENT_HEADER_BYTES] = encode_header(SegmentHeader(producer, first_seq, now_us()))
-
-    def delete(self) -> None:
-        if self.path is not None:
-            with contextlib.suppress(OSError):  # a read-only disk, or cleaned up by hand: the quota counts it as gone
-                os.unlink(self.path)
+_CROWDED = 7 / 8  # of the quota: from here on console lines find no room, so that metrics do
 
 
 class Journal:
     """Append records, and give them to the link in order. `next_seq` counts every event that was given a number.
 
     directory: of this journal, made here; None keeps everything in memory. identity: packed, written to the head page.
-    first_event: payload of seq 0. Raises OSError when the directory cannot be made, LockHeldError never in practice.
+    Raises OSError when the directory cannot be made, LockHeldError never in practice.
     """
 
     def __init__(
@@ -105,6 +65,7 @@ class Journal:
         self.bytes_max = bytes_max
         self.dropped = 0  # events that found no room
         self.deferred_dropped = 0
+        self.is_crowded = False  # nearly full: what matters least is to be dropped now
         self.disk_error: OSError | None = None  # why segments are in memory, while they are
         # Reentrant, so that a signal handler never waits for the thread that it interrupted: it enters, and looks
         # whether that thread is inside of an append. Just before and just behind one, it may append itself.
@@ -114,8 +75,9 @@ class Journal:
         self._deferred: deque[bytes] = deque()
         self._drop_first = -1  # first seq of a dropped run that is not declared yet
         self._ordinals = itertools.count(1)  # drawn by two threads: next() is atomic
-        self._spare: _Segment | None = None
-        self._full: deque[_Segment] = deque()  # begun before the current one and not all acknowledged
+        self._spare: Segment | None = None
+        self._full: deque[Segment] = deque()  # begun before the current one and not all acknowledged
+        self._on_refused: Callable[[], None] | None = None  # set when it is sealed
         self._file_lock: Lock | None = None
         self._head: mmap.mmap | None = None
         self._making = directory
@@ -126,12 +88,12 @@ class Journal:
             self._making.mkdir(mode=0o700)
             self._file_lock = Lock(self._making / LOCK_NAME)
             self._head = self._make_head(self._making / HEAD_NAME, identity)
-        segment = _Segment(
+        segment = Segment(
             None if self._making is None else self._making / segment_name(next(self._ordinals)), _FIRST_SEGMENT_BYTES
         )
         segment.begin(producer, 0)
         # All that a reader needs for a consistent look, replaced at once: (segment, end of its records, next seq).
-        self._tail: tuple[_Segment, int, int] = (segment, SEGMENT_HEADER_BYTES, 0)
+        self._tail: tuple[Segment, int, int] = (segment, SEGMENT_HEADER_BYTES, 0)
         self._cursor = (segment, SEGMENT_HEADER_BYTES, 0)  # what the link sends next
         self.acked = 0
 
@@ -203,8 +165,35 @@ class Journal:
         else:
             self.deferred_dropped += 1
 
+    def seal(self, last: bytes, on_refused: Callable[[], None]) -> None:
+        """Append the last event. What comes later is refused, and `on_refused` called. Never raises.
+
+        Inside of an append (a signal handler) or behind one that hangs, the last event is put aside like any other.
+        """
+        if not self._lock.acquire(timeout=_LOCK_WAIT_S):
+            self._defer(last)
+            return
+        try:
+            if self._inside:
+                self._defer(last)
+                return
+            self._inside = True
+            try:
+                while self._deferred:
+                    self._append(self._deferred.popleft(), False)
+                self._append(last, True)
+            finally:
+                self._drop_first = max(self._drop_first, 0)  # append goes the long way, which refuses
+                self._on_refused = on_refused
+                self._inside = False
+        finally:
+            self._lock.release()
+
     def _append(self, payload: bytes, urgent: bool) -> None:
-        segment, position, seq = self._tail
+        if self._on_refused is not None:
+            self._on_refused()
+            return
+        seq = self._tail[2]
         if self._drop_first >= 0:
             lost = encode(EventKind.LOST, now_us(), b"", self._drop_first, seq - 1, "journal full")
             if not self._make_room(len(lost) + len(payload) + 2 * HEADER_BYTES, urgent):
@@ -212,20 +201,12 @@ class Journal:
                 return
             self._drop_first = -1
             self._write(lost)
-            segment, position, seq = self._tail
-        size = len(payload)
-        back = pack_back(size, 1, 1, 0, seq)
-        record = pack_front(MAGIC, crc32(back, crc32(payload))) + back + payload
-        end = position + HEADER_BYTES + size
-        if end > segment.size:
-            if not self._make_room(HEADER_BYTES + size, urgent):
-                self._drop(seq)
-                return
-            segment, position, _ = self._tail
-            end = position + HEADER_BYTES + size
-        segment.memory[position:end] = record
-        self._tail = (segment, end, seq + 1)
-        if segment.path is None:
+            seq = self._tail[2]
+        if not self._make_room(HEADER_BYTES + len(payload), urgent):
+            self._drop(seq)
+            return
+        self._write(payload)
+        if self._tail[0].path is None:
             self._write_counters()  # memory ends with the process: whoever adopts the rest must know what there was
 
     def _write(self, payload: bytes) -> None:
@@ -267,7 +248,15 @@ class Journal:
         segment.end, segment.next_seq = position, seq
         self._full.append(segment)
         self._tail = (spare, SEGMENT_HEADER_BYTES, seq)
+        segment.let_go()
+        self._look_at_room()
         return True
+
+    def _look_at_room(self) -> None:
+        self.is_crowded = (
+            self._bytes > _CROWDED * (self.bytes_max - JOURNAL_RESERVE_BYTES)
+            or self._memory_bytes > _CROWDED * JOURNAL_MEMORY_BYTES_MAX
+        )
 
     @property
     def _bytes(self) -> int:
@@ -304,12 +293,12 @@ class Journal:
                 spare.delete()
             self._lock.release()
 
-    def _new_segment(self, size: int) -> _Segment:
+    def _new_segment(self, size: int) -> Segment:
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         directory = self._making
         if directory is not None:
             try:
-                segment = _Segment(directory / segment_name(next(self._ordinals)), size)
+                segment = Segment(directory / segment_name(next(self._ordinals)), size)
             except OSError as error:
                 self.disk_error = error
             else:
@@ -317,7 +306,7 @@ class Journal:
                 return segment
         if directory is not None and self._memory_bytes + size > max(JOURNAL_MEMORY_BYTES_MAX, size):
             raise MemoryError("journal's memory is used up")
-        return _Segment(None, size)
+        return Segment(None, size)
 
     # -- head page --
 
@@ -370,20 +359,33 @@ class Journal:
     def seek(self, number: int) -> None:
         """Read on from this seq, or from the oldest that is still here."""
         number = max(number, self.first_number)
-        tail_segment, tail_end, tail_seq = self._tail
+        tail_segment = self._tail[0]
         for segment in [*self._full, tail_segment]:
-            end, next_seq = (segment.end, segment.next_seq) if segment is not tail_segment else (tail_end, tail_seq)
-            if number < next_seq or segment is tail_segment:
-                self._cursor = (segment, _offset_of(segment, end, number), number)
+            if segment is tail_segment or number < segment.next_seq:
+                # Where it lies is looked up when it is read: a file that cannot be opened just now can later.
+                self._cursor = (segment, 0, number)
                 return
 
     def read(self, max_bytes: int) -> Slice | None:
-        """Return records that follow what was read last, cut at a record's end."""
+        """Return records that follow what was read last, cut at a record's end.
+
+        None when there are none, and while a segment's file cannot be read: nothing is sent past it. Whoever adopts
+        the journal after the run declares what is missing then.
+        """
+        try:
+            return self._read(max_bytes)
+        except OSError:
+            return None
+
+    def _read(self, max_bytes: int) -> Slice | None:
         while True:
             segment, position, seq = self._cursor
             tail_segment, tail_end, tail_seq = self._tail
             is_tail = segment is tail_segment
             end, next_seq = (tail_end, tail_seq) if is_tail else (segment.end, segment.next_seq)
+            if not position:
+                position = offset_of(segment.piece(0, end), end, seq)
+                self._cursor = (segment, position, seq)
             if position < end:
                 break
             if is_tail:
@@ -391,10 +393,12 @@ class Journal:
             # The tail as it was looked at above: had a newer one been begun since, this one would be skipped.
             following = [s for s in [*self._full, tail_segment] if s.first_seq >= next_seq and s is not segment]
             self._cursor = (following[0], SEGMENT_HEADER_BYTES, next_seq)
-        if end - position > max_bytes:
-            end, next_seq = _cut(segment, position, end, max_bytes)
+        piece = segment.piece(position, end)
+        if len(piece) > max_bytes:
+            size, next_seq = cut(piece, max_bytes)
+            piece, end = piece[:size], position + size
         self._cursor = (segment, end, next_seq)
-        return Slice(seq, next_seq - 1, memoryview(segment.memory)[position:end])
+        return Slice(seq, next_seq - 1, piece)
 
     def acknowledged(self, next_number: int) -> None:
         """Trim what the next hop has on stable storage."""
@@ -403,8 +407,8 @@ class Journal:
         self.acked = next_number
         self._write_counters()
         while self._full and self._full[0].next_seq <= next_number:
-            segment = self._full.popleft()
-            segment.delete()
+            self._full.popleft().delete()
+        self._look_at_room()
 
     # -- the end --
 
@@ -418,28 +422,3 @@ class Journal:
         if self._file_lock is not None:
             self._file_lock.release()
             self._file_lock = None
-
-
-def _offset_of(segment: _Segment, end: int, number: int) -> int:
-    position = SEGMENT_HEADER_BYTES
-    view = memoryview(segment.memory)
-    while position < end:
-        _, _, length, _, _, _, seq = unpack_header(view, position)
-        if seq >= number:
-            break
-        position += HEADER_BYTES + length
-    return position
-
-
-def _cut(segment: _Segment, position: int, end: int, max_bytes: int) -> tuple[int, int]:
-    """Return (end, next seq) of the records that fit into max_bytes, at least one."""
-    view = memoryview(segment.memory)
-    at = position
-    next_seq = 0
-    while at < end:
-        _, _, length, _, _, _, seq = unpack_header(view, at)
-        following = at + HEADER_BYTES + length
-        if following - position > max_bytes and at > position:
-            break
-        at, next_seq = following, seq + 1
-    return at, next_seq

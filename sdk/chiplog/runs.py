@@ -1,6 +1,5 @@
 """One opened run in one process: `log()` and everything else that training code calls. Nothing here raises into it."""
 
-import json
 import math
 import os
 import secrets
@@ -12,14 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from chiplog import agreement
-from chiplog.complaints import Complaints, shown_error
+from chiplog.complaints import Complaints, alert_level, ending_of
 from chiplog.console import Console
 from chiplog.identity import PARENT_RUN, with_rank
 from chiplog.journal import Journal
 from chiplog.phases import Phase
 from chiplog.sender import SenderThread
 from chiplog.settings import Settings, identity_map
-from chiplog.shared import Config, Summary
+from chiplog.shared import Config, Summary, as_json
 from chiplog.stand_ins import AfterFork, Appendable, Nowhere
 from chiplog.values import FLOAT_TYPES, Bad, Histogram, cleaned, encodable, flatten, shown
 from chiplog_schemas.codec import pack, packer
@@ -52,6 +51,7 @@ class Run:
         self._shape_keys = 0
         self._keys: set[str] = set()
         self._next_step = 0
+        self._last_step = 0
         self._phases: dict[str, float] = {}
         self._complaints = Complaints(self._say)
         self._exit: tuple[str, int | None, str | None] = ("finished", 0, None)
@@ -61,13 +61,13 @@ class Run:
         self._console: Console | None = None
         self._sender: SenderThread | None = None
         self._journal: Appendable = Nowhere()
-        self.config = Config(self._say_config)
-        self.summary = Summary(self._say_summary)
+        self.config = Config(self._say_config, lambda bad: self._complaints.note(bad))
+        self.summary = Summary(self._say_summary, lambda bad: self._complaints.note(bad))
         if settings.mode != "disabled":
             self._open()
         self.config.adopt(settings.config)
         if settings.capture_console and settings.mode != "disabled":
-            self._console = Console(self._say_line, self._say_lines_lost)
+            self._console = Console(self._say_line, self._say_lines_lost, self._has_room_for_lines)
 
     # -- what it is --
 
@@ -113,8 +113,8 @@ class Run:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if error is not None and kind is not None:
-            self.mark_failed(f"{kind.__name__}: {shown_error(error)}")
+        if error is not None:
+            self.mark_exit(error)
         self.finish()
 
     # -- logging --
@@ -136,6 +136,7 @@ class Run:
                 self._next_step += 1
             elif type(step) is not int or not -0x8000000000000000 <= step <= 0x7FFFFFFFFFFFFFFF:
                 step = self._step(step)
+            self._last_step = step
             if not math.isfinite(math.hypot(*values)):  # in C doubles: a sum of numpy's small types would overflow
                 self._complaints.note_nonfinite(data, step)
             keys, pack_values = shape
@@ -151,10 +152,9 @@ class Run:
     def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
         try:
             if self._finished:
-                message = f"log() after finish() of {self.id} is not recorded; call init() again"
-                self._complaints.warn_once(("finished", ""), message)
+                self._refuse()
                 return
-            step = self._step(step)
+            step = self._last_step = self._step(step)
             if self._phases:
                 phases, self._phases = self._phases, {}
                 self._append_matrix(EventKind.PHASES, step, phases)
@@ -163,7 +163,7 @@ class Run:
                 self._complaints.note(Bad("not_a_dict", type(data).__name__, message))
                 return
             numbers: dict[str, float] = {}
-            for item in flatten(data):
+            for item in flatten(data, self._is_over):
                 if isinstance(item, Bad):
                     self._complaints.note(item)
                     continue
@@ -185,12 +185,17 @@ class Run:
         except Exception as error:
             self._complaints.internal("log", error)
 
+    def _refuse(self) -> None:
+        self._complaints.counts["after_finish"] += 1
+        message = f"log() after finish() of {self.id} is not recorded; call init() again"
+        self._complaints.warn_once(("finished", ""), message)
+
     def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float]) -> None:
         keys = tuple(numbers)
         shape = self._shapes.get(keys)
         if shape is None:
             shape = (pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack)
-            if kind is EventKind.METRICS:
+            if kind is EventKind.METRICS and not self._finished:
                 if len(self._shapes) >= _SHAPES_MAX or self._shape_keys + len(keys) > _SHAPE_KEYS_MAX:
                     self._shapes.clear()
                     self._shape_keys = 0
@@ -219,13 +224,16 @@ class Run:
         return self._step(None)
 
     def _admit_key(self, key: str) -> bool:
-        if key in self._keys:
-            return True
-        if len(self._keys) >= KEYS_MAX:
-            message = f"key {key!r:.60} is the one beyond {KEYS_MAX} of this run; put what varies into the step"
-            self._complaints.note(Bad("too_many_keys", key[:60], message))
+        if self._is_over(key):
             return False
         self._keys.add(key)
+        return True
+
+    def _is_over(self, key: str) -> bool:
+        """Tell whether a key is one too many, and count it: without a message for each, for there may be millions."""
+        if len(self._keys) < KEYS_MAX or key in self._keys:
+            return False
+        self._complaints.note_key_over(key)
         return True
 
     # -- everything else that is said --
@@ -245,10 +253,10 @@ class Run:
         return self._phases
 
     def alert(self, title: str, text: str = "", level: str = "warning") -> None:
-        """Leave a row in `events` that people look at. level: debug, info, warning or error."""
+        """Leave a row in `events` that people look at. level: debug, info, warning or error; else it is a warning."""
         try:
             body = {"text": cleaned(str(text))}
-            self._say(EventKind.NOTICE, "alert", str(level), cleaned(str(title)), body)
+            self._say(EventKind.NOTICE, "alert", alert_level(level), cleaned(str(title)), body)
         except Exception as error:
             self._complaints.internal("alert", error)
 
@@ -264,32 +272,41 @@ class Run:
             self._complaints.internal("finish", error)
 
     def _finish(self, exit_code: int) -> None:
+        self._shapes = {}  # whoever logs now takes the slow path, which says so
         if self._console is not None:
             self._console.close()
         if self._phases:
-            self._append_matrix(EventKind.PHASES, self._next_step, self._phases)
+            self._append_matrix(EventKind.PHASES, self._last_step, self._phases)
         if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
             self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
-        if counts := self._complaints.counts:
-            self._say(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", dict(counts))
+        self._complaints.report()
         state, code, reason = self._exit
         if exit_code and state == "finished":
             state, code, reason = "failed", exit_code, f"finish(exit_code={exit_code})"
         body = {"state": state, "exit_code": code, "reason": reason}
-        self._say(EventKind.STATE, {name: value for name, value in body.items() if value is not None}, urgent=True)
+        said = {name: value for name, value in body.items() if value is not None}
+        last = encode(EventKind.STATE, time.time_ns() // 1000, said)
         journal = self._journal
-        if isinstance(journal, Journal):
+        if not isinstance(journal, Journal):
+            journal.append(last, urgent=True)
+        else:
+            journal.seal(last, self._refuse)  # another thread may be logging: what it gets in comes before this
             journal.mark_finished()
             delivered = self._sender.stop(FINISH_WAIT_S) if self._sender is not None else False
             journal.close(remove=delivered)
-            self._journal = Nowhere(journal.next_seq)
-        self._shapes = {}  # whoever logs now takes the slow path, which says so
-        if os.environ.get(PARENT_RUN) == f"{os.getpid()}:{self.id}":
+            self._journal = Nowhere(journal.next_seq, self._refuse)
+        if os.environ.get(PARENT_RUN, "").startswith(f"{os.getpid()}:"):
             del os.environ[PARENT_RUN]  # what this process starts from now on is no part of this run
 
     def mark_failed(self, reason: str, exit_code: int = 1) -> None:
         """Note that this process is ending badly; `finish` reports it."""
         self._exit = ("failed", exit_code, cleaned(reason))
+
+    def mark_exit(self, error: BaseException) -> None:
+        """Note the exception that this process ends by, unless another ending was noted."""
+        code, reason = ending_of(error)
+        if code and self._exit[0] == "finished":
+            self.mark_failed(reason, code)
 
     def _say(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
         payload = encode(kind, time.time_ns() // 1000, *fields)
@@ -308,33 +325,22 @@ class Run:
     def _say_map(self, kind: EventKind, values: Mapping[str, Any]) -> None:
         if self._finished or (kind is EventKind.CONFIG and not self.is_primary):
             return  # every rank passes the same config; the primary's is the run's
-        said: dict[str, str] = {}
-        for key, value in values.items():
-            try:
-                said[cleaned(str(key))] = json.dumps(value, default=str)
-            except Exception as error:  # whatever a foreign type raises: one value, not all of them
-                name = f"{kind.name.lower()} {shown(key)}"
-                message = f"{name} cannot be written as JSON ({type(error).__name__} {error}); use plain values"
-                self._complaints.note(Bad("not_json", name, message))
         try:
-            self._say_json(kind, said)
+            for said in as_json(kind.name.lower(), values, self._complaints.note):
+                self._say(kind, said)
         except Exception as error:
             self._complaints.internal(kind.name.lower(), error)
-
-    def _say_json(self, kind: EventKind, said: dict[str, str]) -> None:
-        """Say them as one event; as several when one would be too large."""
-        if len(said) > 1 and sum(map(len, said)) + sum(map(len, said.values())) > EVENT_BYTES_MAX // 2:
-            items = list(said.items())
-            for half in (items[: len(items) // 2], items[len(items) // 2 :]):
-                self._say_json(kind, dict(half))
-        elif said:
-            self._say(kind, said)
 
     def _say_line(self, stream: int, line_no: int, line: str) -> None:
         self._say(EventKind.CONSOLE, stream, line_no, line if encodable(line) else cleaned(line))
 
     def _say_lines_lost(self, count: int) -> None:
-        self._say(EventKind.NOTICE, "console_lost", "warning", f"{count} lines above the rate limit", {"lines": count})
+        message = f"{count} lines above the rate limit, or while the journal was nearly full"
+        self._say(EventKind.NOTICE, "console_lost", "warning", message, {"lines": count}, urgent=True)
+
+    def _has_room_for_lines(self) -> bool:
+        journal = self._journal
+        return not (isinstance(journal, Journal) and journal.is_crowded)
 
     # -- the journal and its sender --
 
@@ -349,7 +355,7 @@ class Run:
         producer = secrets.token_bytes(PRODUCER_BYTES)
         info = self._identity_map()
         offline = settings.mode == "offline"
-        parent = settings.places.root / "offline" if offline else settings.places.journals
+        parent = settings.places.local / "offline" if offline else settings.places.journals
         bytes_max = SPOOL_BYTES_MAX if offline else JOURNAL_BYTES_MAX
         packed = pack(info)
         try:
@@ -379,8 +385,11 @@ class Run:
 
     def _tick(self) -> None:
         """Run by the sender thread at every interval."""
+        if self._finished:
+            return
         try:
             self._look_around()
+            self._complaints.report(time.monotonic())
         except Exception as error:  # sending must go on
             self._complaints.internal("tick", error)
 

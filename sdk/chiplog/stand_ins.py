@@ -18,13 +18,15 @@ class Appendable(Protocol):
 
 
 class Nowhere:
-    """The journal of a disabled run, and of one that is finished."""
+    """The journal of a disabled run, and of one that is finished: then `on_refused` hears of each event."""
 
-    def __init__(self, next_seq: int = 0) -> None:
+    def __init__(self, next_seq: int = 0, on_refused: Callable[[], None] = lambda: None) -> None:
         self.next_seq = next_seq
+        self._on_refused = on_refused
 
     def append(self, payload: bytes, *, urgent: bool = False) -> None:
         """Take nothing."""
+        self._on_refused()
 
 
 class AfterFork:

@@ -8,11 +8,11 @@ import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from chiplog import process
 from chiplog.complaints import shown_error
-from chiplog.identity import PARENT_RUN, identify
+from chiplog.identity import PARENT_RUN, identify, parent_run
 from chiplog.runs import Run
 from chiplog.settings import Settings, config_of, safe_name, words_of
 from chiplog.values import cleaned
@@ -25,6 +25,7 @@ _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
 _current: Run | None = None
 _hooked = False
+_left: SystemExit | None = None  # the last sys.exit() since init()
 
 
 def init(
@@ -83,7 +84,7 @@ def init(
     except Exception as error:
         _log.warning("chiplog: init() was given what it cannot use (%s); nothing is logged", shown_error(error))
         settings = _settings(environ, **dict.fromkeys(given), nothing_given=True)
-    global _current
+    global _current, _left
     with _lock:
         before = _current
     if before is not None and not before._finished:
@@ -94,11 +95,12 @@ def init(
     run = _open(settings)
     with _lock:
         _current = run
+        _left = None
         _install_hooks()
         if _is_multiprocessing_child():
             _finish_with_multiprocessing()
     if run.mode != "disabled":
-        environ[PARENT_RUN] = f"{os.getpid()}:{run.id}"
+        environ[PARENT_RUN] = parent_run(os.getpid(), run.id, settings.identity)
     return run
 
 
@@ -135,12 +137,11 @@ def _open(settings: Settings) -> Run:
 
 
 def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **given: Any) -> Settings:
-    identity = identify(environ, process.facts())
+    identity = identify(environ, process.facts(), str(given["label"]) if given["label"] else None)
     run_id = given["run_id"]
     if run_id:
-        identity = replace(identity, run_id=str(run_id), needs_agreement=identity.rank is None)
-    if given["label"]:
-        identity = replace(identity, label=str(given["label"]))
+        needs_rank = identity.needs_agreement and identity.rank is None
+        identity = replace(identity, run_id=str(run_id), needs_agreement=needs_rank)
     label_given = bool(given["label"] or environ.get("CHIPLOG_LABEL"))
     clean_id, id_change = safe_name("run ID", identity.run_id, NAME_CHARS_MAX)
     clean_label, label_change = safe_name("label", identity.label, NAME_CHARS_MAX)
@@ -215,19 +216,33 @@ def _install_hooks() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         if _current is not None:
-            _current.mark_failed(f"{kind.__name__}: {shown_error(error)}")
+            _current.mark_exit(error)
         previous(kind, error, traceback)
 
     sys.excepthook = hook
+    leave = sys.exit
+
+    def exiting(status: Any = None, /) -> NoReturn:
+        global _left
+        if threading.current_thread() is threading.main_thread():  # in others it ends the thread
+            _left = SystemExit(status)
+        leave(status)
+
+    # Nobody is told of a SystemExit. One that is caught, after which the process goes on and ends, is taken for its
+    # end all the same; one that is raised without sys.exit is not seen.
+    sys.exit = exiting
 
 
 def _at_exit() -> None:
     if _current is not None:
+        if _left is not None:
+            _current.mark_exit(_left)
         _current.finish()
 
 
 def _after_fork() -> None:
-    global _lock
+    global _lock, _left
+    _left = None
     _lock = threading.Lock()  # another thread of the parent may have held it
     if _current is not None:
         _current.after_fork()

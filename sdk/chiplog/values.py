@@ -2,7 +2,7 @@
 
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -36,8 +36,19 @@ class Histogram:
             raise ValueError(f"{len(self.counts)} counts need {len(self.counts) + 1} edges, not {len(self.edges)}")
 
     @classmethod
-    def of(cls, values: Any, bins: int = 64) -> "Histogram":
-        """Count `values`, anything numpy can make an array of, in `bins` bins of equal width, without NaN and inf."""
+    def of(cls, values: Any, bins: int = 64) -> "Histogram | Bad":
+        """Count `values`, anything numpy can make an array of, in `bins` bins of equal width, without NaN and inf.
+
+        Never raises: of other things it makes a Bad, which `log()` counts under the key.
+        """
+        try:
+            return cls._of(values, bins)
+        except Exception as error:  # whatever numpy or a foreign type raises
+            message = f"no histogram of {type(values).__name__}: {type(error).__name__} {str(error)[:200]}"
+            return Bad("not_a_histogram", "", cleaned(message))
+
+    @classmethod
+    def _of(cls, values: Any, bins: int) -> "Histogram":
         import numpy as np  # importing chiplog must not cost numpy
 
         # A tensor first becomes float64 itself: numpy has no bfloat16, which gradients often are.
@@ -64,19 +75,29 @@ class Bad:
 Logged = float | str | Histogram
 
 
-def flatten(data: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Logged] | Bad]:
-    """Walk a dict of values, nested dicts joined with `/`: (key, value) for what can be logged, Bad for the rest."""
+def flatten(
+    data: Mapping[Any, Any],
+    is_over: Callable[[str], bool] = lambda key: False,
+    prefix: str = "",
+    depth: int = 0,
+) -> Iterator[tuple[str, Logged] | Bad]:
+    """Walk a dict of values, nested dicts joined with `/`: (key, value) for what can be logged, Bad for the rest.
+
+    is_over: tells of a key whether it is to be left out, before anything is made of its value.
+    """
     for key, value in data.items():
         if not isinstance(key, str):
             text = shown(key)
             yield Bad("key_not_string", text, f"key {text} is no string; use str() of it")
             continue
         name = f"{prefix}/{key}" if prefix else key
-        if isinstance(value, Mapping):
+        if type(value) not in FLOAT_TYPES and isinstance(value, Mapping):
             if depth >= NESTING_MAX:
                 yield Bad("nested_too_deep", name, f"{name!r:.80} nests deeper than {NESTING_MAX} dicts; flatten it")
             else:
-                yield from flatten(value, name, depth + 1)
+                yield from flatten(value, is_over, name, depth + 1)
+            continue
+        if is_over(name):
             continue
         size = len(name.encode("utf-8", "surrogatepass"))
         if size > KEY_BYTES_MAX or not name:
@@ -119,6 +140,8 @@ def convert(key: str, value: Any) -> Logged | Bad:
         return value if encodable(value) else cleaned(value)
     if isinstance(value, Histogram):
         return value
+    if isinstance(value, Bad):
+        return Bad(value.kind, key, f"{key!r:.80}: {value.message}")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _one_element(key, value.detach(), tuple(value.shape), value.numel())

@@ -283,7 +283,7 @@ def main() -> int:
         if not CHIPLOG.exists():
             fail(f"no chiplog command beside {sys.executable}; install it there: pip install -e '.[torch]'")
         if importlib.util.find_spec("torch") is None:
-            fail(f"no torch for {sys.executable}; install it there: pip install 'chiplog[torch]'")
+            fail(f"no torch for {sys.executable}; install it there: pip install '.[torch]'")
         demo = Demo(args.dir.absolute(), args.steps)
         demo.fresh()
         say(ABOUT_TRAINING)

@@ -1,11 +1,12 @@
-"""The smallest program that chiplog records: three lines around a loop, and nothing to configure or to start first."""
+"""The smallest program that chiplog records: three lines around a loop, and nothing to configure or start first."""
+
+import math
+import random
 
 import chiplog
 
-run = chiplog.init(project="minimal", config={"rate": 0.05})
-x = 4.0
+run = chiplog.init(project="first", config={"lr": 0.1})
 for step in range(100):
-    x -= 0.05 * 2 * x  # gradient descent on x²
-    run.log({"x": x, "loss": x * x}, step=step)
+    loss = math.exp(-step / 30) + 0.02 * random.random()
+    run.log({"train/loss": loss, "train/lr": 0.1}, step=step)
 run.finish()
-print(f"""now type: chiplog sql "SELECT step, value FROM metrics WHERE run_id = '{run.id}' AND key = 'loss'" """)

@@ -10,6 +10,7 @@ import pytest
 import zmq
 
 import chiplog
+from chiplog_agent.adoption import VANISHED
 from chiplog_schemas import wire
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind, encode
@@ -294,7 +295,7 @@ def test_a_killed_rank_is_delivered_and_reported_crashed(node) -> None:
     done = subprocess.run([sys.executable, "-c", code, "rank0"], timeout=60)
     assert done.returncode == -signal.SIGKILL
     rows = node.until("SELECT state, reason FROM labels", lambda rows: rows[0]["state"] != "running")
-    assert rows == [{"state": "crashed", "reason": "process ended without finish()"}]
+    assert rows == [{"state": "crashed", "reason": VANISHED}]
     assert node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 100}]
     assert node.sql("SELECT lost, pending FROM completeness") == [{"lost": 0, "pending": 0}]
 

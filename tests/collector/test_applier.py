@@ -400,3 +400,13 @@ def test_the_receipts_of_hand_made_logs_are_the_receivers() -> None:
     from chiplog_collector.intake import decode_receipt
 
     assert decode_receipt(receipt(3)).received_us == START_US + 1_000_003
+
+
+def test_a_death_that_is_told_again_is_no_second_event() -> None:
+    rank, agent = Rank(0), Rank(9, label="agent", role="agent")
+    for at, said in enumerate([{"reason": "gone"}, {"reason": "gone", "exit_code": 9}, {"reason": "gone"}]):
+        agent.say(EventKind.PEER, rank.uuid, {"state": "crashed", **said}, ts=START_US + at)
+    applier = apply(whole(rank), whole(agent))
+    assert [row[3] for row in applier.batch.rows["events"]] == ["crashed"]
+    producer = applier.state.producers[rank.uuid]
+    assert (producer.exit_code, producer.ended_at) == (9, START_US), "found dead once; what became known is kept"

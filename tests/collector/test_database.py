@@ -11,7 +11,7 @@ from chiplog.values import Histogram
 from chiplog_collector import maintenance
 from chiplog_collector.cli import collector, compact, rebuild
 from chiplog_collector.database import Database, StaleDatabaseError
-from chiplog_collector.index import catch_up, open_database
+from chiplog_collector.index import catch_up, open_index
 from chiplog_collector.synced import Synced
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
@@ -226,7 +226,7 @@ def test_a_disk_that_refuses_is_not_the_records_fault(index: Index, monkeypatch)
         with pytest.raises(duckdb.IOException):
             index.take(whole(rank))
     assert index.sql("SELECT count(*) FROM base.producers") == [(0,)], "all or nothing"
-    index.follower._begin()
+    index.follower.begin()
     index.follow()
     assert index.sql("SELECT step FROM metrics") == [(1,)]
 
@@ -310,9 +310,9 @@ def test_a_file_that_cannot_be_used_is_set_aside_and_made_anew(index: Index, dam
     else:
         place.index.unlink()
         Database(place.index, b"M" * 16).close()
-    database = open_database(place)
-    assert database.next_number == 0
-    database.close()
+    follower = open_index(place, lambda wait_s: False)
+    assert follower.database.next_number == 0
+    follower.database.close()
     assert len(list(place.collector.glob("index.duckdb.set-aside-*"))) == 1
     limit = int(list_segments(place.collector / "log")[0][0]) + 10_000
     catch_up(place, place.index, limit, lambda number: None).close()

@@ -112,6 +112,21 @@ def test_samples_before_the_start_and_after_the_end_of_a_label_are_not_its(index
     assert index.sql("SELECT count(*) FROM system_samples") == [(10,)]
 
 
+def test_samples_of_a_restarted_label_are_its_once_also_when_its_death_was_noticed_late(index: Index) -> None:
+    """Attempt 0 dies unseen; attempt 1 starts at 2 s; at 4 s attempt 0 is found dead."""
+    first = Rank(10, "rank0", rank=0, primary=True, gpus=["GPU-0"])
+    second = Rank(11, "rank0", rank=0, primary=True, gpus=["GPU-0"], restart=1, started_at=START_US + 2_000_000)
+    agent = agent_of(9, "node-a")
+    for at_s in (1.0, 2.0, 3.0, 5.0):
+        sample(agent, "GPU-0", at_s, power=at_s)
+        sample(agent, "", at_s, load=at_s)
+    agent.say(EventKind.PEER, first.uuid, {"state": "crashed", "reason": "gone"}, ts=START_US + 4_000_000)
+    index.take(whole(first), whole(second), whole(agent))
+    assert [row[2:] for row in system(index)] == [
+        (device, at_s) for device in ("", "GPU-0") for at_s in (1.0, 2.0, 3.0, 5.0)
+    ]
+
+
 def test_completeness_adds_up_for_every_label_and_attempt(index: Index) -> None:
     zero, one, agent = Rank(0), Rank(1), agent_of(9, "node-a")
     for step in range(10):
@@ -190,6 +205,23 @@ def test_the_skew_of_a_step_is_worked_out_over_labels(index: Index) -> None:
         rank.log(7, step_s=value)
     index.take(whole(*ranks))
     assert index.sql("SELECT * FROM step_skew") == [("r", "step_s", 7, 3, 1.0, 2.0, 5.0, "rank1")]
+
+
+@pytest.mark.parametrize(
+    ("values", "slowest"),
+    [
+        ((5.0, 5.0, 2.0), "rank0"),
+        ((1.0, float("nan"), 2.0), "rank2"),
+        ((float("nan"),) * 3, "rank0"),
+        ((float("-inf"), float("nan"), float("nan")), "rank0"),
+    ],
+)
+def test_the_slowest_of_equals_is_the_first_name_and_nan_is_slow_only_among_its_like(index, values, slowest) -> None:
+    ranks = [Rank(number) for number in range(3)]
+    for rank, value in zip(ranks, values, strict=True):
+        rank.log(7, step_s=value)
+    index.take(*(whole(rank) for rank in reversed(ranks)))
+    assert index.sql("SELECT slowest_label FROM step_skew") == [(slowest,)]
 
 
 def test_phases_console_texts_and_histograms_are_rows_with_names(index: Index) -> None:

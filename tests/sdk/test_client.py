@@ -501,3 +501,42 @@ def test_messages_survive_their_own_encoding():
     assert (error.error_kind, error.message) == ("sql", "Parser Error: a (LINE 3: b)")
     assert questions.parse(questions.ping(id)).id == id
     assert questions.parse(questions.pong(id, {"pid": 1})).info == {"pid": 1}
+
+
+# -- what the file does not say ---------------------------------------------------------------------------------------
+def _acknowledged(where: Places, synced: int, applied: int) -> None:
+    (where.collector / "synced").write_bytes(synced.to_bytes(8, "little") + bytes(4088))
+    with duckdb.connect(str(where.index)) as database:
+        database.execute("INSERT INTO base.position VALUES (1, 'L'::BLOB, ?)", [applied])
+
+
+def test_records_that_are_not_in_the_file_yet_are_told_once(where, caplog):
+    _acknowledged(where, 12, 5)
+    with connect(dir=where.root) as client:
+        for _ in range(2):
+            assert client.sql("SELECT run_id FROM runs").rows() == [{"run_id": "run-a"}]
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "chiplog: 7 records of the log are not in the database yet; start the collector (chiplog up) to apply them"
+    )
+
+
+@pytest.mark.parametrize("page", ["caught up", "torn", "missing"])
+def test_a_file_that_has_all_records_is_answered_without_a_word(where, caplog, page):
+    _acknowledged(where, 5, 5)
+    if page == "torn":
+        (where.collector / "synced").write_bytes(b"abc")
+    elif page == "missing":
+        (where.collector / "synced").unlink()
+    with connect(dir=where.root) as client:
+        assert len(client.sql("SELECT run_id FROM runs")) == 1
+    assert not caplog.records
+
+
+def test_a_damaged_file_in_a_directory_named_like_a_lock_is_not_in_use(tmp_path):
+    where = places(tmp_path / "review-blocks")
+    make_private(where.collector)
+    where.index.write_bytes(b"no database" * 1000)
+    with pytest.raises(QueryError, match=r"cannot be read: .*; try chiplog rebuild") as error:
+        connect(dir=where.root)
+    assert error.value.kind == "internal"

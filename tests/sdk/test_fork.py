@@ -25,6 +25,9 @@ def joining(number):
     run = chiplog.init(mode="offline", label=f"child{number}")
     run.log({"child": number}, step=0)
 
+def nameless(number):
+    chiplog.init(mode="offline").log({"child": number}, step=0)
+
 def silent(number):
     return number * 2
 """
@@ -125,6 +128,27 @@ run.log({{"parent": 1.0}}, step=0)
         identity = events[0].fields["identity"]
         assert (identity["run_id"], identity["primary"]) == ("r", False)
         assert [event.kind for event in events].count(EventKind.STATE) == 1
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_of_a_rank_does_not_take_its_label_and_place(chiplog_dir, offline, monkeypatch, method) -> None:
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    run_script(f"""
+run = chiplog.init(mode="offline", run_id="r")
+process = multiprocessing.get_context({method!r}).Process(target=nameless, args=(0,))
+process.start()
+process.join()
+run.finish()
+run = chiplog.init(mode="offline", run_id="again")
+""")
+    identities = [event.fields["identity"] for event in offline(EventKind.IDENTITY)]
+    told = {(identity["run_id"], identity["label"]): identity for identity in identities}
+    [(_, label)] = told.keys() - {("r", "rank0"), ("again", "rank0")}
+    child = told["r", label]
+    assert label == f"rank0.{child['pid']}"
+    assert (child["primary"], child.get("rank")) == (False, None)
+    assert told["again", "rank0"]["primary"]
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])

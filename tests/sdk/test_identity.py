@@ -158,6 +158,31 @@ def test_a_process_does_not_take_its_own_former_run_for_a_parents() -> None:
     assert identify(elastic(0, 0, 2, 2) | own, FACTS).run_id != "former"
 
 
+def test_a_process_started_by_a_rank_is_not_that_rank() -> None:
+    """Spawned under torchrun, it sees the variables of its parent's launcher."""
+    rank = elastic(0, 0, 2, 2)
+    for parent in ("99:r/rank0/0", "99:r/rank0.99/", "99:r/worker/0"):
+        child = identify(rank | {"CHIPLOG_PARENT_RUN": parent}, FACTS)
+        assert (child.run_id, child.label, child.primary, child.rank) == ("r", "rank0.100", False, None)
+        assert not child.needs_agreement, "a group of its own would tell it a rank again"
+    named = identify(rank | {"CHIPLOG_PARENT_RUN": "99:r/rank0/0"}, FACTS, "loader")
+    assert (named.label, named.primary, named.rank) == ("loader", False, None)
+    assert identify(rank | {"CHIPLOG_PARENT_RUN": "99:r/rank1/1"}, FACTS).label == "rank0"
+    again = identify({"CHIPLOG_PARENT_RUN": "99:r/eval/"}, FACTS, "eval")
+    assert (again.run_id, again.label, again.primary) == ("r", "eval.100", False)
+
+
+def test_trainings_started_from_a_shell_with_exported_ranks_are_runs_of_their_own() -> None:
+    alone = {"RANK": "0", "WORLD_SIZE": "1"}
+    first, second = identify(alone, FACTS), identify(alone, replace(FACTS, pid=101, random="bbbbbb"))
+    assert first.run_id != second.run_id
+    assert first.launch != second.launch
+    assert (first.label, first.primary, first.needs_agreement) == ("rank0", True, False)
+    pair = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
+    assert identify(pair, FACTS).launch == identify(pair | {"RANK": "1"}, replace(FACTS, pid=101)).launch
+    assert identify(pair, FACTS).run_id != identify(pair | {"MASTER_PORT": "29501"}, FACTS).run_id
+
+
 def test_what_the_group_says_later_completes_an_identity() -> None:
     alone = Identity("mine", "node-a-k3f9ab", "launch", needs_agreement=True)
     second = with_rank(alone, 1, 4, "agreed", label_given=False)

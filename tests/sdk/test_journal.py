@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.journal import Journal, event_fits
+from chiplog.journal import Journal
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.events import EventKind, decode, encode
 from chiplog_schemas.journals import HEAD_NAME, DeadJournal, decode_head, list_journals
@@ -154,8 +154,7 @@ def test_urgent_events_find_room_in_a_full_journal_and_the_loss_before_them_is_d
 def test_an_event_of_the_largest_size_fits(make) -> None:
     journal = make()
     largest = pack([int(EventKind.TEXT), 1, 0, "k", "x" * (EVENT_BYTES_MAX - 32)])
-    assert event_fits(largest)
-    assert not event_fits(b"x" * (EVENT_BYTES_MAX + 1))
+    assert EVENT_BYTES_MAX - 32 < len(largest) <= EVENT_BYTES_MAX
     for _ in range(4):
         journal.append(largest)
     assert numbers_of(read_all(journal)) == [0, 1, 2, 3]
@@ -392,3 +391,74 @@ def test_the_head_page_holds_the_whole_identity_however_long(make, tmp_path: Pat
     assert head is not None
     assert head.identity == unpack(long)
     journal.close(remove=True)
+
+
+def mapped(journal: Journal) -> int:
+    """How many of the journal's segments this process has mapped, each with a descriptor."""
+    with open("/proc/self/maps") as maps:
+        return sum(f"{journal.directory}/" in line and ".seg" in line for line in maps)
+
+
+def test_full_segments_keep_no_mapping_and_no_descriptor_and_are_still_read(make) -> None:
+    journal = make()
+    before = len(os.listdir("/proc/self/fd"))
+    first = journal.read(100)
+    for number in range(20_000):
+        journal.append(payload(number, 1000))
+    assert mapped(journal) <= 2, "the current one and the next"
+    assert len(os.listdir("/proc/self/fd")) - before <= 1
+    assert first is None
+    assert numbers_of(read_all(journal, 300 * KIB)) == list(range(20_000))
+    journal.seek(7777)
+    assert numbers_of(read_all(journal)) == list(range(7777, 20_000))
+
+
+def test_a_segment_that_somebody_deleted_is_nothing_to_send_and_no_error(make) -> None:
+    journal = make()
+    for number in range(3000):
+        journal.append(payload(number, 1000))
+    second = sorted(journal.directory.glob("*.seg"))[1]
+    content = second.read_bytes()
+    second.unlink()
+    journal.seek(0)
+    sent = numbers_of(read_all(journal))
+    assert sent == list(range(len(sent)))
+    assert 0 < len(sent) < 3000
+    journal.seek(len(sent) + 5)
+    assert journal.read(MIB) is None
+    second.write_bytes(content)
+    assert numbers_of(read_all(journal)) == list(range(len(sent) + 5, 3000)), "it is tried again"
+
+
+def test_a_sealed_journal_refuses_what_comes_later_and_says_so(make) -> None:
+    journal = make()
+    refused: list[int] = []
+    journal.append(payload(0))
+    journal.seal(payload(1), lambda: refused.append(1))
+    for number in range(2, 5):
+        journal.append(payload(number))
+    assert [decode(record.payload)[1] for record in on_disk(journal)] == [0, 1]
+    assert (journal.next_seq, len(refused)) == (2, 3)
+    assert numbers_of(read_all(journal)) == [0, 1]
+
+
+def test_sealing_inside_of_an_append_puts_the_last_event_aside(make) -> None:
+    journal = make()
+    journal._inside = True
+    journal.seal(payload(1), lambda: None)
+    journal._inside = False
+    journal.append(payload(0))
+    assert [decode(record.payload)[1] for record in on_disk(journal)] == [0, 1]
+
+
+def test_a_journal_is_crowded_before_it_is_full_and_no_longer_when_it_was_trimmed(make) -> None:
+    journal = make(bytes_max=8 * MIB)
+    while not journal.is_crowded:
+        assert not journal.dropped
+        journal.append(payload(0, 1000))
+    for _ in range(500):
+        journal.append(payload(0, 1000))
+    assert not journal.dropped
+    read_all(journal)
+    journal.acknowledged(journal.next_seq)
+    assert not journal.is_crowded

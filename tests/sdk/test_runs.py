@@ -1,11 +1,13 @@
 """What training code calls: nothing raises, nothing is dropped silently, and the journal holds what was said."""
 
+import io
 import json
 import logging
 import math
 import os
 import resource
 import struct
+import subprocess
 import sys
 import threading
 from argparse import Namespace
@@ -17,10 +19,14 @@ import torch
 
 import chiplog
 from chiplog import start
+from chiplog.complaints import Complaints
 from chiplog.identity import PARENT_RUN
+from chiplog.values import Bad
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.events import EventKind
-from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB
+from chiplog_schemas.journals import list_journals
+from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB, MIB
+from chiplog_schemas.places import Places
 
 
 @pytest.fixture
@@ -256,7 +262,7 @@ def test_phases_belong_to_the_step_of_the_next_log(run, offline) -> None:
     phases = offline(EventKind.PHASES)
     assert [(unpack(event.fields["keys"]), event.fields["step"]) for event in phases] == [
         (["forward", "backward"], 5),
-        (["failing"], 0),
+        (["failing"], 6),
     ]
     assert all(seconds >= 0 for event in phases for seconds in struct.unpack("<d", event.fields["values"][:8]))
 
@@ -327,6 +333,149 @@ def test_an_alert_is_an_event_whatever_it_is_made_of(run, offline) -> None:
     alerts = [e.fields for e in offline(EventKind.NOTICE) if e.fields["notice"] == "alert"]
     assert [(a["message"], a["body"]["text"]) for a in alerts] == [("loss is high", "it is 7"), ("half \\ud800", "3")]
     assert counted(offline()) == {"internal_error": 1}
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("critical", "error"),
+        ("FATAL", "error"),
+        ("warn", "warning"),
+        ("WARNING", "warning"),
+        ("Info", "info"),
+    ],
+)
+def test_the_level_of_an_alert_may_be_called_as_elsewhere(run, offline, given, kept) -> None:
+    run.alert("loss is high", level=given)
+    run.finish()
+    assert [e.fields["level"] for e in offline(EventKind.NOTICE)] == [kept]
+
+
+def test_config_and_summary_take_attributes_and_no_wrong_call_raises(run, offline) -> None:
+    run.config.lr = 0.5
+    run.summary.best = 3
+    run.summary.update(5)
+    run.summary.update({"a": 1}, {"b": 2})
+    run.finish()
+    assert (run.config["lr"], run.config.lr) == (0.5, 0.5)
+    assert [e.fields["values"] for e in offline(EventKind.CONFIG)] == [{"lr": "0.5"}]
+    assert [e.fields["values"] for e in offline(EventKind.SUMMARY)] == [{"best": "3"}]
+    assert counted(offline()) == {"not_a_dict": 2}
+
+
+def test_a_histogram_of_what_is_no_numbers_is_counted_under_its_key(run, offline) -> None:
+    run.log({"weights": chiplog.Histogram.of([None, "a"]), "loss": 1.0})
+    run.log({"bins": chiplog.Histogram.of([1.0, 2.0], bins=0.5)})
+    run.finish()
+    assert notices(offline()) == [("not_a_histogram", "weights"), ("not_a_histogram", "bins")]
+    assert [key for key, _, _ in numbers(offline())] == ["loss"]
+
+
+def test_each_kind_of_fault_is_said_however_often_another_happens(run, offline, caplog) -> None:
+    for number in range(500):
+        run.log({f"bad{number}": None})
+    run.log({"x" * 600: 1.0})
+    run.finish()
+    said = notices(offline())
+    assert Counter(kind for kind, _ in said) == {"not_a_number": 10, "key_length": 1}
+    assert len(caplog.records) == 11
+    assert counted(offline()) == {"not_a_number": 500, "key_length": 1}
+
+
+def test_counts_of_faults_are_said_while_they_change_but_not_often() -> None:
+    said: list[dict[str, int]] = []
+    complaints = Complaints(lambda kind, notice, *fields: said.append(fields[-1]) if notice == "bad_values" else None)
+    for now in range(300):
+        if now == 10 or now == 200:
+            complaints.note(Bad("array", "x", "x is an array"))
+        complaints.report(float(now))
+    complaints.report()
+    assert said == [{"array": 1}, {"array": 2}]
+
+
+def test_what_is_logged_beside_a_finish_is_kept_or_said_to_be_refused(run, offline, caplog) -> None:
+    """Every log() that returned is before the end, or counted."""
+    n_logged = 0
+    logged, go_on = threading.Event(), True
+
+    def log() -> None:
+        nonlocal n_logged
+        while go_on:
+            run.log({"x": 1.0})
+            n_logged += 1
+            if n_logged == 1000:
+                logged.set()
+
+    thread = threading.Thread(target=log)
+    thread.start()
+    logged.wait(60)
+    run.finish()
+    go_on = False
+    thread.join()
+    run.log({"x": 1.0})
+    events = offline()
+    assert events[-1].kind == EventKind.STATE
+    assert len(numbers(events)) + run._complaints.counts["after_finish"] == n_logged + 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "chiplog: log() after finish() of r is not recorded; call init() again"
+    ]
+
+
+def test_console_lines_go_first_when_the_journal_is_nearly_full(chiplog_dir, offline, monkeypatch) -> None:
+    monkeypatch.setattr("chiplog.runs.SPOOL_BYTES_MAX", 4 * MIB)
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    with chiplog.init(mode="offline") as run:
+        for number in range(4500):
+            print("x" * 1000)
+            run.log({"x": float(number)})
+    events = offline()
+    assert len(numbers(events)) == 4500
+    kept = sum(event.kind == EventKind.CONSOLE for event in events)
+    lost = sum(e.fields["body"]["lines"] for e in events if e.fields.get("notice") == "console_lost")
+    assert 0 < kept < 4500
+    assert kept + lost == 4500
+
+
+EXITS = """
+import sys
+import chiplog
+def train():
+    with chiplog.init(mode="offline", capture_console=False) as run:
+        run.log({"x": 1.0})
+        EXIT
+if INSIDE:
+    train()
+chiplog.init(mode="offline", run_id="outside", capture_console=False).log({"x": 1.0})
+EXIT
+"""
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(
+    ("leave", "state", "code", "reason"),
+    [
+        ("sys.exit(0)", "finished", 0, None),
+        ("sys.exit()", "finished", 0, None),
+        ("sys.exit(3)", "failed", 3, "SystemExit: 3"),
+        ("sys.exit('no data')", "failed", 1, "SystemExit: no data"),
+        ("raise KeyboardInterrupt", "failed", 1, "KeyboardInterrupt"),
+    ],
+)
+def test_the_end_by_sys_exit_is_the_end_of_the_run(chiplog_dir, offline, inside, leave, state, code, reason) -> None:
+    script = EXITS.replace("EXIT", leave).replace("INSIDE", str(inside))
+    subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=60, check=False)
+    [event] = offline(EventKind.STATE)
+    found = event.fields["state"]
+    assert (found["state"], found["exit_code"], found.get("reason")) == (state, code, reason)
+
+
+def test_offline_journals_lie_on_a_disk_of_this_node(tmp_path, monkeypatch) -> None:
+    """On a network file system a mapped file can kill its process."""
+    local = Places(tmp_path / "nfs", tmp_path / "local", tmp_path / "run")
+    monkeypatch.setattr(start, "places", lambda root: local)
+    chiplog.init(mode="offline", capture_console=False).finish()
+    assert len(list_journals(local.local / "offline")) == 1
+    assert not local.root.exists()
 
 
 def test_disabled_does_nothing(chiplog_dir) -> None:
@@ -441,7 +590,7 @@ def test_the_module_level_names_are_those_of_the_current_run(chiplog_dir, offlin
 
 def test_a_run_is_named_to_child_processes_only_while_it_is_open(chiplog_dir) -> None:
     run = chiplog.init(mode="offline", capture_console=False)
-    assert os.environ[PARENT_RUN] == f"{os.getpid()}:{run.id}"
+    assert os.environ[PARENT_RUN].startswith(f"{os.getpid()}:{run.id}/{run.label}/")
     run.finish()
     assert PARENT_RUN not in os.environ
 

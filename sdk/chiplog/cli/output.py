@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from chiplog.client import Result
 
 TABLE_ROWS_MAX = 10_000  # a table is laid out as a whole, and nobody reads more
+_TEXT_WIDTH_MIN = 8
 _PIPE_COLUMNS = 1_000_000  # rich wants a width: one that nothing reaches
 
 Rows = Sequence[Mapping[str, Any]]
@@ -195,7 +196,11 @@ def result_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> "Tabl
             is_number = all(isinstance(value, int | float | Decimal) and value is not True for value in values)
         # What folds is text: a number or a time in two pieces is hard to read.
         table.add_column(
-            Text(heading), justify="right" if is_number else "left", overflow="fold", no_wrap=is_number or is_time
+            Text(heading),
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=is_number or is_time,
+            min_width=min(_TEXT_WIDTH_MIN, len(heading)) if not is_number else None,  # never squeezed to nothing
         )
     for row in shown:
         table.add_row(*(Text(table_value(value)) for value in row))

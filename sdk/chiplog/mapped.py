@@ -1,0 +1,98 @@
+"""One segment of a journal: a mapped file while it is written, a file when it is full; memory when there is no disk."""
+
+import contextlib
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+from chiplog_schemas.record import HEADER_BYTES, unpack_header
+from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, now_us
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14
+
+
+class Segment:
+    """One segment. `first_seq` is known when it is begun, `end` and `next_seq` when it is full.
+
+    `memory` is its mapping, and with it a descriptor. A full segment with a file lets go of it: hundreds of them wait
+    for an agent that is not there, and the training needs its descriptors.
+    """
+
+    __slots__ = ("end", "first_seq", "memory", "next_seq", "path", "size")
+
+    def __init__(self, path: Path | None, size: int) -> None:
+        self.path = path
+        self.size = size
+        self.first_seq = 0
+        self.end = 0
+        self.next_seq = 0
+        self.memory: Any  # mmap.mmap, or None: without a check in the frame of append
+        if path is None:
+            self.memory = mmap.mmap(-1, size)
+        else:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                os.posix_fallocate(descriptor, 0, size)
+                self.memory = mmap.mmap(descriptor, size)
+            except (OSError, ValueError) as error:
+                os.unlink(path)
+                raise OSError(f"{path}: {error}") from error
+            finally:
+                os.close(descriptor)
+        try:
+            self.memory.madvise(_MADV_POPULATE_WRITE)
+        except (OSError, ValueError):
+            for offset in range(0, size, mmap.PAGESIZE):  # an older kernel: touch each page by hand
+                self.memory[offset] = 0
+
+    def begin(self, producer: bytes, first_seq: int) -> None:
+        """Write the segment's header."""
+        self.first_seq = first_seq
+        self.memory[:SEGMENT_HEADER_BYTES] = encode_header(SegmentHeader(producer, first_seq, now_us()))
+
+    def let_go(self) -> None:
+        """Unmap a segment that is full, as soon as nobody looks at it any more."""
+        if self.path is not None:
+            self.memory = None
+
+    def piece(self, start: int, end: int) -> memoryview:
+        """Return these bytes, from the file where they are mapped no more. Raises OSError."""
+        memory = self.memory
+        if memory is not None:
+            return memoryview(memory)[start:end]
+        assert self.path is not None, "what has no file stays mapped"
+        with open(self.path, "rb", buffering=0) as file:
+            found = os.pread(file.fileno(), end - start, start)
+        if len(found) != end - start:
+            raise OSError(f"{self.path} ends at {start + len(found)}, not at {end}")
+        return memoryview(found)
+
+    def delete(self) -> None:
+        """Remove the file."""
+        if self.path is not None:
+            with contextlib.suppress(OSError):  # a read-only disk, or cleaned up by hand: the quota counts it as gone
+                os.unlink(self.path)
+
+
+def offset_of(view: memoryview, end: int, number: int) -> int:
+    """Return where the record with this seq begins in a segment whose records end at `end`."""
+    position = SEGMENT_HEADER_BYTES
+    while position < end:
+        _, _, length, _, _, _, seq = unpack_header(view, position)
+        if seq >= number:
+            break
+        position += HEADER_BYTES + length
+    return position
+
+
+def cut(records: memoryview, max_bytes: int) -> tuple[int, int]:
+    """Return (size, next seq) of the records that fit into max_bytes, at least one."""
+    at = next_seq = 0
+    while at < len(records):
+        _, _, length, _, _, _, seq = unpack_header(records, at)
+        following = at + HEADER_BYTES + length
+        if following > max_bytes and at:
+            break
+        at, next_seq = following, seq + 1
+    return at, next_seq
