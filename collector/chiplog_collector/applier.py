@@ -23,7 +23,14 @@ from chiplog_schemas.record import Damage, Kind, Record
 _QUARANTINE_BYTES_MAX = 65_536
 _LEVELS = ("debug", "info", "warning", "error")
 
+# Events that say who is who, or depend on it: a producer's are applied in its order, whatever their kinds.
+_IN_ORDER = frozenset(
+    {OPAQUE, EventKind.CONFIG, EventKind.SUMMARY, EventKind.IDENTITY, EventKind.STATE, EventKind.LOST}
+    | {EventKind.NOTICE, EventKind.PEER}
+)
+
 Mask = NDArray[np.bool_] | None  # None: all rows
+Row = tuple[int, int, int, int, list[Any]]  # producer, seq, kind, ts, fields
 
 
 class Applier:
@@ -107,10 +114,16 @@ class Applier:
             self.quarantine(record.number, record.kind, str(error), bytes(record.payload))
             return
         masks, numbers = self._admit(block)
+        in_order: list[Row] = []
         for group in block.groups:
             mask = None if masks is None else masks(group)
-            if mask is None or mask.any():
+            if mask is not None and not mask.any():
+                continue
+            if group.kind in _IN_ORDER:
+                in_order += self._rows_of(group, numbers, mask)
+            else:
                 self._apply_group(group, numbers, ids.get(group.keys_bin, ()), mask)
+        self._apply_rows(sorted(in_order, key=lambda row: row[:2]))
 
     # -- exactly once --
 
@@ -174,7 +187,7 @@ class Applier:
             devices = [self.name(str(device)) for device in group.columns["device"]]
             self._add_matrix(self.batch.system, group, np.array(devices, dtype=np.int64), numbers, keys, mask)
         else:
-            self._apply_rows(group, numbers, mask)
+            self._apply_rows(self._rows_of(group, numbers, mask))
 
     def _add_matrix(
         self,
@@ -192,18 +205,20 @@ class Applier:
         target.setdefault(keys, []).append(matrix)
         self.batch.n_points += matrix.values.size
 
-    def _apply_rows(self, group: Group, numbers: NDArray[np.int32], mask: Mask) -> None:
+    def _rows_of(self, group: Group, numbers: NDArray[np.int32], mask: Mask) -> list[Row]:
         names = ["payload"] if group.kind == OPAQUE else [name for name, _ in FIELDS[group.kind]]
         columns = [as_list(group.columns[name]) for name in names]
         wanted = range(len(group.seq)) if mask is None else np.flatnonzero(mask).tolist()
         producers, seqs, times = numbers[group.producer].tolist(), group.seq.tolist(), group.ts.tolist()
-        for row in wanted:
-            producer = self.state.producers_by_number[producers[row]]
-            fields = [column[row] for column in columns]
-            if group.kind == OPAQUE:
-                self._apply_opaque(producer, seqs[row], times[row], fields[0])
+        return [(producers[n], seqs[n], group.kind, times[n], [column[n] for column in columns]) for n in wanted]
+
+    def _apply_rows(self, rows: list[Row]) -> None:
+        for number, seq, kind, ts, fields in rows:
+            producer = self.state.producers_by_number[number]
+            if kind == OPAQUE:
+                self._apply_opaque(producer, seq, ts, fields[0])
             else:
-                self._apply_event(group.kind, producer, seqs[row], times[row], fields)
+                self._apply_event(kind, producer, seq, ts, fields)
 
     def _apply_opaque(self, producer: Producer, seq: int, ts: int, payload: Any) -> None:
         """Apply an event that the agent could not take apart: perhaps it is of a kind that only we know."""

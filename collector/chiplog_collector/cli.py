@@ -7,6 +7,7 @@ import sys
 import click
 
 from chiplog_schemas.addresses import AddressError, check_bind, port_after
+from chiplog_schemas.daemons import use_all_cores
 from chiplog_schemas.locks import Lock, LockHeldError
 from chiplog_schemas.places import Places, chiplog_dir, places
 
@@ -33,6 +34,8 @@ def collector(bind: tuple[str, ...], query: tuple[str, ...], directory: str | No
             place, [place.collector_address, *binds], [place.query_address, *queries], embedded=embedded
         )
         os.environ["CHIPLOG_DIR"] = str(place.root)  # the index inherits it: who serves what is seen in `ps e`
+        if embedded:
+            use_all_cores()
         ReceiverDaemon(settings).run()
     except AddressError as error:
         raise click.UsageError(str(error)) from error

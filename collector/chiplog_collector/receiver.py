@@ -20,8 +20,8 @@ from chiplog_collector.intake import Accepted, Intake, recover_senders
 from chiplog_collector.synced import Synced
 from chiplog_schemas.addresses import prepare_ipc
 from chiplog_schemas.delivery import Gap, Receiver, ReceiverAction, Reply, Take
-from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, RECORD_BYTES_MAX
-from chiplog_schemas.locks import Lock, LockHeldError
+from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, LEAVER_WAIT_S, RECORD_BYTES_MAX
+from chiplog_schemas.locks import take_lock
 from chiplog_schemas.places import Places, make_private
 from chiplog_schemas.record import Kind, Record
 from chiplog_schemas.segments import (
@@ -39,7 +39,6 @@ IDLE_EXIT_S = 30.0  # an embedded collector without agents leaves after this
 _IDLE_POLL_S = 0.25
 _WRITE_AGAIN_S = 1.0
 _INDEX_STOP_S = 20.0  # for what is in the log to reach DuckDB; the rest is applied at the next start
-_LEAVER_WAIT_S = 2.0
 _log = logging.getLogger("chiplog.collector")
 
 
@@ -66,7 +65,11 @@ class ReceiverDaemon:
         places = settings.places
         make_private(places.collector)
         make_private(places.run)
-        self._lock = _take_lock(places.collector / "lock", settings.embedded)
+        self._lock = take_lock(
+            places.collector / "lock",
+            patient_s=LEAVER_WAIT_S if settings.embedded else 0.0,
+            note="embedded" if settings.embedded else "",
+        )
         directory = places.collector / "log"
         self._synced = Synced(places.collector / "synced", writable=True)
         self.log = SegmentLog(directory, log_id(directory) or os.urandom(16))
@@ -306,15 +309,3 @@ def _recover(directory: Path) -> dict[bytes, int]:
         if any(isinstance(item, Record) and item.kind == Kind.SENDERS for item in items):
             break
     return next_numbers
-
-
-def _take_lock(path: Path, patient: bool) -> Lock:
-    """Take the collector's lock. A patient starter gives one that is just leaving the time to leave."""
-    deadline = time.monotonic() + (_LEAVER_WAIT_S if patient else 0.0)
-    while True:
-        try:
-            return Lock(path)
-        except LockHeldError:
-            if time.monotonic() >= deadline:
-                raise
-            time.sleep(0.1)
