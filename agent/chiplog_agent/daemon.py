@@ -16,20 +16,19 @@ from chiplog_agent.core import Core
 from chiplog_agent.deaths import Deaths
 from chiplog_agent.spool import Spool
 from chiplog_agent.stats.feed import Line, Sample, SamplerFeed, Stale
-from chiplog_schemas.addresses import prepare_ipc
 from chiplog_schemas.daemons import start_daemon
 from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, SenderState, Take
 from chiplog_schemas.limits import (
     ADOPT_INTERVAL_S,
     CREDIT_BYTES,
     IDLE_EXIT_S,
-    RECORD_BYTES_MAX,
     SAMPLE_INTERVAL_S,
     SPOOL_BYTES_MAX,
 )
 from chiplog_schemas.link import Link
 from chiplog_schemas.locks import Lock
 from chiplog_schemas.places import Places, make_private
+from chiplog_schemas.router import bind_router
 from chiplog_schemas.segments import now_us
 
 COLLECTOR_MODULE = "chiplog_collector"
@@ -379,16 +378,4 @@ class AgentDaemon:
         self._lock.release()
 
     def _bind(self) -> "zmq.Socket[bytes]":
-        router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        router.setsockopt(zmq.LINGER, 0)
-        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        router.setsockopt(zmq.MAXMSGSIZE, 2 * RECORD_BYTES_MAX)
-        router.setsockopt(zmq.SNDHWM, 10_000)  # acknowledgements: small, and a peer that takes none is gone
-        router.setsockopt(zmq.RCVHWM, 64)  # per peer; credit is the bound in bytes
-        for address in [self.settings.places.agent_address, *self.settings.bind]:
-            prepare_ipc(address)
-            router.bind(address)
-            if address.startswith("ipc://"):
-                os.chmod(address[len("ipc://") :], 0o600)
-        return router
+        return bind_router(self._context, [self.settings.places.agent_address, *self.settings.bind])

@@ -6,7 +6,12 @@ from pathlib import Path
 from chiplog_schemas.limits import CREDIT_BYTES, KIB, SEGMENT_BYTES, SPOOL_BYTES_MAX
 from chiplog_schemas.link import Slice
 from chiplog_schemas.record import Damage, Kind, encode, reframe
-from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, LogReader, SegmentLog, decode_header, list_segments
+from chiplog_schemas.segments import (
+    LogReader,
+    SegmentLog,
+    list_segments,
+    log_owner,
+)
 
 _RECENT_BYTES_MAX = CREDIT_BYTES  # as much as can be on its way
 
@@ -20,7 +25,7 @@ class Spool:
 
     def __init__(self, directory: Path, new_id: bytes, *, bytes_max: int = SPOOL_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
-        self.id = _owner_of(directory) or new_id
+        self.id = log_owner(directory) or new_id
         # What is trimmed is whole segments, and never the open one: it must be a small part of the quota, or it alone
         # would keep the spool full for ever.
         segment_bytes = min(SEGMENT_BYTES, max(bytes_max // 8, 64 * KIB))
@@ -162,12 +167,3 @@ class Spool:
 
     def _has_more(self) -> bool:
         return bool(list_segments(self._log.directory))
-
-
-def _owner_of(directory: Path) -> bytes | None:
-    for _, path in list_segments(directory):
-        with open(path, "rb") as segment:
-            header = decode_header(segment.read(SEGMENT_HEADER_BYTES))
-        if header is not None:
-            return header.owner
-    return None

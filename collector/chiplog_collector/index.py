@@ -16,12 +16,11 @@ import duckdb
 
 from chiplog_collector.applier import Applier
 from chiplog_collector.database import Database, StaleDatabaseError, proven_damage
-from chiplog_collector.receiver import log_id
 from chiplog_collector.synced import Synced
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
 from chiplog_schemas.places import Places, places
 from chiplog_schemas.record import Damage, Kind, Record
-from chiplog_schemas.segments import LogReader
+from chiplog_schemas.segments import LogReader, log_owner
 
 _READ_BYTES = 8 << 20
 _CHECKPOINT_INTERVAL_S = 60.0
@@ -148,7 +147,7 @@ def open_index(place: Places, input_ended: Callable[[float], bool]) -> Follower 
         try:
             if not place.index.exists():
                 _create(place)
-            database = Database(place.index, log_id(place.collector / "log") or bytes(16))
+            database = Database(place.index, log_owner(place.collector / "log") or bytes(16))
             try:
                 return Follower(database, place.collector / "log")
             except BaseException:
@@ -172,7 +171,7 @@ def _create(place: Places) -> None:
     new = place.index.with_name(f"{place.index.stem}-new.duckdb")
     for path in (new, Path(f"{new}.wal"), Path(f"{place.index}.wal")):  # the last: of a file that was taken away
         path.unlink(missing_ok=True)
-    Database(new, log_id(place.collector / "log") or bytes(16)).close()
+    Database(new, log_owner(place.collector / "log") or bytes(16)).close()
     os.rename(new, place.index)
 
 
@@ -265,7 +264,7 @@ def _input_ended(wait_s: float) -> bool:
 
 def catch_up(place: Places, path: Path, limit: int, on_progress: Callable[[int], None]) -> Database:
     """Build a new database at `path` from the whole log below `limit`. For `chiplog rebuild`."""
-    database = Database(path, log_id(place.collector / "log") or bytes(16))
+    database = Database(path, log_owner(place.collector / "log") or bytes(16))
     follower = Follower(database, place.collector / "log")
     while follower.database.next_number < limit:
         before = follower.read_number

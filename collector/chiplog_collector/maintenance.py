@@ -8,9 +8,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from chiplog_collector.index import catch_up
-from chiplog_collector.receiver import log_id
 from chiplog_schemas.places import Places
-from chiplog_schemas.segments import SegmentLog
+from chiplog_schemas.segments import SegmentLog, log_owner
 from chiplog_schemas.tables import tables_sql, views_sql
 
 _FACTS = ("metrics", "phases", "texts", "histograms")
@@ -19,7 +18,7 @@ _FACTS = ("metrics", "phases", "texts", "histograms")
 def rebuild(place: Places) -> str:
     """Make the database anew from the log and put it in place of the old one; return a line about it."""
     directory = place.collector / "log"
-    identifier = log_id(directory)
+    identifier = log_owner(directory)
     if identifier is None:
         return f"{directory} holds no log; nothing to rebuild"
     log = SegmentLog(directory, identifier)

@@ -18,17 +18,16 @@ import zmq
 
 from chiplog_collector.intake import Accepted, Intake, recover_senders
 from chiplog_collector.synced import Synced
-from chiplog_schemas.addresses import prepare_ipc
 from chiplog_schemas.delivery import Gap, Receiver, ReceiverAction, Reply, Take
-from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, LEAVER_WAIT_S, RECORD_BYTES_MAX
+from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, LEAVER_WAIT_S
 from chiplog_schemas.locks import take_lock
 from chiplog_schemas.places import Places, make_private
 from chiplog_schemas.record import Kind, Record
+from chiplog_schemas.router import bind_router
 from chiplog_schemas.segments import (
-    SEGMENT_HEADER_BYTES,
     SegmentLog,
-    decode_header,
     list_segments,
+    log_owner,
     now_us,
     read_segment,
 )
@@ -72,7 +71,7 @@ class ReceiverDaemon:
         )
         directory = places.collector / "log"
         self._synced = Synced(places.collector / "synced", writable=True)
-        self.log = SegmentLog(directory, log_id(directory) or os.urandom(16))
+        self.log = SegmentLog(directory, log_owner(directory) or os.urandom(16))
         # A log that lost its end must not give out numbers again that the index has seen.
         self.log.skip_to(self._synced.get())
         if self.log.torn_bytes:
@@ -85,7 +84,7 @@ class ReceiverDaemon:
         self._receiver = Receiver(next_numbers, CREDIT_BYTES)
         self._synced.set(self.log.next_number)
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._router = self._bind()
+        self._router = bind_router(self._context, settings.bind)
         self._index = _IndexProcess(settings) if with_index else None
         self._stopping = False
         self._since: float | None = None
@@ -218,26 +217,6 @@ class ReceiverDaemon:
         self._context.term()
         self._lock.release()
 
-    def _bind(self) -> "zmq.Socket[bytes]":
-        router: zmq.Socket[bytes] = self._context.socket(zmq.ROUTER)
-        router.setsockopt(zmq.LINGER, 0)
-        router.setsockopt(zmq.ROUTER_MANDATORY, 1)
-        router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-        router.setsockopt(zmq.MAXMSGSIZE, 2 * RECORD_BYTES_MAX)
-        router.setsockopt(zmq.SNDHWM, 10_000)
-        router.setsockopt(zmq.RCVHWM, 64)
-        router.setsockopt(zmq.BACKLOG, 1_024)  # a whole cluster reconnects at once
-        for address in self.settings.bind:
-            prepare_ipc(address)
-            try:
-                router.bind(address)
-            except zmq.ZMQError as error:
-                router.close(0)
-                raise OSError(f"{address} cannot be bound: {error}; is another collector using it?") from error
-            if address.startswith("ipc://"):
-                os.chmod(address[len("ipc://") :], 0o600)
-        return router
-
 
 class _IndexProcess:
     """The index as a child: started, watched, restarted with back-off, stopped by the end of its standard input."""
@@ -287,16 +266,6 @@ class _IndexProcess:
                 process.kill()
                 process.wait()
         self._process = None
-
-
-def log_id(directory: Path) -> bytes | None:
-    """Return the ID of the log in a directory; None when there is none yet."""
-    for _, path in list_segments(directory):
-        with open(path, "rb") as segment:
-            header = decode_header(segment.read(SEGMENT_HEADER_BYTES))
-        if header is not None:
-            return header.owner
-    return None
 
 
 def _recover(directory: Path) -> dict[bytes, int]:

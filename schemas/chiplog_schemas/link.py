@@ -69,7 +69,6 @@ class Link:
     ) -> None:
         self.address = address
         self.machine = Sender(sender, info, lambda: os.urandom(8), lambda: random.uniform(0.5, 1.0))
-        self.sent_bytes = 0
         self._context = context
         self._source = source
         self._configure = configure
@@ -114,7 +113,6 @@ class Link:
             piece = self._source.read(min(window, BATCH_BYTES_MAX))
             if piece is None:
                 return
-            self.sent_bytes += len(piece.payload)
             self._act([self.machine.data(piece.first, piece.last, piece.payload, now)])
 
     def say_lost(self, first: int, last: int, reason: str) -> None:

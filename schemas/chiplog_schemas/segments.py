@@ -85,6 +85,16 @@ def list_segments(directory: Path) -> list[tuple[int, Path]]:
     return sorted(found)
 
 
+def log_owner(directory: Path) -> bytes | None:
+    """Return whose numbers the segments of a directory carry, by the oldest sound header; None when there is none."""
+    for _, path in list_segments(directory):
+        with open(path, "rb") as segment:
+            header = decode_header(segment.read(SEGMENT_HEADER_BYTES))
+        if header is not None:
+            return header.owner
+    return None
+
+
 def sync_directory(directory: Path) -> None:
     """Make created, renamed and deleted names durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
