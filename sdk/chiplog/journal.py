@@ -37,6 +37,7 @@ from chiplog_schemas.link import Slice
 from chiplog_schemas.locks import Lock
 from chiplog_schemas.places import make_private
 from chiplog_schemas.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front
+from chiplog_schemas.record import encode as frame
 from chiplog_schemas.segments import (
     SEGMENT_HEADER_BYTES,
     now_us,
@@ -211,9 +212,8 @@ class Journal:
 
     def _write(self, payload: bytes) -> None:
         segment, position, seq = self._tail
-        back = pack_back(len(payload), int(Kind.EVENT), 1, 0, seq)
         end = position + HEADER_BYTES + len(payload)
-        segment.memory[position:end] = pack_front(MAGIC, crc32(back, crc32(payload))) + back + payload
+        segment.memory[position:end] = frame(Kind.EVENT, seq, payload)
         self._tail = (segment, end, seq + 1)
 
     def _drop(self, seq: int) -> None:
