@@ -6,15 +6,15 @@ MINUTES ?= 10
 ARGS ?=
 PY := .venv/bin/python
 BOOTSTRAP := scripts/bootstrap.py
-SOAK_SLACK_S := 900 # a soak starts, drains and checks besides the minutes that it runs
 
-.PHONY: help demo test bench soak clean python
+.PHONY: help demo test bench soak switch-off clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
 	@echo "make test              lint, types and all tests; the last line is pytest's summary"
 	@echo "make bench             measure: cost of log(), rates, latencies"
-	@echo "make soak MINUTES=n    kill daemons and ranks for n minutes (default 10), then compare SQL with the oracle"
+	@echo "make soak MINUTES=n    kill, cut, damage and fuzz for n minutes (default 10), and print the counts reached"
+	@echo "make switch-off        switch each safeguard off in turn, and see its fault test turn red"
 	@echo "make clean             remove .venv, caches and the demo's data"
 	@echo
 	@echo "ARGS='…' is handed on, as in: make test ARGS='-k spool'    make demo ARGS=--kill-agent"
@@ -45,8 +45,11 @@ bench: python
 soak: python
 	@$(PYTHON) $(BOOTSTRAP) dev
 	@echo "soak for $(MINUTES) minutes"
-	@CHIPLOG_SOAK_MINUTES=$(MINUTES) $(PY) -m pytest tests/fault \
-	    --timeout=$$(( $(MINUTES) * 60 + $(SOAK_SLACK_S) )) $(ARGS)
+	@CHIPLOG_SOAK_MINUTES=$(MINUTES) $(PY) -m pytest -m soak $(ARGS)
+
+switch-off: python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@$(PY) -m tests.fault.switch_off $(ARGS)
 
 # The demo's daemons leave by themselves when idle; asked first, they do not lose their directory while they write.
 clean:

@@ -18,6 +18,9 @@ from chiplog_schemas.journals import DeadJournal, list_journals
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import Places, places
 from chiplog_schemas.record import Record
+from tests.soak import Rounds, rounds, share_the_minutes, write_report
+
+__all__ = ["Rounds", "rounds"]
 
 WAIT_S = 60.0  # generous: a loaded machine is slow, a hung test names itself
 _LAUNCHERS = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "MPI_")
@@ -233,6 +236,18 @@ def bare_node(chiplog_dir: Path) -> Iterator[Node]:
 def node(bare_node: Node) -> Node:
     """A node whose collector answers."""
     return bare_node.start()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "soak(weight): has small counts in `make test`, and long ones in `make soak`")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    share_the_minutes(items)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    write_report(terminalreporter, config)
 
 
 _exit_status = 0

@@ -1,0 +1,146 @@
+"""Switch each safeguard off in turn, and see its test turn red: a fault test that cannot fail proves nothing.
+
+    python -m tests.fault.switch_off [-k WORDS] [--jobs N]
+
+Test modules declare SAFEGUARDS. For each one the tree is copied, the safeguard's line changed in the copy, and its test
+run there, in processes that import the copy. Exit code 1 when a test stays green.
+"""
+
+import argparse
+import ast
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGE_ROOTS = ("sdk", "agent", "collector", "schemas")
+TEST_FAILED = 1  # pytest's exit status; others mean that the test could not be run
+PATIENCE_S = 600.0
+
+
+@dataclass(frozen=True)
+class Safeguard:
+    """One line of the product that keeps a promise, how to switch it off, and the test that must notice."""
+
+    promise: str
+    file: str  # relative to the repository
+    old: str  # stands in the file exactly once
+    new: str
+    test: str  # name of a test function in the module that declares this
+    environment: dict[str, str] = field(default_factory=dict, hash=False)  # a seed that finds it, a larger count
+
+
+@dataclass
+class Outcome:
+    """What became of one safeguard's test."""
+
+    is_red: bool
+    seconds: float
+    last_words: str
+
+
+def declared() -> Iterator[tuple[Path, Safeguard]]:
+    """Yield (test module, safeguard) of all modules that declare some."""
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        if not any(_assigns(node, "SAFEGUARDS") for node in ast.parse(path.read_text(encoding="utf-8")).body):
+            continue
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        for safeguard in importlib.import_module(name).SAFEGUARDS:
+            yield path.relative_to(ROOT), safeguard
+
+
+def trouble(module: Path, safeguard: Safeguard) -> str:
+    """Return why a declaration cannot be carried out; '' when it can."""
+    count = (ROOT / safeguard.file).read_text(encoding="utf-8").count(safeguard.old)
+    if count != 1:
+        return f"{safeguard.file} holds the text of {safeguard.promise!r} {count} times, not once"
+    names = {
+        node.name for node in ast.walk(ast.parse((ROOT / module).read_text())) if isinstance(node, ast.FunctionDef)
+    }
+    cases = {
+        f"{node.name}.TestCase"
+        for node in ast.walk(ast.parse((ROOT / module).read_text()))
+        if isinstance(node, ast.ClassDef)
+    }
+    if safeguard.test not in names | cases and not _assigned(module, safeguard.test):
+        return f"{module} has no test {safeguard.test}"
+    return ""
+
+
+def switch_off(module: Path, safeguard: Safeguard) -> Outcome:
+    """Run a safeguard's test in a copy of the tree that lacks the safeguard."""
+    with tempfile.TemporaryDirectory(prefix="chiplog-off-") as scratch:
+        copy = Path(scratch)
+        _copy_tree(copy)
+        target = copy / safeguard.file
+        target.write_text(target.read_text(encoding="utf-8").replace(safeguard.old, safeguard.new), encoding="utf-8")
+        environment = dict(os.environ, **safeguard.environment)
+        environment.pop("CHIPLOG_SOAK_MINUTES", None)
+        environment["PYTHONPATH"] = os.pathsep.join([*(str(copy / name) for name in PACKAGE_ROOTS), str(copy)])
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", f"{module}::{safeguard.test}"]
+        begun = time.monotonic()
+        try:
+            done = subprocess.run(
+                command, cwd=copy, env=environment, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S
+            )
+        except subprocess.TimeoutExpired:
+            return Outcome(False, time.monotonic() - begun, "the test did not end")
+    lines = done.stdout.splitlines()
+    reasons = [line[4:].strip() for line in lines if line.startswith("E   ")] or lines[-3:]
+    return Outcome(done.returncode == TEST_FAILED, time.monotonic() - begun, (reasons or ["no output"])[0])
+
+
+def main() -> int:
+    """Switch off what is asked for; print a line for each."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("-k", dest="words", default="", help="only those whose promise, file or test holds this")
+    parser.add_argument("--jobs", type=int, default=2, help="how many at once")
+    arguments = parser.parse_args()
+    chosen = [
+        (module, safeguard)
+        for module, safeguard in declared()
+        if arguments.words in f"{module} {safeguard.promise} {safeguard.file} {safeguard.test}"
+    ]
+    green = 0
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        outcomes = pool.map(lambda entry: trouble(*entry) or switch_off(*entry), chosen)
+        for (module, safeguard), outcome in zip(chosen, outcomes, strict=True):
+            if isinstance(outcome, str):
+                outcome = Outcome(False, 0.0, outcome)
+            green += not outcome.is_red
+            word = "red  " if outcome.is_red else "GREEN"
+            print(f"{word} {outcome.seconds:5.0f} s  {safeguard.promise}  [{module.name}::{safeguard.test}]")
+            print(f"               {outcome.last_words[:180]}", flush=True)
+    print(f"{len(chosen)} safeguards switched off, {len(chosen) - green} tests turned red, {green} did not")
+    return 1 if green else 0
+
+
+def _copy_tree(target: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=ROOT, capture_output=True, check=True
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        if (ROOT / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, target / name)
+
+
+def _assigns(node: ast.stmt, name: str) -> bool:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+    return any(isinstance(target, ast.Name) and target.id == name for target in targets)
+
+
+def _assigned(module: Path, name: str) -> bool:
+    return any(_assigns(node, name) for node in ast.parse((ROOT / module).read_text(encoding="utf-8")).body)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,86 @@
+"""How many rounds a random test has: a few in `make test`, as many as fit into its share of the time in `make soak`.
+
+    @pytest.mark.soak(3)                         # weight: its share of the minutes among all tests with this mark
+    def test_something(rounds: Rounds) -> None:
+        for seed in rounds(60):                  # the first one is CHIPLOG_FAULT_SEED, or the time
+            ...
+            rounds.count("kills", 3)             # to be reported besides the number of rounds
+
+What was reached stands in a section of its own before pytest's summary.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+SOAK_MINUTES = float(os.environ.get("CHIPLOG_SOAK_MINUTES", "0"))
+SLACK_S = 600.0  # a round that was begun ends, and what is compared behind it
+_REPORTS = pytest.StashKey[list[str]]()
+_SHARE_S = pytest.StashKey[float]()
+
+
+class Rounds:
+    """Yields seeds, and remembers what was done with them."""
+
+    def __init__(self, name: str, share_s: float) -> None:
+        self.seed = int(os.environ.get("CHIPLOG_FAULT_SEED", str(time.time_ns() % 1_000_000_000)))
+        self.counts: Counter[str] = Counter()
+        self.n_rounds = 0
+        self.last_seed = self.seed
+        self._name = name
+        self._share_s = share_s
+        self._begun = time.monotonic()
+
+    def __call__(self, few: int) -> Iterator[int]:
+        """Yield `few` seeds, or in a soak as many as the time allows, at least one."""
+        print(f"seed {self.seed}")
+        begun = time.monotonic()
+        while (time.monotonic() - begun < self._share_s or not self.n_rounds) if self._share_s else few > 0:
+            few -= 1
+            self.last_seed = self.seed + self.n_rounds
+            self.n_rounds += 1
+            yield self.last_seed
+
+    def count(self, what: str, n: int = 1) -> None:
+        """Add to what is reported."""
+        self.counts[what] += n
+
+    def report(self) -> str:
+        """Return one line: what was reached, by which seeds, in which time."""
+        words = [f"{self.n_rounds:,} rounds", *(f"{n:,} {what}" for what, n in sorted(self.counts.items()))]
+        seconds = time.monotonic() - self._begun
+        return f"{self._name}: {', '.join(words)} in {seconds:.0f} s; seeds {self.seed}..{self.last_seed}"
+
+
+@pytest.fixture
+def rounds(request: pytest.FixtureRequest) -> Iterator[Rounds]:
+    """Rounds of the test that asks."""
+    counted = Rounds(request.node.name, request.node.stash.get(_SHARE_S, 0.0))
+    yield counted
+    line = counted.report()
+    print(f"ended at seed {counted.last_seed}")  # shown when the test failed
+    request.config.stash.setdefault(_REPORTS, []).append(line)
+
+
+def share_the_minutes(items: list[pytest.Item]) -> None:
+    """Give each test with the mark its part of the soak, and the time that it needs."""
+    marked = [item for item in items if item.get_closest_marker("soak")]
+    weights = {item: float((item.get_closest_marker("soak").args or (1.0,))[0]) for item in marked}  # type: ignore[union-attr]
+    if not SOAK_MINUTES:
+        return
+    for item, weight in weights.items():
+        share_s = SOAK_MINUTES * 60 * weight / sum(weights.values())
+        item.stash[_SHARE_S] = share_s
+        item.add_marker(pytest.mark.timeout(share_s + SLACK_S), append=False)
+
+
+def write_report(reporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Write what all of them reached."""
+    lines = config.stash.get(_REPORTS, [])
+    if lines:
+        reporter.section("rounds")
+        for line in lines:
+            reporter.write_line(line)
