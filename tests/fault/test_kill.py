@@ -143,9 +143,15 @@ def one_round(place: Places, directory: Path, seed: int) -> Counter[str]:
     kills: Counter[str] = Counter()
     while kills.total() < KILLS:
         kills += kill_some(place, chooser)
-    for process in ranks:  # the ranks go last, at a random moment each, and leave what no agent has yet
+    for (
+        process
+    ) in ranks:  # the ranks go last, each at a random moment, with its agent or without, and leave what they had
         time.sleep(chooser.uniform(0.0, 0.3))
+        agent = pid_of(place, "agent") if chooser.random() < 0.7 else 0
         process.send_signal(signal.SIGKILL)
+        if agent > 0:
+            end(agent, signal.SIGKILL)
+            kills["agent"] += 1
         process.wait()
         kills["rank"] += 1
     last = f"{seed}-last"
