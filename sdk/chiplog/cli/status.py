@@ -37,7 +37,7 @@ def status(directory: str | None, form: str, no_canary: bool) -> None:
     else:
         _print(facts)
     if failed:
-        raise SystemExit(1)
+        raise click.exceptions.Exit(1)
 
 
 def _look(where: Places) -> dict[str, object]:

@@ -1,0 +1,87 @@
+"""`chiplog doctor`: what is wrong on this machine and what to do; `--canary`: does all that is sent come out?"""
+
+import csv
+import dataclasses
+import json
+import os
+import sys
+
+import click
+
+from chiplog import background, checks
+from chiplog.checks import BAD, GOOD, Finding
+from chiplog.cli.output import new_table, print_tables
+from chiplog_schemas.places import Places, chiplog_dir, places
+
+CANARIES = 1_000
+_COLOURS = {GOOD: "green", checks.WARNING: "yellow", BAD: "red"}
+
+
+@click.command()
+@click.option("--canary", is_flag=True, help="Send events through the real path, and compare what comes out.")
+@click.option(
+    "--events",
+    type=click.IntRange(1, 100_000),
+    default=CANARIES,
+    show_default=True,
+    help="How many, with --canary.",
+)
+@click.option(
+    "--timeout-s", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="For all of them to arrive."
+)
+@click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, form: str) -> None:
+    """Check this machine and say what to fix. Exit code 1 when something is bad.
+
+    With --canary events go from here through the agent and the collector into SQL: lost, doubled and altered ones are
+    counted, and the time is measured. They are rows of kind `canary` in `events`, and belong to no run.
+    """
+    where = places(chiplog_dir(directory, os.environ))
+    findings = list(checks.examine(where))
+    if canary:
+        findings.append(_fly(where, events, timeout_s))
+    if form == "json":
+        click.echo(json.dumps([dataclasses.asdict(finding) for finding in findings]))
+    elif form == "csv":
+        writer = csv.writer(sys.stdout)
+        writer.writerow([field.name for field in dataclasses.fields(Finding)])
+        writer.writerows(dataclasses.astuple(finding) for finding in findings)
+    else:
+        _print(findings)
+    if any(finding.verdict == BAD for finding in findings):
+        raise click.exceptions.Exit(1)
+
+
+def _fly(where: Places, events: int, timeout_s: float) -> Finding:
+    """Send canaries, with an agent and a collector that are there or, as a training would, started for it."""
+    from chiplog import canary
+
+    address = os.environ.get("CHIPLOG_AGENT")
+    if not address and not background.pid_of(where, background.AGENT):
+        try:
+            background.start(where, background.AGENT, ["--embedded"])
+        except OSError as error:
+            return Finding("canary", BAD, str(error), "mend what it names, then look again")
+    flight = canary.fly(where, address, timeout_s, events)
+    if flight.visible_s is None or flight.acknowledged_s is None:
+        stop = "by the agent" if flight.acknowledged_s is None else "in SQL"
+        found = f"{flight.lost:,} of {events:,} events missing {stop} after {timeout_s:g} s: {flight.reason}"
+        return Finding("canary", BAD, found, "chiplog status shows where they wait")
+    found = (
+        f"{events:,} events sent, {flight.arrived:,} came out, {flight.lost} lost, {flight.doubled} doubled, "
+        f"{flight.altered} altered; acknowledged after {flight.acknowledged_s * 1e3:.0f} ms, "
+        f"in SQL after {flight.visible_s * 1e3:.0f} ms"
+    )
+    return Finding("canary", GOOD if flight.ok else BAD, found, "" if flight.ok else "please report this: it is a bug")
+
+
+def _print(findings: list[Finding]) -> None:
+    table = new_table()
+    for name in ("verdict", "check", "found", "remedy"):
+        table.add_column(name, overflow="fold")
+    for finding in findings:
+        table.add_row(
+            f"[{_COLOURS[finding.verdict]}]{finding.verdict}[/]", finding.check, finding.found, finding.remedy
+        )
+    print_tables(table)

@@ -1,0 +1,89 @@
+"""`chiplog doctor` and the canaries of `doctor` and `status`, as real processes against real daemons."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.conftest import Node
+
+from chiplog import canary, checks
+from chiplog_schemas.places import make_private, places
+
+
+def run_cli(root: Path, *arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "chiplog.cli", *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=100, env=dict(os.environ, CHIPLOG_DIR=str(root))
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def findings(root: Path) -> dict[str, checks.Finding]:
+    return {finding.check: finding for finding in checks.examine(places(root))}
+
+
+def test_nothing_is_bad_where_nothing_has_run_yet(tmp_path: Path) -> None:
+    found = findings(tmp_path / "new")
+    assert not [finding for finding in found.values() if finding.verdict == checks.BAD]
+    assert not (tmp_path / "new").exists(), "a look makes nothing"
+
+
+def test_a_directory_that_others_can_write_is_bad_and_the_remedy_is_named(chiplog_dir: Path) -> None:
+    make_private(chiplog_dir)
+    chiplog_dir.chmod(0o777)
+    found = findings(chiplog_dir)["directory"]
+    assert (found.verdict, found.remedy) == (checks.BAD, f"chmod go-w {chiplog_dir}")
+    code, out, _ = run_cli(chiplog_dir, "doctor")
+    assert code == 1
+    assert f"chmod go-w {chiplog_dir}" in out
+
+
+def test_journals_that_wait_for_an_agent_are_named(chiplog_dir: Path) -> None:
+    script = "import chiplog, os; chiplog.init(agent='ipc:///nowhere/x.sock').log({'a': 1}); os._exit(1)"
+    subprocess.run([sys.executable, "-c", script], env=dict(os.environ, CHIPLOG_DIR=str(chiplog_dir)), check=False)
+    found = findings(chiplog_dir)["journals"]
+    assert (found.verdict, found.remedy) == (checks.WARNING, "chiplog up delivers them")
+
+
+def test_canaries_come_out_once_and_unaltered(node: Node) -> None:
+    code, out, err = run_cli(node.root, "doctor", "--canary", "--events", "5000", "--format", "json")
+    assert (code, err) == (0, "")
+    found = {entry["check"]: entry for entry in json.loads(out)}["canary"]
+    assert found["verdict"] == "ok"
+    assert "5,000 events sent, 5,000 came out, 0 lost, 0 doubled, 0 altered" in found["found"]
+    assert node.sql("SELECT count(*) AS n FROM runs") == [{"n": 0}]
+
+
+def test_doctor_counts_what_a_stopped_collector_keeps_from_sql(node: Node) -> None:
+    assert node.collector is not None
+    node.collector.send_signal(signal.SIGSTOP)
+    try:
+        code, out, _ = run_cli(
+            node.root, "doctor", "--canary", "--events", "10", "--timeout-s", "3", "--format", "json"
+        )
+    finally:
+        node.collector.send_signal(signal.SIGCONT)
+    found = json.loads(out)[-1]
+    assert (code, found["verdict"]) == (1, "bad")
+    assert found["found"].startswith("10 of 10 events missing in SQL after 3 s")
+
+
+def test_altered_and_doubled_canaries_are_counted() -> None:
+    class Answers:
+        def sql(self, query: str, params: object) -> "Answers":
+            return self
+
+        def tuples(self) -> list[tuple[int, float]]:
+            return [(0, 0.5), (1, 0.25), (1, 0.25), (2, 9.0)]
+
+    assert canary._compare(Answers(), "token", [0.5, 0.25, 0.125, 1.0]) == (3, 1, 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("arguments", [("--events", "0"), ("--events", "many"), ("--timeout-s", "-1")])
+def test_bad_options_are_one_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    code, out, err = run_cli(tmp_path, "doctor", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
