@@ -1,9 +1,6 @@
 """ZeroMQ addresses as users write them: checked before a socket sees them, with one line that says what is wrong."""
 
-import ipaddress
-import os
 import re
-import stat
 from pathlib import Path
 
 from chiplog_schemas.places import SOCKET_PATH_BYTES_MAX, make_private
@@ -26,17 +23,25 @@ def check_connect(address: str) -> str:
     return address
 
 
-def check_bind(address: str) -> str:
-    """Return an address to listen on as it is, or raise AddressError: beyond loopback it would need keys."""
+def check_bind(address: str, *, keyed: bool = False, role: str = "collector") -> str:
+    """Return an address to listen on as it is, or raise AddressError: beyond loopback it needs keys.
+
+    keyed: whether this host has the key of the role that it is to serve in.
+    """
     if address.startswith("ipc://"):
         return check_connect(address)
-    host, _ = _host_and_port(address)
-    if not _is_loopback(host):
+    _host_and_port(address)
+    if not keyed and not is_loopback(address):
         raise AddressError(
-            f"{address!r} is reachable from other hosts, which needs CURVE keys that this version does not have yet; "
-            "bind tcp://127.0.0.1:PORT and forward it over ssh"
+            f"{address!r} is reachable from other hosts, which needs CURVE keys; make this host's with "
+            f"`chiplog keys new {role}` and let others in with `chiplog keys allow`, or bind tcp://127.0.0.1:PORT"
         )
     return address
+
+
+def is_loopback(address: str) -> bool:
+    """Tell whether a TCP address can be reached from this host only. Raises AddressError when it is none."""
+    return _is_loopback(_host_and_port(address)[0])
 
 
 def port_after(address: str) -> str:
@@ -50,10 +55,10 @@ def prepare_ipc(address: str) -> None:
     if not address.startswith("ipc://"):
         return
     path = Path(address[len("ipc://") :])
-    make_private(path.parent)
-    owner = os.stat(path.parent)
-    if owner.st_uid != os.getuid() or stat.S_IMODE(owner.st_mode) & 0o022:
-        raise AddressError(f"{path.parent} belongs to somebody else or is writable by others; chmod 700 it")
+    try:
+        make_private(path.parent)
+    except PermissionError as error:
+        raise AddressError(f"{address!r} cannot be had: {error}") from error
     path.unlink(missing_ok=True)
 
 
@@ -67,6 +72,8 @@ def _host_and_port(address: str) -> tuple[str, int]:
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
+    import ipaddress  # here: a rank with a Unix socket never asks
+
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:

@@ -27,10 +27,12 @@ from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.events import FIELDS, MATRIX_KINDS, PRODUCER_BYTES, Column, decode, fits_schema
 from chiplog_schemas.intervals import Intervals, runs_of
 from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX
+from chiplog_schemas.record import NUMBER_LIMIT
 
 BLOCK_VERSION = 1
 OPAQUE = 0  # the group kind of events kept verbatim
 _PREFIX = struct.Struct("<IHH")
+_FLOAT32 = b"\xca"  # begins one in msgpack
 
 # What a block takes beside payloads, about: msgpack of the header's entries, and columns that rows do not have.
 _PRODUCER_BYTES = 32
@@ -155,7 +157,8 @@ class BlockBuilder:
             ts = event[1]
             for column, value in zip(rows.columns, event[2:], strict=True):
                 column.append(value)
-            self.n_bytes += len(payload)
+            # A float of 32 bits, which other writers may use, takes four bytes more when it is written again.
+            self.n_bytes += len(payload) + 4 * bytes(payload).count(_FLOAT32)
         rows.producer.append(index)
         rows.seq.append(seq)
         rows.ts.append(ts)
@@ -245,6 +248,7 @@ def decode_block(data: bytes | memoryview) -> Block:
         created_ts, producers, groups = unpack(view[_PREFIX.size : start])
         if type(created_ts) is not int:
             raise BlockError("created_ts is no integer")
+        _check_room(groups, len(area))
         named = [(producer, _ranges(producer, flat)) for producer, flat in producers]
         block = Block(created_ts, named, [_decode_group(group, area, len(named)) for group in groups])
         _check_ranges(block)
@@ -255,14 +259,26 @@ def decode_block(data: bytes | memoryview) -> Block:
         raise BlockError(f"block cannot be decoded: {type(error).__name__} {error}") from error
 
 
+def _check_room(groups: Any, area_bytes: int) -> None:
+    """Refuse columns that lie over each other: a few bytes could claim any amount of memory and time."""
+    claimed = 0
+    for _, _, _, described in groups:
+        for name, _, _, size in described:
+            if type(size) is not int or size < 0:
+                raise BlockError(f"column {name!r:.80} has no size")
+            claimed += size
+    if claimed > area_bytes:
+        raise BlockError(f"columns of {claimed} bytes do not fit their block of {area_bytes}")
+
+
 def _ranges(producer: Any, flat: Any) -> list[tuple[int, int]]:
     if not (isinstance(producer, bytes) and len(producer) == PRODUCER_BYTES and isinstance(flat, list)):
         raise BlockError("a producer is 16 bytes and a list of seq ranges")
     ranges = list(zip(flat[::2], flat[1::2], strict=True))
     previous = -1
     for first, last in ranges:
-        if not (type(first) is int and type(last) is int and previous < first <= last < 1 << 63):
-            raise BlockError(f"seq range {first}..{last} is not ascending")
+        if not (type(first) is int and type(last) is int and previous < first <= last < NUMBER_LIMIT):
+            raise BlockError(f"seq range {first!r:.40}..{last!r:.40} is not ascending")
         previous = last
     return ranges
 
@@ -283,16 +299,16 @@ def _column_types(kind: int) -> dict[str, str]:
 def _decode_group(group: Any, area: memoryview, n_producers: int) -> Group:
     kind, keys, n_rows, described = group
     if type(n_rows) is not int or not 0 < n_rows <= len(area):
-        raise BlockError(f"group of {n_rows} rows does not fit its block")
+        raise BlockError(f"group of {n_rows!r:.40} rows does not fit its block")
     if type(kind) is not int or type(keys) is not (bytes if kind in MATRIX_KINDS else type(None)):
         raise BlockError(f"group of kind {kind!r:.40} has the wrong keys")
     expected = _column_types(kind)
     columns: dict[str, Any] = {}
     for name, column_type, offset, size in described:
         if not (type(offset) is int and type(size) is int and 0 <= offset <= offset + size <= len(area)):
-            raise BlockError(f"column {name} lies outside of its block")
+            raise BlockError(f"column {name!r:.80} lies outside of its block")
         if expected.get(name) != column_type:
-            raise BlockError(f"group of kind {kind} has no column {name!r} of type {column_type!r}")
+            raise BlockError(f"group of kind {kind} has no column {name!r:.80} of type {column_type!r:.40}")
         data = area[offset : offset + size]
         column = unpack(data) if column_type == "o" else np.frombuffer(data, dtype=column_type)
         if column_type == "<f8":  # the matrix of a kind that has keys
@@ -325,7 +341,7 @@ def _check_ranges(block: Block) -> None:
     owner, first, last = np.array(bounds, dtype=np.int64).T
     counts = last - first + 1
     offsets = np.cumsum(counts) - counts
-    if len(bounds) == len(block.producers) and owner[-1] == len(bounds) - 1:  # one range each: no need to sort
+    if np.array_equal(owner, np.arange(len(block.producers))):  # one range each: no need to sort
         inside = (seq >= first[producer]) & (seq <= last[producer])
         seen = np.zeros(n_rows, dtype=np.bool_)
         seen[(seq - first[producer] + offsets[producer])[inside]] = True

@@ -11,8 +11,8 @@ receiver says that it is on stable storage there.
              sender's newest are answered by RESET; PEER_SILENT_S without a frame ends it.
 
 Numbers may jump (a journal that dropped has gaps, declared by its own events), they never go back within a session.
-What DATA says that it covers does not jump: each begins behind the one before. A transport that reconnects silently may
-lose messages in the middle of a session; the next DATA or PING then shows it, and RESET begins anew.
+What DATA and LOST say that they cover does not jump: each begins behind the one before. A transport that reconnects
+silently may lose messages in the middle of a session; the next DATA, LOST or PING shows it, and RESET begins anew.
 Credit is the number of payload bytes that may be sent and not yet acknowledged; the newest word of the receiver counts.
 Whatever was sent in a session that ended is sent again in the next: the receiver's side keeps exactly-once by
 (producer, seq), not by these numbers.
@@ -31,7 +31,10 @@ from chiplog_schemas.limits import (
     CREDIT_BYTES,
     HEARTBEAT_INTERVAL_S,
     PEER_SILENT_S,
+    SENDERS_MAX,
+    SESSIONS_MAX,
 )
+from chiplog_schemas.permits import Permit, scoped
 from chiplog_schemas.wire import MessageKind
 
 Frames = list[bytes] | list[bytes | memoryview]
@@ -76,10 +79,11 @@ class Acked:
 
 @dataclass(slots=True)
 class Reply:
-    """Receiver: send these frames to this peer."""
+    """Receiver: send these frames to this peer, whose key is the permit's, if it came with one."""
 
     routing: bytes
     frames: Frames
+    permit: Permit | None = None
 
 
 @dataclass(slots=True)
@@ -98,11 +102,12 @@ class Take:
     first: int
     last: int
     payload: bytes | memoryview
+    permit: Permit | None = None
 
 
 @dataclass(slots=True)
 class Gap:
-    """Receiver: the sender declares that these numbers can never come."""
+    """Receiver: these numbers can never come. Acknowledge it like a slice, once it is on stable storage."""
 
     sender: bytes
     first: int
@@ -190,8 +195,6 @@ class Sender:
             self.sessions += 1
             self.credit = message.credit
             self._backoff_s = BACKOFF_MIN_S
-            self._in_flight.clear()
-            self.in_flight_bytes = 0
             self._next = max(message.next, self._first)
             return [Resume(message.next)]
         if message.kind == MessageKind.ACK and self.state is SenderState.OPEN:
@@ -221,8 +224,13 @@ class Sender:
         return Send(wire.data(self._session, first, last, payload))
 
     def lost(self, first: int, last: int, reason: str) -> Send:
-        """Declare numbers of this log that can never come."""
+        """Declare numbers of this log that can never come, in their place between the slices.
+
+        Like DATA it covers them: a receiver that this does not reach sees a jump in what follows.
+        """
         assert self.state is SenderState.OPEN
+        first = min(first, self._next)
+        self._next = max(last + 1, self._next)
         return Send(wire.lost(self._session, first, last, reason))
 
     def fail(self, now: float, reason: str) -> list[SenderAction]:
@@ -240,6 +248,8 @@ class Sender:
     def _close(self, now: float, reason: str) -> list[SenderAction]:
         self.state = SenderState.CLOSED
         self._session = b""
+        self._in_flight.clear()
+        self.in_flight_bytes = 0
         self._retry_at = now + self._backoff_s * self._jitter()
         self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
         return [Disconnect(reason)]
@@ -253,56 +263,68 @@ class _Session:
     nonce: bytes
     routing: bytes
     heard_at: float
+    permit: Permit | None = None
 
 
 class Receiver:
     """The receiving end of all senders. Call `synced` when what it asked to take is on stable storage.
 
-    next_numbers: what the own log already holds of each sender (number behind the last one).
+    next_numbers: what the own log already holds of each sender (number behind the last one); None for a receiver that
+    keeps no numbers over its restarts, and cannot tell what it once had.
+    scopes: whether a sender that comes with a key is known under an ID of that key's own. If not (its ID means more
+    than a sender, as a producer's does), it belongs to the key that came with it first.
     """
 
-    def __init__(self, next_numbers: dict[bytes, int] | None = None, credit: int = CREDIT_BYTES) -> None:
+    def __init__(
+        self, next_numbers: dict[bytes, int] | None = None, credit: int = CREDIT_BYTES, *, scopes: bool = False
+    ) -> None:
         self.next_numbers: dict[bytes, int] = dict(next_numbers or {})  # taken, perhaps not yet synced
         self.credit = credit
         self.malformed = 0  # messages that were none
-        self.duplicates = 0  # slices that were there already
+        self.duplicates = 0  # slices and losses that were there already
         self._synced: dict[bytes, int] = dict(self.next_numbers)
         self._sessions: dict[bytes, _Session] = {}
         self._senders: dict[bytes, bytes] = {}  # session nonce -> sender
+        self._keeps_numbers = next_numbers is not None
+        self._scopes = scopes
+        self._owners: dict[bytes, str] = {}  # sender -> name of the key that it came with; without one ''
 
     @property
     def senders(self) -> set[bytes]:
         """The senders with an open session."""
         return set(self._sessions)
 
-    def receive(self, routing: bytes, frames: list[bytes], now: float) -> list[ReceiverAction]:
-        """Take a message of the peer with this routing ID."""
+    def receive(
+        self, routing: bytes, frames: list[bytes], now: float, permit: Permit | None = None
+    ) -> list[ReceiverAction]:
+        """Take a message of the peer with this routing ID, and of a key when it came with one."""
         try:
             message = wire.parse(frames)
         except wire.WireError:
             self.malformed += 1
             return []
         if message.kind == MessageKind.HELLO:
-            return self._hello(routing, message, now)
+            return self._hello(routing, message, now, permit)
         sender = self._senders.get(message.session)
-        if sender is None:
+        if sender is None or not _is_same_key(self._sessions[sender].permit, permit):
             if message.kind in (MessageKind.DATA, MessageKind.PING, MessageKind.LOST):
-                return [Reply(routing, wire.reset(message.session, "session is unknown here"))]
+                return [Reply(routing, wire.reset(message.session, "session is unknown here"), permit)]
             return []
         session = self._sessions[sender]
         session.heard_at = now
         session.routing = routing
+        session.permit = permit
         expected = self.next_numbers.get(sender, 0)
-        if message.kind == MessageKind.DATA:
+        if message.kind in (MessageKind.DATA, MessageKind.LOST):
             if message.first > expected:
                 return self._lost_on_the_way(sender, expected, message.first)
             if message.last < expected:
                 self.duplicates += 1
                 return [self._ack(sender)]
             self.next_numbers[sender] = message.last + 1
-            return [Take(sender, message.first, message.last, message.payload)]
-        if message.kind == MessageKind.LOST:
-            return [Gap(sender, message.first, message.last, message.reason)]
+            if message.kind == MessageKind.LOST:
+                return [Gap(sender, expected, message.last, message.reason)]
+            return [Take(sender, message.first, message.last, message.payload, permit)]
         if message.kind == MessageKind.PING:
             if message.next > expected:
                 return self._lost_on_the_way(sender, expected, message.next)
@@ -313,6 +335,8 @@ class Receiver:
 
     def synced(self, sender: bytes, next_number: int) -> list[ReceiverAction]:
         """Acknowledge: everything of this sender before `next_number` is on stable storage."""
+        if sender not in self.next_numbers:
+            return []  # forgotten meanwhile
         self._synced[sender] = max(next_number, self._synced.get(sender, 0))
         return [self._ack(sender)] if sender in self._sessions else []
 
@@ -334,38 +358,72 @@ class Receiver:
             self._end(sender, "forgotten")
         self.next_numbers.pop(sender, None)
         self._synced.pop(sender, None)
+        self._owners.pop(sender, None)
 
-    def _hello(self, routing: bytes, message: wire.Message, now: float) -> list[ReceiverAction]:
+    def _hello(self, routing: bytes, message: wire.Message, now: float, permit: Permit | None) -> list[ReceiverAction]:
         lowest, highest = wire.PROTOCOL_VERSIONS
         if message.versions[0] > highest or message.versions[1] < lowest:
             reason = (
                 f"protocol versions {message.versions[0]}..{message.versions[1]} are not spoken here "
                 f"({lowest}..{highest}); upgrade the older end"
             )
-            return [Reply(routing, wire.reset(message.session, reason))]
+            return [Reply(routing, wire.reset(message.session, reason), permit)]
         sender = message.sender
+        if permit is not None and self._scopes:
+            if (objection := permit.objection(message.info.get("node"))) is not None:
+                return [Reply(routing, wire.reset(message.session, objection), permit)]
+            sender = scoped(sender, permit)
+        if sender not in self._sessions and len(self._sessions) >= SESSIONS_MAX:
+            reason = f"{SESSIONS_MAX} sessions are open here, as many as may be; trying again helps when one has ended"
+            return [Reply(routing, wire.reset(message.session, reason), permit)]
+        owner = permit.name if permit is not None else ""
+        if self._owners.setdefault(sender, owner) != owner:
+            reason = f"sender {sender.hex()} came with another key before; it cannot be taken over"
+            return [Reply(routing, wire.reset(message.session, reason), permit)]
         if sender in self._sessions:
             self._senders.pop(self._sessions[sender].nonce, None)
-        self._sessions[sender] = _Session(message.session, routing, now)
+        self._sessions[sender] = _Session(message.session, routing, now, permit)
         self._senders[message.session] = sender
         # Taken but not yet synced counts as had: if this end dies before the sync, the session dies with it.
-        # What the sender's log does not have any more cannot come: it says LOST if anybody misses it.
-        next_number = self.next_numbers[sender] = max(self.next_numbers.get(sender, 0), message.first)
-        return [
-            Reply(routing, wire.welcome(message.session, next_number, self.credit)),
+        # What the sender's log does not have any more cannot come. A log of ours that should have it says so.
+        had = self.next_numbers.pop(sender, 0)
+        next_number = self.next_numbers[sender] = max(had, message.first)  # whoever came last stands last
+        self._forget_the_oldest()
+        actions: list[ReceiverAction] = [
+            Reply(routing, wire.welcome(message.session, next_number, self.credit), permit),
             Greeted(sender, message.info),
         ]
+        if self._keeps_numbers and next_number > had:
+            actions.append(Gap(sender, had, next_number - 1, "acknowledged to the sender, and not in this log"))
+        return actions
+
+    def _forget_the_oldest(self) -> None:
+        """Keep no more senders than may be. Whoever is forgotten sends again what the index has, and slices off."""
+        while len(self.next_numbers) > SENDERS_MAX:
+            oldest = next(iter(self.next_numbers))
+            if oldest in self._sessions:
+                self.next_numbers[oldest] = self.next_numbers.pop(oldest)
+            else:
+                self.forget(oldest)
 
     def _lost_on_the_way(self, sender: bytes, expected: int, first: int) -> list[ReceiverAction]:
         session = self._sessions[sender]
         reason = f"numbers {expected}..{first - 1} were lost on the way"
-        return [Reply(session.routing, wire.reset(session.nonce, reason)), self._end(sender, reason)]
+        return [
+            Reply(session.routing, wire.reset(session.nonce, reason), session.permit),
+            self._end(sender, reason),
+        ]
 
     def _ack(self, sender: bytes) -> Reply:
         session = self._sessions[sender]
-        return Reply(session.routing, wire.ack(session.nonce, self._synced.get(sender, 0), self.credit))
+        frames = wire.ack(session.nonce, self._synced.get(sender, 0), self.credit)
+        return Reply(session.routing, frames, session.permit)
 
     def _end(self, sender: bytes, reason: str) -> Left:
         session = self._sessions.pop(sender)
         self._senders.pop(session.nonce, None)
         return Left(sender, reason)
+
+
+def _is_same_key(one: Permit | None, other: Permit | None) -> bool:
+    return one is other or (one is not None and other is not None and one.name == other.name)

@@ -32,7 +32,13 @@ from zlib import crc32
 from chiplog_schemas.codec import CodecError, unpack
 from chiplog_schemas.events import IDENTITY_FIELDS, typed
 from chiplog_schemas.record import Damage, Record
-from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, decode_header, list_segments, read_segment
+from chiplog_schemas.segments import (
+    SEGMENT_HEADER_BYTES,
+    decode_header,
+    list_segments,
+    read_segment,
+)
+from chiplog_schemas.synced import sync_directory
 
 HEAD_MAGIC = b"CHIPJRN\x01"
 HEAD_PAGE_BYTES = 4096
@@ -108,9 +114,9 @@ class DeadJournal:
                 if isinstance(item, Damage) or item.number >= first:
                     yield item
 
-    def remove(self) -> None:
-        """Delete the journal: everything of it is on stable storage elsewhere."""
-        remove_journal(self.directory)
+    def remove(self) -> bool:
+        """Delete the journal: everything of it is on stable storage elsewhere. Return whether it is out of the way."""
+        return remove_journal(self.directory, sync=True)
 
 
 def _first_number(path: Path) -> int:
@@ -118,14 +124,22 @@ def _first_number(path: Path) -> int:
     return next((item.number for item in read_segment(path) if isinstance(item, Record)), 0)
 
 
-def remove_journal(directory: Path) -> None:
-    """Delete a journal's directory; first under a name that nobody adopts."""
+def remove_journal(directory: Path, *, sync: bool = False) -> bool:
+    """Delete a journal's directory; first under a name that nobody adopts. Return whether it has no other any more.
+
+    With `sync` also after a power failure: half of a journal, under its name, would tell of a rank that vanished.
+    """
     hidden = directory.with_name(f".done-{directory.name}")
     try:
         os.rename(directory, hidden)
+        if sync:
+            sync_directory(directory.parent)
     except OSError:
-        return  # gone already, or another one's hands are on it
+        return (
+            not directory.exists()
+        )  # gone already, another one's hands are on it, or the disk refuses: it stays under the hidden name
     shutil.rmtree(hidden, ignore_errors=True)
+    return True
 
 
 def list_journals(journals: Path) -> list[tuple[bytes, Path]]:

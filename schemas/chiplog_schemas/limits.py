@@ -25,6 +25,8 @@ SPOOL_BYTES_MAX = 8 * GIB  # per agent: a night without a collector at 200 KB/s
 SEGMENT_BYTES = 64 * MIB  # of spool and log: what is trimmed at once
 CREDIT_BYTES = 16 * MIB  # per sender: sent and not yet acknowledged
 BATCH_BYTES_MAX = 1 * MIB  # one DATA frame: large enough to amortise, small enough to interleave senders
+SESSIONS_MAX = 16_384  # open at one receiver: ten thousand agents, with room; a peer can make up as many as it likes
+SENDERS_MAX = 65_536  # whose next numbers are kept: a SENDERS record of them fills half of what a record may have
 
 # -- how long things take ---------------------------------------------------------------------------------------------
 SEND_INTERVAL_S = 0.08  # a rank's sender looks at its journal this often: each look costs the training a wake-up

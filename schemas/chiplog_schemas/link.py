@@ -12,20 +12,24 @@ from typing import Any, Protocol
 
 import zmq
 
+from chiplog_schemas import wire
+from chiplog_schemas.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
 from chiplog_schemas.delivery import Acked, Connect, Disconnect, Resume, Send, Sender, SenderAction, SenderState
 from chiplog_schemas.limits import BATCH_BYTES_MAX, LINGER_MS, RECORD_BYTES_MAX
 
 _SEND_HWM = 1_000  # frames; credit bounds the bytes long before this
+_CONNECT_TIMEOUT_MS = 2_000  # the kernel alone repeats an unanswered SYN more and more seldom, minutes apart at last
 _MESSAGES_PER_STEP = 256  # acknowledgements are small; the loop must come back to its other work
 
 
 @dataclass(slots=True)
 class Slice:
-    """Records of a log as one run of bytes, with numbers first..last."""
+    """Records of a log as one run of bytes, with numbers first..last; or what it cannot read any more."""
 
     first: int
     last: int
     payload: bytes | memoryview
+    lost: str = ""  # why first..last can never come; then the payload is empty
 
 
 class Source(Protocol):
@@ -52,8 +56,8 @@ class Source(Protocol):
 class Link:
     """Move a log's records to the next hop.
 
-    address: of the next hop. sender: 16 bytes. info: said in HELLO. configure: called with each new socket before it
-    connects (keys). on_change: told of each change of state, with a reason.
+    address: of the next hop. sender: 16 bytes. info: said in HELLO. curve: the keys to connect with, None for without.
+    on_change: told of each change of state, with a reason.
     """
 
     def __init__(
@@ -64,15 +68,16 @@ class Link:
         info: dict[str, Any],
         source: Source,
         *,
-        configure: Callable[[zmq.Socket[bytes]], None] | None = None,
+        curve: ClientCurve | None = None,
         on_change: Callable[[SenderState, str], None] | None = None,
     ) -> None:
         self.address = address
         self.machine = Sender(sender, info, lambda: os.urandom(8), lambda: random.uniform(0.5, 1.0))
         self._context = context
         self._source = source
-        self._configure = configure
+        self._curve = curve
         self._on_change = on_change or (lambda state, reason: None)
+        self.refused = ""  # why a handshake failed for good since the last session, with the remedy
         self.socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
 
@@ -101,10 +106,13 @@ class Link:
         if self._monitor is None:
             return
         try:
-            self._monitor.recv_multipart(zmq.DONTWAIT)
+            told = self._monitor.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
             return
-        self._act(self.machine.fail(now, "connection closed by the peer"))
+        failure = failure_of(told, self.address, self._curve)
+        if failure is not None and (failure.is_final or self._curve is not None):
+            self.refused = failure.reason
+        self._act(self.machine.fail(now, failure.reason if failure else "connection closed by the peer"))
 
     def _pump(self, now: float) -> None:
         while self.socket is not None and (window := self.machine.window()) > 0:
@@ -113,11 +121,10 @@ class Link:
             piece = self._source.read(min(window, BATCH_BYTES_MAX))
             if piece is None:
                 return
-            self._act([self.machine.data(piece.first, piece.last, piece.payload, now)])
-
-    def say_lost(self, first: int, last: int, reason: str) -> None:
-        """Declare numbers of this log that can never come. Only while open."""
-        self._act([self.machine.lost(first, last, reason)])
+            if piece.lost:
+                self._act([self.machine.lost(piece.first, piece.last, piece.lost)])
+            else:
+                self._act([self.machine.data(piece.first, piece.last, piece.payload, now)])
 
     def close(self) -> None:
         """Say goodbye and close, waiting at most LINGER_MS for what is on its way."""
@@ -142,6 +149,7 @@ class Link:
                     self._drop_socket(0)
                     self._on_change(SenderState.CLOSED, reason)
                 case Resume(number):
+                    self.refused = ""
                     self._source.seek(number)
                     self._on_change(SenderState.OPEN, self.address)
                 case Acked(number):
@@ -151,12 +159,13 @@ class Link:
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, _SEND_HWM)
-        socket.setsockopt(zmq.MAXMSGSIZE, 2 * RECORD_BYTES_MAX)  # one record and its header, with room
+        socket.setsockopt(zmq.MAXMSGSIZE, wire.HEAD_BYTES_MAX)  # what a receiver says is a first frame
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
-        if self._configure is not None:
-            self._configure(socket)
-        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS)
+        if self._curve is not None:
+            self._curve.configure(socket)
+        self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self._monitor.setsockopt(zmq.LINGER, 0)
         socket.connect(self.address)
         return socket

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 _LOOK_AGAIN_S = 0.1
+_PID_MAX = (1 << 31) - 1  # of the kernel's type; what else stands in a file is nobody's PID
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, PID
 
 
@@ -57,7 +58,7 @@ class Lock:
 def read_pid(descriptor: int) -> int:
     """Return the PID that the holder wrote into its lock file; 0 when there is none."""
     text = os.pread(descriptor, 32, 0).partition(b"\n")[0].strip()
-    return int(text) if text.isdigit() else 0
+    return int(text) if text.isdigit() and int(text) <= _PID_MAX else 0
 
 
 def note_of(path: Path) -> str:

@@ -2,7 +2,7 @@
 
     CHIPLOG_DIR/                default ~/.chiplog
       journals/<producer>/      one per opened run of a process: lock, head, segments
-      agent/                    lock, spool/
+      agent/                    lock, spool/, link
       collector/                lock, log/, index.duckdb
       run/                      agent.sock, collector.sock, query.sock, and the daemons' own output *.out
 
@@ -40,6 +40,11 @@ class Places:
     def agent(self) -> Path:
         """Directory of the agent: its lock and spool."""
         return self.local / "agent"
+
+    @property
+    def agent_link(self) -> Path:
+        """File with one line that the agent says about its link to the collector."""
+        return self.agent / "link"
 
     @property
     def collector(self) -> Path:
@@ -85,12 +90,33 @@ def places(root: Path) -> Places:
 
 
 def make_private(directory: Path) -> None:
-    """Create a directory, and missing ones above it, that only this user can enter. Raises OSError."""
+    """Create a directory, and missing ones above it, that only this user can enter.
+
+    Raises OSError, PermissionError when one that is there already is not this user's, or others can write it.
+    """
     if not directory.parent.exists():
         make_private(directory.parent)
     directory.mkdir(exist_ok=True, mode=0o700)
-    if str(directory).startswith(SUBSTITUTE_PREFIX) and os.stat(directory).st_uid != os.getuid():
-        raise PermissionError(f"{directory} was made by somebody else; ask its owner to remove it")
+    check_private(directory)
+    for parent in directory.parents:  # /var/tmp is everybody's: what lies there may have been made by anybody
+        if str(parent).startswith(SUBSTITUTE_PREFIX):
+            check_private(parent)
+
+
+def check_private(directory: Path) -> None:
+    """Raise PermissionError, in one line, unless a directory is this user's and nobody else can write it."""
+    about = os.stat(directory)
+    if about.st_uid != os.geteuid():
+        raise PermissionError(f"{directory} belongs to uid {about.st_uid}, not to {os.geteuid()}; chown or remove it")
+    if about.st_mode & 0o022:
+        raise PermissionError(f"{directory} is writable by others; chmod go-w it")
+
+
+def check_root(place: Places) -> None:
+    """Raise PermissionError when CHIPLOG_DIR, or its substitute, is there and others could swap what is in it."""
+    for directory in {place.root, place.local}:
+        if directory.exists():
+            check_private(directory)
 
 
 def file_system_type(path: Path) -> str:

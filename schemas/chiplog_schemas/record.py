@@ -7,7 +7,7 @@
         12     1  kind       what the payload is
         13     1  version    of that kind's layout
         14     2  flags      0; a reader ignores bits it does not know
-        16     8  number     grows along the log, below 2^63: the event's seq in a journal, a count in spool and log
+        16     8  number     grows along the log, below 2^63 - 1: the event's seq in a journal, a count in spool and log
         24     …  payload
 
 All integers are little-endian. The checksum covers the payload first, so that a hop that moves a record into its own
@@ -15,6 +15,7 @@ log computes the new checksum from the old payload's in constant time (`reframe`
 """
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum
@@ -25,10 +26,11 @@ from chiplog_schemas.limits import RECORD_BYTES_MAX, RESYNC_BYTES_MAX
 MAGIC = 0x31524C43  # b"CLR1"
 MAGIC_BYTES = b"CLR1"
 HEADER_BYTES = 24
-NUMBER_LIMIT = 1 << 63  # numbers become signed columns
+NUMBER_LIMIT = (1 << 63) - 1  # a number, and the one behind it, become signed columns
 TORN_HEADER = "torn header"
 TORN_PAYLOAD = "torn payload"
 MISMATCH = "checksum mismatch"
+_OUT_OF_ORDER = "numbers out of order"
 
 pack_front = struct.Struct("<II").pack  # magic, crc
 pack_back = struct.Struct("<IBBHQ").pack  # length, kind, version, flags, number
@@ -90,7 +92,7 @@ def read_one(data: memoryview, offset: int) -> Record | str:
     if length > RECORD_BYTES_MAX:
         return f"length {length} exceeds the limit of {RECORD_BYTES_MAX}"
     if number >= NUMBER_LIMIT:
-        return f"number {number} is not below 2^63"
+        return f"number {number} is not below 2^63 - 1"
     start = offset + HEADER_BYTES
     end = start + length
     if end > len(data):
@@ -105,37 +107,85 @@ def read_one(data: memoryview, offset: int) -> Record | str:
 def scan(
     data: bytes | memoryview, start: int = 0, *, sealed: bool = True, cut: bool = False
 ) -> Iterator[Record | Damage]:
-    """Walk the records in bytes, stepping over damage to the next sound one with a higher number.
+    """Walk the records in bytes, stepping over damage and over records whose number is out of order.
 
     Zeros to the end are unused space of a preallocated segment and end the walk silently. A bad tail of a segment that
     is still being written (`sealed=False`) ends it silently too: the rest may only not have been written yet. With
     `cut`, the bytes go on behind their end: a record that runs over it ends the walk.
     """
     view = memoryview(data)
+    offset, last = start, -1
+    found = read_one(view, offset) if offset < len(view) else TORN_HEADER
+    while isinstance(found, Record):
+        end = found.end
+        if end == len(view):
+            yield found
+            return
+        following = read_one(view, end)
+        if not isinstance(following, Record) or following.number != found.number + 1:
+            break
+        yield found
+        offset, last, found = end, found.number, following
+    if offset < len(view):
+        yield from _untangle(data, offset, last, sealed=sealed, cut=cut)
+
+
+def _untangle(
+    data: bytes | memoryview, offset: int, last: int, *, sealed: bool, cut: bool
+) -> Iterator[Record | Damage]:
+    """Walk the rest of the bytes, from the last record in front of a jump or of damage.
+
+    Of all sound records those are taken whose numbers grow and that are the most: a block that a disk wrote to the
+    wrong place holds sound records too, with numbers of elsewhere, and must not cost the ones around it.
+    """
+    view = memoryview(data)
     searcher: _Searcher | None = None
-    offset = start
-    last = -1
-    while offset < len(view):
-        found = read_one(view, offset)
+    sound: list[tuple[int, Record]] = []
+    reasons: dict[int, str] = {}
+    at = offset
+    tail = ""
+    while at < len(view):
+        found = read_one(view, at)
         if isinstance(found, Record):
-            if found.number > last:
-                yield found
-                last = found.number
-            else:
-                yield Damage(offset, found.end, f"number {found.number} does not follow {last}")
-            offset = found.end
+            sound.append((at, found))
+            at = found.end
             continue
         if cut and found in (TORN_HEADER, TORN_PAYLOAD):
-            return
-        if searcher is None:
-            searcher = _Searcher(data)
-        resume = searcher.next_record(offset + 1, last)
+            break
+        searcher = searcher or _Searcher(data)
+        resume = searcher.next_record(at + 1, last)
         if resume is None:
-            if sealed and not cut and any_nonzero(view[offset:]):
-                yield Damage(offset, len(view), found)
-            return
-        yield Damage(offset, resume, found)
-        offset = resume
+            tail = "" if cut or not sealed or not any_nonzero(view[at:]) else found
+            break
+        reasons[at] = found
+        at = resume
+    for begin, record in _growing(sound, last):
+        if begin > offset:
+            yield Damage(offset, begin, reasons.get(offset, _OUT_OF_ORDER))
+        yield record
+        offset = record.end
+    if at > offset:
+        yield Damage(offset, at, reasons.get(offset, _OUT_OF_ORDER))
+    if tail:
+        yield Damage(at, len(view), tail)
+
+
+def _growing(sound: list[tuple[int, Record]], last: int) -> list[tuple[int, Record]]:
+    """Return the most records, above `last`, whose numbers grow; of equally many the first ones (patience sorting)."""
+    sound = [entry for entry in sound if entry[1].number > last]
+    tops: list[int] = []  # by length: the highest number that begins so long a run, negated
+    lengths: list[int] = []  # of the longest run that begins with a record, from the last one to the first
+    for _, record in reversed(sound):
+        length = bisect_left(tops, -record.number)
+        tops[length : length + 1] = [-record.number]
+        lengths.append(length + 1)
+    wanted = len(tops)
+    chain: list[tuple[int, Record]] = []
+    for entry, length in zip(sound, reversed(lengths), strict=True):
+        if length == wanted and entry[1].number > last:
+            chain.append(entry)
+            last, wanted = entry[1].number, wanted - 1
+    return chain
 
 
 class _Searcher:
@@ -153,7 +203,7 @@ class _Searcher:
             found = read_one(view, at)
             if isinstance(found, Record) and found.number > above:
                 return at
-            if found == MISMATCH:
+            if found == MISMATCH or isinstance(found, Record):  # records inside of records cost as much
                 self._checked += HEADER_BYTES + unpack_header(view, at)[2]
             at = self._raw.find(MAGIC_BYTES, at + 1)
         return None

@@ -1,33 +1,106 @@
-"""The socket of a receiving end: one ROUTER, bound to all its addresses. Used by the agent and by the receiver."""
+"""The socket of a receiving end: one ROUTER, bound to all its addresses. Used by the agent and by the receiver.
 
+Behind a gate it also knows whose key each message came with, and keeps from a revoked one what was meant for it.
+"""
+
+import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import zmq
 
+from chiplog_schemas import wire
 from chiplog_schemas.addresses import prepare_ipc
-from chiplog_schemas.limits import RECORD_BYTES_MAX
+from chiplog_schemas.delivery import Reply
+from chiplog_schemas.gate import Gate, Received, receive
+from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, PEER_SILENT_S
 
 _SEND_HWM = 10_000  # acknowledgements: small, and a peer that takes none is gone
-_RECEIVE_HWM = 64  # messages per peer; credit is the bound in bytes
+_RECEIVE_HWM = 32  # messages per peer: as many batches as credit has, and as many without bytes
 _BACKLOG = 1_024  # a whole cluster reconnects at once
+_KEEPALIVE_IDLE_S = int(PEER_SILENT_S)  # a peer whose host vanished says nothing: the kernel asks after this, …
+_KEEPALIVE_INTERVAL_S = int(HEARTBEAT_INTERVAL_S)
+_KEEPALIVE_COUNT = 5  # … so often, and closes; else its connection would be kept for ever
+_UNANSWERED_MS = int(2000 * PEER_SILENT_S)  # the same where it was sent something, and its kernel answers nothing
 
 
-def bind_router(context: "zmq.Context[zmq.Socket[bytes]]", addresses: Iterable[str]) -> "zmq.Socket[bytes]":
+class Door:
+    """A ROUTER and the gate before its TCP addresses; without keys there is none. Owned by one thread.
+
+    Raises OSError, naming the address that cannot be bound.
+    """
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        addresses: Iterable[str],
+        gate: Gate | None = None,
+        domain: str = "",
+    ) -> None:
+        self._gate = gate
+        self._domain = domain
+        guard = (lambda socket: gate.guard(socket, domain)) if gate is not None else None
+        self.socket = bind_router(context, addresses, guard)
+
+    def receive(self, now: float) -> Received | None:
+        """Return the next message; None in place of one that does not count. Raises zmq.Again when there is none.
+
+        A key that was revoked since it connected is told so and counted by the gate.
+        """
+        received = receive(self.socket, self._gate, self._domain, now)
+        if not received.visitor.is_refused:
+            return received
+        with contextlib.suppress(wire.WireError):
+            session = wire.parse(received.frames).session
+            self._send([received.routing, *wire.reset(session, received.visitor.refusal)])
+        return None
+
+    def reply(self, reply: Reply, now: float) -> None:
+        """Send an answer, unless its key was revoked meanwhile or the peer left: it will ask again."""
+        permit = reply.permit
+        if permit is not None and (self._gate is None or self._gate.permit(permit.public, self._domain, now) is None):
+            return
+        self._send([reply.routing, *reply.frames])
+
+    def close(self, linger_ms: int) -> None:
+        """Unbind and close. May be called twice."""
+        if not self.socket.closed:
+            self.socket.close(linger_ms)
+
+    def _send(self, frames: list[bytes | memoryview]) -> None:
+        with contextlib.suppress(zmq.ZMQError):
+            self.socket.send_multipart(frames, zmq.DONTWAIT)
+
+
+def bind_router(
+    context: "zmq.Context[zmq.Socket[bytes]]",
+    addresses: Iterable[str],
+    guard: "Callable[[zmq.Socket[bytes]], None] | None" = None,
+) -> "zmq.Socket[bytes]":
     """Return a ROUTER that listens at all addresses; Unix sockets are made anew, for this user alone.
 
+    guard: called with the socket between the Unix sockets and the TCP addresses, for keys: libzmq copies a socket's
+    options at each bind, so that the ones go without keys and the others do not.
     The caller holds the lock of the directory that the Unix sockets belong to. Raises OSError, naming the address.
     """
     router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
     router.setsockopt(zmq.LINGER, 0)
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-    router.setsockopt(zmq.MAXMSGSIZE, 2 * RECORD_BYTES_MAX)
+    router.setsockopt(zmq.MAXMSGSIZE, wire.FRAME_BYTES_MAX)
     router.setsockopt(zmq.SNDHWM, _SEND_HWM)
     router.setsockopt(zmq.RCVHWM, _RECEIVE_HWM)
     router.setsockopt(zmq.BACKLOG, _BACKLOG)
-    for address in addresses:
+    router.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    router.setsockopt(zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_IDLE_S)
+    router.setsockopt(zmq.TCP_KEEPALIVE_INTVL, _KEEPALIVE_INTERVAL_S)
+    router.setsockopt(zmq.TCP_KEEPALIVE_CNT, _KEEPALIVE_COUNT)
+    router.setsockopt(zmq.TCP_MAXRT, _UNANSWERED_MS)
+    for address in sorted(addresses, key=_is_tcp):
         prepare_ipc(address)
+        if guard is not None and _is_tcp(address):
+            guard(router)
+            guard = None
         try:
             router.bind(address)
         except zmq.ZMQError as error:
@@ -36,3 +109,7 @@ def bind_router(context: "zmq.Context[zmq.Socket[bytes]]", addresses: Iterable[s
         if address.startswith("ipc://"):
             os.chmod(address.removeprefix("ipc://"), 0o600)
     return router
+
+
+def _is_tcp(address: str) -> bool:
+    return not address.startswith("ipc://")

@@ -15,6 +15,7 @@ followed by records (record.py). Numbers grow; a jump is a gap that the owner de
 record are preallocated space. Only the newest segment is ever written to.
 """
 
+import contextlib
 import errno
 import os
 import struct
@@ -28,16 +29,20 @@ from chiplog_schemas.limits import RECORD_BYTES_MAX, SEGMENT_BYTES
 from chiplog_schemas.places import make_private
 from chiplog_schemas.record import (
     HEADER_BYTES,
+    NUMBER_LIMIT,
     Damage,
     Record,
     encode,
     reframe,
     scan,
 )
+from chiplog_schemas.synced import open_synced, sync_directory, sync_names_above
 
 SEGMENT_MAGIC = b"CHIPSEG\x01"
 SEGMENT_HEADER_BYTES = 48
+END_NAME = "end"  # beside the segments: the number behind the last synced record, see synced.py
 _SEGMENT_HEADER = struct.Struct("<II16sQq")
+_UNKNOWN_END = 1 << 32  # numbers skipped when it is not known how many were given out: more than a log ever holds
 _IOV_MAX = 512  # buffers per writev; the kernel allows 1,024
 
 
@@ -82,7 +87,7 @@ def list_segments(directory: Path) -> list[tuple[int, Path]]:
     except FileNotFoundError:
         return []
     found = [(int(name[:-4]), directory / name) for name in names if name.endswith(".seg") and name[:-4].isdecimal()]
-    return sorted(found)
+    return sorted(entry for entry in found if entry[0] < NUMBER_LIMIT)  # no writer of ours names a file otherwise
 
 
 def log_owner(directory: Path) -> bytes | None:
@@ -95,11 +100,10 @@ def log_owner(directory: Path) -> bytes | None:
     return None
 
 
-def sync_directory(directory: Path) -> None:
-    """Make created, renamed and deleted names durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(descriptor)
+        os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
 
@@ -133,6 +137,7 @@ class SegmentLog:
         self.next_number = first
         self.pending_bytes = 0
         self.torn_bytes = 0  # cut off at opening
+        self.lost_end: tuple[int, int] | None = None  # numbers that were synced once, and are not there any more
         self._segment_bytes = segment_bytes
         self._segments: list[tuple[int, int]] = []  # (base, bytes) of all, the newest last
         self._pending: list[bytes | memoryview] = []
@@ -140,6 +145,8 @@ class SegmentLog:
         self._descriptor = -1
         make_private(directory)
         self._recover()
+        self._end = open_synced(directory / END_NAME)
+        self._mind_lost_end()
 
     # -- state --
 
@@ -150,8 +157,10 @@ class SegmentLog:
 
     @property
     def first_number(self) -> int:
-        """The lowest number that may still be there; `next_number` when the log is empty."""
-        return self._segments[0][0] if self._segments else self.next_number
+        """The lowest number that is there or waits to be written; `next_number` when there is none."""
+        if self._segments:
+            return self._segments[0][0]
+        return self._pending_first if self._pending else self.next_number
 
     @property
     def begins_segment(self) -> bool:
@@ -217,6 +226,8 @@ class SegmentLog:
         self._segments[-1] = (base, size + count)
         self._pending = []
         self.pending_bytes = 0
+        if sync:
+            self._note_end()
         if size + count >= self._segment_bytes:
             self._close_segment()
         return count
@@ -234,8 +245,11 @@ class SegmentLog:
             index += len(batch)
 
     def close(self) -> None:
-        """Close the file. What was appended and not committed is dropped."""
+        """Close the files. What was appended and not committed is dropped."""
         self._close_segment()
+        if self._end is not None:
+            self._end.close()
+            self._end = None
 
     # -- trimming --
 
@@ -275,10 +289,38 @@ class SegmentLog:
                 continue
             if torn:
                 os.truncate(path, end)
+            _sync_file(path)  # a killed writer may have written this and not synced it: from now on it counts as synced
             self.next_number = max(self.next_number, base if last is None else last + 1)
             break
         self._segments = [(base, path.stat().st_size) for base, path in found]
         # The recovered segment stays sealed: a new one is begun with the next commit.
+
+    def _mind_lost_end(self) -> None:
+        """Never give out numbers again that were on stable storage: the next hop may have seen them."""
+        if not self._segments:
+            sync_names_above(self.directory)  # new, perhaps with the directories around it
+        end = self._end.get() if self._end is not None and self._end.is_sound else None
+        if end is None and self._segments:
+            self.next_number += _UNKNOWN_END  # nobody can tell how many there were
+            self._note_end()
+        elif end is not None and end > self.next_number:
+            self.lost_end = (self.next_number, end - 1)
+            self.next_number = end
+            self.keep_end()
+        elif end != self.next_number:
+            self._note_end()  # a power failure had set it back
+
+    def keep_end(self) -> None:
+        """Remember `next_number` through a power failure, where no record tells it: numbers were lost and declared."""
+        self._note_end()
+        if self._end is not None:
+            with contextlib.suppress(OSError):  # then a power failure right now can have numbers given out again
+                self._end.sync()
+
+    def _note_end(self) -> None:
+        if self._end is not None:
+            with contextlib.suppress(OSError):  # a hint for the next start; the records themselves are synced
+                self._end.set(self.next_number)
 
     def _good_end(self, path: Path) -> tuple[int, int | None, int]:
         """Return (offset behind the last good record, its number, bytes behind it)."""
@@ -306,11 +348,12 @@ class SegmentLog:
         self._segments.append((base, SEGMENT_HEADER_BYTES))
 
     def _cut(self, size: int) -> None:
+        # In any case: the next commit begins with the same bytes, and overwrites a tail that could not be cut.
+        os.lseek(self._descriptor, size, os.SEEK_SET)
         try:
             os.ftruncate(self._descriptor, size)
-            os.lseek(self._descriptor, size, os.SEEK_SET)
         except OSError:
-            pass  # a disk that refuses this too: the checksums tell the torn records apart at the next start
+            pass  # a disk that refuses this too: after a crash the checksums tell the torn records apart
 
     def _close_segment(self) -> None:
         if self._descriptor >= 0:
@@ -363,17 +406,22 @@ class LogReader:
         self, data: bytes, found: list[Record | Damage], limit: int, max_bytes: int, *, sealed: bool, cut: bool
     ) -> int:
         end = 0
+        damage: list[Damage] = []  # until the record behind it tells that it was not passed before
         for item in scan(data, sealed=sealed, cut=cut):
             if isinstance(item, Damage):
-                found.append(Damage(self._offset + item.start, self._offset + item.end, item.reason))
-            elif item.number >= limit:
+                damage.append(Damage(self._offset + item.start, self._offset + item.end, item.reason))
+                end = item.end
+                continue
+            if item.number >= limit:
                 break
-            elif item.number >= self.next_number:
+            if item.number >= self.next_number:
                 self.next_number = item.number + 1
-                found.append(item)
+                found += [*damage, item]
+            damage = []
             end = item.end
             if self.next_number >= limit or end >= max_bytes:
                 break
+        found += damage
         return end
 
     def _is_sealed(self) -> bool:

@@ -4,13 +4,13 @@
     WELCOME  [2, session, version, next, credit]           I have everything before `next`; send up to `credit` bytes
     DATA     [3, session, first, last]  + slice            all that my log has of first..last, verbatim
     ACK      [4, session, next, credit]                    everything before `next` is on stable storage here
-    LOST     [5, session, first, last, reason]             these numbers of my log can never come
+    LOST     [5, session, first, last, reason]             in place of DATA: these numbers of my log can never come
     PING     [6, session, next]                            all before `next` was sent in this session; answered by ACK
     BYE      [7, session]                                  nothing more in this session
     RESET    [8, session, reason]                          I do not know this session: begin again
 
 `session` is 8 random bytes of the sender, new with every HELLO and every socket. `sender` is 16 bytes: the producer on
-the first hop, the agent's spool on the second. `versions` is [lowest, highest]. The DATA of one session follow each
+the first hop, the agent's spool on the second. `versions` is [lowest, highest]. DATA and LOST of a session follow each
 other without a jump: a receiver that sees one has lost a message (a socket reconnects silently) and answers RESET.
 """
 
@@ -19,12 +19,15 @@ from enum import IntEnum
 from typing import Any
 
 from chiplog_schemas.codec import CodecError, pack, unpack
+from chiplog_schemas.limits import RECORD_BYTES_MAX
+from chiplog_schemas.record import HEADER_BYTES, NUMBER_LIMIT
 
 PROTOCOL_VERSIONS = (1, 1)  # lowest and highest that this code speaks
 SESSION_BYTES = 8
 SENDER_BYTES = 16
 REASON_CHARS_MAX = 500
-_HEAD_BYTES_MAX = 65_536  # a first frame holds names and numbers only
+HEAD_BYTES_MAX = 65_536  # a first frame holds names and numbers only
+FRAME_BYTES_MAX = HEADER_BYTES + RECORD_BYTES_MAX  # a slice of BATCH_BYTES_MAX, or of one record
 _INFO_BYTES_MAX = 1_024  # of one value in a HELLO whose first frame would be longer than that
 
 
@@ -69,7 +72,7 @@ def hello(session: bytes, sender: bytes, first: int, info: dict[str, Any]) -> li
     """
     head = [int(MessageKind.HELLO), session, list(PROTOCOL_VERSIONS), sender, first]
     packed = pack([*head, info])
-    if len(packed) > _HEAD_BYTES_MAX:
+    if len(packed) > HEAD_BYTES_MAX:
         packed = pack([*head, {name: value for name, value in info.items() if len(pack(value)) <= _INFO_BYTES_MAX}])
     return [packed]
 
@@ -123,8 +126,8 @@ _SHAPES: dict[int, tuple[str, ...]] = {
 
 def parse(frames: list[bytes]) -> Message:
     """Decode a message and check every type and bound. Fields behind the known ones are ignored. Raises WireError."""
-    if not frames or len(frames) > 2 or len(frames[0]) > _HEAD_BYTES_MAX:
-        raise WireError(f"a message has one or two frames, the first of at most {_HEAD_BYTES_MAX} bytes")
+    if not frames or len(frames) > 2 or len(frames[0]) > HEAD_BYTES_MAX:
+        raise WireError(f"a message has one or two frames, the first of at most {HEAD_BYTES_MAX} bytes")
     try:
         head = unpack(frames[0])
     except CodecError as error:
@@ -161,6 +164,8 @@ def parse(frames: list[bytes]) -> Message:
             message.reason = value[:REASON_CHARS_MAX]
         else:
             raise WireError("a reason is text")
+    if message.last >= NUMBER_LIMIT:
+        raise WireError(f"{MessageKind(kind).name}.last is {message.last}: no record has that number")
     if kind in (MessageKind.DATA, MessageKind.LOST) and message.first > message.last:
         raise WireError(f"numbers {message.first}..{message.last} are not ascending")
     if kind == MessageKind.DATA:

@@ -113,6 +113,19 @@ RECORD_PAYLOADS: dict[Kind, bytes] = {
     Kind.GAP: pack([SENDER, 4, 5, "damaged in the spool"]),
 }
 
+# Newer forms of a payload: the older ones stay as they are, and stay readable.
+LATER_PAYLOADS: dict[str, tuple[Kind, bytes]] = {
+    "receipt-nodes": (
+        Kind.RECEIPT,
+        pack(
+            [
+                TS,
+                [[SENDER, 3, 6, 3, ["node-a", "gpu-*"]], [PRODUCER_B, 0, 1, 1, None], [SENDER, 6, 7, 1, []]],
+            ]
+        ),
+    ),
+}
+
 MESSAGES: dict[str, list[Any]] = {
     "hello": wire.hello(SESSION, SENDER, 3, {"node": "node-a", "pid": 4242}),
     "welcome": wire.welcome(SESSION, 3, 16_777_216),
@@ -138,6 +151,8 @@ def all_vectors() -> Iterator[tuple[str, bytes, str]]:
     for kind, payload in RECORD_PAYLOADS.items():
         number = 1_000 + kind
         yield f"record-{kind.name.lower()}.bin", encode_record(kind, number, payload), f"record {number} of kind {kind}"
+    for name, (kind, payload) in LATER_PAYLOADS.items():
+        yield f"record-{name}.bin", encode_record(kind, 2_000, payload), f"record 2000 of kind {kind}, a later form"
     header = SegmentHeader(PRODUCER_A, 1_001, TS)
     yield "segment-header.bin", encode_header(header), "segment of producer 00..0f, base 1001"
     identity = pack(EVENTS[EventKind.IDENTITY][0])

@@ -65,5 +65,5 @@ def test_a_socket_gets_a_private_directory_and_a_dead_one_is_removed(tmp_path: P
 def test_a_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     os.chmod(tmp_path / "run", 0o777)
-    with pytest.raises(AddressError, match="chmod 700"):
+    with pytest.raises(AddressError, match="chmod go-w"):
         prepare_ipc(f"ipc://{tmp_path}/run/agent.sock")

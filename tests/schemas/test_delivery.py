@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from chiplog_schemas import wire
+from chiplog_schemas import delivery, wire
 from chiplog_schemas.delivery import (
     Acked,
     Connect,
@@ -26,7 +26,25 @@ from chiplog_schemas.delivery import (
     Take,
 )
 from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S, HEARTBEAT_INTERVAL_S, PEER_SILENT_S
+from tests.fault.switch_off import Safeguard
 
+_DELIVERY = "schemas/chiplog_schemas/delivery.py"
+SAFEGUARDS = [
+    Safeguard(
+        "a receiver's sessions are bounded",
+        _DELIVERY,
+        "        if sender not in self._sessions and len(self._sessions) >= SESSIONS_MAX:",
+        "        if False:",
+        "test_a_receiver_opens_no_more_sessions_than_may_be",
+    ),
+    Safeguard(
+        "the senders whose numbers are kept are bounded",
+        _DELIVERY,
+        "        while len(self.next_numbers) > SENDERS_MAX:",
+        "        while False:",
+        "test_a_receiver_forgets_first_who_was_silent_for_longest",
+    ),
+]
 CREDIT = 400
 RECORD = 64  # bytes of the largest record in the model
 NAMES = (b"a" * 16, b"b" * 16)
@@ -458,11 +476,30 @@ def test_versions_without_a_common_one_are_reset_with_a_reason() -> None:
     assert receiver.senders == set()
 
 
-def test_a_loss_is_handed_on() -> None:
+def test_a_loss_is_handed_on_once_and_counts_as_had() -> None:
     receiver = Receiver(credit=CREDIT)
-    machine, _ = open_pair(receiver)
+    machine, session = open_pair(receiver)
+    receiver.receive(b"r", machine.data(0, 2, b"x", 0.0).frames, 0.0)  # type: ignore[arg-type]
     frames = machine.lost(3, 5, "damaged").frames
     assert receiver.receive(b"r", frames, 0.0) == [Gap(NAMES[0], 3, 5, "damaged")]  # type: ignore[arg-type]
+    again = wire.lost(session, 2, 6, "damaged")
+    assert kinds(receiver.receive(b"r", frames, 0.0)) == [wire.MessageKind.ACK]  # type: ignore[arg-type]
+    assert receiver.receive(b"r", again, 0.0) == [Gap(NAMES[0], 6, 6, "damaged")]
+    assert receiver.synced(NAMES[0], 7) == [Reply(b"r", wire.ack(session, 7, CREDIT))]
+
+
+def test_a_loss_that_is_lost_on_the_way_is_noticed() -> None:
+    """Found by a schedule: a connection died with the message, and nobody said it again."""
+    for what in ("data", "lost", "ping"):
+        receiver = Receiver(credit=CREDIT)
+        machine, _ = open_pair(receiver)
+        machine.lost(0, 2, "damaged")
+        if what == "ping":
+            (following,) = machine.tick(HEARTBEAT_INTERVAL_S, 0)
+        else:
+            following = machine.data(3, 3, b"x", 0.0) if what == "data" else machine.lost(3, 3, "damaged")
+        actions = receiver.receive(b"r", following.frames, 0.0)  # type: ignore[arg-type, union-attr]
+        assert kinds(actions) == [wire.MessageKind.RESET], what
 
 
 def test_a_sender_that_said_goodbye_never_comes_back_by_itself() -> None:
@@ -483,6 +520,33 @@ def test_a_forgotten_sender_begins_anew() -> None:
     assert kinds(receiver.receive(b"r", wire.ping(session, 7), 0.0)) == [wire.MessageKind.RESET]
     open_pair(receiver)
     assert receiver.next_numbers == {NAMES[0]: 0}
+
+
+def test_a_receiver_opens_no_more_sessions_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "SESSIONS_MAX", 3)
+    receiver = Receiver(credit=CREDIT)
+
+    def greet(n: int, now: float) -> list[int]:
+        return kinds(receiver.receive(b"r", wire.hello(bytes([n, int(now)]) * 4, bytes([n]) * 16, 0, {}), now))
+
+    for n in range(3):
+        assert greet(n, 0.0) == [wire.MessageKind.WELCOME]
+    assert greet(3, 1.0) == [wire.MessageKind.RESET]
+    assert greet(0, 1.0) == [wire.MessageKind.WELCOME], "who is here already may begin anew"
+    assert len(receiver.senders) == len(receiver.next_numbers) == 3
+    receiver.tick(PEER_SILENT_S + 0.5)  # the others fell silent
+    assert greet(3, PEER_SILENT_S + 0.5) == [wire.MessageKind.WELCOME]
+
+
+def test_a_receiver_forgets_first_who_was_silent_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "SENDERS_MAX", 3)
+    receiver = Receiver({bytes([n]) * 16: 5 for n in range(3)}, CREDIT)
+    receiver.receive(b"r", wire.hello(b"session0", bytes(16), 0, {}), 0.0)
+    for n in (3, 4):
+        receiver.receive(b"r", wire.hello(b"session%d" % n, bytes([n]) * 16, 0, {}), 0.0)
+    assert set(receiver.next_numbers) == {bytes([n]) * 16 for n in (0, 3, 4)}
+    assert receiver.synced(bytes([1]) * 16, 9) == []
+    assert len(receiver._synced) == 1
 
 
 def test_credit_of_zero_stops_the_sender_and_its_return_starts_it_again() -> None:

@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas import places as module
-from chiplog_schemas.places import SOCKET_PATH_BYTES_MAX, chiplog_dir, file_system_type, make_private, places
+from chiplog_schemas.places import (
+    SOCKET_PATH_BYTES_MAX,
+    check_root,
+    chiplog_dir,
+    file_system_type,
+    make_private,
+    places,
+)
 
 
 def test_everything_lies_under_a_short_chiplog_dir(tmp_path: Path) -> None:
@@ -70,3 +77,36 @@ def test_directories_are_private_from_the_top_down(tmp_path: Path) -> None:
     make_private(tmp_path / "a" / "b" / "c")
     for part in ("a", "a/b", "a/b/c"):
         assert stat.S_IMODE((tmp_path / part).stat().st_mode) == 0o700
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o720, 0o777])
+def test_a_directory_that_others_can_write_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+    directory = tmp_path / "a"
+    directory.mkdir()
+    os.chmod(directory, mode)
+    for refuse in (make_private, lambda path: check_root(places(path))):
+        with pytest.raises(PermissionError, match=f"{directory} is writable by others; chmod go-w it"):
+            refuse(directory)
+    os.chmod(directory, 0o755)
+    make_private(directory)
+    check_root(places(directory))
+    check_root(places(tmp_path / "not there yet"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away needs root")
+def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    os.chown(tmp_path, 65534, 65534)
+    with pytest.raises(PermissionError, match="belongs to uid 65534"):
+        make_private(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away needs root")
+def test_what_lies_in_a_directory_that_somebody_else_made_for_us_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "SUBSTITUTE_PREFIX", f"{tmp_path}/chiplog-")
+    theirs = tmp_path / "chiplog-0"
+    theirs.mkdir()
+    os.chown(theirs, 65534, 65534)
+    with pytest.raises(PermissionError, match="belongs to uid 65534"):
+        make_private(theirs / "hash" / "journals")

@@ -61,6 +61,6 @@ def test_magics_and_versions_are_those_of_the_law() -> None:
     assert "'CLR1'" in LAW
     assert OPAQUE == 0
     assert wire.PROTOCOL_VERSIONS == questions.QUESTION_VERSIONS == (1, 1)
-    assert f"{wire._HEAD_BYTES_MAX:,} bytes" in LAW
+    assert f"{wire.HEAD_BYTES_MAX:,} bytes" in LAW
     assert f"{wire.REASON_CHARS_MAX} characters" in LAW
     assert all(f"`{kind}`" in LAW for kind in questions.ERROR_KINDS)

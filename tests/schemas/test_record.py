@@ -118,7 +118,7 @@ def test_a_sound_record_whose_number_does_not_grow_is_damage() -> None:
     data = encode(Kind.EVENT, 5, b"a") + encode(Kind.EVENT, 5, b"again") + encode(Kind.EVENT, 6, b"b")
     items = list(scan(data))
     assert records_of(items) == [(5, b"a"), (6, b"b")]
-    assert [item.reason for item in items if isinstance(item, Damage)] == ["number 5 does not follow 5"]
+    assert [item.reason for item in items if isinstance(item, Damage)] == ["numbers out of order"]
 
 
 def test_a_number_that_no_column_can_hold_is_damage() -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from chiplog_schemas import segments
 from chiplog_schemas.record import HEADER_BYTES, Damage, Kind, Record, encode
 from chiplog_schemas.segments import (
+    END_NAME,
     SEGMENT_HEADER_BYTES,
     LogReader,
     SegmentError,
@@ -24,6 +25,7 @@ from chiplog_schemas.segments import (
     read_segment,
     segment_name,
 )
+from chiplog_schemas.synced import Synced
 
 OWNER = bytes(range(16))
 
@@ -155,6 +157,7 @@ def test_reopening_after_a_cut_at_every_byte_keeps_what_was_whole_and_goes_on(tm
         directory = tmp_path / f"cut{cut}"
         directory.mkdir()
         (directory / segment_name(0)).write_bytes(data[:cut])
+        Synced(directory / END_NAME, writable=True)  # nothing of it was synced
         log = SegmentLog(directory, OWNER)
         n_whole = sum(end <= cut for end in ends[1:])
         assert log.next_number == n_whole

@@ -14,7 +14,17 @@ from chiplog_schemas.record import Kind, Record, scan
 from chiplog_schemas.record import encode as encode_record
 from chiplog_schemas.segments import decode_header, encode_header
 from tests.schemas import make_vectors
-from tests.schemas.make_vectors import BLOCK_ROWS, EVENTS, INDEX, MESSAGES, QUESTIONS, RECORD_PAYLOADS, TS, VECTORS
+from tests.schemas.make_vectors import (
+    BLOCK_ROWS,
+    EVENTS,
+    INDEX,
+    LATER_PAYLOADS,
+    MESSAGES,
+    QUESTIONS,
+    RECORD_PAYLOADS,
+    TS,
+    VECTORS,
+)
 
 
 def golden(name: str) -> bytes:
@@ -54,6 +64,14 @@ def test_records(kind: Kind) -> None:
     assert (record.kind, record.version, record.number) == (kind, 1, 1_000 + kind)
     assert record.payload == RECORD_PAYLOADS[kind]
     assert encode_record(record.kind, record.number, record.payload, record.version) == data
+
+
+@pytest.mark.parametrize("name", LATER_PAYLOADS)
+def test_later_forms_of_records(name: str) -> None:
+    kind, payload = LATER_PAYLOADS[name]
+    (record,) = scan(golden(f"record-{name}.bin"))
+    assert isinstance(record, Record)
+    assert (record.kind, record.payload) == (kind, payload)
 
 
 def test_segment_header() -> None:

@@ -1,0 +1,170 @@
+"""The gate of a daemon's TCP sockets: CURVE, a ZAP handler that asks the list of allowed keys, and who sent a message.
+
+    gate = open_gate(context, keys, Role.COLLECTOR)    the handler stands before any socket is bound
+    gate.guard(socket, "ingest")                       behind binds to ipc, before those to TCP
+    receive(socket, gate, "ingest", now)               each message with its sender; a revoked key is a stranger
+
+The handler fails closed: without it, or without an answer of it, libzmq lets nobody in (ZAP_ENFORCE_DOMAIN).
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from dataclasses import dataclass
+
+import zmq
+from zmq.utils import z85
+
+from chiplog_schemas.curve import HANDSHAKE_MS
+from chiplog_schemas.keys import AllowList, Keys
+from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S
+from chiplog_schemas.permits import DOMAINS, Permit, Role
+
+ZAP_ADDRESS = "inproc://zeromq.zap.01"  # ZeroMQ RFC 27
+_POLL_MS = 250  # how soon the handler notices that it is to end
+_IPC_PEER = "localhost:"  # what libzmq calls the peer of a Unix socket; then uid, gid and pid
+_log = logging.getLogger("chiplog.gate")
+
+
+@dataclass(frozen=True, slots=True)
+class Visitor:
+    """Who sent a message: somebody of this host through a Unix socket (`is_local`), or a key.
+
+    permit: of that key; None when it is not allowed, here or any more: then nothing it says counts.
+    name: of that key, or the key itself when it has none here.
+    """
+
+    is_local: bool
+    permit: Permit | None = None
+    name: str = ""
+
+    @property
+    def refusal(self) -> str:
+        """Return one line for a visitor that is refused."""
+        return f"key {self.name} is not allowed here any more, or not for this; chiplog keys allow lets it in"
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether nothing that it says counts."""
+        return not self.is_local and self.permit is None
+
+
+LOCAL = Visitor(True)
+
+
+@dataclass(slots=True)
+class Received:
+    """One message of a ROUTER: whom to answer, what it says, and who sent it."""
+
+    routing: bytes
+    frames: list[bytes]
+    visitor: Visitor
+
+
+class Gate:
+    """Guards the TCP sockets of one ZeroMQ context. Its handler runs in a thread of its own until `close`."""
+
+    def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys, secret: str) -> None:
+        self.refused = 0  # handshakes and messages of keys that are not allowed
+        self._context = context
+        self._secret = secret.encode()
+        self._allowed = AllowList(keys.allowed)
+        self._closing = threading.Event()
+        self._bound = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="chiplog-gate", daemon=True)
+        self._thread.start()
+        self._bound.wait()
+
+    def guard(self, socket: "zmq.Socket[bytes]", domain: str) -> None:
+        """Let only keys with the domain's role connect to what this socket binds from now on."""
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret)
+        socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+
+    def sender_of(self, frame: zmq.Frame, domain: str, now: float) -> Visitor:
+        """Return who sent a frame, as libzmq and the list of allowed keys know it in this moment."""
+        try:
+            user = str(frame.get("User-Id"))
+        except zmq.ZMQError:
+            user = ""
+        if user:
+            permit = self.permit(user, domain, now)
+            self.refused += permit is None
+            return Visitor(False, permit, self._allowed.name_of(user) or user)
+        # Without a key only a Unix socket is let in. Should libzmq ever let another in, it is refused here.
+        try:
+            is_local = str(frame.get("Peer-Address")).startswith(_IPC_PEER)
+        except zmq.ZMQError:
+            is_local = False
+        self.refused += not is_local
+        return LOCAL if is_local else Visitor(False)
+
+    def permit(self, public: str, domain: str, now: float) -> Permit | None:
+        """Return the permit of a key if it has the domain's role; None when it is not allowed there."""
+        permit = self._allowed.find(public, now)
+        return permit if permit is not None and DOMAINS.get(domain) in permit.roles else None
+
+    def still_admits(self, visitor: Visitor, domain: str, now: float) -> bool:
+        """Tell whether somebody who was let in may still have an answer."""
+        return visitor.is_local or (
+            visitor.permit is not None and self.permit(visitor.permit.public, domain, now) is not None
+        )
+
+    def close(self) -> None:
+        """End the handler: from here on nobody can connect. Before the context's end."""
+        self._closing.set()
+        self._thread.join()
+
+    # -- the handler's thread --
+
+    def _run(self) -> None:
+        pause_s = BACKOFF_MIN_S
+        while not self._closing.is_set():
+            started = time.monotonic()
+            try:
+                self._serve()
+            except Exception as error:
+                if time.monotonic() - started > BACKOFF_MAX_S:
+                    pause_s = BACKOFF_MIN_S
+                _log.error("ZAP handler ended: %r; nobody can connect until it runs again in %.2g s", error, pause_s)
+                self._bound.set()  # whoever waits for it may bind: it fails closed
+                self._closing.wait(pause_s)
+                pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+
+    def _serve(self) -> None:
+        socket: zmq.Socket[bytes] = self._context.socket(zmq.REP)
+        socket.setsockopt(zmq.LINGER, 0)
+        with contextlib.closing(socket):
+            socket.bind(ZAP_ADDRESS)
+            self._bound.set()
+            while not self._closing.is_set():
+                if socket.poll(_POLL_MS):
+                    socket.send_multipart(self._answer(socket.recv_multipart()))
+
+    def _answer(self, request: list[bytes]) -> list[bytes]:
+        """Answer one request of RFC 27: version, ID, domain, address, routing ID, mechanism, key."""
+        version, request_id, domain, _, _, mechanism, *credentials = request
+        public = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and len(credentials) == 1 else ""
+        name = domain.decode("utf-8", "replace")
+        if public and self.permit(public, name, time.monotonic()) is not None:
+            return [version, request_id, b"200", b"", public.encode(), b""]
+        self.refused += 1
+        return [version, request_id, b"400", b"", b"", b""]
+
+
+def receive(socket: "zmq.Socket[bytes]", gate: Gate | None, domain: str, now: float) -> Received:
+    """Take the next message of a ROUTER. Without a gate everybody who can connect is local. Raises zmq.Again."""
+    if gate is None:
+        routing, *frames = socket.recv_multipart(zmq.DONTWAIT)
+        return Received(routing, frames, LOCAL)
+    first = socket.recv(zmq.DONTWAIT, copy=False)  # it alone: small, and libzmq knows the key of the others by it
+    return Received(first.bytes, socket.recv_multipart(zmq.DONTWAIT), gate.sender_of(first, domain, now))
+
+
+def open_gate(context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys | None, role: Role) -> Gate | None:
+    """Return the gate of a daemon in a role, None when this host has no key for it. Raises KeysError."""
+    pair = keys.pair(role) if keys is not None else None
+    return Gate(context, keys, pair.secret) if keys is not None and pair is not None else None

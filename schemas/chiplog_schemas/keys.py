@@ -1,0 +1,318 @@
+"""The keys of a host and the list of those it lets in, as files.
+
+    CHIPLOG_KEYS, else CHIPLOG_DIR/keys          0700, of this user alone
+      collector.key agent.key reader.key rank.key    0600: this host's secret key in that role
+      collector.pub agent.pub …                      the public half; a client finds its server's here
+      allowed/NAME.pub                               who may connect to this host's daemons
+
+All are TOML. What others could have written, and secrets that others can read, are refused.
+"""
+
+import logging
+import os
+import re
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from chiplog_schemas.permits import CLIENT_ROLES, Permit, Role
+from chiplog_schemas.places import check_private
+
+LOOK_INTERVAL_S = 0.5  # at the list of allowed keys: a revoked one is refused this much later at most
+ALLOWED_MAX = 100_000  # files looked at: more are no cluster, and would slow every look
+FILE_BYTES_MAX = 16_384  # a key file has some hundred
+_NAMES_MAX = 10_000  # of keys that were revoked while we ran
+_Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NODE = re.compile(r"[^\x00-\x20\x7f]{1,128}")
+_log = logging.getLogger("chiplog.keys")
+
+
+class KeysError(ValueError):
+    """Keys that cannot be used; the text names the file and the remedy, in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPair:
+    """A key of this host, with its secret half."""
+
+    name: str
+    role: str
+    public: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class PublicKey:
+    """The public half of a key."""
+
+    name: str
+    role: str
+    public: str
+
+
+def keys_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str], root: Path) -> Path:
+    """Return the directory of keys: the argument, else CHIPLOG_KEYS, else `keys` under CHIPLOG_DIR. May not exist."""
+    chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_KEYS")
+    return Path(os.path.abspath(os.path.expanduser(chosen))) if chosen else root / "keys"
+
+
+def key_name(text: str) -> str:
+    """Return a name that a key may have: it becomes a file's. Raises KeysError."""
+    if _NAME.fullmatch(text) is None:
+        raise KeysError(f"key name {text!r:.80} is none; use at most 64 letters, digits, dots, dashes and underscores")
+    return text
+
+
+def node_pattern(text: str) -> str:
+    """Return a node's name or pattern as it is. Raises KeysError."""
+    if _NODE.fullmatch(text) is None:
+        raise KeysError(f"node {text!r:.80} is none; write a name or a pattern such as gpu-* without spaces")
+    return text
+
+
+def is_public_key(text: str) -> bool:
+    """Tell whether a text can be a public key: 40 characters of Z85 (ZeroMQ RFC 32)."""
+    return _Z85.fullmatch(text) is not None
+
+
+def host_key_name() -> str:
+    """Return the name of this host's keys, and of its node, when nobody gives another."""
+    return os.uname().nodename.split(".")[0]
+
+
+class Keys:
+    """One directory of keys. Nothing is cached: daemons read at their start, clients at each new connection."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def pair(self, role: str) -> KeyPair | None:
+        """Return this host's own key in a role; None when it has none. Raises KeysError when it must not be used."""
+        path = self.directory / f"{role}.key"
+        if not _is_there(path):
+            return None
+        check_directory(self.directory)
+        fields = _read(path, secret=True)
+        public, secret = _key(fields, "public", path), _key(fields, "secret", path)
+        return KeyPair(_text(fields, "name", path), str(role), public, secret)
+
+    def server(self, role: str) -> PublicKey | None:
+        """Return the public key of the server that this host's clients connect to; None when it has none."""
+        path = self.directory / f"{role}.pub"
+        if not _is_there(path):
+            return None
+        check_directory(self.directory)
+        key = read_public(path)
+        if key.role != role:
+            raise KeysError(f"{path} is the key of a {key.role}; copy there the {role}'s")
+        return key
+
+    @property
+    def allowed(self) -> Path:
+        """The directory of those who may connect."""
+        return self.directory / "allowed"
+
+
+def read_public(path: Path) -> PublicKey:
+    """Read a public key file. Raises KeysError."""
+    fields = _read(path, secret=False)
+    role = fields.get("role")
+    if role not in tuple(Role):
+        raise KeysError(f"{path}: role {role!r:.80} is none of {', '.join(Role)}; make the key with chiplog keys new")
+    return PublicKey(key_name(_text(fields, "name", path)), role, _key(fields, "public", path))
+
+
+def read_permit(path: Path) -> Permit:
+    """Read an entry of the list of allowed keys; its name is that of the file. Raises KeysError."""
+    fields = _read(path, secret=False)
+    roles, nodes = fields.get("roles"), fields.get("nodes")
+    for name, value in (("roles", roles), ("nodes", nodes)):
+        if not (isinstance(value, list) and all(isinstance(entry, str) for entry in value)):
+            raise KeysError(f"{path}: {name} is {value!r:.80}, no list of texts; allow the key again")
+    assert isinstance(roles, list) and isinstance(nodes, list)
+    if unknown := [role for role in roles if role not in CLIENT_ROLES]:
+        raise KeysError(f"{path}: role {unknown[0]!r:.80} is none of {', '.join(CLIENT_ROLES)}; allow the key again")
+    return Permit(
+        key_name(path.stem), frozenset(roles), tuple(node_pattern(node) for node in nodes), _key(fields, "public", path)
+    )
+
+
+def write_pair(directory: Path, pair: KeyPair) -> tuple[Path, Path]:
+    """Write a new key's two files and return their paths: .key and .pub. Raises FileExistsError over an older one."""
+    secret, public = directory / f"{pair.role}.key", directory / f"{pair.role}.pub"
+    known: dict[str, str | list[str]] = {"name": pair.name, "role": str(pair.role), "public": pair.public}
+    write_toml(secret, {**known, "secret": pair.secret}, over=False)
+    write_toml(public, known)
+    return secret, public
+
+
+def write_permit(directory: Path, permit: Permit) -> Path:
+    """Write an entry of the list of allowed keys, over an older one of this name, and return its path."""
+    path = directory / f"{permit.name}.pub"
+    entry: dict[str, str | list[str]] = {
+        "name": permit.name,
+        "roles": sorted(permit.roles),
+        "nodes": list(permit.nodes),
+        "public": permit.public,
+    }
+    write_toml(path, entry | {"allowed_at": datetime.now(UTC).isoformat(timespec="seconds")})
+    return path
+
+
+def write_toml(path: Path, fields: Mapping[str, str | list[str]], *, over: bool = True) -> None:
+    """Write texts and lists of texts as a TOML file that only this user can read: whole or not at all.
+
+    Raises OSError, FileExistsError when there is one already and `over` is false.
+    """
+    import json  # here: a rank imports this module and never writes a key
+
+    # JSON's strings and lists of strings are TOML's too, as long as nothing is escaped as a surrogate.
+    text = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in fields.items())
+    making = path.with_name(f".{path.name}.{os.getpid()}")
+    making.unlink(missing_ok=True)
+    descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if over:
+            os.replace(making, path)
+        else:
+            os.link(making, path)
+    finally:
+        making.unlink(missing_ok=True)
+
+
+class AllowList:
+    """The keys that may connect, from a directory that is read again when it changed.
+
+    Whatever keeps us from reading it means that nobody is allowed. Files that are no permits are skipped, said once.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._permits: dict[str, Permit] = {}
+        self._names: dict[str, str] = {}  # of keys that were allowed once: a refusal names them
+        self._seen: object = None
+        self._look_at = float("-inf")
+        self._told: set[str] = set()
+
+    def find(self, public: str, now: float) -> Permit | None:
+        """Return what a public key may do, None when it is not allowed. `now`: seconds of any steady clock."""
+        if not now - self._look_at < LOOK_INTERVAL_S:
+            self._look_at = now
+            self._look()
+        return self._permits.get(public)
+
+    def name_of(self, public: str) -> str | None:
+        """Return the name that a key has or had here since we started."""
+        return self._names.get(public)
+
+    def _look(self) -> None:
+        try:
+            if not self._directory.exists():
+                seen: object = None
+                found: list[tuple[str, int, int, int]] = []
+            else:
+                check_directory(self._directory)
+                with os.scandir(self._directory) as entries:
+                    stamps = (_stamp(e) for e in entries if e.name.endswith(".pub") and e.name[0] != ".")
+                    found = sorted(stamp for stamp in stamps if stamp is not None)
+                seen = found
+            if len(found) > ALLOWED_MAX:
+                raise KeysError(f"{self._directory} holds {len(found)} keys, more than {ALLOWED_MAX}; remove some")
+        except (OSError, KeysError) as error:
+            self._seen, self._permits = None, {}
+            self._tell(f"nobody is let in: {error}")
+            return
+        if seen == self._seen and seen is not None:
+            return
+        permits: dict[str, Permit] = {}
+        for name, *_ in found:
+            try:
+                permit = read_permit(self._directory / name)
+            except (KeysError, OSError) as error:
+                self._tell(f"skipped: {error}")
+                continue
+            if permit.public in permits:
+                self._tell(f"skipped: {name} has the key of {permits[permit.public].name}; remove one of them")
+                continue
+            permits[permit.public] = permit
+        if len(self._names) > _NAMES_MAX:
+            self._names = {}
+        self._names |= {public: permit.name for public, permit in permits.items()}
+        self._seen, self._permits = seen, permits
+
+    def _tell(self, line: str) -> None:
+        if line not in self._told:
+            if len(self._told) > _NAMES_MAX:
+                self._told.clear()
+            self._told.add(line)
+            _log.warning("allowed keys: %s", line)
+
+
+def check_directory(directory: Path) -> None:
+    """Raise KeysError unless a directory is this user's and nobody else can write it, OSError when it is not there."""
+    if not stat.S_ISDIR(os.stat(directory).st_mode):
+        raise KeysError(f"{directory} is no directory; remove it")
+    try:
+        check_private(directory)
+    except PermissionError as error:
+        raise KeysError(str(error)) from error
+
+
+def _stamp(entry: "os.DirEntry[str]") -> tuple[str, int, int, int] | None:
+    try:
+        about = entry.stat()
+    except FileNotFoundError:
+        return None  # revoked in this moment
+    return entry.name, about.st_ino, about.st_mtime_ns, about.st_size
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise KeysError(f"{path} cannot be read: {error.strerror}; run this as the owner of the keys") from error
+    return True
+
+
+def _read(path: Path, *, secret: bool) -> dict[str, Any]:
+    import tomllib  # here: a rank without keys imports this module and never reads one
+
+    try:
+        with open(path, "rb") as file:
+            about = os.fstat(file.fileno())
+            if secret and (about.st_uid != os.geteuid() or about.st_mode & 0o077):
+                raise KeysError(f"{path} holds a secret that others can read or replace; chown it, chmod 600 it")
+            if about.st_mode & 0o022:
+                raise KeysError(f"{path} is writable by others; chmod go-w it")
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise KeysError(f"{path} has more than {FILE_BYTES_MAX} bytes, so it is no key; remove it")
+        return tomllib.loads(data.decode())
+    except OSError as error:
+        raise KeysError(f"{path} cannot be read: {error.strerror}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise KeysError(f"{path} is no TOML: {' '.join(str(error).split())}; make the key again") from error
+
+
+def _text(fields: dict[str, Any], name: str, path: Path) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str):
+        raise KeysError(f"{path}: {name} is {value!r:.80}, no text; make the key again")
+    return value
+
+
+def _key(fields: dict[str, Any], name: str, path: Path) -> str:
+    value = _text(fields, name, path)
+    if not is_public_key(value):
+        raise KeysError(f"{path}: {name} is no key of 40 characters (Z85); make the key again")
+    return value

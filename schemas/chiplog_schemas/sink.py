@@ -1,0 +1,35 @@
+"""Where a result's Arrow stream is written: a buffer with the bound that a collector and a local file share."""
+
+import io
+from typing import Any
+
+from chiplog_schemas.questions import RESULT_BYTES_MAX
+
+
+class ResultSink(io.RawIOBase):
+    """Collect a stream in `data`. Raises OverflowError above RESULT_BYTES_MAX, and keeps the reason in `too_large`.
+
+    arro3 wants the methods of a file, and may hide what `write` raised behind an error of its own.
+    """
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+        self.too_large = ""
+
+    def writable(self) -> bool:
+        """Tell that it takes bytes."""
+        return True
+
+    def write(self, part: Any) -> int:
+        """Take a part of the stream."""
+        if len(self.data) + len(part) > RESULT_BYTES_MAX:
+            self.too_large = (
+                f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows or columns, or aggregate"
+            )
+            raise OverflowError(self.too_large)
+        self.data += part
+        return len(part)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Refuse: a result is written once, from its beginning."""
+        raise OSError("a result is written once, from its beginning")
