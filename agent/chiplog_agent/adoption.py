@@ -1,5 +1,7 @@
 """Adopt the journals of dead ranks: whoever gets a journal's lock may be sure that its process is gone."""
 
+import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +14,8 @@ from chiplog_schemas.locks import Lock, LockHeldError
 from chiplog_schemas.record import Damage, Record
 
 VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
+STATE_LOST = "finished, but what it said last was lost with the memory of its process"
+_LEFTOVER_AGE_S = 600.0  # making and removing a journal take milliseconds, on a stalled disk perhaps minutes
 
 
 @dataclass(slots=True)
@@ -34,6 +38,7 @@ class Adoption:
         self._died_us = died_us  # when a producer's process ended, if somebody saw it
         self._adopted: dict[bytes, Adopted] = {}
         self._waiting: list[Adopted] = []  # given to the core, to be removed after the next sync
+        self._delivered: list[Adopted] = []  # synced; still there only because the disk refuses to remove them
         self._unreadable: list[Adopted] = []  # left where they are, and not looked at again by this agent
         self.alive = 0  # journals whose process lives, as of the last look
         self.known: set[bytes] = set()  # producers that have a journal, as of the last look
@@ -57,7 +62,9 @@ class Adoption:
         """Try the lock of every journal; return the producers adopted now. `synced`: next seq already in the spool."""
         found = []
         alive = 0
-        held = {adopted.producer for adopted in (*self._waiting, *self._unreadable)} | set(self._adopted)
+        self._remove_delivered()
+        kept = (*self._waiting, *self._unreadable, *self._delivered)
+        held = {adopted.producer for adopted in kept} | set(self._adopted)
         journals = list_journals(self._journals)
         self.known = {producer for producer, _ in journals}
         for producer, directory in journals:
@@ -70,7 +77,11 @@ class Adoption:
                 continue
             except OSError:
                 continue  # finished and removed while we looked, or not ours to read
-            journal = DeadJournal(directory)
+            try:
+                journal = DeadJournal(directory)
+            except OSError:
+                lock.release()
+                continue  # its head cannot be read; perhaps at the next look
             first = max(synced.get(producer, 0), journal.head.acked if journal.head is not None else 0)
             self._adopted[producer] = Adopted(producer, journal, lock, journal.records(first), first)
             found.append(producer)
@@ -117,20 +128,56 @@ class Adoption:
         produced = max(adopted.next_seq, head.produced if head is not None else 0)
         if produced > adopted.next_seq:
             core.declare_lost(adopted.producer, adopted.next_seq, produced - 1, "not in the journal at its end", now_us)
-        finished = (head is not None and head.finished) or (peer is not None and peer.finished)
-        if not finished:
-            core.vanished(adopted.producer, produced, VANISHED, now, self._died_us(adopted.producer) or now_us)
+        # What a run says last is its state: where the end is missing, so is that.
+        finished = head is not None and head.finished
+        if not (peer is not None and peer.finished) and not (finished and produced == adopted.next_seq):
+            reason = STATE_LOST if finished else VANISHED
+            core.vanished(adopted.producer, produced, reason, now, self._died_us(adopted.producer) or now_us)
         core.forget(adopted.producer)
 
     def synced(self) -> list[bytes]:
         """Remove the journals that were read to their end before the sync that just ended; return their producers."""
         removed = []
         for adopted in self._waiting:
-            adopted.journal.remove()
-            adopted.lock.release()
             removed.append(adopted.producer)
+        self._delivered += self._waiting
         self._waiting = []
+        self._remove_delivered()
         return removed
+
+    def _remove_delivered(self) -> None:
+        """Remove what was delivered. What the disk keeps stays ours, or it would be delivered again at every look."""
+        kept = []
+        for adopted in self._delivered:
+            if adopted.journal.remove():
+                adopted.lock.release()
+            else:
+                kept.append(adopted)
+        self._delivered = kept
+
+
+def remove_leftovers(journals: Path, now_s: float) -> None:
+    """Remove what processes left that died while they made or removed a journal: nobody was promised anything of it.
+
+    now_s: since the epoch. The living are spared by their lock, and by the age of what has no lock yet.
+    """
+    try:
+        names = [name for name in os.listdir(journals) if name.startswith((".new-", ".done-"))]
+    except OSError:
+        return
+    for name in names:
+        directory = journals / name
+        try:
+            if now_s - os.stat(directory).st_mtime < _LEFTOVER_AGE_S:
+                continue
+            lock = Lock(directory / LOCK_NAME, create=False)
+        except FileNotFoundError:
+            shutil.rmtree(directory, ignore_errors=True)
+        except OSError:
+            continue  # its process lives, or it is not ours
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+            lock.release()
 
 
 def _is_declared(record: Record, first: int) -> bool:

@@ -7,18 +7,23 @@ import sys
 import click
 
 from chiplog_schemas.addresses import AddressError, check_bind, check_connect
+from chiplog_schemas.bounds import BoundError, read_bounds
+from chiplog_schemas.curve import client_curve
 from chiplog_schemas.daemons import use_all_cores
-from chiplog_schemas.limits import LEAVER_WAIT_S, SAMPLE_INTERVAL_S, SPOOL_BYTES_MAX
+from chiplog_schemas.keys import Keys, KeysError, keys_dir
+from chiplog_schemas.limits import LEAVER_WAIT_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.locks import LockHeldError, take_lock
-from chiplog_schemas.places import chiplog_dir, make_private, places
+from chiplog_schemas.permits import Role
+from chiplog_schemas.places import check_root, chiplog_dir, make_private, places
 
 
 @click.command()
 @click.option("--collector", "collector_address", metavar="ADDRESS", help="The collector, tcp://HOST:PORT.")
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
 @click.option("--bind", multiple=True, metavar="ADDRESS", help="Listen here besides the node's own socket.")
+@click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
 @click.option("--node", metavar="NAME", help="This node's name in the tables; default: the host's.")
-@click.option("--spool-bytes-max", type=click.IntRange(min=1 << 20), default=SPOOL_BYTES_MAX, show_default=True)
+@click.option("--spool-bytes-max", type=click.IntRange(min=1 << 20), help="Default: 8 GiB.")
 @click.option("--sample-interval-s", type=click.FloatRange(min=0.1), default=SAMPLE_INTERVAL_S, show_default=True)
 @click.option("--no-stats", is_flag=True, help="No system statistics.")
 @click.option("--embedded", is_flag=True, help="Start a collector when none answers; leave when idle.")
@@ -26,8 +31,9 @@ def agent(
     collector_address: str | None,
     directory: str | None,
     bind: tuple[str, ...],
+    keys_directory: str | None,
     node: str | None,
-    spool_bytes_max: int,
+    spool_bytes_max: int | None,
     sample_interval_s: float,
     no_stats: bool,
     embedded: bool,
@@ -38,6 +44,9 @@ def agent(
     place = places(chiplog_dir(directory, os.environ))
     os.environ["CHIPLOG_DIR"] = str(place.root)  # what it starts must see the same
     try:
+        bounds = read_bounds(os.environ, logging.warning if embedded else None)  # one that a training starts must run
+        keys = Keys(keys_dir(keys_directory, os.environ, place.root))
+        check_root(place)
         make_private(place.agent)
         lock = take_lock(
             place.agent / "lock", patient_s=LEAVER_WAIT_S if embedded else 0.0, note="embedded" if embedded else ""
@@ -47,18 +56,23 @@ def agent(
 
         if embedded:
             use_all_cores()
+        keyed = bool(bind) and keys.pair(Role.AGENT) is not None
+        collector = check_connect(collector_address) if collector_address else None
         settings = Settings(
             places=place,
             node=node or os.uname().nodename.split(".")[0],
-            collector_address=check_connect(collector_address) if collector_address else None,
-            bind=[check_bind(address) for address in bind],
+            collector_address=collector,
+            bind=[check_bind(address, keyed=keyed, role=Role.AGENT) for address in bind],
             embedded=embedded,
             stats=not no_stats,
-            spool_bytes_max=spool_bytes_max,
+            spool_bytes_max=spool_bytes_max or bounds.spool_bytes_max,
+            credit_bytes=bounds.credit_bytes,
             sample_interval_s=sample_interval_s,
+            keys=keys,
+            curve=client_curve(keys, collector, Role.AGENT, Role.COLLECTOR) if collector else None,
         )
         AgentDaemon(settings, lock).run()
-    except AddressError as error:
+    except (AddressError, BoundError, KeysError) as error:
         raise click.UsageError(str(error)) from error
     except LockHeldError as error:
         raise click.ClickException(f"{place.agent} is served by process {error.pid} already") from error

@@ -13,10 +13,17 @@ from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import IDENTITY_FIELDS, EventKind, encode, typed
 from chiplog_schemas.intervals import Intervals
-from chiplog_schemas.limits import EVENT_BYTES_MAX, RECORD_BYTES_MAX, SPOOL_SYNC_BYTES, SPOOL_SYNC_INTERVAL_S
+from chiplog_schemas.limits import (
+    EVENT_BYTES_MAX,
+    RECORD_BYTES_MAX,
+    SPOOL_SYNC_BYTES,
+    SPOOL_SYNC_INTERVAL_S,
+    TEXT_CHARS_MAX,
+)
 from chiplog_schemas.record import Damage, Record, scan
 
 _BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more event of the largest size must fit
+_PEER_FIELDS = {"pid": IDENTITY_FIELDS["pid"]}  # what is used here; the rest would be memory that a peer can fill
 _LIGHT_BYTES = SPOOL_SYNC_BYTES // 16  # below this the agent is in no hurry
 
 
@@ -64,7 +71,7 @@ class Core:
 
     def greet(self, producer: bytes, info: Mapping[str, Any]) -> None:
         """Note what a producer says of itself in HELLO."""
-        self._peer(producer).identity.update(typed(dict(info), IDENTITY_FIELDS))
+        self._peer(producer).identity.update(typed(dict(info), _PEER_FIELDS))
 
     def take(
         self, producer: bytes, first: int, last: int, payload: bytes | memoryview, now: float, now_us: int
@@ -115,7 +122,7 @@ class Core:
 
     def notice(self, kind: str, level: str, message: str, body: Mapping[str, Any], now: float, now_us: int) -> None:
         """Leave a row in `events` that is about this node."""
-        self._say(EventKind.NOTICE, now_us, now, kind, level, message, dict(body))
+        self._say(EventKind.NOTICE, now_us, now, kind, level, message[:TEXT_CHARS_MAX], dict(body))
 
     def declare_lost(self, producer: bytes, first: int, last: int, reason: str, now_us: int) -> None:
         """Declare seqs of a producer that can never come."""
@@ -158,6 +165,8 @@ class Core:
         self.declare_lost(producer, record.number, record.number, reason, now_us)
 
     def _say(self, kind: EventKind, ts_us: int, now: float, *fields: Any) -> None:
+        if self._builder.n_bytes > _BLOCK_BYTES_MAX:  # hostile bytes can make us say very much at once
+            self._close_block(ts_us)
         self._builder.add(self.producer, self._own_seq, encode(kind, ts_us, *fields))
         self._own_seq += 1
         if self._since is None:
@@ -177,6 +186,6 @@ class Core:
 
     def _follow(self, peer: Peer, event: list[Any]) -> None:
         if event[0] == EventKind.IDENTITY and len(event) > 2:
-            peer.identity = typed(event[2], IDENTITY_FIELDS)
+            peer.identity = typed(event[2], _PEER_FIELDS)
         elif event[0] == EventKind.STATE:
             peer.finished = True

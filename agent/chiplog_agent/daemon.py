@@ -11,15 +11,19 @@ from importlib.metadata import version
 
 import zmq
 
-from chiplog_agent.adoption import Adoption
+from chiplog_agent.adoption import Adoption, remove_leftovers
 from chiplog_agent.core import Core
 from chiplog_agent.deaths import Deaths
 from chiplog_agent.spool import Spool
 from chiplog_agent.stats.feed import Line, Sample, SamplerFeed, Stale
+from chiplog_schemas.curve import ClientCurve
 from chiplog_schemas.daemons import start_daemon
 from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, SenderState, Take
+from chiplog_schemas.gate import open_gate
+from chiplog_schemas.keys import Keys
 from chiplog_schemas.limits import (
     ADOPT_INTERVAL_S,
+    BATCH_BYTES_MAX,
     CREDIT_BYTES,
     IDLE_EXIT_S,
     SAMPLE_INTERVAL_S,
@@ -27,8 +31,9 @@ from chiplog_schemas.limits import (
 )
 from chiplog_schemas.link import Link
 from chiplog_schemas.locks import Lock
+from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, make_private
-from chiplog_schemas.router import bind_router
+from chiplog_schemas.router import Door
 from chiplog_schemas.segments import now_us
 
 COLLECTOR_MODULE = "chiplog_collector"
@@ -37,7 +42,11 @@ _COLLECTOR_START_AFTER_S = 0.1
 _COLLECTOR_START_AGAIN_S = 5.0
 _GATHER_S = 0.025  # half of the time in which a block is due
 _REFUSED_TURN_S = 0.1  # while the disk refuses there is little to do
+_HOST_CHARS_MAX = 255  # of a name; what else stands in that file is not ours
 _WRITE_AGAIN_S = 1.0  # after a disk error
+_CREDIT_SUM_BYTES = 4 * CREDIT_BYTES  # of all ranks: the agent is to stay below 150 MiB with eight of them …
+_CREDIT_MIN_BYTES = 2 * BATCH_BYTES_MAX  # … and however many there are, one batch is on its way while one is spooled
+_TIDY_INTERVAL_S = 60.0  # what dead processes left half made is small
 _log = logging.getLogger("chiplog.agent")
 
 
@@ -52,8 +61,11 @@ class Settings:
     embedded: bool = False  # start a collector when none answers, leave when idle
     stats: bool = True
     spool_bytes_max: int = SPOOL_BYTES_MAX
+    credit_bytes: int = CREDIT_BYTES
     idle_exit_s: float = IDLE_EXIT_S
     sample_interval_s: float = SAMPLE_INTERVAL_S
+    keys: Keys | None = None  # of this host; without an agent's among them its own addresses go without
+    curve: ClientCurve | None = None  # for the collector; None: without keys
 
 
 class AgentDaemon:
@@ -72,18 +84,20 @@ class AgentDaemon:
         now = time.monotonic()
         self._core = Core(os.urandom(16), settings.node, os.getpid(), version("chiplog"), now_us())
         self._spool = Spool(places.agent / "spool", os.urandom(16), bytes_max=settings.spool_bytes_max)
-        self._receiver = Receiver(credit=CREDIT_BYTES)
+        self._receiver = Receiver(credit=settings.credit_bytes)
         self._deaths = Deaths()
         self._adoption = Adoption(places.journals, self._deaths.time_of)
         self._synced: dict[bytes, int] = {}  # producer -> next seq in the spool, while its journal may exist
         self._acks: dict[bytes, int] = {}  # to be sent after the next sync
-        self._router = self._bind()
+        self._gate = open_gate(self._context, settings.keys, Role.AGENT) if settings.bind else None
+        self._door = self._bind()
         self._link = Link(
             self._context,
             settings.collector_address or places.collector_address,
             self._spool.id,
             {"node": settings.node, "pid": os.getpid()},
             self._spool,
+            curve=settings.curve,
             on_change=self._on_link_change,
         )
         self._feed = SamplerFeed(period_s=settings.sample_interval_s) if settings.stats else None
@@ -91,11 +105,13 @@ class AgentDaemon:
         self._polled_link: zmq.Socket[bytes] | None = None
         self._stopping = False
         self._looked_at = 0.0
+        self._tidy_at = 0.0
         self._busy_at = now
         self._write_after = 0.0
         self._start_collector_at = now + _COLLECTOR_START_AFTER_S
         self._watched: set[int] = set()
         self._told_where = False
+        self._said_of_link = ""
 
     # -- the loop --
 
@@ -107,7 +123,7 @@ class AgentDaemon:
         """Serve until stopped."""
         signal.signal(signal.SIGTERM, self.stop)
         signal.signal(signal.SIGINT, self.stop)
-        self._poller.register(self._router, zmq.POLLIN)
+        self._poller.register(self._door.socket, zmq.POLLIN)
         if self._feed is not None:
             self._feed.start()
             self._poller.register(self._feed.fileno(), zmq.POLLIN)
@@ -121,13 +137,18 @@ class AgentDaemon:
             self._look_for_journals(now)
             self._flush(now)
             self._link.step(now)
-            self._tell_gaps()
             # In every turn: what makes room is the collector's acknowledgement, when there may be nothing to flush.
-            self._act(self._receiver.set_credit(0 if self._spool.is_full else CREDIT_BYTES), now)
+            self._act(self._receiver.set_credit(self._credit), now)
             self._mind_collector(now)
             if self._may_leave(now) and self._leave():
                 break
         self._shut_down()
+
+    @property
+    def _credit(self) -> int:
+        """What each rank may send ahead: of many that log as fast as they can, it waits in this process's memory."""
+        share = max(_CREDIT_MIN_BYTES, _CREDIT_SUM_BYTES // max(1, len(self._receiver.senders)))
+        return 0 if self._spool.is_full else min(self.settings.credit_bytes, share)
 
     def _poll(self, now: float) -> None:
         link_socket = self._link.socket
@@ -148,17 +169,19 @@ class AgentDaemon:
             self._poller.poll(int(wait_s * 1000))
 
     def _take_messages(self, now: float) -> None:
-        if self._spool.waiting_bytes > CREDIT_BYTES:
+        if self._spool.waiting_bytes > CREDIT_BYTES or self._door.socket.closed:
             return  # the disk refuses: what is unread stays with the senders
         for _ in range(_MESSAGES_PER_TURN):
             if not self._core.room:
                 return
             try:
-                routing, *frames = self._router.recv_multipart(zmq.DONTWAIT)
+                received = self._door.receive(now)
             except zmq.Again:
                 break
             self._busy_at = now
-            self._act(self._receiver.receive(routing, frames, now), now)
+            if received is not None:
+                permit = received.visitor.permit
+                self._act(self._receiver.receive(received.routing, received.frames, now, permit), now)
         self._act(self._receiver.tick(now), now)
 
     def _act(self, actions: list[ReceiverAction], now: float) -> None:
@@ -166,9 +189,8 @@ class AgentDaemon:
             match action:
                 case Take(sender, first, last, payload):
                     self._core.take(sender, first, last, payload, now, now_us())
-                case Reply(routing, frames):
-                    with contextlib.suppress(zmq.Again, zmq.ZMQError):  # the peer left: it will ask again
-                        self._router.send_multipart([routing, *frames], zmq.DONTWAIT)
+                case Reply():
+                    self._door.reply(action, now)
                 case Greeted(sender, info):
                     self._core.greet(sender, info)
                     self._deaths.watch(sender, info.get("pid"))
@@ -188,7 +210,7 @@ class AgentDaemon:
         descriptor = self._feed.fileno()
         for item in self._feed.read():
             match item:
-                case Sample(ts_us, device, names, values) if not self._spool.is_full:
+                case Sample(ts_us, device, names, values) if self._takes_samples:
                     self._core.sample(device, names, values, ts_us, now)
                 case Sample():
                     self._core.samples_dropped += 1
@@ -198,7 +220,7 @@ class AgentDaemon:
                 case Line(text):
                     _log.info("%s", text)
                     self._core.notice("sampler", "info", text, {}, now, now_us())
-        if self._core.samples_dropped and not self._spool.is_full:
+        if self._core.samples_dropped and self._takes_samples:
             self._declare_dropped_samples(now)
         self._feed.tick(now)
         if self._feed.fileno() != descriptor:
@@ -207,9 +229,14 @@ class AgentDaemon:
             if self._feed.fileno() >= 0:
                 self._poller.register(self._feed.fileno(), zmq.POLLIN)
 
+    @property
+    def _takes_samples(self) -> bool:
+        """Whether there is room for the agent's own samples: on the disk, and in memory while the disk refuses."""
+        return not self._spool.is_full and self._spool.waiting_bytes <= CREDIT_BYTES
+
     def _declare_dropped_samples(self, now: float) -> None:
         dropped, self._core.samples_dropped = self._core.samples_dropped, 0
-        message = f"{dropped} samples were dropped while the spool was full"
+        message = f"{dropped} samples were dropped while the spool was full or its disk refused"
         self._core.notice("samples_dropped", "warning", message, {"samples": dropped}, now, now_us())
 
     @property
@@ -231,6 +258,9 @@ class AgentDaemon:
                 self._core.forget(producer)
                 self._receiver.forget(producer)
                 self._synced.pop(producer, None)
+        if now >= self._tidy_at:
+            self._tidy_at = now + _TIDY_INTERVAL_S
+            remove_leftovers(self.settings.places.journals, time.time())
         if self._may_feed:
             self._adoption.feed(self._core, now, now_us())
 
@@ -266,11 +296,6 @@ class AgentDaemon:
             self._spool.append(block)
         self._acks.update(taken)
 
-    def _tell_gaps(self) -> None:
-        while self._spool.gaps and self._link.is_open:
-            first, last, reason = self._spool.gaps.pop(0)
-            self._link.say_lost(first, last, reason)
-
     def _watch(self) -> None:
         """Tell the sampler which processes are ranks of this node."""
         if self._feed is None:
@@ -284,10 +309,16 @@ class AgentDaemon:
     # -- the collector --
 
     def _on_link_change(self, state: SenderState, reason: str) -> None:
+        said = ""
         if state is SenderState.OPEN:
-            _log.info("collector %s answers", reason)
+            said = f"collector {reason} answers"
         elif state is SenderState.CLOSED:
-            _log.info("collector %s is out of reach: %s", self._link.address, reason)
+            said = f"collector {self._link.address} is out of reach: {reason}"
+        if said and said != self._said_of_link:  # once, however often it is tried again
+            self._said_of_link = said
+            _log.info("%s", said)
+            with contextlib.suppress(OSError):  # for `chiplog status`
+                self.settings.places.agent_link.write_text(f"{said}\n", encoding="utf-8")
 
     def _mind_collector(self, now: float) -> None:
         if not self.settings.embedded or self.settings.collector_address is not None or self._link.is_open:
@@ -313,10 +344,15 @@ class AgentDaemon:
         try:
             make_private(path.parent)
             with open(path, "x", encoding="utf-8") as file:
-                file.write(own)
+                try:
+                    file.write(own)
+                    file.flush()
+                except OSError:
+                    os.unlink(path)  # half a name would be another host's
+                    raise
         except FileExistsError:
-            with contextlib.suppress(OSError):
-                return path.read_text(encoding="utf-8").strip() or own
+            with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+                return file.read(_HOST_CHARS_MAX).strip() or own
         except OSError:
             pass  # starting the collector will name the trouble
         return own
@@ -334,31 +370,39 @@ class AgentDaemon:
 
     def _leave(self) -> bool:
         """Unbind, look once more, and leave; or bind again because somebody came."""
-        self._router.close(0)
+        self._door.close(0)
         self._adoption.look(self._synced)
         if self._adoption.is_idle:
             _log.info("nothing to do for %g s; leaving", self.settings.idle_exit_s)
             return True
-        self._poller.unregister(self._router)
-        self._router = self._bind()
-        self._poller.register(self._router, zmq.POLLIN)
+        self._poller.unregister(self._door.socket)
+        self._door = self._bind()
+        self._poller.register(self._door.socket, zmq.POLLIN)
         self._busy_at = time.monotonic()
         return False
 
     def _mind_socket(self) -> None:
         """Listen anew when somebody cleaned the socket's file away: new ranks would find nobody."""
-        if not os.path.exists(self.settings.places.agent_address.removeprefix("ipc://")):
+        if os.path.exists(self.settings.places.agent_address.removeprefix("ipc://")):
+            return
+        was_open = not self._door.socket.closed
+        if was_open:
             _log.warning("the socket %s is gone; listening anew", self.settings.places.agent_address)
-            self._poller.unregister(self._router)
-            self._router.close(0)
-            self._router = self._bind()
-            self._poller.register(self._router, zmq.POLLIN)
+            self._poller.unregister(self._door.socket)
+            self._door.close(0)
+        try:
+            self._door = self._bind()
+        except OSError as error:  # a full disk: at the next look again; ranks keep their events
+            if was_open:
+                _log.warning("%s; trying again", error)
+            return
+        self._poller.register(self._door.socket, zmq.POLLIN)
 
     def _shut_down(self) -> None:
         """Stop intake, drain, flush, close: in this order."""
         if self._feed is not None:
             self._feed.close()
-        if not self._router.closed:
+        if not self._door.socket.closed:
             self._take_messages(time.monotonic())
         if self._core.samples_dropped:
             self._declare_dropped_samples(time.monotonic())
@@ -370,12 +414,13 @@ class AgentDaemon:
             self._adoption.synced()
         self._link.step(time.monotonic())
         self._link.close()
-        if not self._router.closed:
-            self._router.close(100)
+        self._door.close(100)
         self._spool.close()
+        if self._gate is not None:
+            self._gate.close()
         self._context.term()
         _log.info("agent stopped")
         self._lock.release()
 
-    def _bind(self) -> "zmq.Socket[bytes]":
-        return bind_router(self._context, [self.settings.places.agent_address, *self.settings.bind])
+    def _bind(self) -> Door:
+        return Door(self._context, [self.settings.places.agent_address, *self.settings.bind], self._gate, "ranks")

@@ -5,14 +5,11 @@ from pathlib import Path
 
 from chiplog_schemas.limits import CREDIT_BYTES, KIB, SEGMENT_BYTES, SPOOL_BYTES_MAX
 from chiplog_schemas.link import Slice
-from chiplog_schemas.record import Damage, Kind, encode, reframe
-from chiplog_schemas.segments import (
-    LogReader,
-    SegmentLog,
-    list_segments,
-    log_owner,
-)
+from chiplog_schemas.record import Kind, Record, encode, reframe
+from chiplog_schemas.segments import LogReader, SegmentLog, log_owner
 
+DAMAGED = "damaged in the spool, or cut off from it"
+TRIMMED = "trimmed here, but the collector does not have it"
 _RECENT_BYTES_MAX = CREDIT_BYTES  # as much as can be on its way
 
 
@@ -30,13 +27,17 @@ class Spool:
         # would keep the spool full for ever.
         segment_bytes = min(SEGMENT_BYTES, max(bytes_max // 8, 64 * KIB))
         self._log = SegmentLog(directory, self.id, segment_bytes=segment_bytes)
+        if self.id != new_id and not self._log.segments():  # all that was there was damaged: the numbers are used up
+            self._log.close()
+            self.id = new_id
+            self._log = SegmentLog(directory, self.id, segment_bytes=segment_bytes)
         self._synced = self._log.next_number
         self._acked = self._log.first_number
         self._reader = LogReader(directory, self._acked)
         self._position = self._acked  # number that the link reads next
         self._recent: deque[tuple[int, bytes]] = deque()
         self._recent_bytes = 0
-        self.gaps: list[tuple[int, int, str]] = []  # numbers that cannot be read any more, not yet told
+        self._ahead: deque[Record] = deque()  # read from the disk, and not yet given to the link
 
     @property
     def size_bytes(self) -> int:
@@ -85,15 +86,11 @@ class Spool:
         return max(self._acked, self._log.first_number)
 
     def seek(self, number: int) -> None:
-        """Read on from this number, or from the oldest that is here. What lies between was trimmed: a gap."""
+        """Read on from this number."""
         if number > self._log.next_number and not self._log.pending_bytes:
             self._number_anew(number)
-        first = self.first_number
-        if number < first:
-            self.gaps.append((number, first - 1, "trimmed here, but the collector does not have it"))
-        self._position = max(number, first)
-        self._reader.close()
-        self._reader = LogReader(self._log.directory, self._position)
+        self._position = number
+        self._ahead.clear()
 
     def _number_anew(self, number: int) -> None:
         """Give what waits new numbers: this spool lost its end, and the collector has seen the numbers that follow."""
@@ -102,8 +99,15 @@ class Spool:
         self._log.skip_to(number)
         while items := reader.read(limit, _RECENT_BYTES_MAX):
             for item in items:
-                if not isinstance(item, Damage):
+                if isinstance(item, Record):
                     self._log.append_record(item)
+                else:
+                    self.sync()
+                    self._log.skip_to(self._log.next_number + 1)  # to be told as lost
+            self.sync()
+        if reader.next_number < limit:
+            self._log.skip_to(self._log.next_number + 1)
+            self._log.keep_end()
             self.sync()
         reader.close()
         self._recent.clear()
@@ -111,9 +115,11 @@ class Spool:
         self.acknowledged(number)
 
     def read(self, max_bytes: int) -> Slice | None:
-        """Return synced records from the reading position on, as many as fit, at least one."""
+        """Return synced records from the reading position on, as many as fit, at least one; or what is lost there."""
         if self._position >= self._synced:
             return None
+        if self._position < self.first_number:
+            return self._lost_before(self.first_number, TRIMMED)
         if self._recent and self._recent[0][0] <= self._position:
             return self._read_recent(max_bytes)
         return self._read_disk(max_bytes)
@@ -122,6 +128,7 @@ class Spool:
         """Trim what the collector has on stable storage."""
         if next_number > self._acked:
             self._acked = min(next_number, self._log.next_number)
+            self._position = max(self._position, self._acked)
             self._log.trim(self._acked)
         while self._recent and self._recent[0][0] < next_number:
             self._recent_bytes -= len(self._recent.popleft()[1])
@@ -141,29 +148,37 @@ class Spool:
             self._position += 1
         return Slice(first, self._position - 1, b"".join(parts))
 
-    def _read_disk(self, max_bytes: int) -> Slice | None:
+    def _read_disk(self, max_bytes: int) -> Slice:
+        while self._ahead and self._ahead[0].number < self._position:
+            self._ahead.popleft()  # came from memory meanwhile
+        if not self._ahead:
+            self._read_ahead(max_bytes)
+        if not self._ahead:
+            self._log.keep_end()  # of what was synced nothing is left that tells these numbers
+            return self._lost_before(self._synced, DAMAGED)
+        if self._ahead[0].number > self._position:
+            return self._lost_before(self._ahead[0].number, DAMAGED)
+        first = self._position
+        parts: list[bytes | memoryview] = []
+        size = 0
+        while self._ahead and self._ahead[0].number == self._position:
+            header, payload = reframe(self._ahead[0], self._position)
+            if parts and size + len(header) + len(payload) > max_bytes:
+                break
+            self._ahead.popleft()
+            self._position += 1
+            parts += (header, payload)
+            size += len(header) + len(payload)
+        return Slice(first, self._position - 1, b"".join(parts))
+
+    def _read_ahead(self, max_bytes: int) -> None:
+        """Read the next sound records; there are none when what is left of the synced ones is damaged to its end."""
         if self._reader.next_number != self._position:
             self._reader.close()
             self._reader = LogReader(self._log.directory, self._position)
-        parts: list[bytes | memoryview] = []
-        first = -1
-        expected = self._position
-        for item in self._reader.read(self._synced, max_bytes):
-            if isinstance(item, Damage):
-                continue  # the jump of the next number tells what it cost
-            if first < 0:
-                first = item.number
-            if item.number > expected:
-                self.gaps.append((expected, item.number - 1, "damaged in the spool"))
-            expected = item.number + 1
-            parts.extend(reframe(item, item.number))
-        if first < 0:
-            if self._reader.next_number < self._synced and not self._has_more():
-                self.gaps.append((self._position, self._synced - 1, "damaged in the spool"))
-                self._position = self._synced
-            return None
-        self._position = self._reader.next_number
-        return Slice(first, self._position - 1, b"".join(parts))
+        while not self._ahead and (items := self._reader.read(self._synced, max_bytes)):
+            self._ahead.extend(item for item in items if isinstance(item, Record))
 
-    def _has_more(self) -> bool:
-        return bool(list_segments(self._log.directory))
+    def _lost_before(self, number: int, reason: str) -> Slice:
+        first, self._position = self._position, number
+        return Slice(first, number - 1, b"", reason)

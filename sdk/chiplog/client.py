@@ -16,10 +16,13 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from chiplog.remote import Remote
 from chiplog.result import QueryError, Result
 from chiplog_schemas import questions
+from chiplog_schemas.curve import ClientCurve, client_curve
+from chiplog_schemas.keys import Keys, keys_dir
 from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from chiplog_schemas.locks import holder_of
+from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, chiplog_dir, places
-from chiplog_schemas.questions import LOCKED_SETTINGS, RESULT_BYTES_MAX, one_line
+from chiplog_schemas.questions import LOCKED_SETTINGS, one_line
 
 if TYPE_CHECKING:
     import duckdb
@@ -45,14 +48,17 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
     url: the collector's address as agents have it: tcp://HOST:PORT (SQL is answered at the next port) or ipc:///PATH.
     dir: a CHIPLOG_DIR. With neither: the variable CHIPLOG_COLLECTOR, else CHIPLOG_DIR, else ~/.chiplog.
     Raises NoDataError when nothing has been recorded there, QueryError('unreachable') when a collector does not answer
-    within 5 s, and ValueError for an address that is none.
+    within 5 s or does not let this host's key in, and ValueError for an address that is none, or whose keys are missing
+    (`chiplog keys`): a collector on another host wants a reader's.
     """
     if url is None and dir is None:
         url = os.environ.get("CHIPLOG_COLLECTOR") or None
     if url is not None and dir is not None:
         raise ValueError(f"both url={url!r} and dir={os.fspath(dir)!r} are given; give one of them")
     if url is not None:
-        client = Client(questions.query_address_of(url), None)
+        address = questions.query_address_of(url)
+        keys = Keys(keys_dir(None, os.environ, chiplog_dir(None, os.environ)))
+        client = Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
     else:
         client = Client(None, places(chiplog_dir(dir, os.environ)))
     try:
@@ -66,8 +72,9 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
 class Client:
     """Made by `connect`. Safe to use from several threads, which then take turns; not across fork."""
 
-    def __init__(self, address: str | None, where: Places | None) -> None:
+    def __init__(self, address: str | None, where: Places | None, curve: ClientCurve | None = None) -> None:
         self._address = address
+        self._curve = curve
         self._where = where
         self._remote: Remote | None = None
         self._lock = threading.Lock()
@@ -108,7 +115,7 @@ class Client:
 
     def _ask(self, query: str, params: "list[Any] | dict[str, Any] | None", timeout_s: float) -> bytes | memoryview:
         for last in (False, True):
-            if self._remote is not None and not self._collector_lives():
+            if self._remote is not None and (self._remote.is_broken or not self._collector_lives()):
                 self._hang_up()
             if self._remote is None:
                 opened = self._look(keep_file=True)
@@ -147,13 +154,13 @@ class Client:
     def _look(self, keep_file: bool = False) -> "duckdb.DuckDBPyConnection | None":
         """Find the collector, or the file. Sets _remote, or returns the opened file if that is to be kept."""
         if self._address is not None:
-            self._remote = Remote(self._address)
+            self._remote = Remote(self._address, self._curve)
             if not self._remote.answers(CONNECT_WAIT_S):
+                remedy = "check that it runs there (chiplog status) and that CHIPLOG_COLLECTOR is its address"
+                remedy = self._remote.trouble or remedy
                 self._hang_up()
                 raise QueryError(
-                    "unreachable",
-                    f"no collector answers at {self._address} within {CONNECT_WAIT_S:g} s; "
-                    "check that it runs there (chiplog status) and that CHIPLOG_COLLECTOR is its address",
+                    "unreachable", f"no collector answers at {self._address} within {CONNECT_WAIT_S:g} s; {remedy}"
                 )
             return None
         assert self._where is not None
@@ -221,24 +228,6 @@ def _unreadable(where: Places, error: Exception) -> QueryError:
     return QueryError("internal", f"{where.index} cannot be read: {one_line(str(error))}; try chiplog rebuild")
 
 
-class _Sink(bytearray):
-    """A result's stream, bounded like that of a collector. arro3 wants the methods of a file."""
-
-    def write(self, part: Any) -> int:
-        if len(self) + len(part) > RESULT_BYTES_MAX:
-            raise OverflowError(
-                f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows or columns, or aggregate"
-            )
-        self += part
-        return len(part)
-
-    def flush(self) -> None:
-        pass
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        raise OSError("a result is written once, from its beginning")
-
-
 def _ask_file(
     connection: "duckdb.DuckDBPyConnection",
     query: str,
@@ -247,7 +236,9 @@ def _ask_file(
 ) -> memoryview:
     from arro3.io import write_ipc_stream
 
-    sink = _Sink()
+    from chiplog_schemas.sink import ResultSink
+
+    sink = ResultSink()
     timed_out = threading.Event()
 
     def cancel() -> None:
@@ -264,10 +255,12 @@ def _ask_file(
     except questions.Refused as error:
         raise QueryError("refused", str(error)) from error
     except Exception as error:  # errors of a running stream come through Arrow without a type of their own
+        if sink.too_large:
+            raise QueryError("too_large", sink.too_large) from error
         raise _file_error(error, timed_out.is_set(), timeout_s) from error
     finally:
         timer.cancel()
-    return memoryview(sink)
+    return memoryview(sink.data)
 
 
 def _file_error(error: Exception, timed_out: bool, timeout_s: float) -> QueryError:
@@ -278,8 +271,6 @@ def _file_error(error: Exception, timed_out: bool, timeout_s: float) -> QueryErr
     if timed_out:
         message = f"query took longer than {timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
         return QueryError("timeout", message)
-    if "OverflowError: result exceeds" in text:
-        return QueryError("too_large", one_line(text.partition("OverflowError: ")[2]))
     if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
         return QueryError("too_large", f"{one_line(text)}; narrow the query or aggregate earlier")
     if text.startswith("Corrupt database file: ") or "Data Corruption Error: Corrupt database file: " in text[:100]:

@@ -8,7 +8,6 @@ from typing import Any
 
 from chiplog.values import Bad, cleaned
 from chiplog_schemas.events import EventKind
-from chiplog_schemas.limits import KEYS_MAX
 
 _WARNINGS_PER_KIND = 10  # said aloud and shown in events, so that each kind is seen; all are counted
 _REPORT_INTERVAL_S = 60.0  # between two notices of the counts, while they change
@@ -34,12 +33,12 @@ class Complaints:
         if self.warn_once((bad.kind, bad.key), bad.message):
             self._say(EventKind.NOTICE, "bad_value", "warning", bad.message, {"kind": bad.kind, "key": bad.key})
 
-    def note_key_over(self, key: str) -> None:
+    def note_key_over(self, key: str, keys_max: int) -> None:
         """Count a key beyond the limit. One word for all of them: in the worst case there are millions."""
         if self.counts["too_many_keys"]:
             self.counts["too_many_keys"] += 1
         else:
-            message = f"key {key!r:.60} is the one beyond {KEYS_MAX} of this run; put what varies into the step"
+            message = f"key {key!r:.60} is the one beyond {keys_max} of this run; put what varies into the step"
             self.note(Bad("too_many_keys", key[:60], message))
 
     def report(self, now: float | None = None) -> None:

@@ -106,12 +106,17 @@ class Console:
         on_line: Callable[[int, int, str], None],
         on_lost: Callable[[int], None],
         has_room: Callable[[], bool] = lambda: True,
+        *,
+        lines_per_s: int = CONSOLE_LINES_PER_S,
+        burst_lines: int = CONSOLE_BURST_LINES,
     ) -> None:
         self._emit = on_line
         self._on_lost = on_lost
         self._has_room = has_room
         self._line_no = 0
-        self._allowance = float(CONSOLE_BURST_LINES)
+        self._lines_per_s = lines_per_s
+        self._burst_lines = burst_lines
+        self._allowance = float(burst_lines)
         self._refilled_at = time.monotonic()
         self._lost = 0
         turn = Turn()
@@ -139,7 +144,7 @@ class Console:
     def _line(self, stream: int, line: str) -> None:
         self._line_no += 1
         now = time.monotonic()
-        self._allowance = min(CONSOLE_BURST_LINES, self._allowance + (now - self._refilled_at) * CONSOLE_LINES_PER_S)
+        self._allowance = min(self._burst_lines, self._allowance + (now - self._refilled_at) * self._lines_per_s)
         self._refilled_at = now
         if self._allowance < 1 or not self._has_room():
             self._lost += 1

@@ -24,7 +24,6 @@ class Facts:
     host: str
     pid: int
     parent: str  # parent's PID, its start time and the boot's ID: the same for siblings, unique over restarts
-    parent_started_s: float  # seconds since the epoch
     now_s: float
     random: str  # a few random characters
 
@@ -157,10 +156,9 @@ def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world
 def _run_id_of(launch: str, facts: Facts) -> str:
     if launch == _launch_of_one(facts):
         return new_run_id(facts.now_s, facts.random)
+    # No time in it: nodes' clocks differ, and one may be set between the starts of two ranks, or before a restart.
     word = base64.b32encode(hashlib.sha256(launch.encode()).digest()).decode()[:8].lower()
-    if launch.startswith(("slurm:", "torchelastic:")) and facts.parent not in launch:
-        return f"{launch.split(':')[0]}-{word}"  # parents differ between nodes: no time that all of them share
-    return new_run_id(facts.parent_started_s, word[:6])
+    return f"{launch.split(':')[0]}-{word}"
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

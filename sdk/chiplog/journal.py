@@ -8,13 +8,15 @@ Once `append` has returned, the bytes are in the page cache and survive SIGKILL 
 import itertools
 import mmap
 import os
+import shutil
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
-from chiplog.mapped import Segment, cut, offset_of
+from chiplog.mapped import Segment, cut, make_head, offset_of
 from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.journals import (
     COUNTERS,
@@ -23,7 +25,6 @@ from chiplog_schemas.journals import (
     HEAD_NAME,
     LOCK_NAME,
     encode_head,
-    head_bytes,
     remove_journal,
 )
 from chiplog_schemas.limits import (
@@ -38,16 +39,13 @@ from chiplog_schemas.locks import Lock
 from chiplog_schemas.places import make_private
 from chiplog_schemas.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front
 from chiplog_schemas.record import encode as frame
-from chiplog_schemas.segments import (
-    SEGMENT_HEADER_BYTES,
-    now_us,
-    segment_name,
-)
+from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, now_us, segment_name
 
 _FIRST_SEGMENT_BYTES = 256 * KIB  # cheap at init; most runs log less than this in a minute
 _SEGMENT_BYTES_MAX = 1 * MIB  # one DATA frame carries a whole segment without a look at its records
 _LOCK_WAIT_S = 0.05  # then the event is put aside rather than the caller blocked
 _DEFERRED_MAX = 10_000  # events put aside by signal handlers; more is a runaway handler
+_DISK_AGAIN_S = 0.05  # a full disk is asked this often while events are dropped: asking costs more than all of log()
 _CROWDED = 7 / 8  # of the quota: from here on console lines find no room, so that metrics do
 
 
@@ -59,11 +57,18 @@ class Journal:
     """
 
     def __init__(
-        self, directory: Path | None, producer: bytes, identity: bytes, *, bytes_max: int = JOURNAL_BYTES_MAX
+        self,
+        directory: Path | None,
+        producer: bytes,
+        identity: bytes,
+        *,
+        bytes_max: int = JOURNAL_BYTES_MAX,
+        memory_bytes_max: int = JOURNAL_MEMORY_BYTES_MAX,
     ) -> None:
         self.directory = directory
         self.producer = producer
         self.bytes_max = bytes_max
+        self.memory_bytes_max = memory_bytes_max  # of what is no file, while the disk refuses
         self.dropped = 0  # events that found no room
         self.deferred_dropped = 0
         self.is_crowded = False  # nearly full: what matters least is to be dropped now
@@ -74,6 +79,7 @@ class Journal:
         self._inside = False
         self._waiting: set[int] = set()  # threads that wait for another one's append
         self._deferred: deque[bytes] = deque()
+        self._disk_again_at = 0.0
         self._drop_first = -1  # first seq of a dropped run that is not declared yet
         self._ordinals = itertools.count(1)  # drawn by two threads: next() is atomic
         self._spare: Segment | None = None
@@ -83,15 +89,18 @@ class Journal:
         self._head: mmap.mmap | None = None
         self._making = directory
         self._flags = 0
-        if directory is not None:
-            make_private(directory.parent)
-            self._making = directory.with_name(f".new-{directory.name}")
-            self._making.mkdir(mode=0o700)
-            self._file_lock = Lock(self._making / LOCK_NAME)
-            self._head = self._make_head(self._making / HEAD_NAME, identity)
-        segment = Segment(
-            None if self._making is None else self._making / segment_name(next(self._ordinals)), _FIRST_SEGMENT_BYTES
-        )
+        try:
+            if directory is not None:
+                make_private(directory.parent)
+                self._making = directory.with_name(f".new-{directory.name}")
+                self._making.mkdir(mode=0o700)
+                self._file_lock = Lock(self._making / LOCK_NAME)
+                self._head = make_head(self._making / HEAD_NAME, producer, identity)
+            path = None if self._making is None else self._making / segment_name(next(self._ordinals))
+            segment = Segment(path, _FIRST_SEGMENT_BYTES)
+        except OSError:
+            self._discard()
+            raise
         segment.begin(producer, 0)
         # All that a reader needs for a consistent look, replaced at once: (segment, end of its records, next seq).
         self._tail: tuple[Segment, int, int] = (segment, SEGMENT_HEADER_BYTES, 0)
@@ -136,8 +145,11 @@ class Journal:
             self.drain_deferred()
 
     def drain_deferred(self) -> None:
-        """Append what was put aside. The sender thread calls this too, so that nothing waits for the next `log()`."""
-        while self._deferred and self._lock.acquire(False):
+        """Append what was put aside, and declare what was dropped once there is room.
+
+        The sender thread calls this too, so that nothing waits for the next `log()`.
+        """
+        while (self._deferred or self._has_to_declare) and self._lock.acquire(False):
             if self._inside:
                 self._lock.release()
                 return
@@ -145,6 +157,8 @@ class Journal:
             try:
                 while self._deferred:
                     self._append(self._deferred.popleft(), False)
+                if self._has_to_declare and not self._declare(0, urgent=False):
+                    return
             finally:
                 self._inside = False
                 self._lock.release()
@@ -166,18 +180,17 @@ class Journal:
         else:
             self.deferred_dropped += 1
 
-    def seal(self, last: bytes, on_refused: Callable[[], None]) -> None:
+    def seal(self, last: bytes, on_refused: Callable[[], None]) -> bool:
         """Append the last event. What comes later is refused, and `on_refused` called. Never raises.
 
-        Inside of an append (a signal handler) or behind one that hangs, the last event is put aside like any other.
+        Behind an append that hangs it is put aside like any other; false: inside of one (a signal handler), not done.
         """
         if not self._lock.acquire(timeout=_LOCK_WAIT_S):
             self._defer(last)
-            return
+            return True
         try:
             if self._inside:
-                self._defer(last)
-                return
+                return False
             self._inside = True
             try:
                 while self._deferred:
@@ -187,6 +200,7 @@ class Journal:
                 self._drop_first = max(self._drop_first, 0)  # append goes the long way, which refuses
                 self._on_refused = on_refused
                 self._inside = False
+            return True
         finally:
             self._lock.release()
 
@@ -194,27 +208,33 @@ class Journal:
         if self._on_refused is not None:
             self._on_refused()
             return
-        seq = self._tail[2]
-        if self._drop_first >= 0:
-            lost = encode(EventKind.LOST, now_us(), b"", self._drop_first, seq - 1, "journal full")
-            if not self._make_room(len(lost) + len(payload) + 2 * HEADER_BYTES, urgent):
-                self._drop(seq)
-                return
-            self._drop_first = -1
-            self._write(lost)
-            seq = self._tail[2]
-        if not self._make_room(HEADER_BYTES + len(payload), urgent):
-            self._drop(seq)
+        size, is_dropping = HEADER_BYTES + len(payload), self._drop_first >= 0
+        in_vain = is_dropping and not urgent and time.monotonic() < self._disk_again_at
+        if in_vain or (is_dropping and not self._declare(size, urgent)) or not self._make_room(size, urgent):
+            self._drop(self._tail[2])
             return
         self._write(payload)
-        if self._tail[0].path is None:
-            self._write_counters()  # memory ends with the process: whoever adopts the rest must know what there was
+
+    @property
+    def _has_to_declare(self) -> bool:
+        return self._drop_first >= 0 and self._on_refused is None
+
+    def _declare(self, size: int, urgent: bool) -> bool:
+        """Say what was dropped, if there is room for that and `size` bytes more."""
+        lost = encode(EventKind.LOST, now_us(), b"", self._drop_first, self._tail[2] - 1, "journal full")
+        if not self._make_room(HEADER_BYTES + len(lost) + size, urgent):
+            return False
+        self._drop_first = -1
+        self._write(lost)
+        return True
 
     def _write(self, payload: bytes) -> None:
         segment, position, seq = self._tail
         end = position + HEADER_BYTES + len(payload)
         segment.memory[position:end] = frame(Kind.EVENT, seq, payload)
         self._tail = (segment, end, seq + 1)
+        if segment.path is None:
+            self._write_counters()  # memory ends with the process: whoever adopts the rest must know what there was
 
     def _drop(self, seq: int) -> None:
         if self._drop_first < 0:
@@ -235,14 +255,15 @@ class Journal:
             if spare is not None:
                 spare.delete()
             allowed = self.bytes_max - (0 if urgent else JOURNAL_RESERVE_BYTES)
-            wanted = max(wanted, size + SEGMENT_HEADER_BYTES)
+            needed = size + SEGMENT_HEADER_BYTES
+            least = max(16 * KIB if urgent else _FIRST_SEGMENT_BYTES, needed)
+            wanted = max(wanted, needed)
             if self._bytes + wanted > allowed:
-                wanted = max(_FIRST_SEGMENT_BYTES if not urgent else 16 * KIB, size + SEGMENT_HEADER_BYTES)
+                wanted = least
                 if self._bytes + wanted > allowed:
                     return False
-            try:
-                spare = self._new_segment(wanted)
-            except MemoryError:
+            spare = self._new_segment(wanted, urgent) or (self._new_segment(least, urgent) if urgent else None)
+            if spare is None:
                 return False
         spare.begin(self.producer, seq)
         segment.end, segment.next_seq = position, seq
@@ -255,7 +276,7 @@ class Journal:
     def _look_at_room(self) -> None:
         self.is_crowded = (
             self._bytes > _CROWDED * (self.bytes_max - JOURNAL_RESERVE_BYTES)
-            or self._memory_bytes > _CROWDED * JOURNAL_MEMORY_BYTES_MAX
+            or self._memory_bytes > _CROWDED * self.memory_bytes_max
         )
 
     @property
@@ -280,9 +301,8 @@ class Journal:
         segment, position, _ = self._tail
         size = min(_SEGMENT_BYTES_MAX, 2 * segment.size)
         if position * 4 > segment.size and self._bytes + size <= self.bytes_max - JOURNAL_RESERVE_BYTES:
-            try:
-                spare = self._new_segment(size)
-            except MemoryError:
+            spare = self._new_segment(size)
+            if spare is None:
                 return  # the writer in need finds the same, and drops
             if not self._lock.acquire(timeout=_LOCK_WAIT_S):
                 spare.delete()
@@ -293,7 +313,8 @@ class Journal:
                 spare.delete()
             self._lock.release()
 
-    def _new_segment(self, size: int) -> Segment:
+    def _new_segment(self, size: int, urgent: bool = False) -> Segment | None:
+        """Return a segment on disk, or in memory while the disk refuses; None when that is used up too."""
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         directory = self._making
         if directory is not None:
@@ -301,35 +322,39 @@ class Journal:
                 segment = Segment(directory / segment_name(next(self._ordinals)), size)
             except OSError as error:
                 self.disk_error = error
+                self._disk_again_at = time.monotonic() + _DISK_AGAIN_S
             else:
                 self.disk_error = None
                 return segment
-        if directory is not None and self._memory_bytes + size > max(JOURNAL_MEMORY_BYTES_MAX, size):
-            raise MemoryError("journal's memory is used up")
-        return Segment(None, size)
+            allowed = self.memory_bytes_max - (0 if urgent else JOURNAL_RESERVE_BYTES)
+            if self._memory_bytes + size > max(allowed, size):
+                return None
+        try:
+            return Segment(None, size)
+        except OSError:
+            return None  # not even the system has memory
 
     # -- head page --
-
-    def _make_head(self, path: Path, identity: bytes) -> mmap.mmap:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            size = head_bytes(identity)
-            os.posix_fallocate(descriptor, 0, size)
-            head = mmap.mmap(descriptor, size)
-        finally:
-            os.close(descriptor)
-        content = encode_head(self.producer, identity)
-        head[: len(content)] = content
-        return head
 
     def publish(self) -> None:
         """Give the directory the name under which agents look for it. To be called once seq 0 is there."""
         if self.directory is not None and self._making is not None:
-            os.rename(self._making, self.directory)
+            try:
+                os.rename(self._making, self.directory)
+            except OSError:
+                self._discard()
+                raise
             for segment in (self._tail[0], *self._full):
                 if segment.path is not None:
                     segment.path = self.directory / segment.path.name
             self._making = self.directory
+
+    def _discard(self) -> None:
+        """Leave nothing behind of a journal that could not be made."""
+        if self._file_lock is not None:
+            self._file_lock.release()
+        if self._making is not None:
+            shutil.rmtree(self._making, ignore_errors=True)
 
     def set_identity(self, identity: bytes) -> None:
         """Replace the identity on the head page, if it fits."""
@@ -367,10 +392,9 @@ class Journal:
                 return
 
     def read(self, max_bytes: int) -> Slice | None:
-        """Return records that follow what was read last, cut at a record's end.
+        """Return records that follow what was read last, cut at a record's end; None when there are none.
 
-        None when there are none, and while a segment's file cannot be read: nothing is sent past it. Whoever adopts
-        the journal after the run declares what is missing then.
+        None too while a segment's file cannot be read: nothing is sent past it, and who adopts the journal declares it.
         """
         try:
             return self._read(max_bytes)
@@ -381,8 +405,10 @@ class Journal:
         while True:
             segment, position, seq = self._cursor
             tail_segment, tail_end, tail_seq = self._tail
-            is_tail = segment is tail_segment
+            is_tail, drop_first = segment is tail_segment, self._drop_first
             end, next_seq = (tail_end, tail_seq) if is_tail else (segment.end, segment.next_seq)
+            # A drop goes with its LOST.
+            next_seq = min(next_seq, drop_first) if is_tail and drop_first > 0 else next_seq
             if not position:
                 position = offset_of(segment.piece(0, end), end, seq)
                 self._cursor = (segment, position, seq)

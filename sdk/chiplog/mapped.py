@@ -1,4 +1,6 @@
-"""One segment of a journal: a mapped file while it is written, a file when it is full; memory when there is no disk."""
+"""The files of a journal: its head page, mapped, and one segment: a mapped file while it is written, a file when it is
+full; memory when there is no disk.
+"""
 
 import contextlib
 import mmap
@@ -6,6 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from chiplog_schemas.journals import encode_head, head_bytes
 from chiplog_schemas.record import HEADER_BYTES, unpack_header
 from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, now_us
 
@@ -73,6 +76,20 @@ class Segment:
         if self.path is not None:
             with contextlib.suppress(OSError):  # a read-only disk, or cleaned up by hand: the quota counts it as gone
                 os.unlink(self.path)
+
+
+def make_head(path: Path, producer: bytes, identity: bytes) -> mmap.mmap:
+    """Make a journal's head page and return it, mapped. Raises OSError."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        size = head_bytes(identity)
+        os.posix_fallocate(descriptor, 0, size)
+        head = mmap.mmap(descriptor, size)
+    finally:
+        os.close(descriptor)
+    content = encode_head(producer, identity)
+    head[: len(content)] = content
+    return head
 
 
 def offset_of(view: memoryview, end: int, number: int) -> int:

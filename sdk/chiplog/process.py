@@ -18,12 +18,10 @@ def random_word(length: int = 6) -> str:
 def facts() -> Facts:
     """Gather the facts of this process."""
     parent = os.getppid()
-    started_ticks, started_s = _start_of(parent)
     return Facts(
         host=host_name(),
         pid=os.getpid(),
-        parent=f"{parent}:{started_ticks}:{_boot_id()}",
-        parent_started_s=started_s,
+        parent=f"{parent}:{_start_of(parent)}:{_boot_id()}",
         now_s=time.time(),
         random=random_word(),
     )
@@ -40,16 +38,13 @@ def visible_gpus() -> list[str]:
     return [entry.strip() for entry in listed.split(",") if entry.strip().startswith(("GPU-", "MIG-"))]
 
 
-def _start_of(pid: int) -> tuple[str, float]:
-    """Return (start in clock ticks since boot, seconds since the epoch) of a process."""
+def _start_of(pid: int) -> str:
+    """Return when a process started, in clock ticks since boot: no setting of a clock changes that."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            ticks = stat.read().rpartition(")")[2].split()[19]  # field 22, starttime: proc_pid_stat(5)
-        with open("/proc/stat", encoding="ascii") as stat:
-            boot = next(int(line.split()[1]) for line in stat if line.startswith("btime "))
-        return ticks, boot + int(ticks) / os.sysconf("SC_CLK_TCK")
-    except (OSError, IndexError, ValueError, StopIteration):
-        return "0", 0.0
+            return stat.read().rpartition(")")[2].split()[19]  # field 22, starttime: proc_pid_stat(5)
+    except (OSError, IndexError):
+        return "0"
 
 
 def _boot_id() -> str:

@@ -11,6 +11,7 @@ import zmq
 from chiplog.result import QueryError
 from chiplog_schemas import questions
 from chiplog_schemas.codec import CodecError
+from chiplog_schemas.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, LINGER_MS, PEER_SILENT_S
 from chiplog_schemas.questions import (
     ID_BYTES,
@@ -30,16 +31,26 @@ SIZE_SLACK_BYTES = 1 << 20  # an answer's head beside its stream
 
 
 class Remote:
-    """One DEALER socket to one query address. Used under the client's lock."""
+    """One DEALER socket to one query address. Used under the client's lock. curve: the reader's keys, for TCP."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, curve: ClientCurve | None = None) -> None:
         self._address = address
+        self._curve = curve
+        self.trouble = ""  # why the newest handshake failed
+        self.is_broken = False  # ZeroMQ has given this connection up: a new one is needed
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
         self._socket.setsockopt(zmq.MAXMSGSIZE, RESULT_BYTES_MAX + SIZE_SLACK_BYTES)
         self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
         self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        if curve is not None:
+            curve.configure(self._socket)
+        self._monitor = self._socket.get_monitor_socket(HANDSHAKE_FAILED)
+        self._monitor.setsockopt(zmq.LINGER, 0)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
         try:
             self._socket.connect(address)
         except zmq.ZMQError as error:
@@ -48,11 +59,16 @@ class Remote:
 
     def close(self) -> None:
         """Let go of the socket."""
+        self._socket.disable_monitor()
+        self._monitor.close()
         self._socket.close()
         self._context.term()
 
     def answers(self, wait_s: float) -> bool:
-        """Return whether a collector answers a ping within a time. Raises QueryError if it speaks other versions."""
+        """Return whether a collector answers a ping within a time. Raises QueryError.
+
+        That is when it speaks other versions, or when the two do not agree about keys.
+        """
         id = os.urandom(ID_BYTES)
         self._send(questions.ping(id))
         deadline = time.monotonic() + wait_s
@@ -107,7 +123,8 @@ class Remote:
                     id = os.urandom(ID_BYTES)
                     self._send(questions.ask(id, query, params, timeout_s))
             if now - heard > PEER_SILENT_S or now > deadline or (answer is None and not lives()):
-                raise QueryError("unreachable", f"the collector at {self._address} has stopped answering")
+                stopped = f"the collector at {self._address} has stopped answering"
+                raise QueryError("unreachable", f"{stopped}: {self.trouble}" if self.trouble else stopped)
             if now - pinged >= HEARTBEAT_INTERVAL_S:
                 self._send(questions.ping(id))
                 pinged = now
@@ -122,13 +139,27 @@ class Remote:
         """Return the next message that can be read before a time, or None."""
         while True:
             wait_ms = math.ceil(1000 * max(0.0, deadline - time.monotonic()))
-            if not self._socket.poll(wait_ms):
+            ready = dict(self._poller.poll(wait_ms))
+            if self._monitor in ready:
+                self._look_at_handshake()
+            if self._socket not in ready:
+                if ready:
+                    continue
                 return None
             frames = self._socket.recv_multipart(copy=False)
             try:
                 return questions.parse([frame.buffer for frame in frames])
             except QuestionError:
                 continue  # not for us to judge: without a usable answer the question ends as unreachable
+
+    def _look_at_handshake(self) -> None:
+        """Remember why no connection came about; raise QueryError when none can."""
+        failure = failure_of(self._monitor.recv_multipart(zmq.NOBLOCK), self._address, self._curve)
+        if failure is not None:
+            self.trouble = failure.reason
+            if failure.is_final:
+                self.is_broken = True
+                raise QueryError("unreachable", failure.reason)
 
 
 def _check_versions(info: dict[str, Any], address: str) -> None:

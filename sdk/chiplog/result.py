@@ -4,14 +4,13 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
+from chiplog.stream import check_stream
 from chiplog_schemas.questions import one_line
 
 if TYPE_CHECKING:
     import duckdb
 
 __all__ = ["QueryError", "Result"]
-
-_ARROW_MARK = b"\xff\xff\xff\xff"
 
 
 class QueryError(RuntimeError):
@@ -30,13 +29,15 @@ class Result:
         from arro3.core import Table
         from arro3.io import read_ipc_stream
 
-        # An Arrow stream begins with a mark. Without it the reader takes any four bytes for a length to allocate.
-        if bytes(stream[: len(_ARROW_MARK)]) != _ARROW_MARK:
-            raise QueryError("internal", "the answer is no Arrow stream; check that a collector answers there")
         try:
-            table = Table.from_arrow(read_ipc_stream(stream))
-        except Exception as error:  # arro3 raises nothing more precise
-            raise QueryError("internal", f"the answer is no Arrow stream: {one_line(str(error))}") from error
+            check_stream(stream)
+            # All of it at once: a panic inside of a stream that another library pulls would end this process.
+            table = Table.from_arrow(read_ipc_stream(stream).read_all())
+        except BaseException as error:  # arro3 raises nothing more precise, and its panics are no Exceptions
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            message = f"the answer is no Arrow stream: {one_line(str(error))}; check that a collector answers there"
+            raise QueryError("internal", message) from error
         self.columns: list[str] = _unique(table.column_names)
         self._table = table if self.columns == table.column_names else table.rename_columns(self.columns)
 

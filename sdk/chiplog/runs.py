@@ -23,16 +23,10 @@ from chiplog.stand_ins import AfterFork, Appendable, Nowhere
 from chiplog.values import FLOAT_TYPES, Bad, Histogram, cleaned, encodable, flatten, shown
 from chiplog_schemas.codec import pack, packer
 from chiplog_schemas.events import PRODUCER_BYTES, EventKind, encode
-from chiplog_schemas.limits import (
-    EVENT_BYTES_MAX,
-    FINISH_WAIT_S,
-    JOURNAL_BYTES_MAX,
-    JOURNAL_MEMORY_BYTES_MAX,
-    KEY_BYTES_MAX,
-    KEYS_MAX,
-    SPOOL_BYTES_MAX,
-)
+from chiplog_schemas.limits import FINISH_WAIT_S, KEY_BYTES_MAX
+from chiplog_schemas.places import check_root
 
+_INT_BYTES_MAX = 9  # of msgpack
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
 
@@ -42,6 +36,7 @@ class Run:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
+        self._bounds = bounds = settings.bounds
         self._identity = settings.identity
         self._started_us = time.time_ns() // 1000
         self._pid = os.getpid()
@@ -67,7 +62,9 @@ class Run:
             self._open()
         self.config.adopt(settings.config)
         if settings.capture_console and settings.mode != "disabled":
-            self._console = Console(self._say_line, self._say_lines_lost, self._has_room_for_lines)
+            rate, burst = bounds.console_lines_per_s, bounds.console_burst_lines
+            told = (self._say_line, self._say_lines_lost, self._has_room_for_lines)
+            self._console = Console(*told, lines_per_s=rate, burst_lines=burst)
 
     # -- what it is --
 
@@ -192,18 +189,18 @@ class Run:
 
     def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float]) -> None:
         keys = tuple(numbers)
-        shape = self._shapes.get(keys)
-        if shape is None:
-            shape = (pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack)
-            if kind is EventKind.METRICS and not self._finished:
+        shape = self._shapes.get(keys) or (pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack)
+        payload = self._pack((int(kind), time.time_ns() // 1000, step, shape[0], shape[1](*numbers.values())))
+        if len(payload) <= self._bounds.event_bytes_max:
+            self._journal.append(payload)
+            # The fast path looks at no size: a shape fits it whatever the step.
+            fits_always = len(payload) + _INT_BYTES_MAX <= self._bounds.event_bytes_max
+            if fits_always and kind is EventKind.METRICS and keys not in self._shapes and not self._finished:
                 if len(self._shapes) >= _SHAPES_MAX or self._shape_keys + len(keys) > _SHAPE_KEYS_MAX:
                     self._shapes.clear()
                     self._shape_keys = 0
                 self._shapes[keys] = shape
                 self._shape_keys += len(keys)
-        payload = self._pack((int(kind), time.time_ns() // 1000, step, shape[0], shape[1](*numbers.values())))
-        if len(payload) <= EVENT_BYTES_MAX:
-            self._journal.append(payload)
         elif len(numbers) > 1:  # thousands of long keys in one call: two events say the same
             items = list(numbers.items())
             for half in (items[: len(items) // 2], items[len(items) // 2 :]):
@@ -231,9 +228,9 @@ class Run:
 
     def _is_over(self, key: str) -> bool:
         """Tell whether a key is one too many, and count it: without a message for each, for there may be millions."""
-        if len(self._keys) < KEYS_MAX or key in self._keys:
+        if len(self._keys) < self._bounds.keys_max or key in self._keys:
             return False
-        self._complaints.note_key_over(key)
+        self._complaints.note_key_over(key, self._bounds.keys_max)
         return True
 
     # -- everything else that is said --
@@ -280,9 +277,9 @@ class Run:
         if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
             self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
         self._complaints.report()
+        if exit_code and self._exit[0] == "finished":
+            self.mark_failed(f"finish(exit_code={exit_code})", exit_code)
         state, code, reason = self._exit
-        if exit_code and state == "finished":
-            state, code, reason = "failed", exit_code, f"finish(exit_code={exit_code})"
         body = {"state": state, "exit_code": code, "reason": reason}
         said = {name: value for name, value in body.items() if value is not None}
         last = encode(EventKind.STATE, time.time_ns() // 1000, said)
@@ -290,7 +287,10 @@ class Run:
         if not isinstance(journal, Journal):
             journal.append(last, urgent=True)
         else:
-            journal.seal(last, self._refuse)  # another thread may be logging: what it gets in comes before this
+            if not journal.seal(last, self._refuse):  # called by a signal handler in the middle of log(): at exit then
+                self._finished = False
+                return
+            # Another thread may have been logging: what it got in comes before the last event.
             journal.mark_finished()
             delivered = self._sender.stop(FINISH_WAIT_S) if self._sender is not None else False
             journal.close(remove=delivered)
@@ -310,10 +310,10 @@ class Run:
 
     def _say(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
         payload = encode(kind, time.time_ns() // 1000, *fields)
-        if len(payload) <= EVENT_BYTES_MAX:
+        if len(payload) <= (limit := self._bounds.event_bytes_max):
             self._journal.append(payload, urgent=urgent)
         else:
-            message = f"{kind.name.lower()} of {len(payload)} bytes exceeds the limit of {EVENT_BYTES_MAX}; split it"
+            message = f"{kind.name.lower()} of {len(payload)} bytes exceeds the limit of {limit}; split it"
             self._complaints.note(Bad("event_too_large", kind.name.lower(), message))
 
     def _say_config(self, values: Mapping[str, Any]) -> None:
@@ -326,7 +326,7 @@ class Run:
         if self._finished or (kind is EventKind.CONFIG and not self.is_primary):
             return  # every rank passes the same config; the primary's is the run's
         try:
-            for said in as_json(kind.name.lower(), values, self._complaints.note):
+            for said in as_json(kind.name.lower(), values, self._complaints.note, self._bounds.event_bytes_max):
                 self._say(kind, said)
         except Exception as error:
             self._complaints.internal(kind.name.lower(), error)
@@ -356,21 +356,22 @@ class Run:
         info = self._identity_map()
         offline = settings.mode == "offline"
         parent = settings.places.local / "offline" if offline else settings.places.journals
-        bytes_max = SPOOL_BYTES_MAX if offline else JOURNAL_BYTES_MAX
-        packed = pack(info)
+        bytes_max = self._bounds.spool_bytes_max if offline else self._bounds.journal_bytes_max
+        memory = self._bounds.journal_memory_bytes_max
+        packed, first = pack(info), encode(EventKind.IDENTITY, self._started_us, info)
         try:
-            journal = Journal(parent / producer.hex(), producer, packed, bytes_max=bytes_max)
+            path = parent / producer.hex()
+            check_root(settings.places)
+            journal = Journal(path, producer, packed, bytes_max=bytes_max, memory_bytes_max=memory)
+            journal.append(first)
+            journal.publish()
         except OSError as error:
             message = f"no journal in {parent}: {error}; events are kept in memory only, bounded"
             self._complaints.warn_once(("disk", ""), message)
-            journal = Journal(None, producer, packed, bytes_max=JOURNAL_MEMORY_BYTES_MAX)
+            journal = Journal(None, producer, packed, bytes_max=memory)
+            journal.append(first)
+            journal.append(encode(EventKind.NOTICE, self._started_us, "journal_memory", "warning", message[:500], {}))
             self._disk_warned = True
-        journal.append(encode(EventKind.IDENTITY, self._started_us, info))
-        journal.publish()
-        if self._disk_warned:
-            journal.append(
-                encode(EventKind.NOTICE, self._started_us, "journal_memory", "warning", "no disk for the journal", {})
-            )
         self._journal = journal
         self._sender = SenderThread(
             journal,

@@ -13,9 +13,12 @@ from typing import Any
 import zmq
 
 from chiplog.journal import Journal
+from chiplog_schemas.curve import client_curve
 from chiplog_schemas.daemons import start_daemon
+from chiplog_schemas.keys import Keys, keys_dir
 from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
 from chiplog_schemas.link import Link
+from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, make_private
 
 AGENT_MODULE = "chiplog_agent"
@@ -89,8 +92,16 @@ class SenderThread:
         self._maintain()
 
     def _send_loop(self) -> None:
+        try:
+            keys = Keys(keys_dir(None, os.environ, self._places.root))
+            curve = client_curve(keys, self._address, Role.RANK, Role.AGENT)
+        except ValueError as error:  # an address that is none, or keys that are missing or not ours alone
+            self._warn(f"no agent can be reached: {error}; the journal keeps everything until one adopts it")
+            self._offline_loop()
+            return
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        link = Link(context, self._address, self._journal.producer, self._info, self._journal)
+        link = Link(context, self._address, self._journal.producer, self._info, self._journal, curve=curve)
+        told = False
         waker = select.poll()
         waker.register(self._wake, select.POLLIN)
         start_at = time.monotonic() + _START_AFTER_S
@@ -99,6 +110,9 @@ class SenderThread:
                 now = time.monotonic()
                 self._maintain()
                 link.step(now)
+                if link.refused and not told:
+                    told = True
+                    self._warn(f"{link.refused}; the journal keeps everything")
                 if not link.is_open and self._may_start_agent and now >= start_at:
                     start_at = now + _START_AGAIN_S
                     self._start_agent()
@@ -130,4 +144,3 @@ class SenderThread:
             start_daemon(AGENT_MODULE, ["--embedded"], self._places)
         except OSError as error:
             self._warn(f"no agent could be started: {error}; the journal keeps everything until one runs")
-            self._may_start_agent = False

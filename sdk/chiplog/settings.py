@@ -8,6 +8,7 @@ from typing import Any
 from chiplog.identity import Identity
 from chiplog.process import host_name, visible_gpus
 from chiplog.values import cleaned
+from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.places import Places
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ class Settings:
     gpu_device_ids: tuple[str, ...] | None = None
     update_finish_state: bool | None = None
     capture_console: bool = True
+    bounds: Bounds = field(default_factory=Bounds)
 
     def sets_run(self, identity: Identity) -> bool:
         """Tell whether the run's state follows this label's: by default if it is the primary."""

@@ -73,7 +73,9 @@ class Summary(_Said):
     """What is worth remembering of this label. What is not set here is the last value of each metric."""
 
 
-def as_json(what: str, values: Mapping[str, Any], complain: Callable[[Bad], None]) -> Iterator[dict[str, str]]:
+def as_json(
+    what: str, values: Mapping[str, Any], complain: Callable[[Bad], None], event_bytes_max: int = EVENT_BYTES_MAX
+) -> Iterator[dict[str, str]]:
     """Yield the values as JSON, in as many dicts as fit an event each. `what`: config or summary, for complaints."""
     said: dict[str, str] = {}
     for key, value in values.items():
@@ -83,13 +85,13 @@ def as_json(what: str, values: Mapping[str, Any], complain: Callable[[Bad], None
             name = f"{what} {shown(key)}"
             message = f"{name} cannot be written as JSON ({type(error).__name__} {error}); use plain values"
             complain(Bad("not_json", name, message))
-    return _split(said)
+    return _split(said, event_bytes_max // 2)
 
 
-def _split(said: dict[str, str]) -> Iterator[dict[str, str]]:
-    if len(said) > 1 and sum(map(len, said)) + sum(map(len, said.values())) > EVENT_BYTES_MAX // 2:
+def _split(said: dict[str, str], chars_max: int) -> Iterator[dict[str, str]]:
+    if len(said) > 1 and sum(map(len, said)) + sum(map(len, said.values())) > chars_max:
         items = list(said.items())
-        yield from _split(dict(items[: len(items) // 2]))
-        yield from _split(dict(items[len(items) // 2 :]))
+        yield from _split(dict(items[: len(items) // 2]), chars_max)
+        yield from _split(dict(items[len(items) // 2 :]), chars_max)
     elif said:
         yield said

@@ -5,9 +5,9 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from chiplog import process
@@ -16,6 +16,7 @@ from chiplog.identity import PARENT_RUN, identify, parent_run
 from chiplog.runs import Run
 from chiplog.settings import Settings, config_of, safe_name, words_of
 from chiplog.values import cleaned
+from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.places import chiplog_dir, places
 
@@ -25,7 +26,7 @@ _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
 _current: Run | None = None
 _hooked = False
-_left: SystemExit | None = None  # the last sys.exit() since init()
+_left: SystemExit | None = None  # the last sys.exit() since init() that nobody caught
 
 
 def init(
@@ -180,6 +181,7 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         gpu_device_ids=None if gpus is None else words_of(gpus),
         update_finish_state=given["update_finish_state"],
         capture_console=given["capture_console"],
+        bounds=read_bounds(environ, lambda message: _log.warning("chiplog: %s", message)),
     )
 
 
@@ -224,19 +226,42 @@ def _install_hooks() -> None:
 
     def exiting(status: Any = None, /) -> NoReturn:
         global _left
-        if threading.current_thread() is threading.main_thread():  # in others it ends the thread
-            _left = SystemExit(status)
-        leave(status)
+        try:
+            leave(status)
+        except SystemExit as error:
+            # In other threads it ends the thread, and behind the main thread's end, in atexit, nothing.
+            if threading.current_thread() is threading.main_thread() and threading.main_thread().is_alive():
+                _left = SystemExit(*error.args)
+                error._chiplog_departure = _Departure(_left)  # type: ignore[attr-defined]  # any attribute may be set
+            raise
 
-    # Nobody is told of a SystemExit. One that is caught, after which the process goes on and ends, is taken for its
-    # end all the same; one that is raised without sys.exit is not seen.
-    sys.exit = exiting
+    sys.exit = exiting  # nobody is told of a SystemExit; one that is raised without sys.exit is not seen
+
+
+class _Departure:
+    """Rides on the SystemExit of a sys.exit(). One that is dropped while code runs was caught: the process goes on.
+
+    The one that ends the process is dropped by the interpreter behind the last frame.
+    """
+
+    def __init__(self, left: SystemExit) -> None:
+        self._left = left  # a copy: what is raised must die when its catcher lets go of it
+
+    def __del__(self, frame: Callable[[], FrameType] = sys._getframe) -> None:
+        global _left
+        if _left is self._left and frame().f_back is not None:
+            _left = None
+
+    def __reduce__(self) -> tuple[type[str], tuple[()]]:
+        return str, ()  # an exception that is sent to another process leaves this here
 
 
 def _at_exit() -> None:
     if _current is not None:
-        if _left is not None:
-            _current.mark_exit(_left)
+        # A child of multiprocessing leaves while its exception is being handled, and never by way of the excepthook.
+        error = sys.exc_info()[1] or _left
+        if error is not None:
+            _current.mark_exit(error)
         _current.finish()
 
 

@@ -4,11 +4,12 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from chiplog_agent.adoption import VANISHED, Adoption
+from chiplog_agent.adoption import VANISHED, Adoption, remove_leftovers
 from chiplog_agent.core import Core
 from chiplog_schemas.blocks import decode_block, rows_of
 from chiplog_schemas.events import EventKind, decode
@@ -236,7 +237,7 @@ def test_directories_that_are_no_journals_are_left_alone(journals) -> None:
 
 def test_a_journal_that_cannot_be_read_stays_and_is_said_once(journals) -> None:
     journal = rank_that(journals, "for n in range(10): say(n)" + KILL)
-    (journal / "99999999999999999999.seg").mkdir()  # reading it is an OSError, also for root
+    (journal / "09000000000000000000.seg").mkdir()  # reading it is an OSError, also for root
     agent = Agent(journals)
     agent.adopt()
     agent.adopt()
@@ -245,7 +246,7 @@ def test_a_journal_that_cannot_be_read_stays_and_is_said_once(journals) -> None:
     assert notice[2] == "journal_unreadable"
     assert str(journal) in notice[4]
     assert agent.adoption.is_idle, "it does not keep an agent from leaving"
-    (journal / "99999999999999999999.seg").rmdir()
+    (journal / "09000000000000000000.seg").rmdir()
     later = Agent(journals)
     agent.adoption._unreadable[0].lock.release()  # as the end of that agent's process would
     later.adopt()
@@ -262,3 +263,27 @@ def test_adoption_gives_way_when_the_block_is_full(journals) -> None:
     adoption.feed(core, 1.0, 5)
     assert not core.room
     assert adoption.is_busy
+
+
+def test_journals_that_died_while_they_were_made_are_removed_and_those_of_the_living_are_not(journals: Path) -> None:
+    making = RANK.replace("journal.publish()\n", "")
+    done = subprocess.run([sys.executable, "-c", making + KILL, str(journals), "1"], timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    living = subprocess.Popen(
+        [sys.executable, "-c", making + "\nprint(flush=True); sys.stdin.read()", str(journals), "2"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert living.stdout is not None
+    living.stdout.readline()
+    for name in (".new-" + "03" * 16, ".done-" + "04" * 16, "05" * 16):
+        (journals / name).mkdir()
+    everything = {path.name for path in journals.iterdir()}
+    remove_leftovers(journals, time.time())
+    assert {path.name for path in journals.iterdir()} == everything  # all of them are young
+    remove_leftovers(journals, time.time() + 3600)
+    assert {path.name for path in journals.iterdir()} == {".new-" + "02" * 16, "05" * 16}
+    living.communicate()
+    remove_leftovers(journals, time.time() + 3600)
+    assert {path.name for path in journals.iterdir()} == {"05" * 16}
+    remove_leftovers(journals / "nowhere", 0.0)

@@ -22,6 +22,7 @@ from chiplog import remote as remote_module
 from chiplog import result as result_module
 from chiplog.client import NoDataError, QueryError, Result, connect
 from chiplog_schemas import questions
+from chiplog_schemas import sink as sink_module
 from chiplog_schemas.limits import QUERY_CHARS_MAX
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import Places, make_private, places
@@ -211,7 +212,7 @@ def test_errors_are_equal_through_the_socket_and_from_the_file(where, live):
 
 
 def test_a_result_above_the_limit_is_too_large_from_the_file_too(where, monkeypatch):
-    monkeypatch.setattr(client_module, "RESULT_BYTES_MAX", 100_000)
+    monkeypatch.setattr(sink_module, "RESULT_BYTES_MAX", 100_000)
     with connect(dir=where.root) as client:
         with pytest.raises(QueryError, match="exceeds the limit of 100000 bytes") as error:
             client.sql("SELECT hash(range) FROM range(1000000)")

@@ -8,7 +8,6 @@ import threading
 import pytest
 
 import chiplog
-from chiplog import console as console_module
 from chiplog.console import STDERR, STDOUT, Console, Tee
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX
@@ -159,13 +158,12 @@ def test_a_process_without_streams_can_be_captured_too(monkeypatch) -> None:
     assert sys.stdout is None
 
 
-def test_lines_above_the_rate_limit_are_declared_with_their_number(put_buffers, monkeypatch) -> None:
+def test_lines_above_the_rate_limit_are_declared_with_their_number(put_buffers) -> None:
     """Noted + declared = printed."""
     put_buffers()
-    monkeypatch.setattr(console_module, "CONSOLE_LINES_PER_S", 0)
     noted: list[int] = []
     lost: list[int] = []
-    console = Console(lambda stream, number, line: noted.append(number), lost.append)
+    console = Console(lambda stream, number, line: noted.append(number), lost.append, lines_per_s=0)
     for _ in range(CONSOLE_BURST_LINES + 500):
         print("line")
     assert len(noted) == CONSOLE_BURST_LINES

@@ -8,7 +8,7 @@ from chiplog.identity import Facts, Identity, identify, with_rank
 from chiplog.process import facts, random_word
 
 UUID = "0e4a41e5-0c7a-4c7e-9a57-64e7b1e5a001"
-FACTS = Facts("node-a", 100, "77:12345:boot", 1_795_223_700.0, 1_795_224_000.0, "k3f9ab")
+FACTS = Facts("node-a", 100, "77:12345:boot", 1_795_224_000.0, "k3f9ab")
 OTHER_NODE = replace(FACTS, host="node-b", pid=200, parent="88:54321:other", random="zzzzzz")
 
 
@@ -119,7 +119,7 @@ def test_ranks_of_one_launch_agree_on_run_and_launch_without_talking(row) -> Non
     assert first.launch == second.launch
 
 
-LATER = replace(FACTS, parent="99:99999:boot", parent_started_s=FACTS.parent_started_s + 86_400)
+LATER = replace(FACTS, parent="99:99999:boot")
 APART = [
     ("--rdzv-id 100 again tomorrow", elastic(0, 0, 2, 2, "100"), elastic(0, 0, 2, 2, "100"), LATER),
     ("torchrun twice", elastic(0, 0, 2, 2), elastic(0, 0, 2, 2, UUID.replace("0", "1")), LATER),
@@ -201,6 +201,5 @@ def test_the_group_does_not_overrule_what_the_launcher_said() -> None:
 def test_the_facts_of_this_process_are_the_same_when_asked_again() -> None:
     first, second = facts(), facts()
     assert (first.host, first.pid, first.parent) == (second.host, second.pid, second.parent)
-    assert 0 < first.parent_started_s <= first.now_s
     assert first.random != second.random
     assert len(random_word(8)) == 8

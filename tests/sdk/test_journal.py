@@ -442,12 +442,13 @@ def test_a_sealed_journal_refuses_what_comes_later_and_says_so(make) -> None:
     assert numbers_of(read_all(journal)) == [0, 1]
 
 
-def test_sealing_inside_of_an_append_puts_the_last_event_aside(make) -> None:
+def test_sealing_inside_of_an_append_is_not_done_and_can_be_done_later(make) -> None:
     journal = make()
     journal._inside = True
-    journal.seal(payload(1), lambda: None)
+    assert not journal.seal(payload(1), lambda: None)
     journal._inside = False
     journal.append(payload(0))
+    assert journal.seal(payload(1), lambda: None)
     assert [decode(record.payload)[1] for record in on_disk(journal)] == [0, 1]
 
 
@@ -462,3 +463,18 @@ def test_a_journal_is_crowded_before_it_is_full_and_no_longer_when_it_was_trimme
     read_all(journal)
     journal.acknowledged(journal.next_seq)
     assert not journal.is_crowded
+
+
+def test_what_was_dropped_is_not_sent_before_the_record_that_declares_it(make) -> None:
+    """Else an agent acknowledges it, and a process that is killed then leaves nobody who knows of the loss."""
+    journal = make(bytes_max=1 * MIB)
+    while not journal.dropped:
+        journal.append(payload(0, 1000))
+    first_dropped = journal.next_seq - 1
+    pieces = read_all(journal)
+    assert pieces[-1].last == first_dropped - 1
+    journal.acknowledged(first_dropped)
+    journal.append(payload(1))
+    [piece] = read_all(journal)
+    assert piece.first == first_dropped
+    assert numbers_of([piece]) == [first_dropped + 1, first_dropped + 2]

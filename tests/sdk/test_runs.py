@@ -422,7 +422,7 @@ def test_what_is_logged_beside_a_finish_is_kept_or_said_to_be_refused(run, offli
 
 
 def test_console_lines_go_first_when_the_journal_is_nearly_full(chiplog_dir, offline, monkeypatch) -> None:
-    monkeypatch.setattr("chiplog.runs.SPOOL_BYTES_MAX", 4 * MIB)
+    monkeypatch.setenv("CHIPLOG_SPOOL_BYTES_MAX", str(4 * MIB))
     monkeypatch.setattr("sys.stdout", io.StringIO())
     with chiplog.init(mode="offline") as run:
         for number in range(4500):

@@ -23,6 +23,7 @@ _READ_BYTES = 64 * KIB  # the size of a pipe
 _READS_MAX = 16  # per call: 1 MiB, a frame of the largest size; a sampler that floods must not hold the loop
 _CLOSE_WAIT_S = 0.5  # a killed process ends in milliseconds, unless a driver holds it: then it is left to init
 _PIDS_MAX = 4096  # ranks of one node; 12 KB, which fit a pipe
+_DEVICE_CHARS_MAX = 256  # a GPU's UUID has 40
 _DEVICES_MAX = 4096  # column groups remembered; each rank that ever lived on the node is a device
 _COMMAND = (sys.executable, "-P", "-m", "chiplog_agent.stats")
 
@@ -222,14 +223,16 @@ class SamplerFeed:
 
     def _take(self, value: Any) -> None:
         match value:
-            case ["sample", int() as ts_us, str() as device, [*names], [*values]] if len(names) == len(values):
+            case ["sample", int() as ts_us, str() as device, [*names], [*values]] if (
+                len(names) == len(values) and len(device) <= _DEVICE_CHARS_MAX
+            ):
                 if all(type(name) is str for name in names) and all(type(number) is float for number in values):
                     self._messages.append(Sample(ts_us, device, self._intern(tuple(names)), tuple(values)))
                 else:
                     self.bad_frames += 1
             case ["line", str() as text]:
                 self._messages.append(Line(text))
-            case ["stale", str() as device]:
+            case ["stale", str() as device] if len(device) <= _DEVICE_CHARS_MAX:
                 self._messages.append(Stale(device))
             case _:
                 self.bad_frames += 1  # a kind that a newer sampler knows, perhaps

@@ -37,6 +37,7 @@ COMMANDS = (
     Command("sync", "chiplog.cli.sync:sync", KEEP, "Deliver journals that were recorded elsewhere."),
     Command("rebuild", "", KEEP, "Make the database again from the log."),
     Command("compact", "", KEEP, "Sort the database for fast queries."),
+    Command("keys", "chiplog.cli.keys:keys", CARE, "Make keys for TCP between hosts, and say who may connect."),
     Command("doctor", "chiplog.cli.doctor:doctor", CARE, "Check this machine, and say what to fix."),
 )
 SECTIONS = (LOOK, RUN, KEEP, CARE, "Other commands")

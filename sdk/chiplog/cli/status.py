@@ -44,9 +44,11 @@ def _look(where: Places) -> dict[str, object]:
     journals = list_journals(where.journals)
     alive = sum(1 for _, directory in journals if holder_of(directory / LOCK_NAME))
     offline = list_journals(where.local / "offline")
+    agent_pid = background.pid_of(where, background.AGENT) or None
     return {
         "dir": str(where.root),
-        "agent_pid": background.pid_of(where, background.AGENT) or None,
+        "agent_pid": agent_pid,
+        "agent_link": _link_of(where) if agent_pid else None,
         "collector_pid": background.pid_of(where, background.COLLECTOR) or None,
         "ranks_logging": alive,
         "journals_waiting": len(journals) - alive,
@@ -77,9 +79,19 @@ def _print(facts: dict[str, object]) -> None:
 
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for name, value in facts.items():
+        if value is None and not name.endswith("_pid"):
+            continue
         shown = "not running" if value is None else f"{value:,}" if name.endswith("_bytes") else str(value)
         table.add_row(name.replace("_", " "), shown)
     Console(soft_wrap=True).print(table)
+
+
+def _link_of(where: Places) -> str | None:
+    """Return what the agent said last of its link to the collector."""
+    try:
+        return where.agent_link.read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 def _bytes(directory: Path) -> int:

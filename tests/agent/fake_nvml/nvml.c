@@ -3,7 +3,7 @@
  * FAKE_NVML_CONTROL names a file whose words are read at each call:
  *   no_driver, no_permission   nvmlInit fails with 9 or 4
  *   hang_init                  nvmlInit hangs for 45 s
- *   hang0, hang1               calls on that GPU hang for 45 s
+ *   hang0, hang1               calls on that GPU hang for 45 s, or until the word is taken back
  *   lost0, lost1               calls on that GPU fail with 15 (GPU_IS_LOST)
  *   bare1                      GPU 1 supports memory and nothing else
  *   noisy                      nvmlInit prints to standard output
@@ -49,7 +49,7 @@ static int told_of(const char *word, void *device) {
 
 /* What every call on a device begins with. */
 static int enter(void *device, int everywhere) {
-    if (told_of("hang", device)) sleep(HANG_S);
+    for (int i = 0; i < 10 * HANG_S && told_of("hang", device); i++) usleep(100000);
     if (told_of("lost", device)) return LOST;
     return !everywhere && told_of("bare", device) ? NOT_SUPPORTED : SUCCESS;
 }

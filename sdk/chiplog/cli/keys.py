@@ -1,0 +1,191 @@
+"""`chiplog keys`: this host's keys, and the list of those that may connect to its daemons."""
+
+import os
+from pathlib import Path
+
+import click
+import zmq
+
+from chiplog.cli.output import new_table, print_tables, printable, target_of, write_csv, write_json
+from chiplog_schemas.keys import (
+    KeyPair,
+    Keys,
+    KeysError,
+    PublicKey,
+    check_directory,
+    host_key_name,
+    is_public_key,
+    key_name,
+    keys_dir,
+    node_pattern,
+    read_permit,
+    read_public,
+    write_pair,
+    write_permit,
+)
+from chiplog_schemas.permits import CLIENT_ROLES, Permit, Role
+from chiplog_schemas.places import chiplog_dir, make_private
+
+_COLUMNS = ("name", "is", "roles", "nodes", "public", "file")
+_NEXT = {
+    Role.COLLECTOR: "copy it to each agent and reader, into their directory of keys",
+    Role.AGENT: "copy it to the collector's host, and there: chiplog keys allow {file}",
+    Role.READER: "copy it to the collector's host, and there: chiplog keys allow {file}",
+    Role.RANK: "copy it to the agent's host, and there: chiplog keys allow {file}",
+}
+
+
+@click.group()
+@click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
+@click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
+@click.pass_context
+def keys(context: click.Context, directory: str | None, keys_directory: str | None) -> None:
+    """Make keys for TCP between hosts, and say who may connect here.
+
+    `new` makes the key of this host in a role. `allow`, `revoke` and `list` are about the daemons of this host, as the
+    user that runs them; a running daemon follows within a second.
+    """
+    context.obj = Keys(keys_dir(keys_directory, os.environ, chiplog_dir(directory, os.environ)))
+
+
+@keys.command()
+@click.argument("role", type=click.Choice([str(role) for role in Role]))
+@click.option("--name", metavar="NAME", help="Of the key; an agent's is the node that it may speak for.")
+@click.pass_obj
+def new(own: Keys, role: str, name: str | None) -> None:
+    """Make this host's key: of a collector, an agent, a reader (SQL), or of ranks that reach an agent over TCP."""
+    try:
+        suffix = f"-{role}" if role in (Role.READER, Role.RANK) else ""  # beside the agent's, where both are allowed
+        chosen = key_name(name if name is not None else f"{host_key_name()[:50]}{suffix}")
+        _prepare(own.directory)
+        public, secret = zmq.curve_keypair()
+        path, public_path = write_pair(own.directory, KeyPair(chosen, role, public.decode(), secret.decode()))
+    except FileExistsError as error:
+        path = own.directory / f"{role}.key"
+        raise click.UsageError(f"{path} is there already; remove it first if its key is to be replaced") from error
+    except KeysError as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(f"{path} (secret: it stays here)")
+    click.echo(public_path)
+    click.echo(f"next: {_NEXT[Role(role)].format(file=public_path.name)}", err=True)
+
+
+@keys.command()
+@click.argument("key", metavar="FILE.pub|PUBLICKEY")
+@click.option("--name", metavar="NAME", help="On the list; default: the name in the file.")
+@click.option("--role", "roles", multiple=True, type=click.Choice([str(role) for role in CLIENT_ROLES]))
+@click.option("--node", "nodes", multiple=True, metavar="NAME", help="That it may speak for; * and ? are wildcards.")
+@click.pass_obj
+def allow(own: Keys, key: str, name: str | None, roles: tuple[str, ...], nodes: tuple[str, ...]) -> None:
+    """Let a key connect to the daemons of this host: as what its file says, else as --role says."""
+    try:
+        given = _given(key, name, roles)
+        chosen = key_name(name or given.name)
+        allowed_roles = frozenset(roles or [given.role])
+        if Role.COLLECTOR in allowed_roles:
+            raise KeysError(f"{key} is a collector's key, which connects nowhere; copy it to {own.directory} instead")
+        if not nodes and Role.AGENT in allowed_roles:
+            nodes = (given.name,)
+        permit = Permit(chosen, allowed_roles, tuple(node_pattern(node) for node in nodes), given.public)
+        _prepare(own.directory)
+        _prepare(own.allowed)
+        for other in _permits(own):
+            if other.name == chosen and other.public != given.public:
+                raise KeysError(f"{chosen} is allowed with another key; chiplog keys revoke {chosen} first")
+            if other.name != chosen and other.public == given.public:
+                raise KeysError(f"this key is allowed as {other.name}; chiplog keys revoke {other.name} first")
+        path = write_permit(own.allowed, permit)
+    except KeysError as error:
+        raise click.UsageError(str(error)) from error
+    about = f", for {', '.join(permit.nodes)}" if permit.nodes else ""
+    click.echo(f"{chosen} may connect as {', '.join(sorted(allowed_roles))}{about} ({path})")
+
+
+@keys.command()
+@click.argument("name")
+@click.pass_obj
+def revoke(own: Keys, name: str) -> None:
+    """Let a key connect no more. Connections that stand are refused within a second."""
+    try:
+        path = own.allowed / f"{key_name(name)}.pub"
+        path.unlink()
+    except FileNotFoundError as error:
+        raise click.UsageError(f"key {name!r} is not allowed here; chiplog keys list shows who is") from error
+    except KeysError as error:
+        raise click.UsageError(str(error)) from error
+    click.echo(f"{name} may connect no more")
+
+
+@keys.command("list")
+@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@click.pass_obj
+def list_(own: Keys, form: str) -> None:
+    """List this host's keys, the servers that it knows, and who may connect."""
+    rows = [*_own_rows(own), *_allowed_rows(own)]
+    if form == "table":
+        if not rows:
+            click.echo(f"no keys in {own.directory}", err=True)
+            return
+        from rich.text import Text
+
+        table = new_table()
+        for column in _COLUMNS:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            # As Text: a key may hold what rich takes for its markup.
+            texts = (", ".join(cell) if isinstance(cell, list) else str(cell) for cell in row)
+            table.add_row(*(Text(printable(text)) for text in texts))
+        print_tables(table)
+        return
+    with target_of(None) as target:
+        (write_csv if form == "csv" else write_json)(_COLUMNS, rows, target)
+
+
+def _given(key: str, name: str | None, roles: tuple[str, ...]) -> PublicKey:
+    """Return the key that the user means: of a file, or written out, which then needs a name and a role."""
+    if Path(key).is_file():
+        return read_public(Path(key))
+    if not is_public_key(key):
+        raise KeysError(f"{key!r:.80} is neither a file nor a public key of 40 characters; give the .pub of the other")
+    if name is None or not roles:
+        raise KeysError(f"key {key} says neither name nor role; give --name and --role")
+    return PublicKey(name, roles[0], key)
+
+
+def _prepare(directory: Path) -> None:
+    make_private(directory)
+    check_directory(directory)
+
+
+def _permits(own: Keys) -> list[Permit]:
+    """Return the entries of the list that can be read."""
+    found = []
+    for path in sorted(own.allowed.glob("[!.]*.pub")):
+        try:
+            found.append(read_permit(path))
+        except KeysError as error:
+            click.echo(f"chiplog keys: skipped: {error}", err=True)
+    return found
+
+
+def _own_rows(own: Keys) -> list[list[object]]:
+    rows: list[list[object]] = []
+    for role in Role:
+        for path, what in ((own.directory / f"{role}.key", "own"), (own.directory / f"{role}.pub", "server")):
+            if not path.exists() or (what == "server" and rows and rows[-1][5] == str(path.with_suffix(".key"))):
+                continue
+            try:
+                key = own.pair(role) if what == "own" else own.server(role)
+            except KeysError as error:
+                click.echo(f"chiplog keys: skipped: {error}", err=True)
+                continue
+            if key is not None:
+                rows.append([key.name, what, [str(role)], [], key.public, str(path)])
+    return rows
+
+
+def _allowed_rows(own: Keys) -> list[list[object]]:
+    return [
+        [p.name, "allowed", sorted(p.roles), list(p.nodes), p.public, str(own.allowed / f"{p.name}.pub")]
+        for p in _permits(own)
+    ]
