@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from chiplog_collector.batch import Batch, Matrix
 from chiplog_collector.identity import Registry
-from chiplog_collector.intake import decode_receipt
+from chiplog_collector.intake import Receipt, Speaker, decode_receipt
 from chiplog_collector.plain import as_list, clean, floats_of, json_of, json_text, text_of, uuid_of
+from chiplog_collector.speakers import Speakers
 from chiplog_collector.state import Producer, State
 from chiplog_schemas.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
 from chiplog_schemas.codec import CodecError, unpack
@@ -21,6 +22,8 @@ from chiplog_schemas.events import CONSOLE_STREAMS, FIELDS, EventKind, decode, f
 from chiplog_schemas.record import Damage, Kind, Record
 
 _QUARANTINE_BYTES_MAX = 65_536
+_REASON_CHARS_MAX = 500
+_MISSING = "missing at the end, and records were lost on the way: see events of kind gap and quarantined"
 _LEVELS = ("debug", "info", "warning", "error")
 
 # Events that say who is who, or depend on it: a producer's are applied in its order, whatever their kinds.
@@ -41,7 +44,10 @@ class Applier:
         self.batch = Batch()
         self.received_us = 0
         self._registry = Registry(state, self)
-        self._waiting: list[Record] = []  # until their receipt tells when they came
+        self._speakers = Speakers(self)
+        self._speaker: tuple[Speaker, int] | None = None  # of the record being applied, and its number, if restricted
+        self._waiting: list[Record] = []  # until their receipt tells when they came, and from whom
+        self._numbers: list[int] = []  # of all records since the last receipt
         self._key_ids: dict[bytes, tuple[int, ...]] = {}
 
     # -- records --
@@ -51,14 +57,20 @@ class Applier:
         if isinstance(item, Damage):
             self.quarantine(number, -1, f"log damaged: {item.reason}", b"")
         elif item.kind == Kind.RECEIPT:
-            receipt = decode_receipt(item.payload)
-            if receipt is not None:
-                self.received_us = max(self.received_us, receipt.received_us)
+            receipt = decode_receipt(item.payload, item.number) or Receipt(self.received_us)
+            self.received_us = receipt.received_us
             waiting, self._waiting = self._waiting, []
+            numbers, self._numbers = self._numbers, []
+            unfinished = receipt.unfinished(numbers)
             for record in waiting:
-                self._apply(record)
-        elif item.kind != Kind.SENDERS:
-            self._waiting.append(item)
+                if record.number not in unfinished:
+                    speaker = receipt.speaker_of(record.number)
+                    self._speaker = None if speaker is None else (speaker, record.number)
+                    self._apply(record)
+        else:
+            self._numbers.append(item.number)
+            if item.kind != Kind.SENDERS:
+                self._waiting.append(item)
 
     @property
     def is_between_receipts(self) -> bool:
@@ -70,8 +82,11 @@ class Applier:
         batch, self.batch = self.batch, Batch()
         return batch
 
-    def quarantine(self, number: int, kind: int, reason: str, data: bytes) -> None:
+    def quarantine(self, number: int, kind: int, reason: str, data: bytes, *, is_lost: bool = True) -> None:
         """Set something aside that cannot be applied, and leave a row in `events`."""
+        if is_lost and kind in (-1, Kind.BLOCK, Kind.QUARANTINE):
+            self._damage_met()
+        reason = clean(reason[:_REASON_CHARS_MAX])
         self.batch.add("quarantine", (number, kind, reason, data[:_QUARANTINE_BYTES_MAX]))
         self.say(None, 0, self.received_us, "quarantined", "error", reason, {"record": number})
 
@@ -90,30 +105,34 @@ class Applier:
     def _apply_gap(self, record: Record) -> None:
         try:
             _, first, last, reason = unpack(record.payload)
-            message = f"an agent's records {first}..{last} can never come: {reason}"
+            message = f"an agent's records {first!r:.40}..{last!r:.40} can never come: {reason!s:.{_REASON_CHARS_MAX}}"
         except (CodecError, ValueError, TypeError) as error:
             message = f"a gap that cannot be read: {error}"
         self.say(None, record.number, self.received_us, "gap", "error", message, {"record": record.number})
+        self._damage_met()
 
     def _apply_quarantine(self, record: Record) -> None:
         try:
             _, reason, data = unpack(record.payload)
-            self.quarantine(record.number, record.kind, str(reason), bytes(data))
+            self.quarantine(record.number, record.kind, text_of(reason), b"".join([data]))
         except (CodecError, ValueError, TypeError):
             self.quarantine(record.number, record.kind, "unreadable quarantine", bytes(record.payload))
 
     def _apply_block(self, record: Record) -> None:
         try:
             block = decode_block(record.payload)
+            refused = frozenset() if self._speaker is None else self._speakers.refused(*self._speaker, block)
+            if refused and len(refused) == len(block.producers):
+                return
             ids = {group.keys_bin: self._keys(group.keys_bin) for group in block.groups if group.keys_bin}
         except NewerBlockError as error:
             # Parked: kept in the log and counted here; the first start after an upgrade rebuilds, and applies it.
-            self.quarantine(record.number, record.kind, str(error), b"")
+            self.quarantine(record.number, record.kind, str(error), b"", is_lost=False)
             return
         except BlockError as error:
             self.quarantine(record.number, record.kind, str(error), bytes(record.payload))
             return
-        masks, numbers = self._admit(block)
+        masks, numbers = self._admit(block, refused)
         in_order: list[Row] = []
         for group in block.groups:
             mask = None if masks is None else masks(group)
@@ -127,12 +146,14 @@ class Applier:
 
     # -- exactly once --
 
-    def _admit(self, block: Block) -> tuple[Callable[[Group], Mask] | None, NDArray[np.int32]]:
+    def _admit(self, block: Block, refused: frozenset[int]) -> tuple[Callable[[Group], Mask] | None, NDArray[np.int32]]:
         """Enter the block's seqs into the ledger; return the mask of what is new, and the producers' integers."""
-        numbers = np.empty(len(block.producers), dtype=np.int32)
+        numbers = np.zeros(len(block.producers), dtype=np.int32)
         fresh: dict[int, list[tuple[int, int]]] = {}
-        partial = False
+        partial = bool(refused)
         for index, (uuid, ranges) in enumerate(block.producers):
+            if index in refused:
+                continue
             producer = self.producer(uuid)
             numbers[index] = producer.producer
             have = self.state.have[producer.producer]
@@ -150,11 +171,16 @@ class Applier:
         if not partial:
             return None, numbers
 
+        bounds = {index: np.array(ranges, dtype=np.int64) for index, ranges in fresh.items() if ranges}
+
         def mask_of(group: Group) -> Mask:
             mask = np.zeros(len(group.seq), dtype=np.bool_)
-            for index, ranges in fresh.items():
-                for first, last in ranges:
-                    mask |= (group.producer == index) & (group.seq >= first) & (group.seq <= last)
+            for index in np.unique(group.producer).tolist():
+                if index in bounds:  # ascending: each row is searched, for a hostile block has very many ranges
+                    rows = group.producer == index
+                    seqs = group.seq[rows]
+                    at = np.searchsorted(bounds[index][:, 0], seqs, side="right") - 1
+                    mask[rows] = (at >= 0) & (seqs <= bounds[index][at, 1])
             return mask
 
         return mask_of, numbers
@@ -165,10 +191,24 @@ class Applier:
             return
         lost = self.state.lost.setdefault(producer.producer, [])
         ranges = self.state.have[producer.producer].missing(first, last)
-        for known_first, known_last, _ in lost:
+        for known_first, known_last in [(a, b) for a, b, _ in lost if a <= last and b >= first]:
             ranges = [part for a, b in ranges for part in _without(a, b, known_first, known_last)]
         lost += [(a, b, reason) for a, b in ranges]
         self.batch.losses[producer.producer] = list(lost)
+
+    def _damage_met(self) -> None:
+        """From now on nobody waits for what an ended producer lacks: nobody can tell whose the lost records were."""
+        if not self.state.damaged:
+            self.state.damaged = True
+            for producer in self.state.producers.values():
+                self.settle(producer)
+
+    def settle(self, producer: Producer) -> None:
+        """Declare lost what is missing of a producer that has ended, if records were lost; it may still be found."""
+        if self.state.damaged and producer.state is not None and producer.produced:
+            have = self.state.have[producer.producer]
+            for first, last in have.missing(0, producer.produced - 1):
+                self.lose(producer, first, last, _MISSING)
 
     def _found_again(self, producer: Producer, ranges: list[tuple[int, int]]) -> None:
         lost = self.state.lost[producer.producer]
@@ -184,7 +224,7 @@ class Applier:
             target = self.batch.metrics if group.kind == EventKind.METRICS else self.batch.phases
             self._add_matrix(target, group, group.columns["step"], numbers, keys, mask)
         elif group.kind == EventKind.SYSTEM:
-            devices = [self.name(str(device)) for device in group.columns["device"]]
+            devices = [self.name(clean(str(device))[:_REASON_CHARS_MAX]) for device in group.columns["device"]]
             self._add_matrix(self.batch.system, group, np.array(devices, dtype=np.int64), numbers, keys, mask)
         else:
             self._apply_rows(self._rows_of(group, numbers, mask))
@@ -238,6 +278,8 @@ class Applier:
     def _apply_event(self, kind: int, producer: Producer, seq: int, ts: int, fields: list[Any]) -> None:
         try:
             self._dispatch(kind, producer, seq, ts, fields)
+        except MemoryError:
+            raise  # not its fault
         except Exception as error:  # whatever a peer's values make of our code costs this event, and is a row
             reason = clean(f"event of kind {kind} cannot be applied: {type(error).__name__} {error}"[:500])
             self.batch.add("quarantine", (-1, kind, reason, b""))
@@ -267,8 +309,11 @@ class Applier:
             case EventKind.STATE:
                 self._registry.ended(producer, ts, fields[0], by_itself=True, seq=seq)
             case EventKind.PEER:
-                self._registry.ended(self.producer(uuid_of(fields[0])), ts, fields[1], by_itself=False, seq=seq)
+                if self._may_tell(uuid := uuid_of(fields[0])):
+                    self._registry.ended(self.producer(uuid), ts, fields[1], by_itself=False, seq=seq)
             case EventKind.LOST:
+                if fields[0] and not self._may_tell(uuid_of(fields[0])):
+                    return
                 about = self.producer(uuid_of(fields[0])) if fields[0] else producer
                 first, last, reason = fields[1], fields[2], text_of(fields[3])
                 self.lose(about, first, last, reason)
@@ -283,6 +328,10 @@ class Applier:
                     self.batch.add(target, (number, self.name(clean(key)), step, seq, ts, value))
             case _:
                 raise ValueError(f"kind {kind} does not come row by row")
+
+    def _may_tell(self, uuid: bytes) -> bool:
+        """Tell whether the sender of the record being applied may say something about a producer."""
+        return self._speaker is None or self._speakers.admits(self._speaker[0], uuid, self._speaker[1])
 
     # -- shared with the registry --
 

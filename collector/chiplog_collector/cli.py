@@ -7,8 +7,11 @@ import sys
 import click
 
 from chiplog_schemas.addresses import AddressError, check_bind, port_after
+from chiplog_schemas.bounds import BoundError, read_bounds
 from chiplog_schemas.daemons import use_all_cores
+from chiplog_schemas.keys import Keys, KeysError, keys_dir
 from chiplog_schemas.locks import Lock, LockHeldError
+from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, chiplog_dir, places
 
 _DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
@@ -18,26 +21,37 @@ _DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of
 @click.option("--bind", multiple=True, metavar="ADDRESS", help="Take events here, tcp://HOST:PORT; may be repeated.")
 @click.option("--query", multiple=True, metavar="ADDRESS", help="Answer SQL here; default: the port after --bind's.")
 @_DIRECTORY
+@click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
 @click.option("--embedded", is_flag=True, help="Leave when there was no agent for a while.")
-def collector(bind: tuple[str, ...], query: tuple[str, ...], directory: str | None, embedded: bool) -> None:
+def collector(
+    bind: tuple[str, ...], query: tuple[str, ...], directory: str | None, keys_directory: str | None, embedded: bool
+) -> None:
     """Run the daemon that takes all streams, keeps them in a log, indexes them in DuckDB and answers SQL."""
     from chiplog_collector.receiver import ReceiverDaemon, Settings  # `--help` needs no zmq
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     place = places(chiplog_dir(directory, os.environ))
     try:
-        binds = [check_bind(address) for address in bind]
-        queries = [check_bind(address) for address in query] or [
-            check_bind(port_after(address)) for address in binds if address.startswith("tcp://")
+        keys = Keys(keys_dir(keys_directory, os.environ, place.root))
+        bounds = read_bounds(os.environ, logging.warning if embedded else None)  # one that a training starts must run
+        keyed = keys.pair(Role.COLLECTOR) is not None
+        binds = [check_bind(address, keyed=keyed) for address in bind]
+        queries = [check_bind(address, keyed=keyed) for address in query] or [
+            check_bind(port_after(address), keyed=keyed) for address in binds if address.startswith("tcp://")
         ]
         settings = Settings(
-            place, [place.collector_address, *binds], [place.query_address, *queries], embedded=embedded
+            place,
+            [place.collector_address, *binds],
+            [place.query_address, *queries],
+            embedded=embedded,
+            credit_bytes=bounds.credit_bytes,
+            keys=keys,
         )
         os.environ["CHIPLOG_DIR"] = str(place.root)  # the index inherits it: who serves what is seen in `ps e`
         if embedded:
             use_all_cores()
         ReceiverDaemon(settings).run()
-    except AddressError as error:
+    except (AddressError, BoundError, KeysError) as error:
         raise click.UsageError(str(error)) from error
     except LockHeldError as error:
         raise _held(place, error) from error

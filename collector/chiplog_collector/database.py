@@ -16,7 +16,7 @@ from chiplog_schemas.blocks import BLOCK_VERSION
 from chiplog_schemas.record import Kind
 from chiplog_schemas.tables import MIGRATION, tables_sql, views_sql
 
-_TS_LIMIT = 1 << 61  # µs; beyond lie DuckDB's infinities and numpy's NaT
+_TS_FIRST, _TS_LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999: what Python's datetime holds
 _NAN_KEPT = "coalesce(value, 'nan'::DOUBLE)"  # DuckDB takes a NaN of numpy for null; no value of ours is ever null
 _NAN_KEPT_IN_LIST = "list_transform({}, lambda x: coalesce(x, 'nan'::DOUBLE))"
 _LEDGER_ROWS_MAX = 200_000  # more than this and four times its ideal size: the ledger is joined
@@ -50,6 +50,9 @@ _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "quarantine": (("number", "i8"), ("kind", "i4"), ("reason", "o"), ("bytes", "o")),
 }
 _TIMES = ("started_at", "ended_at")
+# Whether records were ever lost on the way, see State.damaged. A block that is only newer than we are is not lost.
+_DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 'gap') OR EXISTS (
+    FROM base.quarantine WHERE kind IN (?, ?, ?) AND NOT reason LIKE 'block of version % is newer%')"""
 # What DuckDB 2.0 says of bytes that are wrong, as opposed to a disk that is full or a file that another process has.
 # Anchored: a query can make an error say anything, but not in front of its kind.
 _DAMAGE = re.compile(
@@ -63,6 +66,10 @@ _DAMAGE = re.compile(
 )
 
 
+# DuckDB tells of a disk that refuses a commit as of a failed transaction; what names a constraint is not of the disk.
+_REFUSED_COMMIT = re.compile(r"(TransactionContext Error: )?Failed to commit: .*(Could not|Cannot|fsync)", re.DOTALL)
+
+
 class StaleDatabaseError(Exception):
     """The file is of another migration or log, or lacks blocks that we can read now: rebuild it from the log."""
 
@@ -71,6 +78,13 @@ def proven_damage(error: BaseException) -> str | None:
     """Return a line that names the damage when an error proves that the file holds wrong bytes, else None."""
     text = str(error)
     return text.partition("\n")[0] if _DAMAGE.match(text) else None
+
+
+def is_of_disk(error: BaseException) -> bool:
+    """Tell whether an error is of a disk that refuses, or of memory: the same may succeed later."""
+    if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException):
+        return True
+    return isinstance(error, duckdb.TransactionException) and _REFUSED_COMMIT.match(str(error)) is not None
 
 
 class Database:
@@ -144,6 +158,7 @@ class Database:
             producer = Producer(*row)
             producer.uuid = bytes(producer.uuid)
             producer.gpus = list(producer.gpus or [])
+            producer.nodes = list(producer.nodes or [])
             state.add_producer(producer)
         state.names = dict(execute("SELECT name, id FROM base.names ORDER BY id").fetchall())
         ledger = execute("SELECT producer, first_seq, last_seq FROM base.intervals ORDER BY ALL").fetchall()
@@ -152,6 +167,13 @@ class Database:
         self._ledger_rows = len(ledger)
         for number, first, last, reason in execute("SELECT * FROM base.losses ORDER BY ALL").fetchall():
             state.lost.setdefault(number, []).append((first, last, reason))
+        told = "SELECT body FROM base.events WHERE producer IS NULL AND kind = 'refused_node'"
+        for (said,) in execute(told).fetchall():
+            said = json.loads(said)
+            pair = (bytes.fromhex(said["producer"]), bytes.fromhex(said["sender"]))
+            state.refused.setdefault(tuple(said["nodes"]), set()).add(pair)
+        found = execute(_DAMAGED, [-1, int(Kind.BLOCK), int(Kind.QUARANTINE)]).fetchone()
+        state.damaged = bool(found and found[0])
         return state
 
     # -- writing --
@@ -189,7 +211,7 @@ class Database:
         self.connection.execute("CHECKPOINT")
 
     def _insert_facts(self, table: str, columns: Columns) -> None:
-        np.clip(columns["ts"].view(np.int64), -_TS_LIMIT, _TS_LIMIT, out=columns["ts"].view(np.int64))
+        np.clip(columns["ts"].view(np.int64), _TS_FIRST, _TS_LAST, out=columns["ts"].view(np.int64))
         if table == "system":
             self._insert(table, columns, f"producer, lead::INTEGER, key, ts, {_NAN_KEPT}")
         else:
@@ -204,7 +226,7 @@ class Database:
                 columns[name] = _objects(list(values))
                 selected.append(_NAN_KEPT_IN_LIST.format(name) if name in ("edges", "counts") else name)
             elif kind == "ts":
-                clipped = [min(max(value, -_TS_LIMIT), _TS_LIMIT) for value in values]
+                clipped = [min(max(value, _TS_FIRST), _TS_LAST) for value in values]
                 columns[name] = np.array(clipped, dtype=np.int64).view("datetime64[us]")
                 selected.append(name)
             elif name == "producer":
@@ -239,6 +261,7 @@ class Database:
 
     def _insert_ledger(self, ranges: list[tuple[int, int, int, int]]) -> None:
         producer, first, last, seen = (np.array(column, dtype=np.int64) for column in zip(*ranges, strict=True))
+        np.clip(seen, _TS_FIRST, _TS_LAST, out=seen)
         columns = {"producer": producer, "first": first, "last": last, "seen": seen.view("datetime64[us]")}
         self._insert("intervals", columns, "producer::INTEGER, first, last, seen")
 
@@ -311,8 +334,8 @@ def _from_json(index: int, name: str, column_type: str) -> str:
     if column_type == "BLOB":
         return f"unhex(r->>{index})"
     if column_type == "TIMESTAMP":
-        # greatest() and least() pass over nulls: an end that is not known would become one in the year 75000.
-        bounded = f"make_timestamp(greatest(least((r->>{index})::BIGINT, {_TS_LIMIT}), -{_TS_LIMIT}))"
+        # greatest() and least() pass over nulls: an end that is not known would become one in the year 9999.
+        bounded = f"make_timestamp(greatest(least((r->>{index})::BIGINT, {_TS_LAST}), {_TS_FIRST}))"
         return f"CASE WHEN r->>{index} IS NOT NULL THEN {bounded} END"
     if column_type.endswith("[]"):
         return f"(r->{index})::{column_type}"

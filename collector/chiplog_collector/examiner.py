@@ -21,6 +21,7 @@ import duckdb
 
 from chiplog_schemas import questions
 from chiplog_schemas.codec import CodecError, pack, unpack
+from chiplog_schemas.limits import QUERY_MEMORY_BYTES
 from chiplog_schemas.questions import LOCKED_SETTINGS, Refused, one_line
 
 __all__ = ["Examiner", "Refused", "SqlError", "admit", "lock_down"]
@@ -39,19 +40,21 @@ FUNCTIONS_REFUSED = frozenset(
     }
 )
 _LENGTH = struct.Struct("<I")
+_REPLY_BYTES_MAX = 1 << 20  # a verdict is one line; a parser that is just crashing may write anything
 # Of the parsed query as JSON. Inside of a string the quotes would have backslashes: a value is not taken for a call.
 _FUNCTION_NAME = re.compile(r'"function_name":"((?:[^"\\]|\\.)*)"')
 
 Connection = duckdb.DuckDBPyConnection
 
 
-def lock_down(connection: Connection) -> None:
+def lock_down(connection: Connection, memory_bytes: int = QUERY_MEMORY_BYTES) -> None:
     """Make a database safe to be asked: bounded memory and spilling, no files, no extensions, no settings. Final.
 
     It holds for the whole instance, the writer included: do whatever needs files or settings before. Raises
     duckdb.Error when a setting is unknown, so that a version that lacks one does not run without it.
     """
-    for statement in LOCKED_SETTINGS:
+    *settings, lock = LOCKED_SETTINGS
+    for statement in (*settings, f"SET GLOBAL memory_limit = '{memory_bytes}B'", lock):
         connection.execute(statement)
 
 
@@ -165,8 +168,13 @@ class Examiner:
             data += part
             if len(data) >= _LENGTH.size:
                 size = _LENGTH.size + _LENGTH.unpack_from(data)[0]
-        verdict, message = unpack(data[_LENGTH.size :])
-        return verdict, message
+            if size > _REPLY_BYTES_MAX:
+                return None
+        try:
+            verdict, message = unpack(data[_LENGTH.size :])
+        except (CodecError, ValueError, TypeError):
+            return None
+        return (verdict, message) if type(verdict) is str and type(message) is str else None
 
 
 def examine_for_ever(source: BinaryIO, target: BinaryIO) -> None:

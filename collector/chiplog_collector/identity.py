@@ -149,6 +149,12 @@ class Registry:
         if by_itself:
             producer.produced = max(seq + 1, producer.produced or 0)
         self._applier.batch.producers.add(producer.producer)
+        self._note_end(producer, ts, said, state, by_itself=by_itself, seq=seq)
+        self._applier.settle(producer)
+
+    def _note_end(
+        self, producer: Producer, ts: int, said: dict[str, Any], state: str, *, by_itself: bool, seq: int
+    ) -> None:
         if not by_itself and producer.state in ("finished", "failed"):
             return
         exit_code, exit_signal = _int32(said.get("exit_code")), _int32(said.get("exit_signal"))

@@ -13,18 +13,26 @@ from collections.abc import Callable
 from pathlib import Path
 
 import duckdb
+import zmq
 
 from chiplog_collector.applier import Applier
-from chiplog_collector.database import Database, StaleDatabaseError, proven_damage
-from chiplog_collector.synced import Synced
+from chiplog_collector.database import Database, StaleDatabaseError, is_of_disk, proven_damage
+from chiplog_collector.intake import decode_receipt
+from chiplog_collector.memory import bound_memory
+from chiplog_schemas.bounds import read_bounds
+from chiplog_schemas.gate import open_gate
+from chiplog_schemas.keys import Keys, KeysError
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
+from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, places
 from chiplog_schemas.record import Damage, Kind, Record
 from chiplog_schemas.segments import LogReader, log_owner
+from chiplog_schemas.synced import Synced, sync_directory
 
 _READ_BYTES = 8 << 20
 _CHECKPOINT_INTERVAL_S = 60.0
 _FLUSH_BYTES = 32 << 20  # of the log in one transaction: 200,000 rows of long texts would fill the memory
+_SET_ASIDE_MAX = 2  # files kept for whoever wants to look: each may be as large as the index
 _AGAIN_MIN_S = 0.1  # a predecessor is about to leave, or a client to let go of the file …
 _AGAIN_MAX_S = 2.0  # … or the disk is full: the longest pause between two tries
 _EXIT_EXPECTED = 1  # exit statuses: DuckDB or the system failed us, or …
@@ -46,12 +54,31 @@ class Follower:
         self._reader = LogReader(self._directory, self.database.next_number)
         self._safe_number = self.database.next_number  # behind the last receipt taken
         self.read_number = self.database.next_number
+        self._expected: int | None = self.read_number  # number of the next record; None behind damage
+        self._damage: list[Record | Damage] = []  # until the record behind it: the position is that of records
+
+    def _read(self, limit: int) -> list[Record | Damage]:
+        """Return what follows in the log, with damage in front of the record behind it, also where numbers are gone."""
+        items: list[Record | Damage] = []
+        while not items and (found := self._reader.read(limit, _READ_BYTES)):
+            for item in found:
+                if isinstance(item, Damage):
+                    self._damage.append(item)
+                    self._expected = None
+                    continue
+                if self._expected is not None and item.number > self._expected:
+                    gone = f"records {self._expected}..{item.number - 1} are not there"
+                    self._damage.append(Damage(0, 0, gone))
+                self._expected = item.number + 1
+                items += [*self._damage, item]
+                self._damage = []
+        return items
 
     def step(self, limit: int) -> int:
         """Apply what the log holds below `limit`, at most one flush of it; return the events written."""
         rows_before, n_bytes = self._applier.batch.n_rows, 0
         while self._applier.batch.n_rows - rows_before < INDEX_FLUSH_ROWS and n_bytes < _FLUSH_BYTES:
-            items = self._reader.read(limit, _READ_BYTES)
+            items = self._read(limit)
             if not items:
                 break
             n_bytes += sum(len(item.payload) for item in items if isinstance(item, Record))
@@ -59,6 +86,8 @@ class Follower:
                 for item in items:
                     self._take(item)
             except Exception as error:  # a record that breaks our own code must not stop the index for ever
+                if _is_no_records_fault(error):
+                    raise
                 _log.exception("a record cannot be applied; its neighbours are applied one by one: %r", error)
                 return self._write_one_by_one(limit)
         return self._write()
@@ -88,7 +117,7 @@ class Follower:
         self.begin()
         n_events = 0
         group: list[Record | Damage] = []
-        while items := self._reader.read(until, _READ_BYTES):
+        while items := self._read(until):
             for item in items:
                 group.append(item)
                 if _is_receipt(item):
@@ -102,7 +131,12 @@ class Follower:
         assert isinstance(receipt, Record)
         n_events = 0
         applier = Applier(self.database.load())
+        numbers = [item.number for item in group[:-1] if isinstance(item, Record)]
+        covers = decode_receipt(receipt.payload, receipt.number)
+        unfinished = covers.unfinished(numbers) if covers is not None else frozenset()
         for item in group:
+            if isinstance(item, Record) and item.number in unfinished:
+                continue
             behind = item.number + 1 if isinstance(item, Record) else self.database.next_number
             try:
                 applier.take(item, behind)
@@ -128,9 +162,12 @@ def _is_receipt(item: Record | Damage) -> bool:
 
 
 def _is_no_records_fault(error: Exception) -> bool:
-    """Tell whether an error is of the disk or of the database itself."""
-    of_disk = isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException | duckdb.FatalException)
-    return of_disk or proven_damage(error) is not None
+    """Tell whether an error is of the disk, of the memory or of the database itself."""
+    return (
+        is_of_disk(error)
+        or isinstance(error, MemoryError | duckdb.OutOfMemoryException | duckdb.FatalException)
+        or proven_damage(error) is not None
+    )
 
 
 # -- opening --
@@ -173,6 +210,7 @@ def _create(place: Places) -> None:
         path.unlink(missing_ok=True)
     Database(new, log_owner(place.collector / "log") or bytes(16)).close()
     os.rename(new, place.index)
+    sync_directory(place.collector)  # else a power failure may leave the old file under a new write-ahead log
 
 
 def set_aside(path: Path, reason: str) -> None:
@@ -185,13 +223,31 @@ def set_aside(path: Path, reason: str) -> None:
         source = Path(f"{path}{suffix}")
         if source.exists():
             os.rename(source, f"{aside}{suffix}")
+    _remove_old(path)
+
+
+def _remove_old(path: Path) -> None:
+    """Keep the newest files that were set aside, and remove the others."""
+    found = {str(old).removesuffix(".wal") for old in path.parent.glob(f"{path.name}.set-aside-*")}
+    for old in sorted(found, key=_set_aside_order)[:-_SET_ASIDE_MAX]:
+        _log.warning("%s is removed: only the newest %d files set aside are kept", old, _SET_ASIDE_MAX)
+        for suffix in ("", ".wal"):
+            Path(f"{old}{suffix}").unlink(missing_ok=True)
+
+
+def _set_aside_order(name: str) -> tuple[str, int]:
+    stamp, _, count = name.rpartition("set-aside-")[2].partition("-")
+    return stamp, int(count) if count.isdecimal() else 0
 
 
 # -- the process --
 
 
-def serve(place: Places, queries: list[str]) -> int:
-    """Follow the log and answer SQL until standard input ends; then catch up and close. Return the exit status."""
+def serve(place: Places, queries: list[str], keys: Keys | None = None) -> int:
+    """Follow the log and answer SQL until standard input ends; then catch up and close. Return the exit status.
+
+    keys: of this host; with a collector's among them readers at TCP addresses need one that is allowed.
+    """
     from chiplog_collector.query import QueryService, lock_down  # a rebuild needs no sockets
 
     synced = Synced(place.collector / "synced", writable=False)
@@ -200,17 +256,33 @@ def serve(place: Places, queries: list[str]) -> int:
         _log.info("index stopped before it could open %s", place.index)
         return 0
     database = follower.database
-    lock_down(database.connection)
-    services = [QueryService(database.connection, address) for address in queries]
-    for service in services:
-        service.start()
-    _log.info("index stands at record %d of %d", database.next_number, synced.get())
+    bounds = read_bounds(os.environ, lambda message: _log.warning("%s", message))
+    lock_down(database.connection, bounds.query_memory_bytes)
+    bound_memory(bounds.query_memory_bytes)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    gate = open_gate(context, keys, Role.COLLECTOR)
+    services = [QueryService(database.connection, address, gate, context, bounds) for address in queries]
     damage: str | None = None
     try:
-        damage = _follow(follower, synced, lambda: next((s.damage for s in services if s.damage), None))
+        for service in services:
+            service.start()
+        _log.info("index stands at record %d of %d", database.next_number, synced.get())
+        damage = _follow(
+            follower,
+            synced,
+            lambda: next((s.damage for s in services if s.damage), None),
+            lambda: any(s.is_stuck for s in services),
+        )
+        if any(service.is_stuck for service in services):
+            _log.error("a query cannot be cancelled; the index starts anew at record %d", database.next_number)
+            logging.shutdown()
+            os._exit(_EXIT_EXPECTED)  # what was committed is safe, and nothing else would end that query
     finally:
         for service in services:
             service.close()
+        if gate is not None:
+            gate.close()
+        context.term()
         database.close()
         _log.info("index stopped at record %d", database.next_number)
     if damage is not None:
@@ -219,8 +291,10 @@ def serve(place: Places, queries: list[str]) -> int:
     return 0
 
 
-def _follow(follower: Follower, synced: Synced, damage_met: Callable[[], str | None]) -> str | None:
-    """Apply the log until standard input ends. Return early with a line when the file proves to be damaged."""
+def _follow(
+    follower: Follower, synced: Synced, damage_met: Callable[[], str | None], is_stuck: Callable[[], bool]
+) -> str | None:
+    """Apply the log until standard input ends or a query is stuck. Return a line when the file proves damaged."""
     checkpoint_at = time.monotonic() + _CHECKPOINT_INTERVAL_S
     dirty = ending = afresh = False
     while True:
@@ -228,6 +302,8 @@ def _follow(follower: Follower, synced: Synced, damage_met: Callable[[], str | N
         stood_at = follower.read_number
         if (damage := damage_met()) is not None:
             return damage
+        if is_stuck():
+            return None
         try:
             if afresh:
                 follower.begin()
@@ -244,7 +320,7 @@ def _follow(follower: Follower, synced: Synced, damage_met: Callable[[], str | N
         except duckdb.Error as error:
             if (damage := proven_damage(error)) is not None:
                 return damage
-            if not isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException):
+            if not is_of_disk(error):
                 raise
             if not afresh:
                 _log.error("DuckDB cannot write: %s; trying again", str(error).partition("\n")[0])
@@ -276,13 +352,14 @@ def catch_up(place: Places, path: Path, limit: int, on_progress: Callable[[int],
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the process. `--after STATUS`: how the one before ended."""
+    """Entry point of the process. `--keys DIR`: of this host. `--after STATUS`: how the one before ended."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     root, *rest = arguments
     options = list(zip(rest[::2], rest[1::2], strict=True))
     try:
-        return serve(places(Path(root)), [value for name, value in options if name == "--query"])
-    except (duckdb.Error, OSError) as error:
+        keys = next((Keys(Path(value)) for name, value in options if name == "--keys"), None)
+        return serve(places(Path(root)), [value for name, value in options if name == "--query"], keys)
+    except (duckdb.Error, OSError, KeysError) as error:
         _log.error("index ends: %s", str(error).partition("\n")[0])
         return _EXIT_EXPECTED
     except Exception as error:

@@ -1,17 +1,43 @@
 """What the receiver knows and decides, pure: slices of agents' spools in, records of the collector's log out.
 
-The log gets each accepted record as it came, then one RECEIPT that says whose they were and when they came. A receipt
-covers the records since the one before. Each segment begins with SENDERS, so that a start reads the newest one only.
+The log gets each accepted record as it came, then one RECEIPT that says whose they were and when they came: its rows
+are runs of records in the order of the log, and the last run ends where it stands. Each segment begins with SENDERS, so
+that a start reads the newest one only.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from chiplog_schemas.codec import CodecError, pack, unpack
-from chiplog_schemas.record import Damage, Kind, Record, scan
+from chiplog_schemas.limits import SENDERS_MAX
+from chiplog_schemas.record import NUMBER_LIMIT, Damage, Kind, Record, scan
+from chiplog_schemas.wire import SENDER_BYTES
 
 _QUARANTINE_BYTES_MAX = 65_536  # of a damaged slice: enough to see what it was
+_TIME_LIMIT_US = 1 << 61  # beyond lie times that no column holds
 _ACCEPTED_KINDS = frozenset({Kind.BLOCK})
+
+
+class Speaker(NamedTuple):
+    """A restricted sender: its 16 bytes, and names or patterns of the nodes that it may speak for."""
+
+    sender: bytes
+    nodes: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Run:
+    """Records that one sender's slices brought in a row. `next`: behind its last number."""
+
+    sender: bytes
+    first: int
+    nodes: tuple[str, ...] | None
+    next: int = -1
+    records: int = 0
+
+    def __post_init__(self) -> None:
+        self.next = max(self.next, self.first)
 
 
 @dataclass(slots=True)
@@ -33,10 +59,20 @@ class Intake:
         self.next_numbers = next_numbers
         self.quarantined = 0
         self.waiting_bytes = 0
-        self._taken: dict[bytes, list[int]] = {}  # sender -> [first, next, records]
+        self._runs: list[_Run] = []
 
-    def take(self, sender: bytes, first: int, last: int, payload: bytes | memoryview) -> list[Accepted]:
-        """Take a slice: return its sound records, and what is no record as quarantine, to be appended in order."""
+    def take(
+        self,
+        sender: bytes,
+        first: int,
+        last: int,
+        payload: bytes | memoryview,
+        nodes: tuple[str, ...] | None = None,
+    ) -> list[Accepted]:
+        """Take a slice: return its sound records, and what is no record as quarantine, to be appended in order.
+
+        nodes: names or patterns that the sender may speak for, as of now; None: it may for all.
+        """
         accepted: list[Accepted] = []
         for item in scan(payload):
             if isinstance(item, Damage):
@@ -47,27 +83,43 @@ class Intake:
                 accepted.append(self._quarantine(sender, f"record of kind {item.kind} has no place here", bad))
             else:
                 accepted.append(Accepted(item.kind, item))
-        span = self._taken.setdefault(sender, [first, first, 0])
-        span[1] = max(span[1], last + 1)
-        span[2] += len(accepted)
+        run = self._runs[-1] if self._runs else None
+        if run is None or (run.sender, run.nodes) != (sender, nodes):
+            run = _Run(sender, first, nodes)
+            self._runs.append(run)
+        run.next = max(run.next, last + 1)
+        run.records += len(accepted)
         self.waiting_bytes += len(payload)
         return accepted
 
     def gap(self, sender: bytes, first: int, last: int, reason: str) -> Accepted:
-        """Note that a sender's numbers can never come."""
+        """Note that a sender's numbers can never come: they count as had."""
+        if not self._runs or self._runs[-1].sender != sender:
+            self._runs.append(_Run(sender, first, None))
+        run = self._runs[-1]
+        run.next = max(run.next, last + 1)
+        run.records += 1
         return Accepted(Kind.GAP, payload=pack([sender, first, last, reason]))
 
     def receipt(self, now_us: int) -> Accepted:
         """Close what was taken since the last receipt. `now_us`: the time that rebuilds will see."""
-        rows = [[sender, first, next_number, count] for sender, (first, next_number, count) in self._taken.items()]
+        rows = [
+            [run.sender, run.first, run.next, run.records, None if run.nodes is None else list(run.nodes)]
+            for run in self._runs
+        ]
         return Accepted(Kind.RECEIPT, payload=pack([now_us, rows]))
 
     def committed(self) -> dict[bytes, int]:
         """Return next number by sender of what the commit that just ended made durable."""
-        done = {sender: span[1] for sender, span in self._taken.items()}
+        done: dict[bytes, int] = {}
+        for run in self._runs:
+            if run.next > run.first:
+                done[run.sender] = max(run.next, done.get(run.sender, 0))
         for sender, next_number in done.items():
-            self.next_numbers[sender] = max(next_number, self.next_numbers.get(sender, 0))
-        self._taken = {}
+            self.next_numbers[sender] = max(next_number, self.next_numbers.pop(sender, 0))  # to the end
+        while len(self.next_numbers) > SENDERS_MAX:
+            del self.next_numbers[next(iter(self.next_numbers))]  # silent for longest
+        self._runs = []
         self.waiting_bytes = 0
         return done
 
@@ -81,34 +133,106 @@ class Intake:
 
 
 def recover_senders(records: Iterable[Record | Damage]) -> dict[bytes, int]:
-    """Return next number by sender from the newest segment's records."""
+    """Return next number by sender from the newest segment's records.
+
+    A receipt counts only with all the records that it covers: a power failure may leave the end of a commit and not its
+    beginning, and what is not there must come again.
+    """
     next_numbers: dict[bytes, int] = {}
+    n_covered = 0
     for record in records:
-        if isinstance(record, Damage) or record.kind not in (Kind.SENDERS, Kind.RECEIPT):
+        if isinstance(record, Damage):
+            continue
+        if record.kind not in (Kind.SENDERS, Kind.RECEIPT):
+            n_covered += 1
             continue
         try:
             body = unpack(record.payload)
-            rows = body if record.kind == Kind.SENDERS else [[row[0], row[2]] for row in body[1]]
+            rows = body
+            if record.kind == Kind.RECEIPT:
+                is_whole = n_covered >= sum(row[3] for row in body[1])
+                n_covered = 0
+                # Not whole: the first row of a sender is the one that counts.
+                rows = [[row[0], row[2]] for row in body[1]] if is_whole else _firsts(body[1])
             for sender, next_number in rows:
-                next_numbers[sender] = max(next_number, next_numbers.get(sender, 0))
-        except (CodecError, ValueError, TypeError, IndexError):
+                if isinstance(sender, bytes) and len(sender) == SENDER_BYTES and _is_number(next_number):
+                    next_numbers[sender] = max(next_number, next_numbers.get(sender, 0))
+        except (CodecError, ValueError, TypeError, LookupError):
             continue  # a record that is sound but not what we write: senders send again, the index slices
     return next_numbers
 
 
+def _is_number(value: Any) -> bool:
+    return type(value) is int and 0 <= value < NUMBER_LIMIT
+
+
+def _firsts(rows: list[list[int]]) -> list[tuple[int, int]]:
+    firsts: dict[int, int] = {}
+    for row in rows:
+        firsts.setdefault(row[0], row[1])
+    return list(firsts.items())
+
+
+def _is_run(row: Any) -> bool:
+    """Tell whether an entry of a receipt is [sender, first, next, records, nodes or nil]."""
+    if not (isinstance(row, list) and len(row) > 4 and isinstance(row[0], bytes)):
+        return False
+    return _is_number(row[3]) and (row[4] is None or isinstance(row[4], list))
+
+
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A decoded RECEIPT."""
+    """A decoded RECEIPT.
+
+    runs: (number behind the last record, who may speak for what) in the order of the log; a Speaker of None is not
+    restricted. Empty in receipts of before there were keys: then nobody is.
+    """
 
     received_us: int
+    first: int = 0  # number of the first record that it covers
+    runs: tuple[tuple[int, Speaker | None], ...] = ()
+
+    def speaker_of(self, number: int) -> Speaker | None:
+        """Return the restricted sender of a record; None when its sender is not.
+
+        A record in front of those covered lost its receipt to damage: that costs the receipt, not the record.
+        """
+        if number < self.first:
+            return None
+        return next((speaker for end, speaker in self.runs if number < end), None)
+
+    def unfinished(self, numbers: Sequence[int]) -> frozenset[int]:
+        """Return the records in front of those covered that are of a commit which never ended.
+
+        numbers: of all records since the receipt before. Nobody was told that they are here: they come again, with a
+        receipt that says who may say such things. Where a number is missing between them and the covered ones, they
+        may have lost their receipt, and were acknowledged.
+        """
+        found = set()
+        expected = self.first - 1
+        for number in reversed(numbers):
+            if self.runs and number < self.first:
+                if number != expected:
+                    break
+                found.add(number)
+                expected -= 1
+        return frozenset(found)
 
 
-def decode_receipt(payload: bytes | memoryview) -> Receipt | None:
-    """Return a receipt's time; None when it is none."""
+def decode_receipt(payload: bytes | memoryview, number: int = 0) -> Receipt | None:
+    """Return what a receipt says; None when it is none. number: of its record."""
     try:
         body = unpack(payload)
     except CodecError:
         return None
-    if isinstance(body, list) and body and type(body[0]) is int:
+    if not (isinstance(body, list) and body and type(body[0]) is int and abs(body[0]) < _TIME_LIMIT_US):
+        return None
+    rows = body[1] if len(body) > 1 and isinstance(body[1], list) else []
+    if not rows or not all(map(_is_run, rows)):
         return Receipt(body[0])
-    return None
+    first = end = number - sum(row[3] for row in rows)
+    runs: list[tuple[int, Speaker | None]] = []
+    for sender, _, _, count, nodes, *_ in rows:
+        end += count
+        runs.append((end, None if nodes is None else Speaker(sender, tuple(map(str, nodes)))))
+    return Receipt(body[0], first, tuple(runs))

@@ -8,14 +8,12 @@ Before a query comes near the index, another process parses it and says whether 
 """
 
 import contextlib
-import io
 import os
 import queue
 import select
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import IO, Any, cast
 
@@ -27,12 +25,12 @@ from chiplog_collector.binding import bind_ipc, is_local
 from chiplog_collector.database import proven_damage
 from chiplog_collector.examiner import Connection, Examiner, SqlError, lock_down
 from chiplog_schemas import questions
+from chiplog_schemas.bounds import Bounds
+from chiplog_schemas.gate import Gate, Visitor, receive
 from chiplog_schemas.limits import (
     HEARTBEAT_INTERVAL_S,
     LINGER_MS,
     PEER_SILENT_S,
-    QUERIES_AT_ONCE,
-    QUERIES_WAITING_MAX,
 )
 from chiplog_schemas.questions import (
     QUERY_WAIT_S,
@@ -44,6 +42,7 @@ from chiplog_schemas.questions import (
     Refused,
     one_line,
 )
+from chiplog_schemas.sink import ResultSink
 
 __all__ = ["QueryService", "lock_down"]
 
@@ -53,36 +52,12 @@ POLL_S = 0.25  # the longest pause of the loop; also how often an overdue query 
 ANSWERS_BYTES_MAX = 2 * RESULT_BYTES_MAX  # results handed to ZeroMQ and not yet gone; above it no query begins
 ANSWERS_PER_PEER_MAX = 128  # above what may wait; a client that asks without end and never reads collects no more
 REQUESTS_PER_TURN = 100  # taken before the loop looks at its workers again
+ANSWER_AFTER_S = 1.0  # behind its deadline a query is answered, whether it has heard of its end or not
+STUCK_AFTER_S = 15.0  # then nothing but the end of the process ends it
 CLOSE_WAIT_S = 5.0  # for the workers, after their queries were interrupted
 ROLLBACK_TRIES = 3  # the first may meet an interruption that was meant for its query
+_DOMAIN = "query"
 _COPY_BYTES = 64 * 1024  # below this copying a frame is cheaper than tracking it
-
-Configure = Callable[["zmq.Socket[bytes]"], None]
-
-
-class _TooLarge(Exception):  # noqa: N818 - it never leaves this module
-    """The result has more bytes than an answer may have."""
-
-
-class _Sink(io.RawIOBase):
-    """Collects a result up to the limit."""
-
-    def __init__(self) -> None:
-        self.data = bytearray()
-        self.overflown = False
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, part: Any) -> int:
-        if len(self.data) + len(part) > RESULT_BYTES_MAX:
-            self.overflown = True
-            raise _TooLarge
-        self.data += part
-        return len(part)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        raise OSError("a result is written once, from its beginning")  # arro3 wants the method and does not call it
 
 
 @dataclass(slots=True)
@@ -90,6 +65,7 @@ class _Job:
     """One query on its way. The lock orders its end and its interruption, so that the next query is not hit."""
 
     peer: bytes
+    visitor: Visitor
     id: bytes
     sql: str
     params: list[Any] | dict[str, Any] | None
@@ -97,8 +73,14 @@ class _Job:
     arrived: float
     deadline: float = 0.0
     timed_out: bool = False
+    is_answered: bool = False
     ended: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def timeout(self) -> list[bytes]:
+        """Answer that it took too long."""
+        message = f"query took longer than {self.timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
+        return questions.failure(self.id, "timeout", message)
 
 
 class _Worker(threading.Thread):
@@ -125,7 +107,7 @@ class _Worker(threading.Thread):
                 self._cursor.interrupt()
 
     def _answer(self, job: _Job) -> list[Any]:
-        sink = _Sink()
+        sink = ResultSink()
         try:
             self._service._examiner.examine(job.sql)
             n_rows = self._run_query(job, sink)
@@ -138,7 +120,7 @@ class _Worker(threading.Thread):
             return self._failure(job, sink, error)
         return questions.result(job.id, n_rows, sink.data)
 
-    def _run_query(self, job: _Job, sink: _Sink) -> int:
+    def _run_query(self, job: _Job, sink: ResultSink) -> int:
         if job.timed_out:
             raise TimeoutError
         relation = None
@@ -164,13 +146,11 @@ class _Worker(threading.Thread):
             except duckdb.Error:
                 continue  # an interruption that came just before
 
-    def _failure(self, job: _Job, sink: _Sink, error: BaseException) -> list[bytes]:
+    def _failure(self, job: _Job, sink: ResultSink, error: BaseException) -> list[bytes]:
         if job.timed_out:
-            message = f"query took longer than {job.timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
-            return questions.failure(job.id, "timeout", message)
-        if sink.overflown:
-            message = f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows, or aggregate"
-            return questions.failure(job.id, "too_large", message)
+            return job.timeout()
+        if sink.too_large:
+            return questions.failure(job.id, "too_large", sink.too_large)
         text = str(error)
         if (damage := proven_damage(error)) is not None:
             self._service.damage = damage
@@ -189,8 +169,8 @@ class QueryService:
     """Answers questions at an address until it is closed.
 
     connection: the index's own; it gives each worker a cursor and is not used otherwise. Call `lock_down` on it before.
-    configure: called with the socket before it is bound: CURVE keys and the ZAP domain. Required beyond loopback.
-    context: the ZeroMQ context that holds the ZAP handler; by default one of its own.
+    gate: lets only readers' keys in, at TCP addresses. Required beyond loopback. context: the gate's; by default one of
+    its own.
     `counts` tells what was answered and what was not, by name; `damage` names what a query proved of the file. Read
     both from any thread.
     """
@@ -199,19 +179,22 @@ class QueryService:
         self,
         connection: Connection,
         address: str,
-        configure: Configure | None = None,
+        gate: Gate | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
+        bounds: Bounds | None = None,
     ) -> None:
-        if configure is None and not is_local(address):
+        if gate is None and not is_local(address):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
         self.address = address
+        self._bounds = bounds or Bounds()
         self.counts: Counter[str] = Counter()
         self.damage: str | None = None
-        self._configure = configure
+        self.is_stuck = False  # a query runs that cannot be cancelled: the process must be replaced
+        self._gate = None if address.startswith("ipc://") else gate
         self._own_context = context is None
         self._context = context if context is not None else zmq.Context()
         self._examiner = Examiner()
-        self._workers = [_Worker(number, self, connection.cursor()) for number in range(QUERIES_AT_ONCE)]
+        self._workers = [_Worker(number, self, connection.cursor()) for number in range(self._bounds.queries_at_once)]
         self._waiting: deque[_Job] = deque()
         self._here: set[tuple[bytes, bytes]] = set()  # peer and id of every question that waits or runs
         self._finished_jobs: queue.SimpleQueue[tuple[_Worker, _Job, list[Any]]] = queue.SimpleQueue()
@@ -287,13 +270,13 @@ class QueryService:
         socket.setsockopt(zmq.LINGER, LINGER_MS)
         socket.setsockopt(zmq.MAXMSGSIZE, REQUEST_BYTES_MAX)
         socket.setsockopt(zmq.SNDHWM, ANSWERS_PER_PEER_MAX)
-        socket.setsockopt(zmq.RCVHWM, QUERIES_WAITING_MAX)
+        socket.setsockopt(zmq.RCVHWM, self._bounds.queries_waiting_max)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot be sent is counted, not dropped silently
         # A client that is stopped must not keep its answer in our memory: cut it off, ZeroMQ then frees it.
         socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_INTERVAL_S * 1000))
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(PEER_SILENT_S * 1000))
-        if self._configure is not None:
-            self._configure(socket)
+        if self._gate is not None:
+            self._gate.guard(socket, _DOMAIN)
         deadline = time.monotonic() + BIND_WAIT_S
         while True:
             try:
@@ -317,7 +300,7 @@ class QueryService:
             self._send_answers(socket)
             self._refuse_overdue(socket, now)
             self._hand_out(now)
-            self._interrupt_overdue(now)
+            self._interrupt_overdue(socket, now)
             ready = dict(poller.poll(self._pause_ms(now)))
             if self._wake_read in ready:
                 with contextlib.suppress(BlockingIOError):
@@ -343,15 +326,20 @@ class QueryService:
     def _receive(self, socket: "zmq.Socket[bytes]") -> None:
         for _ in range(REQUESTS_PER_TURN):
             try:
-                peer, *frames = socket.recv_multipart(zmq.NOBLOCK)
+                received = receive(socket, self._gate, _DOMAIN, time.monotonic())
             except zmq.Again:
                 return
+            peer = received.routing
             try:
-                question = questions.parse(frames)
+                question = questions.parse(received.frames)
             except QuestionError as error:
                 self.counts["malformed"] += 1
-                if error.id:
+                if error.id and not received.visitor.is_refused:
                     self._send_frames(socket, peer, questions.failure(error.id, "refused", str(error)))
+                continue
+            if received.visitor.is_refused:
+                self.counts["not_allowed"] += 1
+                self._send_frames(socket, peer, questions.failure(question.id, "refused", received.visitor.refusal))
                 continue
             if question.kind == QuestionKind.PING:
                 info = {
@@ -361,17 +349,18 @@ class QueryService:
                 }
                 self._send_frames(socket, peer, questions.pong(question.id, info))
             elif question.kind == QuestionKind.ASK:
-                self._take(socket, peer, question)
+                self._take(socket, peer, question, received.visitor)
             else:
                 self.counts["unexpected"] += 1
 
-    def _take(self, socket: "zmq.Socket[bytes]", peer: bytes, question: questions.Question) -> None:
+    def _take(self, socket: "zmq.Socket[bytes]", peer: bytes, question: questions.Question, visitor: Visitor) -> None:
         if (peer, question.id) in self._here:
             return  # asked again although it is here: its answer is on the way
-        job = _Job(peer, question.id, question.sql, question.params, question.timeout_s, time.monotonic())
+        timeout_s = min(question.timeout_s, self._bounds.query_timeout_s)
+        job = _Job(peer, visitor, question.id, question.sql, question.params, timeout_s, time.monotonic())
         self._here.add((peer, question.id))
-        if len(self._waiting) >= QUERIES_WAITING_MAX:
-            message = f"{QUERIES_WAITING_MAX} queries are waiting already; try again later"
+        if len(self._waiting) >= (limit := self._bounds.queries_waiting_max):
+            message = f"{limit} queries are waiting already; try again later"
             self._send(socket, job, questions.failure(job.id, "busy", message))
         else:
             self._waiting.append(job)
@@ -393,11 +382,16 @@ class QueryService:
             message = f"the query waited {QUERY_WAIT_S:g} s behind others; try again later"
             self._send(socket, job, questions.failure(job.id, "busy", message))
 
-    def _interrupt_overdue(self, now: float) -> None:
+    def _interrupt_overdue(self, socket: "zmq.Socket[bytes]", now: float) -> None:
         # Again and again: an interruption between two statements is forgotten by the cursor.
         for worker in self._workers:
             if worker.job is not None and now >= worker.job.deadline:
                 worker.interrupt(worker.job)
+                # One function on one long value hears of no interruption before it has ended.
+                if now >= worker.job.deadline + ANSWER_AFTER_S and not worker.job.is_answered:
+                    worker.job.is_answered = True
+                    self._send(socket, worker.job, worker.job.timeout())
+                self.is_stuck = self.is_stuck or now >= worker.job.deadline + STUCK_AFTER_S
 
     def _pause_ms(self, now: float) -> int:
         deadlines = [worker.job.deadline for worker in self._workers if worker.job and worker.job.deadline > now]
@@ -407,10 +401,14 @@ class QueryService:
         while not self._finished_jobs.empty():
             worker, job, frames = self._finished_jobs.get()
             worker.job = None
-            self._send(socket, job, frames)
+            if not job.is_answered:
+                self._send(socket, job, frames)
 
     def _send(self, socket: "zmq.Socket[bytes]", job: _Job, frames: list[Any]) -> None:
         self._here.discard((job.peer, job.id))
+        if self._gate is not None and not self._gate.still_admits(job.visitor, _DOMAIN, time.monotonic()):
+            self.counts["not_allowed"] += 1  # revoked while its query ran: the answer is not for it any more
+            return
         self._send_frames(socket, job.peer, frames)
 
     def _send_frames(self, socket: "zmq.Socket[bytes]", peer: bytes, frames: list[Any]) -> None:

@@ -17,13 +17,16 @@ from pathlib import Path
 import zmq
 
 from chiplog_collector.intake import Accepted, Intake, recover_senders
-from chiplog_collector.synced import Synced
+from chiplog_collector.memory import ALLOCATOR_SETTING
 from chiplog_schemas.delivery import Gap, Receiver, ReceiverAction, Reply, Take
+from chiplog_schemas.gate import open_gate
+from chiplog_schemas.keys import Keys
 from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, LEAVER_WAIT_S
 from chiplog_schemas.locks import take_lock
-from chiplog_schemas.places import Places, make_private
+from chiplog_schemas.permits import Role
+from chiplog_schemas.places import Places, check_root, make_private
 from chiplog_schemas.record import Kind, Record
-from chiplog_schemas.router import bind_router
+from chiplog_schemas.router import Door
 from chiplog_schemas.segments import (
     SegmentLog,
     list_segments,
@@ -31,6 +34,7 @@ from chiplog_schemas.segments import (
     now_us,
     read_segment,
 )
+from chiplog_schemas.synced import Synced
 
 GATHER_S = 0.02  # a commit waits this long for company …
 GATHER_BYTES = 4 << 20  # … unless it is this large
@@ -49,7 +53,9 @@ class Settings:
     bind: list[str] = field(default_factory=list)
     query: list[str] = field(default_factory=list)
     embedded: bool = False
+    credit_bytes: int = CREDIT_BYTES
     idle_exit_s: float = IDLE_EXIT_S
+    keys: Keys | None = None  # of this host; without a collector's among them every socket goes without
 
 
 class ReceiverDaemon:
@@ -62,6 +68,7 @@ class ReceiverDaemon:
     def __init__(self, settings: Settings, *, with_index: bool = True) -> None:
         self.settings = settings
         places = settings.places
+        check_root(places)
         make_private(places.collector)
         make_private(places.run)
         self._lock = take_lock(
@@ -81,10 +88,13 @@ class ReceiverDaemon:
         if not self.log.segments():  # a new log: from now on it has an ID, which the index asks for
             self.log.append(Kind.SENDERS, self._intake.senders().payload)
             self.log.commit()
-        self._receiver = Receiver(next_numbers, CREDIT_BYTES)
-        self._synced.set(self.log.next_number)
+        self._receiver = Receiver(next_numbers, settings.credit_bytes, scopes=True)
+        self._synced_number = self.log.next_number
+        self._publish_after: float | None = None  # when to try again
+        self._publish()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._router = bind_router(self._context, settings.bind)
+        self._gate = open_gate(self._context, settings.keys, Role.COLLECTOR)
+        self._door = Door(self._context, settings.bind, self._gate, "ingest")
         self._index = _IndexProcess(settings) if with_index else None
         self._stopping = False
         self._since: float | None = None
@@ -114,10 +124,10 @@ class ReceiverDaemon:
         """One turn of the loop: wait, take, commit what is due."""
         now = time.monotonic()
         wait_s = _IDLE_POLL_S if self._since is None else max(0.0, self._since + GATHER_S - now)
-        if self._write_after > now:
-            wait_s = self._write_after - now
+        if self._write_after:
+            wait_s = max(0.0, self._write_after - now)
             time.sleep(wait_s)  # the disk refuses: what is unread stays with the agents
-        elif self._router.poll(int(wait_s * 1000)):
+        elif self._door.socket.poll(int(wait_s * 1000)):
             self._take_messages(time.monotonic())
         now = time.monotonic()
         self._act(self._receiver.tick(now))
@@ -125,24 +135,28 @@ class ReceiverDaemon:
             now - self._since >= GATHER_S or self._intake.waiting_bytes >= GATHER_BYTES or self._write_after
         ):
             self._commit(now)
+        if now >= self._publish_after if self._publish_after is not None else not self._synced.is_there:
+            self._publish()
 
     def _take_messages(self, now: float) -> None:
         while self._intake.waiting_bytes < GATHER_BYTES:
             try:
-                routing, *frames = self._router.recv_multipart(zmq.DONTWAIT)
+                received = self._door.receive(now)
             except zmq.Again:
                 return
             self._busy_at = now
-            self._act(self._receiver.receive(routing, frames, now))
+            if received is not None:
+                permit = received.visitor.permit
+                self._act(self._receiver.receive(received.routing, received.frames, now, permit))
 
     def _act(self, actions: list[ReceiverAction]) -> None:
         for action in actions:
             match action:
-                case Take(sender, first, last, payload):
-                    self._append(self._intake.take(sender, first, last, payload))
-                case Reply(routing, frames):
-                    with contextlib.suppress(zmq.ZMQError):  # the agent left: it will ask again
-                        self._router.send_multipart([routing, *frames], zmq.DONTWAIT)
+                case Take(sender, first, last, payload, permit):
+                    nodes = permit.nodes if permit is not None else None
+                    self._append(self._intake.take(sender, first, last, payload, nodes))
+                case Reply():
+                    self._door.reply(action, time.monotonic())
                 case Gap(sender, first, last, reason):
                     self._append([self._intake.gap(sender, first, last, reason)])
                 case _:
@@ -176,9 +190,22 @@ class ReceiverDaemon:
             _log.info("log can be written again")
             self._write_after = 0.0
         self._since = None
-        self._synced.set(self.log.next_number)
+        self._synced_number = self.log.next_number
+        self._publish()
         for sender, next_number in self._intake.committed().items():
             self._act(self._receiver.synced(sender, next_number))
+
+    def _publish(self) -> None:
+        """Tell the index how far the log is synced, in a new file when somebody took the old one away."""
+        try:
+            if not self._synced.is_there:
+                self._synced = Synced(self.settings.places.collector / "synced", writable=True)
+            self._synced.set(self._synced_number)
+        except OSError as error:
+            self._publish_after = time.monotonic() + _WRITE_AGAIN_S
+            _log.warning("the index cannot be told how far the log is: %s; trying again", error)
+        else:
+            self._publish_after = None
 
     # -- the end --
 
@@ -192,18 +219,18 @@ class ReceiverDaemon:
 
     def _leave(self) -> bool:
         """Unbind and leave. An agent that comes now starts another collector, which waits for the lock."""
-        self._router.close(0)
+        self._door.close(0)
         _log.info("no agent for %g s; leaving", self.settings.idle_exit_s)
         return True
 
     def _shut_down(self) -> None:
         """Stop intake, drain, commit, let the index catch up, close: in this order."""
-        if not self._router.closed and not self._write_after:  # what waits has its receipt already: nothing behind it
+        # What waits has its receipt already while the disk refuses: nothing behind it.
+        if not self._door.socket.closed and not self._write_after:
             self._take_messages(time.monotonic())
         if self._since is not None:
             self._commit(time.monotonic())
-        if not self._router.closed:
-            self._router.close(100)
+        self._door.close(100)
         if self._index is not None:
             self._index.stop()
         self.close()
@@ -211,9 +238,10 @@ class ReceiverDaemon:
 
     def close(self) -> None:
         """Close everything and release the lock."""
-        if not self._router.closed:
-            self._router.close(0)
+        self._door.close(0)
         self.log.close()
+        if self._gate is not None:
+            self._gate.close()
         self._context.term()
         self._lock.release()
 
@@ -243,9 +271,12 @@ class _IndexProcess:
             self._started_at = now
             options = [argument for address in self._settings.query for argument in ("--query", address)]
             options += ["--after", str(self._ended_with)]
+            if self._settings.keys is not None:
+                options += ["--keys", str(self._settings.keys.directory)]
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *options],
                 stdin=subprocess.PIPE,
+                env=os.environ | ALLOCATOR_SETTING,
                 start_new_session=True,  # a terminal's Ctrl-C is the receiver's to pass on, after its last commit
             )
 

@@ -51,6 +51,8 @@ class Producer:
     started_at: int | None = None
     ended_at: int | None = None
     produced: int | None = None
+    # Names that the first restricted sender which spoke for it may speak for: they bind it until its node is known.
+    nodes: list[str] = field(default_factory=list)
 
 
 class State:
@@ -65,6 +67,9 @@ class State:
         self.have: dict[int, Intervals] = {}
         self.lost: dict[int, list[tuple[int, int, str]]] = {}
         self.by_label: dict[tuple[int, str], list[Producer]] = {}
+        # By names of a key: (producer, sender) of what was refused and has its row in `events`.
+        self.refused: dict[tuple[str, ...], set[tuple[bytes, bytes]]] = {}
+        self.damaged = False  # whether records were ever lost on the way: what is missing then may never come
 
     def add_run(self, run: Run) -> Run:
         """Register a run."""

@@ -12,12 +12,12 @@ from chiplog_collector import maintenance
 from chiplog_collector.cli import collector, compact, rebuild
 from chiplog_collector.database import Database, StaleDatabaseError
 from chiplog_collector.index import catch_up, open_index
-from chiplog_collector.synced import Synced
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.places import places
 from chiplog_schemas.record import Kind
 from chiplog_schemas.segments import list_segments
+from chiplog_schemas.synced import Synced
 from tests.collector.log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
 
 
@@ -293,8 +293,8 @@ def test_a_file_of_another_log_or_migration_is_not_used(index: Index, monkeypatc
     index.database.close()
     with pytest.raises(StaleDatabaseError, match="another log"):
         Database(index.path, b"M" * 16)
-    monkeypatch.setattr(database_module, "MIGRATION", 2)
-    with pytest.raises(StaleDatabaseError, match="migration 1, not 2"):
+    monkeypatch.setattr(database_module, "MIGRATION", database_module.MIGRATION + 1)
+    with pytest.raises(StaleDatabaseError, match=r"migration \d+, not \d+"):
         Database(index.path, LOG_ID)
     monkeypatch.undo()
     Database(index.path, LOG_ID).close()

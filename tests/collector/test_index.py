@@ -19,9 +19,9 @@ from chiplog_collector import receiver as receiver_module
 from chiplog_collector.cli import collector
 from chiplog_collector.database import proven_damage
 from chiplog_collector.index import main, open_index, set_aside
-from chiplog_collector.synced import Synced
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.places import Places, make_private
+from chiplog_schemas.synced import Synced
 from tests.collector.log import VIEWS, Index, Rank, contents_of, whole
 from tests.collector.test_database import everything, place_of
 
@@ -129,12 +129,12 @@ def test_a_directory_named_like_a_lock_keeps_no_damaged_file_in_use(tmp_path) ->
     assert len(set_aside_files(place)) == 1
 
 
-def test_what_was_set_aside_is_never_overwritten(index: Index) -> None:
+def test_what_was_set_aside_is_never_overwritten_and_the_newest_two_are_kept(index: Index) -> None:
     place = put(index)
     for content in (b"one" * 99, b"two" * 99, b"three" * 99):
         place.index.write_bytes(content)
         open_index(place, never).database.close()
-    assert sorted(path.read_bytes()[:3] for path in set_aside_files(place)) == [b"one", b"thr", b"two"]
+    assert sorted(path.read_bytes()[:3] for path in set_aside_files(place)) == [b"thr", b"two"]
 
 
 def test_a_flipped_byte_anywhere_in_the_file_costs_no_answer_after_the_rebuild(index: Index, ends_at_once) -> None:

@@ -17,6 +17,7 @@ from chiplog_collector import query as query_module
 from chiplog_collector.examiner import FUNCTIONS_REFUSED, Examiner, Refused, admit
 from chiplog_collector.query import QueryService, lock_down
 from chiplog_schemas import questions
+from chiplog_schemas import sink as sink_module
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import QUERIES_WAITING_MAX, QUERY_CHARS_MAX
 from chiplog_schemas.questions import ID_BYTES, QuestionKind
@@ -335,7 +336,7 @@ def test_an_error_of_the_query_is_one_line_of_duckdb_s(shared_asker, sql, messag
 
 
 def test_a_result_above_the_limit_is_refused_and_the_next_is_answered(shared_asker, monkeypatch):
-    monkeypatch.setattr(query_module, "RESULT_BYTES_MAX", 100_000)
+    monkeypatch.setattr(sink_module, "RESULT_BYTES_MAX", 100_000)
     answer = shared_asker.ask("SELECT hash(range) FROM range(1000000)")
     assert answer.error_kind == "too_large"
     assert "100000 bytes" in answer.message

@@ -163,8 +163,16 @@ def test_a_declared_gap_is_a_row(bare_node, agent) -> None:
     agent.hello(first=5)
     agent.send(5, rank_of(1, 1))
     agent.acknowledged(6)
-    rows = bare_node.until("SELECT message FROM events WHERE kind = 'gap'")
+    rows = bare_node.until("SELECT message FROM events WHERE kind = 'gap' AND message LIKE '%damaged'")
     assert rows == [{"message": "an agent's records 0..4 can never come: spool damaged"}]
+
+
+def test_what_a_sender_trimmed_and_this_log_does_not_have_is_a_row(bare_node, agent) -> None:
+    agent.hello(first=5)
+    agent.send(5, rank_of(1, 1))
+    agent.acknowledged(6)
+    (row,) = bare_node.until("SELECT message FROM events WHERE kind = 'gap'")
+    assert row["message"].startswith("an agent's records 0..4 can never come: acknowledged to the sender")
 
 
 def test_a_second_collector_on_the_same_directory_says_in_one_line_who_serves_it(bare_node, agent) -> None:
@@ -353,6 +361,35 @@ def test_a_disk_that_refuses_acknowledges_nothing_and_loses_nothing(daemons, chi
         daemon.log.commit = original
         talk(daemon, agent, lambda message: message.next == 1)
         assert blocks_of(place) == [b"kept"]
+    finally:
+        agent.close()
+
+
+def test_while_the_disk_refuses_nothing_is_taken_behind_the_receipt_that_waits(
+    daemons, chiplog_dir, monkeypatch
+) -> None:
+    """What stood behind it would have no receipt of its own, and be acknowledged."""
+    monkeypatch.setattr(receiver_module, "_WRITE_AGAIN_S", 0.0)  # the next try is due at once, as after a slow one
+    daemon = daemons()
+    agent = Agent(places(chiplog_dir).collector_address)
+    try:
+        greet(daemon, agent)
+        original, refused = daemon.log.commit, 0
+
+        def refuse() -> int:
+            nonlocal refused
+            refused += 1
+            raise OSError(28, "No space left on device")
+
+        daemon.log.commit = refuse
+        agent.send(0, b"first")
+        wait_until(lambda: daemon.turn() or refused > 2, "commits that were refused")
+        agent.send(1, b"second")
+        wait_until(lambda: daemon.turn() or refused > 20, "more of them")
+        daemon.log.commit = original
+        talk(daemon, agent, lambda message: message.next == 2)
+        kinds = [item.kind for item in records_of(places(chiplog_dir)) if isinstance(item, Record)]
+        assert kinds[-4:] == [Kind.BLOCK, Kind.RECEIPT, Kind.BLOCK, Kind.RECEIPT]
     finally:
         agent.close()
 

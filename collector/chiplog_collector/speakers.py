@@ -1,0 +1,119 @@
+"""Who may speak for whom, pure: an agent's key is bound to node names, and a producer belongs to a node.
+
+A receipt says which node names the sender of a record may speak for. Of its blocks nothing is taken of a producer of
+another node, and nothing is entered in the ledger for it: what the true one says still comes. A producer is bound
+
+- by its identity, to the node that it names; in the block at hand, or before;
+- as long as no identity is known, to the names of the first restricted sender that speaks for it. To refuse it until
+  then would lose what follows a damaged event 0, and nobody else can know a producer's 16 random bytes beforehand.
+"""
+
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from chiplog_collector.intake import Speaker
+from chiplog_collector.plain import clean
+from chiplog_schemas.blocks import OPAQUE, Block
+from chiplog_schemas.codec import CodecError
+from chiplog_schemas.events import IDENTITY_FIELDS, EventKind, decode, typed
+
+if TYPE_CHECKING:
+    from chiplog_collector.applier import Applier
+
+REFUSALS_PER_KEY_MAX = 1_000  # rows in `events` for the names of one key: producers and senders can be made up
+_NODE_CHARS = 128  # of a name in a message
+
+
+class Speakers:
+    """Refuses what a restricted sender says about producers of other nodes."""
+
+    def __init__(self, applier: "Applier") -> None:
+        self._applier = applier
+        self._state = applier.state
+
+    def refused(self, speaker: Speaker, number: int, block: Block) -> frozenset[int]:
+        """Return which of a block's producers the sender may not speak for; bind those that nobody spoke for yet.
+
+        number: of the block's record.
+        """
+        claims: dict[int, list[str]] = {}
+        for index, node in _claimed(block):
+            claims.setdefault(index, []).append(node)
+        producers = enumerate(block.producers)
+        return frozenset(i for i, (uuid, _) in producers if not self.admits(speaker, uuid, number, claims.get(i, ())))
+
+    def admits(self, speaker: Speaker, uuid: bytes, number: int, claimed: list[str] | tuple[str, ...] = ()) -> bool:
+        """Tell whether a sender may speak for a producer, or about it; a row in `events` says when it may not.
+
+        claimed: nodes that the producer's identities in this block name.
+        """
+        foreign = self._foreign_node(speaker.nodes, uuid, claimed)
+        if foreign is not None:
+            self._record(speaker, uuid, number, foreign)
+            return False
+        producer = self._applier.producer(uuid)
+        if producer.node is None and not producer.nodes:
+            producer.nodes = list(speaker.nodes)
+            self._applier.batch.producers.add(producer.producer)
+        return True
+
+    def _foreign_node(self, nodes: tuple[str, ...], uuid: bytes, claimed: list[str] | tuple[str, ...]) -> str | None:
+        """Return the node, or the names, that forbid it."""
+        for node in claimed:
+            if not covers(nodes, node):
+                return node
+        producer = self._state.producers.get(uuid)
+        if producer is not None and producer.node is not None:
+            return None if covers(nodes, producer.node) else producer.node
+        bound = tuple(producer.nodes) if producer is not None else ()
+        if bound in ((), nodes):
+            return None if nodes else "any"
+        return None if claimed and all(covers(bound, node) for node in claimed) else ", ".join(bound)
+
+    def _record(self, speaker: Speaker, uuid: bytes, number: int, node: str) -> None:
+        """Leave one row for a producer and sender, however often it is tried."""
+        told = self._state.refused.setdefault(speaker.nodes, set())
+        if (uuid, speaker.sender) in told or len(told) >= REFUSALS_PER_KEY_MAX:
+            return
+        told.add((uuid, speaker.sender))
+        names = ", ".join(speaker.nodes) or "no node"
+        message = f"a key for {names} speaks for a producer of {node[:_NODE_CHARS]}; nothing of that is stored"
+        body = {
+            "record": number,
+            "sender": speaker.sender.hex(),
+            "producer": uuid.hex(),
+            "nodes": list(speaker.nodes),
+            "node": node[:_NODE_CHARS],
+        }
+        self._applier.say(None, number, self._applier.received_us, "refused_node", "error", message, body)
+
+
+@lru_cache(maxsize=4096)
+def covers(nodes: tuple[str, ...], node: str) -> bool:
+    """Tell whether names or patterns cover a node."""
+    return any(fnmatchcase(node, pattern) for pattern in nodes)
+
+
+def _claimed(block: Block) -> Iterator[tuple[int, str]]:
+    """Yield (producer's index, node) of a block's identities, also of those that its agent could not take apart."""
+    for group in block.groups:
+        if group.kind == EventKind.IDENTITY:
+            bodies = group.columns["identity"]
+        elif group.kind == OPAQUE:
+            bodies = [_identity_in(payload) for payload in group.columns["payload"]]
+        else:
+            continue
+        for index, body in zip(group.producer.tolist(), bodies, strict=True):
+            node = typed(body, IDENTITY_FIELDS).get("node")
+            if node is not None:
+                yield index, clean(node)
+
+
+def _identity_in(payload: object) -> object:
+    try:
+        event = decode(payload if isinstance(payload, bytes) else b"")
+    except CodecError:
+        return None
+    return event[2] if event[0] == EventKind.IDENTITY and len(event) > 2 else None

@@ -1,0 +1,133 @@
+"""Slices in, records out: whose each record of a commit is can be told from its receipt, to the record."""
+
+import random
+
+from chiplog_collector.intake import Accepted, Intake, Speaker, decode_receipt, recover_senders
+from chiplog_schemas.codec import pack, unpack
+from chiplog_schemas.limits import RECORD_BYTES_MAX, SENDERS_MAX
+from chiplog_schemas.record import Damage, Kind, Record, scan
+from chiplog_schemas.record import encode as frame
+from tests.collector.log import START_US, Rank, block_of
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a SENDERS record fits",
+        "collector/chiplog_collector/intake.py",
+        "        while len(self.next_numbers) > SENDERS_MAX:",
+        "        while False:",
+        "test_a_senders_record_fits_however_many_senders_there_were",
+    ),
+]
+ONE, TWO = b"1" * 16, b"2" * 16
+
+
+def slice_of(first: int, count: int = 1) -> bytes:
+    """Return a slice of a spool: blocks numbered from `first` on."""
+    rank = Rank(1)
+    return b"".join(frame(Kind.BLOCK, first + n, block_of((rank, 0, 0))) for n in range(count))
+
+
+def logged(accepted: list[Accepted], first: int = 0) -> list[Record]:
+    """Return records as a log numbers them."""
+    data = b"".join(
+        frame(entry.kind, first + n, entry.record.payload if entry.record is not None else entry.payload)
+        for n, entry in enumerate(accepted)
+    )
+    found = [item for item in scan(data) if isinstance(item, Record)]
+    assert len(found) == len(accepted)
+    return found
+
+
+def test_each_record_is_its_senders_however_slices_gaps_and_permits_interleave() -> None:
+    """Invariant: what a receipt says of a record's sender and nodes is what `take` was told with it."""
+    for seed in range(200):
+        chooser = random.Random(seed)
+        intake = Intake({})
+        entries = [intake.senders()] * chooser.randint(0, 1)
+        expected: list[Speaker | None] = [None] * len(entries)
+        next_numbers = {ONE: 5, TWO: 0}
+        for _ in range(chooser.randint(0, 12)):
+            sender = chooser.choice([ONE, TWO])
+            nodes = chooser.choice([None, (), ("a",), ("a", "b-*")])
+            first, count = next_numbers[sender], chooser.randint(1, 3)
+            if chooser.random() < 0.2:
+                taken = [intake.gap(sender, first, first + 1, "gone")]
+                expected.append(...)
+            else:
+                payload = slice_of(first, count) + b"junk" * chooser.randint(0, 1)
+                taken = intake.take(sender, first, first + count - 1, payload, nodes)
+                next_numbers[sender] = first + count
+                expected += [None if nodes is None else Speaker(sender, nodes)] * len(taken)
+            entries += taken
+        entries.append(intake.receipt(START_US))
+        begin = chooser.randint(0, 1000)
+        *records, last = logged(entries, begin)
+        receipt = decode_receipt(last.payload, last.number)
+        assert receipt is not None
+        assert receipt.received_us == START_US
+        told = [receipt.speaker_of(record.number) for record in records]
+        known = [pair for pair in zip(told, expected, strict=True) if pair[1] is not ...]  # a gap is nobody's
+        assert all(said == speaker for said, speaker in known), (seed, known)
+        assert receipt.unfinished([record.number for record in records if record.kind != Kind.SENDERS]) == frozenset()
+        done = intake.committed()
+        found = recover_senders([*records, last])
+        assert {sender: found[sender] for sender in done} == done, seed
+
+
+def test_a_senders_record_fits_however_many_senders_there_were() -> None:
+    """Every agent that begins with an empty spool is a new one."""
+    intake = Intake({})
+    for n in range(SENDERS_MAX + 10):
+        intake.gap(n.to_bytes(16, "big"), 0, (1 << 62), "made up")
+    intake.committed()
+    [record] = logged([intake.senders()])
+    assert len(record.payload) < RECORD_BYTES_MAX // 2
+    found = recover_senders([record])
+    assert len(found) == SENDERS_MAX
+    assert (bytes(16) in found, (SENDERS_MAX + 9).to_bytes(16, "big") in found) == (False, True)
+
+
+def test_numbers_that_can_never_come_count_as_had() -> None:
+    intake = Intake({})
+    entries = [intake.gap(ONE, 3, 7, "damaged")]
+    entries.append(intake.receipt(START_US))
+    assert intake.committed() == {ONE: 8}
+    assert recover_senders(logged(entries)) == {ONE: 8}
+
+
+def test_a_receipt_of_before_there_were_keys_restricts_nobody() -> None:
+    receipt = decode_receipt(pack([START_US, [[ONE, 3, 6, 3], [TWO, 0, 1, 1]]]), 100)
+    assert receipt is not None
+    assert [receipt.speaker_of(number) for number in (1, 96, 97, 99)] == [None] * 4
+    assert receipt.unfinished(range(90, 100)) == frozenset()
+
+
+def test_an_older_reader_finds_the_fields_that_it_knows_in_their_places() -> None:
+    intake = Intake({})
+    intake.take(ONE, 3, 5, slice_of(3, 3), ("a",))
+    [record] = logged([intake.receipt(START_US)])
+    received, [row] = unpack(record.payload)
+    assert (received, row[:4]) == (START_US, [ONE, 3, 6, 3])
+
+
+def test_a_commit_that_lacks_a_record_is_sent_again_from_its_first_row_on() -> None:
+    intake = Intake({ONE: 3})
+    entries = [intake.senders(), *intake.take(ONE, 3, 3, slice_of(3), ("a",))]
+    entries += intake.take(TWO, 0, 0, slice_of(0), ("b",))
+    entries += intake.take(ONE, 4, 4, slice_of(4), ("a",))
+    records = logged([*entries, intake.receipt(START_US)])
+    assert recover_senders(records) == {ONE: 5, TWO: 1}
+    assert recover_senders([records[0], Damage(0, 1, "gone"), *records[2:]]) == {ONE: 3, TWO: 0}
+
+
+def test_records_of_a_commit_that_never_ended_are_told_from_those_whose_receipt_was_damaged() -> None:
+    intake = Intake({})
+    intake.take(ONE, 0, 1, slice_of(0, 2), ("a",))
+    [record] = logged([intake.receipt(START_US)], 20)
+    receipt = decode_receipt(record.payload, 20)
+    assert receipt is not None
+    assert receipt.unfinished([15, 16, 17, 18, 19]) == {15, 16, 17}, "they touch the next commit"
+    assert receipt.unfinished([15, 16, 18, 19]) == frozenset(), "17 was their receipt"
+    assert receipt.unfinished([18, 19]) == frozenset()
+    assert receipt.speaker_of(16) is None
