@@ -13,6 +13,7 @@ import pytest
 
 import chiplog
 from chiplog import start
+from chiplog_schemas.bounds import RANGES
 from chiplog_schemas.events import FIELDS, decode
 from chiplog_schemas.journals import DeadJournal, list_journals
 from chiplog_schemas.locks import holder_of
@@ -35,6 +36,8 @@ _SETTINGS = (
     "PRIMARY",
     "GPU_DEVICE_IDS",
     "PARENT_RUN",
+    "KEYS",
+    *(variable.removeprefix("CHIPLOG_") for variable in RANGES),
 )
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "CUDA_VISIBLE_DEVICES")
 

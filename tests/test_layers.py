@@ -18,8 +18,10 @@ PACKAGES = {
 MAY_IMPORT = {name: {name, "chiplog_schemas"} for name in PACKAGES}
 PURE = [
     *(f"schemas/chiplog_schemas/{name}.py" for name in ("record", "events", "blocks", "wire", "delivery", "intervals")),
+    "schemas/chiplog_schemas/permits.py",
     "agent/chiplog_agent/core.py",
-    *(f"collector/chiplog_collector/{name}.py" for name in ("applier", "intake", "identity", "batch", "state")),
+    *(f"collector/chiplog_collector/{name}.py" for name in ("applier", "intake", "speakers", "identity")),
+    *(f"collector/chiplog_collector/{name}.py" for name in ("batch", "state")),
     "sdk/chiplog/identity.py",
 ]
 IMPURE = {"zmq", "duckdb", "threading", "asyncio", "time", "socket"}

@@ -1,0 +1,41 @@
+"""Daemons that behave as a test needs: a `sitecustomize` in front of theirs changes one thing before they begin."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+# The agent takes and forwards, and never tells a rank that it has something.
+NEVER_ACKNOWLEDGES = """
+import sys
+if "chiplog_agent" in " ".join(sys.orig_argv):
+    from chiplog_schemas.delivery import Receiver
+    Receiver.synced = lambda self, sender, next_number: []
+"""
+LEAVES_AT_ONCE = """
+import chiplog_schemas.limits
+chiplog_schemas.limits.IDLE_EXIT_S = {idle_exit_s}
+"""
+SLOW_COLLECTOR = """
+import sys, time
+if "chiplog_collector" in sys.orig_argv:
+    time.sleep(1.5)
+"""
+# The next release: its blocks are of version 2, with the layout of version 1, and it reads both.
+READS_NEWER_BLOCKS = """
+import sys
+if "chiplog_collector.index" in " ".join(sys.orig_argv):
+    import chiplog_schemas.blocks as blocks
+    decode = blocks.decode_block
+    blocks.BLOCK_VERSION = 2
+    blocks.decode_block = lambda data: decode(bytes(data[:4]) + b"\\2\\0" + bytes(data[6:]))
+"""
+
+
+def patch_daemons(monkeypatch: pytest.MonkeyPatch, directory: Path, code: str) -> None:
+    """Let every Python process that the test starts from now on run this first; '' ends it."""
+    directory.mkdir(exist_ok=True)
+    (directory / "sitecustomize.py").write_text(code, encoding="utf-8")
+    entries = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
+    if str(directory) not in entries:
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(directory), *entries]))

@@ -1,0 +1,714 @@
+"""The whole delivery path in one thread, with a virtual clock, network and disk; every chance comes from one seed.
+
+Real: the delivery machines and their `Link`, the agent's daemon turn by turn (messages, blocks, adoption, spool, flush,
+gaps), its `Core` and `Spool`, the segment log and its readers, the collector's receiver, `Intake`, and the index's
+`Applier` on what a `LogReader` finds. Simulated: sockets, files and clocks (virtual.py), the rank's journal (records in
+a list, with the journal's rules about drops), the locks of dead ranks, and DuckDB: a position and a table of rows.
+Bounds are made small, so that each is reached.
+"""
+
+import contextlib
+import random
+import struct
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import zmq
+
+from chiplog_agent import daemon, spool
+from chiplog_agent.adoption import Adopted, Adoption
+from chiplog_collector import receiver
+from chiplog_collector.applier import Applier
+from chiplog_collector.state import State
+from chiplog_schemas import link, segments
+from chiplog_schemas.blocks import decode_block, rows_of
+from chiplog_schemas.codec import pack, unpack
+from chiplog_schemas.delivery import Sender
+from chiplog_schemas.events import EventKind, decode, encode
+from chiplog_schemas.intervals import Intervals
+from chiplog_schemas.link import Slice
+from chiplog_schemas.record import HEADER_BYTES, Damage, Kind, Record, scan, unpack_header
+from chiplog_schemas.record import encode as frame
+from tests.fault.virtual import Clock, Dealer, Disk, DiskPath, File, Killed, Monitor, Network, Router
+
+CREDIT = 1_500
+BATCH = 400
+SPOOL_BYTES = 1_500
+JOURNAL_RECORDS = 12
+DRAINED_WITHIN_S = 90.0  # of virtual time behind the last fault: two silences, two longest pauses, and the work
+_KEYS = pack(["loss"])
+_ZMQ = SimpleNamespace(
+    Context=lambda: None, Poller=lambda: None, DONTWAIT=zmq.DONTWAIT, Again=zmq.Again, ZMQError=zmq.ZMQError
+)
+
+
+class ViolationError(AssertionError):
+    """A promise that does not hold."""
+
+
+def value_of(seq: int) -> float:
+    return seq * 1.5 + 0.25
+
+
+def ranges_of(block: bytes) -> list[tuple[bytes, list[tuple[int, int]]]]:
+    """Read in a block's header what it holds of whom."""
+    producers = unpack(block[8 : 8 + int.from_bytes(block[:4], "little")])[1]
+    return [(producer, list(zip(flat[::2], flat[1::2], strict=True))) for producer, flat in producers]
+
+
+class Journal:
+    """A rank's journal. It outlives its process; only a power failure takes something from it."""
+
+    def __init__(self, world: "World", producer: bytes, node: "Node") -> None:
+        self.world, self.producer, self.node = world, producer, node
+        self.records: deque[tuple[int, bytes]] = deque()
+        self.next_seq = self.acked = self.produced = self.cursor = 0
+        self.acked_before = [0]  # what the head page may say after a power failure
+        self.finished = False
+        self.holder: Rank | None = None
+        self.logged: set[int] = set()  # seqs of metrics whose log() kept them
+        self._drop_first = -1
+
+    def append(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
+        now_us = self.world.clock.now_us()
+        room = JOURNAL_RECORDS + (3 if urgent else 0) - len(self.records)
+        if room < 1 + (self._drop_first >= 0):
+            if self._drop_first < 0:
+                self._drop_first = self.next_seq
+            self.next_seq += 1
+            self.produced = self.next_seq
+            return
+        if self._drop_first >= 0:
+            self._keep(encode(EventKind.LOST, now_us, b"", self._drop_first, self.next_seq - 1, "journal full"))
+            self._drop_first = -1
+        if kind == EventKind.METRICS:
+            self.logged.add(self.next_seq)
+            fields = (self.next_seq, _KEYS, struct.pack("<d", value_of(self.next_seq)))
+        self._keep(encode(kind, now_us, *fields))
+
+    def _keep(self, payload: bytes) -> None:
+        self.records.append((self.next_seq, frame(Kind.EVENT, self.next_seq, payload)))
+        self.next_seq += 1
+
+    # -- the Source of the link --
+
+    @property
+    def first_number(self) -> int:
+        return max(self.acked, self.records[0][0] if self.records else self.acked)
+
+    def seek(self, number: int) -> None:
+        self.cursor = max(number, self.first_number)
+
+    def read(self, max_bytes: int) -> Slice | None:
+        parts: list[bytes] = []
+        first, size = self.cursor, 0
+        for seq, record in self.records:
+            if seq >= self.cursor:
+                if parts and size + len(record) > max_bytes:
+                    break
+                parts.append(record)
+                size += len(record)
+                self.cursor = seq + 1
+        return Slice(first, self.cursor - 1, b"".join(parts)) if parts else None
+
+    def acknowledged(self, next_number: int) -> None:
+        if next_number <= self.acked:
+            return
+        self.world.check_acknowledged(self, next_number)
+        self.acked = next_number
+        self.acked_before.append(next_number)
+        while self.records and self.records[0][0] < next_number:
+            self.records.popleft()
+
+
+class DeadJournal:
+    """What the agent sees of a journal whose process is gone."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.directory = journal.producer.hex()
+        self.head = SimpleNamespace(acked=journal.acked, produced=journal.produced, finished=journal.finished)
+
+    def records(self, first: int) -> Iterator[Record | Damage]:
+        return iter([item for seq, data in self._journal.records if seq >= first for item in scan(data)])
+
+    def remove(self) -> None:
+        self._journal.world.check_acknowledged(self._journal, self._journal.next_seq, removed=True)
+        self._journal.node.journals.pop(self._journal.producer, None)
+
+
+class VirtualAdoption(Adoption):
+    """Adoption with the node's journals in place of a directory."""
+
+    def look(self, synced: dict[bytes, int]) -> list[bytes]:
+        node: Node = self._journals  # type: ignore[assignment]
+        held = {adopted.producer for adopted in (*self._waiting, *self._unreadable)} | set(self._adopted)
+        self.known = set(node.journals)
+        found = []
+        self.alive = 0
+        for producer, journal in node.journals.items():
+            if producer in held:
+                continue
+            if journal.holder is not None:
+                self.alive += 1
+                continue
+            dead: Any = DeadJournal(journal)
+            first = max(synced.get(producer, 0), journal.acked)
+            lock: Any = SimpleNamespace(release=lambda: None)
+            self._adopted[producer] = Adopted(producer, dead, lock, dead.records(first), first)
+            found.append(producer)
+        return found
+
+
+class VirtualLink(link.Link):
+    """The link with a virtual socket, and the seed's nonces."""
+
+    def __init__(self, context: Any, address: str, sender: bytes, info: dict[str, Any], source: Any, **more: Any):
+        super().__init__(context, address, sender, info, source)
+        world = World.now_running
+        self.world = world
+        self.machine = Sender(sender, info, lambda: world.bytes(8), lambda: 0.5 + world.chance.random() / 2)
+        self.granted, self.of_session = 0, 0
+
+    def _new_socket(self) -> Any:
+        dealer = self.world.network.connect(self.address, self.machine.info["node"])
+        self._monitor = Monitor(dealer)  # type: ignore[assignment]
+        return dealer
+
+    def step(self, now: float) -> None:
+        super().step(now)
+        machine = self.machine
+        if machine.sessions != self.of_session:
+            self.of_session, self.granted = machine.sessions, 0
+        self.granted = max(self.granted, machine.credit)
+        newest = machine._in_flight[-1][1] if machine._in_flight else 0
+        if machine.in_flight_bytes - newest > self.granted:  # one record may exceed it
+            raise ViolationError(f"{machine.in_flight_bytes} bytes are on their way with a credit of {self.granted}")
+
+
+class VirtualSpool(spool.Spool):
+    """The spool, watched: which events lie under which number."""
+
+    is_moving = False
+
+    def __init__(self, directory: Any, new_id: bytes, **more: Any) -> None:
+        super().__init__(directory, new_id, **more)
+        World.now_running.owners[self.id] = directory
+
+    def _number_anew(self, number: int) -> None:
+        """What waits moves to new numbers; the old ones are trimmed, and nobody acknowledged them."""
+        self.is_moving = True
+        super()._number_anew(number)
+        self.is_moving = False
+
+    def append(self, block: bytes) -> None:
+        World.now_running.blocks[bytes(block)] = (self.id, self._log.next_number)
+        World.now_running.numbers[self.id, self._log.next_number] = bytes(block)
+        super().append(block)
+
+    def acknowledged(self, next_number: int) -> None:
+        world = World.now_running
+        for number in range(self._acked, min(next_number, self._log.next_number)):
+            block = world.numbers.get((self.id, number))
+            damaged = number in world.to_be_declared.get(self.id, ())
+            if block is not None and block not in world.in_log and not damaged and not self.is_moving:
+                raise ViolationError(f"spool record {number} was acknowledged and is not on the collector's disk")
+        super().acknowledged(next_number)
+
+
+class Synced:
+    """The small file that says how far a log is synced. It may only tell less after a power failure."""
+
+    def __init__(self, path: str, *, writable: bool) -> None:
+        self._cells = World.now_running.ends
+        self._path = str(path)
+        self.is_there = True
+        self.is_sound = self._path in self._cells
+
+    def set(self, number: int) -> None:
+        self._cells[self._path] = number
+
+    def sync(self) -> None:
+        World.now_running.ends_at_least[self._path] = self._cells[self._path]
+
+    def get(self) -> int:
+        return self._cells.get(self._path, 0)
+
+    def close(self) -> None: ...
+
+
+class Door:
+    """A bound ROUTER without keys."""
+
+    def __init__(self, context: Any, addresses: list[str], *more: Any) -> None:
+        self.socket = World.now_running.network.routers[addresses[0]] = Router()
+
+    def receive(self, now: float) -> Any:
+        routing, *frames = self.socket.recv_multipart()
+        return SimpleNamespace(routing=routing, frames=frames, visitor=SimpleNamespace(permit=None))
+
+    def reply(self, reply: Any, now: float) -> None:
+        self.socket.send_multipart([reply.routing, *reply.frames])
+
+    def close(self, linger_ms: int) -> None:
+        self.socket.close()
+
+
+class Rank:
+    """A training process: a journal and a link."""
+
+    def __init__(self, world: "World", node: "Node") -> None:
+        self.journal = Journal(world, world.bytes(16), node)
+        self.journal.holder = self
+        self.world, self.node = world, node
+        node.journals[self.journal.producer] = self.journal
+        world.journals.append(self.journal)
+        identity = {"role": "rank", "run_id": "r", "label": f"l{len(world.journals)}"}
+        self.journal.append(EventKind.IDENTITY, identity)
+        info = {"node": node.name, "pid": 1}
+        self.link = VirtualLink(None, node.address, self.journal.producer, info, self.journal)
+
+    def finish(self) -> None:
+        self.journal.append(EventKind.STATE, {"state": "finished", "exit_code": 0}, urgent=True)
+        self.journal.finished, self.journal.produced = True, self.journal.next_seq
+        self.link.step(self.world.clock.now)
+        self.link.close()
+        self.die()
+        if self.journal.acked >= self.journal.next_seq:
+            self.node.journals.pop(self.journal.producer, None)
+
+    def die(self) -> None:
+        self.world.network_closes(self.link)
+        self.journal.holder = None
+        self.node.rank = None
+
+
+class Node:
+    """A machine with a rank and an agent."""
+
+    def __init__(self, world: "World", name: str) -> None:
+        self.world, self.name = world, name
+        self.address = f"agent-{name}"
+        self.journals: dict[bytes, Journal] = {}
+        self.rank: Rank | None = None
+        self.agent: daemon.AgentDaemon | None = None
+        self.spool_path = DiskPath(f"/{name}/spool")
+
+    def start_agent(self) -> None:
+        places = SimpleNamespace(
+            agent=DiskPath(f"/{self.name}"), journals=self, agent_address=self.address, collector_address="collector"
+        )
+        settings = daemon.Settings(places, self.name, stats=False, spool_bytes_max=SPOOL_BYTES)  # type: ignore[arg-type]
+        settings.credit_bytes = CREDIT
+        try:
+            self.agent = daemon.AgentDaemon(settings, None)  # type: ignore[arg-type]
+        except (OSError, Killed):
+            return  # whoever starts agents tries again
+        self.agent._mind_socket = lambda: None  # type: ignore[method-assign]
+        self.agent._deaths = SimpleNamespace(  # type: ignore[assignment]
+            look=lambda now_us: False, watch=lambda *a: None, forget=lambda p: None, time_of=lambda p: None
+        )
+        self.agent._adoption._died_us = lambda producer: None
+
+    def kill_agent(self) -> None:
+        if self.agent is not None:
+            self.world.network_closes(self.agent._link)
+            self.agent = None
+            self.world.network.routers.pop(self.address, None)
+
+    def turn(self) -> None:
+        agent, now = self.agent, self.world.clock.now
+        if self.rank is not None:
+            self.rank.link.step(now)
+        if agent is None:
+            return
+        self.world.network.deliver(self.address)
+        try:  # the body of AgentDaemon.run's loop
+            agent._take_messages(now)
+            agent._look_for_journals(now)
+            agent._flush(now)
+            agent._link.step(now)
+            self.world.n_full += agent._spool.is_full
+            agent._act(agent._receiver.set_credit(0 if agent._spool.is_full else CREDIT), now)
+        except Killed:
+            self.world.note(f"{self.name}: agent killed in its sync")
+            self.kill_agent()
+
+
+class Index:
+    """The index process: real applier, and a table in place of DuckDB. `committed` outlives it."""
+
+    def __init__(self, world: "World") -> None:
+        self.world = world
+        self.applier = Applier(State())
+        for item, number in world.committed:  # what loading the state from DuckDB gives
+            self.applier.take(item, number)
+        self.applier.flush()
+        self.reader = segments.LogReader(world.log_path, world.position)
+        self.read_number = world.position
+        self.taken: list[tuple[Any, int]] = []
+
+    def step(self) -> None:
+        world = self.world
+        for item in self.reader.read(world.ends.get("/c/synced", 0), 4_000):
+            number = item.number if isinstance(item, Record) else self.read_number
+            self.applier.take(item, number)
+            self.taken.append((item, number))
+            self.read_number = number + 1 if isinstance(item, Record) else number
+            if self.applier.is_between_receipts:
+                self.commit()
+
+    def commit(self) -> None:
+        world, state = self.world, self.applier.state
+        batch = self.applier.flush()
+        world.committed += self.taken
+        self.taken = []
+        world.position = self.read_number
+        world.quarantined += len(batch.rows.get("quarantine", ()))
+        for matrices in batch.metrics.values():
+            for matrix in matrices:
+                rows = zip(matrix.producer.tolist(), matrix.seq.tolist(), matrix.values[:, 0].tolist(), strict=True)
+                for producer, seq, value in rows:
+                    world.rows[state.producers_by_number[producer].uuid, seq] += 1
+                    if value != value_of(seq):
+                        raise ViolationError(f"event {seq} came as {value}")
+
+
+class World:
+    """Machines, processes, and what must hold. `run(seed)` lives through one schedule."""
+
+    now_running: "World"
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.clock = Clock()
+        self.network = Network(self.clock, self.chance)
+        self.disk = Disk(self.chance, self._on_safe)
+        self.trace: deque[str] = deque(maxlen=40)
+        self.counts: Counter[str] = Counter()
+        self.journals: list[Journal] = []
+        self.blocks: dict[bytes, tuple[bytes, int]] = {}  # block -> (spool, number)
+        self.numbers: dict[tuple[bytes, int], bytes] = {}
+        self.in_spool: dict[bytes, Intervals] = {}  # of each producer, what a spool's disk has or had
+        self.in_log: set[bytes] = set()  # blocks that the collector's disk has or had
+        self.excused: dict[bytes, set[int]] = {}  # destroyed with a disk, and nobody can know
+        self.to_be_declared: dict[bytes, set[int]] = {}  # spool -> numbers that the collector had and forgot
+        self.owners: dict[bytes, str] = {}  # spool -> its directory
+        self.log_path = DiskPath("/c/log")
+        self.collector: receiver.ReceiverDaemon | None = None
+        self.index: Index | None = None
+        self.ends: dict[str, int] = {}  # path -> what the small file there says
+        self.ends_at_least: dict[str, int] = {}  # and what of it has reached the disk
+        self.committed: list[tuple[Any, int]] = []
+        self.position = 0
+        self.rows: Counter[tuple[bytes, int]] = Counter()
+        self.quarantined = 0
+        self.n_full = 0  # turns in which a spool was full and its agent gave no credit
+        self.backup: dict[str, bytes] | None = None
+        self.nodes = [Node(self, f"n{count}") for count in range(self.chance.randint(1, 2))]
+
+    def bytes(self, size: int) -> bytes:
+        return self.chance.getrandbits(8 * size).to_bytes(size, "big")
+
+    def note(self, what: str) -> None:
+        self.trace.append(f"{self.clock.now:8.3f} {what}")
+
+    # -- who watches --
+
+    def _on_safe(self, path: str, fresh: bytes) -> None:
+        """See what just became safe."""
+        offset = segments.SEGMENT_HEADER_BYTES if fresh.startswith(segments.SEGMENT_MAGIC) else 0
+        while offset < len(fresh):
+            length, kind = unpack_header(fresh, offset)[2:4]
+            end = offset + HEADER_BYTES + length
+            if kind == Kind.BLOCK:
+                block = fresh[offset + HEADER_BYTES : end]
+                if path.startswith("/c/"):
+                    self.in_log.add(block)
+                elif path.startswith("/n"):
+                    for producer, ranges in ranges_of(block):
+                        have = self.in_spool.setdefault(producer, Intervals())
+                        for first, last in ranges:
+                            have.add(first, last)
+            offset = end
+
+    def check_acknowledged(self, journal: Journal, next_seq: int, *, removed: bool = False) -> None:
+        have = self.in_spool.setdefault(journal.producer, Intervals())
+        for seq, _ in journal.records:
+            if seq < next_seq and seq not in have:
+                what = "removed" if removed else "acknowledged"
+                raise ViolationError(f"event {seq} of {journal.producer.hex()[:6]} was {what} before it was synced")
+
+    def excuse(self, blocks: Iterable[bytes]) -> None:
+        """Nobody can know any more of what these blocks held, nor of what they declared lost."""
+        for block in blocks:
+            declared = [
+                (about or producer, [(first, last)])
+                for producer, _, payload in rows_of(decode_block(block))
+                if (event := decode(payload))[0] == EventKind.LOST
+                for about, first, last in [event[2:5]]
+            ]
+            for producer, ranges in ranges_of(block) + declared:
+                for first, last in ranges:
+                    self.excused.setdefault(producer, set()).update(range(first, last + 1))
+
+    def damage(self, node: "Node", block: bytes, number: int) -> None:
+        """A record of a spool cannot be read any more: it must be declared, unless the collector has it."""
+        self.excuse([block])
+        if block not in self.in_log:
+            for sender, path in self.owners.items():
+                if path == node.spool_path and self.numbers.get((sender, number)) == block:
+                    self.to_be_declared.setdefault(sender, set()).add(number)
+
+    def roll_back(self, backup: dict[str, bytes]) -> None:
+        """Put an old copy in the place of the collector's log. The small files tell how far it was.
+
+        Where a power failure has set them back, and the log is rolled back besides, nothing is left that could tell.
+        """
+        for path in (f"{self.log_path}/end", "/c/synced"):
+            self.ends_at_least[path] = self.ends[path] = max(self.ends.get(path, 0), self.position)
+        files = self.disk.directories.get(self.log_path, {})
+        old = {name: File() for name in backup}
+        for name, file in old.items():
+            file.data, file.safe, file.named = bytearray(backup[name]), backup[name], True
+        self.disk.directories[self.log_path] = old
+        forgotten = _blocks_in(files) - _blocks_in(old)
+        self.excuse(forgotten)
+        for block in forgotten:
+            sender, number = self.blocks[block]
+            self.to_be_declared.setdefault(sender, set()).add(number)
+
+    def lose_power(self, machine: str) -> None:
+        """Nobody runs on this machine any more; what is left on its disk?"""
+        self.disk.full.discard(machine)
+        self.disk.kill_at.pop(machine, None)
+        self.disk.lose_power(machine)
+        for path, number in self.ends.items():
+            if path.startswith(f"/{machine}/") and self.chance.random() < 0.5:
+                self.ends[path] = self.chance.randint(min(self.ends_at_least.get(path, 0), number), number)
+
+    # -- processes --
+
+    def network_closes(self, closing: link.Link) -> None:
+        """A process died: what it sent may arrive, or not."""
+        dealer: Dealer | None = closing.socket  # type: ignore[assignment]
+        if dealer is not None:
+            if self.chance.random() < 0.5:
+                dealer.leaving.clear()
+            dealer.close()
+
+    def start_collector(self) -> None:
+        places = SimpleNamespace(collector=DiskPath("/c"), run=DiskPath("/c/run"))
+        try:
+            self.collector = receiver.ReceiverDaemon(
+                receiver.Settings(places, ["collector"], credit_bytes=CREDIT), with_index=False
+            )  # type: ignore[arg-type]
+        except (OSError, Killed):
+            self.network.routers.pop("collector", None)
+
+    def kill_collector(self) -> None:
+        self.collector = None
+        self.network.routers.pop("collector", None)
+
+    def turn(self, dt: float) -> None:
+        self.clock.now += dt
+        for node in self.nodes:
+            node.turn()
+        if self.collector is not None:
+            self.network.deliver("collector")
+            try:
+                self.collector.turn()
+            except Killed:
+                self.note("collector killed in its sync")
+                self.kill_collector()
+        if self.index is not None:
+            self.index.step()
+
+    # -- a schedule --
+
+    def run(self) -> None:
+        """Live through one schedule and check it. What is raised has the last actions as its note."""
+        try:
+            with patched(self):
+                self._run()
+        except BaseException as error:
+            error.add_note("\n".join(self.trace))
+            raise
+
+    def _run(self) -> None:
+        self.start_collector()
+        self.index = Index(self)
+        for node in self.nodes:
+            node.start_agent()
+            node.rank = Rank(self, node)
+        for _ in range(self.chance.randint(10, 30)):
+            action = self.chance.choice(ACTIONS)
+            self.note(action.__name__)
+            self.counts[action.__name__] += 1
+            action(self)
+            self.turn(self.chance.choice((0.0, 0.01, 0.03, 0.06, 0.1, 0.6)))
+        self.heal()
+        self.drain()
+        self.check()
+
+    def heal(self) -> None:
+        self.note("heal")
+        self.network.cuts.clear()
+        self.network.delay_s = 0.0
+        self.disk.full.clear()
+        self.disk.kill_at.clear()
+        for node in self.nodes:
+            if node.rank is not None:
+                node.rank.die() if self.chance.random() < 0.3 else node.rank.finish()
+            if node.agent is None:
+                node.start_agent()
+        if self.collector is None:
+            self.start_collector()
+        if self.index is None:
+            self.index = Index(self)
+
+    def drain(self) -> None:
+        end = self.clock.now + DRAINED_WITHIN_S
+        dt = 0.06
+        while not self.is_drained:
+            if self.clock.now > end:
+                raise ViolationError(f"not drained {DRAINED_WITHIN_S:g} s after the last fault: {self.what_waits()}")
+            self.turn(dt)
+            dt = min(dt * 1.1, 0.6)
+        self.turn(0.1)
+
+    @property
+    def is_drained(self) -> bool:
+        if any(node.journals or not node.agent or not node.agent._spool.is_drained for node in self.nodes):
+            return False
+        for node in self.nodes:
+            core = node.agent._core  # type: ignore[union-attr]
+            if core._since is not None or core._builder.n_events:
+                return False
+            if not self._is_known(node.agent._link.machine):  # type: ignore[union-attr]
+                return False  # it has yet to ask what this collector has
+        return (
+            self.collector is not None
+            and self.collector._since is None
+            and self.position == self.ends.get("/c/synced", 0)
+        )
+
+    def _is_known(self, machine: Sender) -> bool:
+        return self.collector is not None and machine._session in self.collector._receiver._senders
+
+    def what_waits(self) -> str:
+        nodes = [(len(n.journals), n.agent and n.agent._spool.is_drained) for n in self.nodes]
+        end = self.ends.get("/c/synced", 0)
+        return f"journals and drained spools {nodes}, index {self.position} of {end}"
+
+    # -- what must hold in the end --
+
+    def check(self) -> None:
+        assert self.index is not None
+        state = self.index.applier.state
+        for journal in self.journals:
+            known = state.producers.get(journal.producer)
+            have = state.have[known.producer] if known else Intervals()
+            lost: Counter[int] = Counter()
+            for first, last, _ in state.lost.get(known.producer, ()) if known else ():
+                lost.update(range(first, last + 1))
+            excused = self.excused.get(journal.producer, set())
+            name = journal.producer.hex()[:6]
+            for seq in range(journal.next_seq):
+                count, n_lost, n_rows = int(seq in have), lost[seq], self.rows[journal.producer, seq]
+                if n_rows > 1 or n_lost > 1 or count + n_lost > 1:
+                    raise ViolationError(f"event {seq} of {name} is there {n_rows} times and lost {n_lost} times")
+                if seq in journal.logged and n_rows != count:
+                    raise ViolationError(f"event {seq} of {name}: the ledger says {count}, the table has {n_rows}")
+                if count + n_lost == 0 and seq not in excused:
+                    raise ViolationError(f"event {seq} of {name} is neither stored nor declared lost")
+        if self.quarantined:
+            raise ViolationError(f"{self.quarantined} records were quarantined, and none was damaged")
+        gaps = self.declared_gaps()
+        applied = {bytes(item.payload) for item, _ in self.committed if isinstance(item, Record)}
+        spools = {node.agent._spool.id for node in self.nodes if node.agent is not None}
+        for sender, forgotten in self.to_be_declared.items():
+            if sender not in spools:
+                continue  # that spool was lost, or had nothing any more and began anew: nobody is left to ask
+            numbers = {number for number in forgotten if self.numbers[sender, number] not in applied}
+            silent = {number for number in numbers if number not in gaps.get(sender, Intervals())}
+            if silent:
+                raise ViolationError(f"spool records {sorted(silent)} were acknowledged, forgotten, and nobody says so")
+        for node in self.nodes:
+            assert node.agent is not None
+            held = len(node.agent._core.peers), len(node.agent._receiver.senders), len(node.agent._synced)
+            if max(held) > len(self.journals):
+                raise ViolationError(f"an agent remembers {held} of {len(self.journals)} producers")
+
+    def declared_gaps(self) -> dict[bytes, Intervals]:
+        gaps: dict[bytes, Intervals] = {}
+        for item, _ in self.committed:
+            if isinstance(item, Record) and item.kind == Kind.GAP:
+                sender, first, last, _ = unpack(item.payload)
+                gaps.setdefault(sender, Intervals()).add(first, last)
+        return gaps
+
+
+@contextlib.contextmanager
+def patched(world: World) -> Iterator[None]:
+    """Put the virtual machine under the real modules while a schedule runs."""
+    World.now_running = world
+    DiskPath.disk = world.disk
+
+    def read_head(path: Any, mode: str) -> Any:
+        return contextlib.nullcontext(SimpleNamespace(read=lambda size: bytes(world.disk.file(path).data[:size])))
+
+    def sync_names(directory: Any) -> None:
+        world.disk.fsync(world.disk.open(directory, Disk.O_DIRECTORY))
+
+    system = SimpleNamespace(urandom=world.bytes, getpid=lambda: 1)
+    nothing = lambda *more, **named: None  # noqa: E731
+    now_us, clock = world.clock.now_us, world.clock
+    small_log = lambda directory, owner: segments.SegmentLog(directory, owner, segment_bytes=2_000)  # noqa: E731
+    shared = {"os": system, "zmq": _ZMQ, "make_private": nothing, "now_us": now_us, "time": clock, "_log": _Quiet}
+    shared |= {"Door": Door, "open_gate": nothing, "check_root": nothing, "CREDIT_BYTES": CREDIT}
+    names: dict[Any, dict[str, Any]] = {
+        segments: {"os": world.disk, "open": read_head, "make_private": nothing, "now_us": now_us}
+        | {
+            "open_synced": lambda path, **more: Synced(path, writable=True),
+            "sync_directory": sync_names,
+            "sync_names_above": nothing,
+        },
+        spool: {"KIB": 8, "_RECENT_BYTES_MAX": CREDIT},
+        link: {"time": clock, "BATCH_BYTES_MAX": BATCH, "RECORD_BYTES_MAX": BATCH, "failure_of": nothing},
+        daemon: shared
+        | {"Spool": VirtualSpool, "Link": VirtualLink, "Adoption": VirtualAdoption, "version": lambda name: "1"}
+        | {"Deaths": lambda: SimpleNamespace(time_of=nothing), "remove_leftovers": nothing},
+        receiver: shared | {"Synced": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
+    }
+    missing = object()
+    before = {(module, name): module.__dict__.get(name, missing) for module, own in names.items() for name in own}
+    for module, own in names.items():
+        module.__dict__.update(own)
+    try:
+        yield
+    finally:
+        for (module, name), value in before.items():
+            if value is missing:
+                del module.__dict__[name]
+            else:
+                module.__dict__[name] = value
+
+
+def _blocks_in(files: dict[str, File]) -> set[bytes]:
+    return {
+        bytes(item.payload)
+        for file in files.values()
+        for item in scan(bytes(file.data[segments.SEGMENT_HEADER_BYTES :]), sealed=False)
+        if isinstance(item, Record) and item.kind == Kind.BLOCK
+    }
+
+
+class _Quiet:
+    info = warning = error = exception = staticmethod(lambda *more: None)
+
+
+from tests.fault.chaos import ACTIONS  # noqa: E402  the actions need the world's classes

@@ -1,0 +1,676 @@
+"""Damage: a damaged record costs that record, the rest is read, the range is reported; a damaged index is made anew.
+
+Random mutations of journals, spools and the collector's log, of DuckDB's file and its write-ahead log. The oracle is
+the list of records as they were written: a mutation leaves some of them untouched, and exactly these must come out.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pytest
+
+import chiplog_agent.spool as spool_module
+from chiplog.journal import Journal
+from chiplog.oracle import compare
+from chiplog_agent.adoption import Adoption
+from chiplog_agent.core import Core
+from chiplog_agent.spool import DAMAGED, TRIMMED, Spool
+from chiplog_collector.database import proven_damage
+from chiplog_collector.index import Follower, open_index, set_aside
+from chiplog_collector.intake import Intake
+from chiplog_collector.receiver import ReceiverDaemon, Settings
+from chiplog_schemas.blocks import decode_block, rows_of
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import EventKind, decode, encode
+from chiplog_schemas.journals import HEAD_NAME
+from chiplog_schemas.locks import holder_of
+from chiplog_schemas.places import Places, make_private, places
+from chiplog_schemas.record import Damage, Kind, Record
+from chiplog_schemas.record import encode as frame
+from chiplog_schemas.segments import LogReader, SegmentLog, list_segments, log_owner, read_segment
+from chiplog_schemas.synced import Synced
+from tests.collector.log import VIEWS, Rank, block_of, contents_of
+from tests.collector.test_database import everything
+from tests.conftest import Node, wait_until
+from tests.fault.switch_off import Safeguard
+from tests.soak import Rounds
+
+SAFEGUARDS = [
+    Safeguard(
+        "a record whose checksum does not hold is not read",
+        "schemas/chiplog_schemas/record.py",
+        old="    if crc32(data[offset + 8 : start], payload_crc) != crc:\n        return MISMATCH\n",
+        new="",
+        test="test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out",
+    ),
+    Safeguard(
+        "behind damage the next sound record is looked for",
+        "schemas/chiplog_schemas/record.py",
+        old="        resume = searcher.next_record(at + 1, last)\n",
+        new="        resume = None\n",
+        test="test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted",
+    ),
+    Safeguard(
+        "a block that stands in the wrong place costs none of the records around it",
+        "schemas/chiplog_schemas/record.py",
+        old="        if length == wanted and entry[1].number > last:\n",
+        new="        if entry[1].number > last:\n",
+        test="test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out",
+    ),
+    Safeguard(
+        "a damaged DuckDB file is set aside and made anew",
+        "collector/chiplog_collector/index.py",
+        old="                set_aside(place.index, damage)\n                continue\n",
+        new="                raise\n",
+        test="test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered",
+    ),
+    Safeguard(
+        "where nobody knows how many numbers were given out, many are skipped",
+        "schemas/chiplog_schemas/segments.py",
+        old="            self.next_number += _UNKNOWN_END",
+        new="            self.next_number += 0",
+        test="test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_same",
+    ),
+    Safeguard(
+        "numbers of a lost end are not given out again",
+        "schemas/chiplog_schemas/segments.py",
+        old="            self.next_number = end\n",
+        new="            pass\n",
+        test="test_a_spool_that_lost_its_end_says_so_and_gives_out_no_number_twice",
+    ),
+    Safeguard(
+        "the word on how far the log is synced is checked",
+        "schemas/chiplog_schemas/synced.py",
+        old="crc32(data[: _NUMBER.size]) == check and number < NUMBER_LIMIT",
+        new="number >= 0",
+        test="test_small_files_damaged_or_deleted_stop_nobody",
+    ),
+    Safeguard(
+        "records that are missing are settled when their producer has ended",
+        "collector/chiplog_collector/applier.py",
+        old="                self.lose(producer, first, last, _MISSING)\n",
+        new="                pass\n",
+        test="test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_the_loss",
+    ),
+]
+MUTATIONS = 100  # of one file set in one round
+OWNER = b"O" * 16
+
+
+# -- the oracle: what was written, and what a mutation left of it ------------------------------------------------------
+
+
+class Written:
+    """The segments of a log as they were written: path -> bytes, and where each record of them lies."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.files: dict[Path, bytes] = {path: path.read_bytes() for _, path in list_segments(directory)}
+        self.records: list[tuple[Path, int, int, int, bytes]] = []  # path, start, end, number, payload
+        for path in self.files:
+            start = 48
+            for item in read_segment(path):
+                assert isinstance(item, Record), item
+                self.records.append((path, start, item.end, item.number, bytes(item.payload)))
+                start = item.end
+        self.ends = {path: max(e for p, _, e, _, _ in self.records if p == path) for path in self.files}
+
+    def restore(self) -> None:
+        for path in set(self.directory.glob("*.seg")) - set(self.files):
+            path.unlink()
+        for path, data in self.files.items():
+            path.write_bytes(data)
+        (self.directory / "end").unlink(missing_ok=True)
+
+    def mutate(self, chooser: random.Random) -> tuple[str, list[tuple[int, bytes]], bool]:
+        """Damage one file; return (what was done, the records left untouched, whether these are all that matter).
+
+        Behind records that stand in the wrong place several readings may be right: then the third is False.
+        """
+        path = chooser.choice(list(self.files))
+        data = bytearray(self.files[path])
+        end = self.ends[path]
+        sound = [(start, stop) for p, start, stop, _, _ in self.records if p == path]
+        what = chooser.choice(["flips", "flip", "cut", "zeros", "noise", "double", "swap", "headers", "segment header"])
+        strict = True
+        if what == "flip":
+            data[chooser.randrange(end)] ^= 1 << chooser.randrange(8)
+        elif what == "flips":
+            for _ in range(chooser.randrange(2, 40)):
+                data[chooser.randrange(end)] ^= 1 << chooser.randrange(8)
+        elif what == "cut":
+            del data[chooser.randrange(end) :]
+        elif what in ("zeros", "noise"):
+            first = chooser.randrange(end)
+            last = min(end, first + chooser.choice([1, 16, 512, 4096]))
+            data[first:last] = bytes(last - first) if what == "zeros" else chooser.randbytes(last - first)
+        elif what == "double":
+            size = min(chooser.choice([64, 512, 1024]), end // 3)
+            source, target = chooser.randrange(end - size), chooser.randrange(end - size)
+            data[target : target + size] = data[source : source + size]
+        elif what == "swap":
+            size = min(chooser.choice([64, 512]), end // 4)
+            one, other = sorted((chooser.randrange(end // 2 - size), chooser.randrange(end // 2, end - size)))
+            data[one : one + size], data[other : other + size] = data[other : other + size], data[one : one + size]
+            strict = False
+        elif what == "headers":
+            for start, _ in chooser.sample(sound, min(len(sound), chooser.randrange(1, 4))):
+                at = start + chooser.choice([0, 4, 8, 16])
+                data[at : at + 4] = chooser.randbytes(4) if chooser.random() < 0.5 else b"\xff\xff\xff\xff"
+        else:
+            data[:48] = chooser.randbytes(48)
+        path.write_bytes(data)
+        original = self.files[path]
+        untouched = [
+            (number, payload)
+            for p, start, stop, number, payload in self.records
+            if p != path or (stop <= len(data) and data[start:stop] == original[start:stop])
+        ]
+        return f"{what} in {path.name}", untouched, strict
+
+
+def check(
+    seed: Any, what: str, found: list[tuple[int, bytes]], untouched: list[tuple[int, bytes]], strict: bool, all_of: Any
+) -> None:
+    """Nothing altered, nothing doubled, in order; everything untouched is there."""
+    numbers = [number for number, _ in found]
+    assert numbers == sorted(set(numbers)), (seed, what, "out of order or doubled", numbers)
+    altered = [number for number, payload in found if all_of.get(number) != payload]
+    assert not altered, (seed, what, "altered", altered)
+    missing = [number for number, _ in untouched if number not in set(numbers)]
+    if strict:
+        assert not missing, (seed, what, "not recovered", missing)
+    else:
+        assert len(found) >= len(untouched), (seed, what, "not recovered", missing)
+
+
+# -- logs to damage ----------------------------------------------------------------------------------------------------
+
+
+def memory_directory(tmp_path: Path) -> Path:
+    """Return a directory for thousands of small writes: in memory where there is such a place."""
+    shared = Path("/dev/shm")
+    return shared if os.access(shared, os.W_OK) else tmp_path
+
+
+@pytest.fixture
+def scratch(tmp_path: Path) -> Iterator[Path]:
+    directory = memory_directory(tmp_path) / f"chiplog-damage-{os.getpid()}"
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir()
+    yield directory
+    shutil.rmtree(directory)
+
+
+def blocks(n: int = 40) -> list[bytes]:
+    """Return blocks of one rank: 3 events each, the first with its identity, the last with its end."""
+    rank = Rank(0, run_id="r", label="rank0")
+    for step in range(3 * n - 2):
+        rank.log(step, loss=step / 8, other=1.0)
+    rank.say(EventKind.STATE, {"state": "finished", "exit_code": 0})
+    return [block_of((rank, 3 * i, 3 * i + 2)) for i in range(n)]
+
+
+def fill_collectors_log(directory: Path) -> None:
+    """Write a log as the receiver does: senders, blocks, receipts, in several segments."""
+    intake = Intake({})
+    log = SegmentLog(directory, OWNER, segment_bytes=3000)
+    payloads = blocks()
+    for at in range(0, len(payloads), 2):
+        if log.begins_segment:
+            log.append(Kind.SENDERS, intake.senders().payload)
+        piece = b"".join(frame(Kind.BLOCK, at + i, payload) for i, payload in enumerate(payloads[at : at + 2]))
+        for entry in intake.take(b"S" * 16, at, at + 1, piece):
+            assert entry.record is not None
+            log.append_record(entry.record)
+        log.append(Kind.RECEIPT, intake.receipt(at).payload)
+        log.commit()
+        intake.committed()
+    log.close()
+
+
+def read_all(directory: Path, limit: int, size: int) -> list[Record | Damage]:
+    """Follow a log by a LogReader with reads of this size."""
+    reader = LogReader(directory)
+    items: list[Record | Damage] = []
+    while found := reader.read(limit, size):
+        items += found
+    reader.close()
+    return items
+
+
+def test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out(scratch: Path, rounds: Rounds) -> None:
+    fill_collectors_log(scratch / "log")
+    written = Written(scratch / "log")
+    all_of = {number: payload for _, _, _, number, payload in written.records}
+    limit = max(all_of) + 1
+    assert len(written.files) > 2
+    for seed in rounds(40):
+        chooser = random.Random(seed)
+        for _ in range(MUTATIONS):
+            what, untouched, strict = written.mutate(chooser)
+            size = chooser.choice([100, 3000, 1 << 20])
+            pair = lambda items: [(item.number, bytes(item.payload)) for item in items if isinstance(item, Record)]  # noqa: E731 - one line
+            whole = [item for _, path in list_segments(scratch / "log") for item in read_segment(path)]
+            if what.startswith("segment header"):
+                assert any(isinstance(item, Damage) for item in whole), (seed, what)
+            check(seed, what, pair(whole), untouched, strict, all_of)
+            lost = set(all_of) - {number for number, _ in pair(whole)}
+            followed = read_all(scratch / "log", limit, 1 << 20 if what.startswith(("double", "swap")) else size)
+            check(seed, what, pair(followed), untouched, strict, all_of)
+            Synced(scratch / "log" / "end", writable=True).set(limit)
+            log = SegmentLog(scratch / "log", log_owner(scratch / "log") or OWNER)
+            assert log.next_number == limit, (seed, what, "a number would be given out again")
+            log.append(Kind.QUARANTINE, b"new")
+            log.commit()
+            log.close()
+            follow_again = pair(read_all(scratch / "log", log.next_number, 1 << 20))
+            assert follow_again[-1] == (log.next_number - 1, b"new"), (seed, what)
+            check(seed, what, follow_again[:-1], untouched if strict else [], True, all_of)
+            rounds.count("mutations")
+            rounds.count("records lost", len(lost))
+            written.restore()
+
+
+def test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone(
+    scratch: Path, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = spool_module.SegmentLog
+    monkeypatch.setattr(
+        spool_module, "SegmentLog", lambda directory, owner, **_: original(directory, owner, segment_bytes=4000)
+    )
+    spool = Spool(scratch / "spool", OWNER)
+    for payload in blocks():
+        spool.append(payload)
+        spool.sync()
+    spool.close()
+    written = Written(scratch / "spool")
+    all_of = {number: payload for _, _, _, number, payload in written.records}
+    for seed in rounds(30):
+        chooser = random.Random(seed)
+        for _ in range(MUTATIONS):
+            what, untouched, strict = written.mutate(chooser)
+            Synced(scratch / "spool" / "end", writable=True).set(len(all_of))
+            spool = Spool(scratch / "spool", OWNER)
+            spool.seek(0)
+            found: list[tuple[int, bytes]] = []
+            told: set[int] = set()
+            sizes = [1 << 20] if what.startswith(("double", "swap")) else [100, 5000, 1 << 20]
+            while (piece := spool.read(chooser.choice(sizes))) is not None:
+                told |= set(range(piece.first, piece.last + 1)) if piece.lost else set()
+                at = 0
+                while at < len(piece.payload):
+                    size = 24 + int.from_bytes(piece.payload[at + 8 : at + 12], "little")
+                    number = int.from_bytes(piece.payload[at + 16 : at + 24], "little")
+                    found.append((number, bytes(piece.payload[at + 24 : at + size])))
+                    at += size
+            check(seed, what, found, untouched, strict, all_of)
+            gone = set(all_of) - {number for number, _ in found}
+            assert told == gone, (seed, what, sorted(told ^ gone))
+            spool.append(b"new")
+            spool.sync()
+            assert spool.read(1 << 20).first == len(all_of), (seed, what, "a number is given out twice")  # type: ignore[union-attr]
+            spool.close()
+            rounds.count("mutations")
+            written.restore()
+
+
+def make_journal(directory: Path) -> None:
+    producer = b"J" * 16
+    identity = {"label": "rank0", "run_id": "r"}
+    journal = Journal(directory / producer.hex(), producer, pack(identity))
+    journal.append(encode(EventKind.IDENTITY, 0, identity))
+    for number in range(200):
+        journal.append(encode(EventKind.TEXT, number, number, "key", "x" * (number % 90)))
+    journal.publish()
+    journal._write_counters()
+    journal.close(remove=False)
+
+
+def test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted(scratch: Path, rounds: Rounds) -> None:
+    """Invariant: each seq that was produced comes out of the agent once, as an event or as declared lost."""
+    make_journal(scratch / "made")
+    directory = next((scratch / "made").iterdir())
+    os.truncate(list_segments(directory)[0][1], 32_768)  # it was allocated ahead: less to copy
+    written = Written(directory)
+    head = (directory / HEAD_NAME).read_bytes()
+    all_of = {number: payload for _, _, _, number, payload in written.records}
+    assert len(all_of) == 201
+    for seed in rounds(30):
+        chooser = random.Random(seed)
+        for _ in range(MUTATIONS):
+            what, untouched, strict = written.mutate(chooser)
+            head_sound = chooser.random() < 0.8
+            if not head_sound:
+                damaged = bytearray(head)
+                at = chooser.choice([0, 8, 12, 32, 40, 48, 64])
+                damaged[at : at + 8] = chooser.randbytes(8)
+                (directory / HEAD_NAME).write_bytes(damaged[: chooser.choice([10, 70, 4096])])
+            target = scratch / "journals" / directory.name
+            shutil.copytree(directory, target)
+            core = Core(b"A" * 16, "node", 1, "0", 0)
+            core.build(0)
+            adoption = Adoption(scratch / "journals")
+            assert adoption.look({}), (seed, what)
+            rows: list[tuple[bytes, int, bytes]] = []
+            while adoption.is_busy:
+                adoption.feed(core, 1.0, 1)
+                for block in core.build(1)[0]:
+                    rows += list(rows_of(decode_block(block)))
+            adoption.synced()
+            assert not target.exists(), (seed, what)
+            found = [(seq, payload) for producer, seq, payload in rows if producer == b"J" * 16]
+            if head_sound:
+                check(seed, what, found, untouched, strict, all_of)
+                said = [decode(payload) for producer, _, payload in rows if producer == b"A" * 16]
+                lost = [n for event in said if event[0] == EventKind.LOST for n in range(event[3], event[4] + 1)]
+                assert sorted([*lost, *(seq for seq, _ in found)]) == sorted(all_of), (seed, what)
+            else:  # a damaged page may say that all was acknowledged; what comes out is still what was written
+                check(seed, what, found, [], True, all_of)
+            rounds.count("mutations")
+            written.restore()
+            (directory / HEAD_NAME).write_bytes(head)
+
+
+# -- the index ---------------------------------------------------------------------------------------------------------
+
+
+def collector_of(root: Path, n_steps: int = 10) -> Places:
+    """Make a collector's directory: a log with everything in it, synced, and no index yet."""
+    place = places(root)
+    make_private(place.collector)
+    make_private(place.run)
+    log = SegmentLog(place.collector / "log", OWNER)
+    for payload in everything(n_steps=n_steps):
+        kind, content = payload if isinstance(payload, tuple) else (Kind.BLOCK, payload)
+        log.append(kind, content)
+        log.append(Kind.RECEIPT, pack([1_795_000_000_000_000 + log.next_number, []]))
+        log.commit()
+    Synced(place.collector / "synced", writable=True).set(log.next_number)
+    log.close()
+    return place
+
+
+def live(place: Places, then: Callable[[Follower], None] = lambda follower: None) -> dict[str, list[str]] | str:
+    """Open, catch up, ask for everything, as the index process does; or the damage for which the file was set aside."""
+    limit = Synced(place.collector / "synced", writable=False).get()
+    follower = open_index(place, lambda wait_s: pytest.fail("the file is waited for"))
+    assert follower is not None
+    try:
+        while follower.database.next_number < limit:
+            before = follower.database.next_number
+            follower.step(limit)
+            assert follower.database.next_number > before, "the position must move"
+        sql = lambda query: follower.database.connection.execute(query).fetchall()  # noqa: E731 - one line
+        found = {view: contents_of(sql, view) for view in VIEWS}
+        then(follower)
+        return found
+    except duckdb.Error as error:
+        damage = proven_damage(error)
+        assert damage, error
+    finally:
+        follower.database.close()
+    set_aside(place.index, damage)
+    return damage
+
+
+def harm(place: Places, files: dict[str, bytes], chooser: random.Random) -> str:
+    """Do something to the index's files, or to one of them, and return what."""
+    name = chooser.choice(list(files))
+    path = place.collector / name
+    data = bytearray(files[name])
+    what = chooser.choice(["flips", "cut", "header", "garbage", "deleted", "all deleted", "zeros"])
+    if what == "flips":
+        for _ in range(chooser.randrange(1, 200)):
+            data[chooser.randrange(len(data))] ^= 1 << chooser.randrange(8)
+    elif what == "cut":
+        del data[chooser.randrange(len(data)) :]
+    elif what == "header":
+        data[:12288] = chooser.randbytes(min(12288, len(data)))
+    elif what == "garbage":
+        data = bytearray(chooser.randbytes(chooser.choice([0, 7, 5000, 300_000])))
+    elif what == "zeros":
+        first = chooser.randrange(len(data))
+        data[first : first + 8192] = bytes(len(data[first : first + 8192]))
+    if what in ("deleted", "all deleted"):
+        path.unlink()
+        if what == "all deleted":
+            for other in files:
+                (place.collector / other).unlink(missing_ok=True)
+    else:
+        path.write_bytes(data)
+    return f"{what}: {name}"
+
+
+@pytest.mark.soak
+def test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered(tmp_path: Path, rounds: Rounds) -> None:
+    """Invariant: after at most two damages met, every view holds what it held; the files beside are at most two."""
+    place = collector_of(tmp_path / "chiplog")
+    other = collector_of(tmp_path / "other", n_steps=2)
+    files: dict[str, bytes] = {}
+    foreign: dict[str, bytes] = {}
+
+    def keep(into: dict[str, bytes], where: Places) -> Callable[[Follower], None]:
+        return lambda _: into.update({path.name: path.read_bytes() for path in where.collector.glob("index.duckdb*")})
+
+    before = live(place, keep(files, place))  # while it is open: with its write-ahead log
+    assert isinstance(before, dict)
+    live(other, keep(foreign, other))
+    assert set(files) == {"index.duckdb", "index.duckdb.wal"}
+    closed = {"index.duckdb": place.index.read_bytes()}
+    for seed in rounds(25):
+        chooser = random.Random(seed)
+        for old in place.collector.glob("index*"):
+            old.unlink()
+        start = chooser.choice([files, closed])
+        for name, content in start.items():
+            (place.collector / name).write_bytes(content)
+        what = chooser.choice(["harm", "harm", "harm", "harm", "foreign log", "foreign file", "older"])
+        if what == "harm":
+            what = harm(place, start, chooser)
+        elif what == "foreign log":
+            (place.collector / "index.duckdb.wal").write_bytes(foreign["index.duckdb.wal"])
+        elif what == "foreign file":
+            place.index.write_bytes(foreign["index.duckdb"])
+        else:  # of before the write-ahead log was folded in: it knows nothing of the rows yet
+            place.index.write_bytes(files["index.duckdb"])
+        for _ in range(3):
+            found = live(place)
+            if not isinstance(found, str):
+                break
+            rounds.count("damages met by a query or a flush")
+        assert found == before, (seed, what)
+        aside = {path.name.removesuffix(".wal") for path in place.collector.glob("index.duckdb.set-aside-*")}
+        assert len(aside) <= 2, (seed, what)
+        rounds.count("files set aside", len(aside))
+
+
+def test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_same(tmp_path: Path) -> None:
+    """The index has seen numbers that the log gives out again: it must not take the new records for the old ones."""
+    place = collector_of(tmp_path / "chiplog")
+    assert isinstance(live(place), dict)
+    path = list_segments(place.collector / "log")[-1][1]
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    (place.collector / "log" / "end").unlink()
+    (place.collector / "synced").unlink()
+    daemon = ReceiverDaemon(
+        Settings(place, bind=[place.collector_address], query=[place.query_address]), with_index=False
+    )
+    rank = Rank(77, run_id="later")
+    rank.log(5, new=1.0)
+    daemon.log.append(Kind.BLOCK, block_of((rank, 0, 1)))
+    daemon.log.append(Kind.RECEIPT, pack([1_795_000_000_000_000, []]))
+    daemon.log.commit()
+    daemon._synced.set(daemon.log.next_number)
+    daemon.close()
+    process = subprocess.run(
+        [sys.executable, "-P", "-m", "chiplog_collector.index", str(place.root)], stdin=subprocess.DEVNULL, timeout=60
+    )
+    assert process.returncode == 0
+    with duckdb.connect(str(place.index), read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM metrics WHERE run_id = 'later'").fetchall() == [(1,)]
+
+
+@pytest.mark.parametrize("what", ["cut in a record", "cut to nothing"])
+def test_a_spool_that_lost_its_end_says_so_and_gives_out_no_number_twice(tmp_path: Path, what: str) -> None:
+    spool = Spool(tmp_path / "spool", OWNER)
+    for payload in blocks(6):
+        spool.append(payload)
+        spool.sync()
+    spool.close()
+    path = list_segments(tmp_path / "spool")[-1][1]
+    path.write_bytes(path.read_bytes()[: 48 if what == "cut to nothing" else -10])
+    again = Spool(tmp_path / "spool", OWNER)
+    again.append(b"new")
+    again.sync()
+    again.seek(0)
+    pieces = [again.read(1 << 20) for _ in range(2 if what == "cut to nothing" else 3)]
+    lost, new = pieces[-2:]
+    assert lost is not None
+    assert new is not None
+    assert (lost.first, lost.last) == (0 if what == "cut to nothing" else 5, 5)
+    assert lost.lost in (DAMAGED, TRIMMED)
+    assert (new.first, new.lost) == (6, "")
+    again.seek(6)  # the collector has acknowledged what was there: nothing is lost
+    assert again.read(1 << 20).first == 6  # type: ignore[union-attr]
+    again.close()
+
+
+# -- real processes ----------------------------------------------------------------------------------------------------
+
+
+def rank_to_its_end(node: Node, file: Path, events: int = 400) -> None:
+    command = [sys.executable, "-P", "-m", "chiplog.oracle", str(file), "--events", str(events), "--pause-s", "0.004"]
+    environment = os.environ | {"CHIPLOG_DIR": str(node.root)}
+    subprocess.run([*command, "--label", "rank0", "--run-id", "r"], env=environment, check=True, timeout=60)
+
+
+def settled(node: Node, file: Path, seed: int) -> None:
+    """Wait until what is known of the run adds up, and compare it with the oracle."""
+    [row] = node.until(
+        "SELECT c.* FROM completeness c JOIN labels l USING (run_id, label, attempt) "
+        "WHERE run_id = 'r' AND l.state = 'finished'",
+        lambda rows: len(rows) == 1 and rows[0]["pending"] == 0,
+    )
+    rows = node.sql("SELECT step, value FROM metrics WHERE run_id = 'r' AND key = 'value'")
+    verdict = compare(file, rows, lost=row["lost"])
+    assert not (verdict.doubled or verdict.altered or verdict.extra), (seed, verdict)
+    assert len(verdict.lost) <= row["lost"], (seed, verdict, row)
+    assert row["produced"] == row["stored"] + row["lost"], (seed, row)
+
+
+def damage_blocks(directory: Path, chooser: random.Random, protect: int) -> int:
+    """Flip a bit in some blocks, never in the first or the last ones; return how many."""
+    n_damaged = 0
+    for _, path in list_segments(directory):
+        data = bytearray(path.read_bytes())
+        start, found = 48, []
+        for item in read_segment(path):
+            if isinstance(item, Record) and item.kind == Kind.BLOCK:
+                found.append((start, item.end))
+            start = item.end
+        for begin, end in chooser.sample(found[protect:-protect], min(3, max(0, len(found) - 2 * protect))):
+            data[chooser.randrange(begin, end)] ^= 1 << chooser.randrange(8)
+            n_damaged += 1
+        path.write_bytes(data)
+    return n_damaged
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_the_loss(
+    tmp_path: Path, bare_node: Node, rounds: Rounds
+) -> None:
+    node = bare_node.start()
+    file = tmp_path / "oracle"
+    rank_to_its_end(node, file)
+    settled(node, file, 0)
+    node.stop()
+    sound = tmp_path / "sound"
+    shutil.copytree(node.place.collector, sound)
+    for seed in rounds(2):
+        chooser = random.Random(seed)
+        shutil.rmtree(node.place.collector)
+        shutil.copytree(sound, node.place.collector)
+        for path in node.place.collector.glob("index.duckdb*"):
+            path.unlink()
+        n_damaged = damage_blocks(node.place.collector / "log", chooser, protect=3)
+        assert n_damaged, seed
+        rounds.count("blocks damaged", n_damaged)
+        node.start_collector()
+        node.until("SELECT count(*) AS n FROM events WHERE kind = 'quarantined'", lambda rows: rows[0]["n"] > 0)
+        settled(node, file, seed)
+        assert node.sql("SELECT sum(lost) AS n FROM completeness")[0]["n"] > 0, seed
+        assert holder_of(node.place.collector / "lock") == node.collector.pid, (seed, "it was restarted")  # type: ignore[union-attr]
+        node.stop_collector()
+        assert "index ended with exit status" not in node.output("chiplog_collector"), seed
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_an_agent_started_on_a_damaged_spool_sends_all_the_rest_and_the_loss_is_declared(
+    tmp_path: Path, bare_node: Node, rounds: Rounds
+) -> None:
+    node = bare_node
+    node.start_agent()
+    file = tmp_path / "oracle"
+    rank_to_its_end(node, file)
+    wait_until(lambda: not any(node.place.journals.iterdir()), "all journals in the spool")
+    node.stop_agent()
+    sound = tmp_path / "sound"
+    shutil.copytree(node.place.agent, sound)
+    for seed in rounds(2):
+        chooser = random.Random(seed)
+        for directory, content in ((node.place.agent, sound), (node.place.collector, None)):
+            shutil.rmtree(directory, ignore_errors=True)
+            if content is not None:
+                shutil.copytree(content, directory)
+        n_damaged = damage_blocks(node.place.agent / "spool", chooser, protect=3)
+        assert n_damaged, seed
+        rounds.count("blocks damaged", n_damaged)
+        node.start_agent()
+        node.start_collector()
+        node.until("SELECT count(*) AS n FROM events WHERE kind = 'gap'", lambda rows: rows[0]["n"] > 0)
+        settled(node, file, seed)
+        assert node.agent is not None
+        assert node.agent.poll() is None, seed
+        node.stop()
+
+
+@pytest.mark.timeout(240)
+def test_small_files_damaged_or_deleted_stop_nobody(tmp_path: Path, bare_node: Node) -> None:
+    """`synced`, `host` and the lock's content: wrong, cut or gone, while the collector is stopped and while it runs."""
+    node = bare_node.start()
+    rank_to_its_end(node, tmp_path / "oracle", events=50)
+    settled(node, tmp_path / "oracle", 0)
+    synced = node.place.collector / "synced"
+    synced.write_bytes(b"")  # while it runs: cut, then gone, and the index with it
+    synced.unlink()
+    receiver = node.collector
+    assert receiver is not None
+    [index] = Path(f"/proc/{receiver.pid}/task/{receiver.pid}/children").read_text().split()
+    os.kill(int(index), signal.SIGKILL)
+    rank_to_its_end(node, tmp_path / "again", events=50)
+    node.until("SELECT count(*) AS n FROM labels", lambda rows: rows[0]["n"] == 2)
+    assert receiver.poll() is None
+    for content in (b"\xff" * 4096, b"\x00\xff\xff\xff\xff\xff\xff\x00" * 512, b"", b"\x01", None):
+        node.stop_collector()
+        for name in ("synced", "host", "lock"):
+            path = node.place.collector / name
+            path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
+        node.start_collector()
+        wait_until(lambda: synced.exists() and synced.stat().st_size >= 4096, "a collector that says how far it is")
+        node.until("SELECT count(*) AS n FROM labels", lambda rows: rows[0]["n"] == 2)
+    assert log_end(node.place) < 10_000, "a damaged number is not believed"
+
+
+def log_end(place: Places) -> int:
+    return Synced(place.collector / "synced", writable=False).get()

@@ -1,0 +1,397 @@
+"""However a rank ends, it ends as it would without chiplog: as fast, by the same code, and with nobody left behind.
+
+Each ending is played twice side by side, with chiplog and without it, all of them in one go. What log() returned from
+is compared with SQL by the oracle.
+"""
+
+import contextlib
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pytest
+
+from chiplog.oracle import compare
+from chiplog_agent.adoption import STATE_LOST, VANISHED
+from tests.conftest import Node, wait_until
+from tests.fault.switch_off import Safeguard
+
+PROMISED_S = 2.0  # by which an end may be later with chiplog than without, on a quiet machine
+PATIENCE_S = 10.0  # and on a loaded one
+HUNG_S = 40.0  # whoever has not ended then is killed, and its test fails
+AT_ONCE = 6
+NOWHERE = {"CHIPLOG_AGENT": "ipc:///nowhere/agent.sock"}  # an agent that is named and not there: none is started
+VANISH = ("crashed", None, VANISHED)
+KEYBOARD = ("failed", 1, "KeyboardInterrupt")
+
+
+pytestmark = pytest.mark.timeout(300)  # all endings are played for the first test
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How one rank ends, and what `labels` is to say of it: state, exit code, reason."""
+
+    name: str
+    plays: str  # in endings.py
+    says: tuple[str, int | None, str | None]
+    method: str = "script"
+    signal: int = 0  # sent by the test once the rank is ready
+    at_terminal: bool = False
+    agent: str = "serves"  # or "stopped", or "missing"
+    disk_refuses: bool = False
+    like: str = ""  # the ending without chiplog to compare with, if not its own
+
+    @property
+    def label(self) -> str:
+        return self.name.replace(" ", "-")
+
+
+ALL = [
+    Ending("returns", "returns", ("finished", 0, None)),
+    Ending("sys.exit(3)", "sys_exit", ("failed", 3, "SystemExit: 3")),
+    Ending("sys.exit(3) that is caught", "sys_exit_that_is_caught", ("finished", 0, None)),
+    Ending("sys.exit(4) in atexit", "sys_exit_in_atexit", ("finished", 0, None)),
+    Ending("os._exit(5)", "os_exit", VANISH),
+    Ending("abort()", "aborts", VANISH),
+    Ending("exception", "raises", ("failed", 1, "ValueError: boom")),
+    Ending("exception in a worker", "raises_in_a_worker", ("failed", 1, "ValueError: Caught ValueError in DataLoader")),
+    Ending("exception in a thread", "raises_in_a_thread", ("finished", 0, None)),
+    Ending("exception in __del__", "raises_in_del", ("finished", 0, None)),
+    Ending("exception in an import", "raises_in_import", ("failed", 1, "RuntimeError: broken module")),
+    Ending("exception in a child by fork", "raises", ("failed", 1, "ValueError: boom"), method="fork"),
+    Ending("sys.exit(3) in a child by forkserver", "sys_exit", ("failed", 3, "SystemExit: 3"), method="forkserver"),
+    Ending("SIGKILL", "is_ended", VANISH, signal=signal.SIGKILL),
+    Ending("SIGTERM", "is_ended", VANISH, signal=signal.SIGTERM),
+    Ending("SIGTERM, by fork", "is_ended", VANISH, method="fork", signal=signal.SIGTERM),
+    Ending("SIGTERM, by forkserver", "is_ended", VANISH, method="forkserver", signal=signal.SIGTERM),
+    Ending("SIGTERM, by spawn", "is_ended", VANISH, method="spawn", signal=signal.SIGTERM, like="SIGTERM, by fork"),
+    Ending("SIGINT", "is_ended", KEYBOARD, signal=signal.SIGINT),
+    Ending("SIGINT, by fork", "is_ended", KEYBOARD, method="fork", signal=signal.SIGINT),
+    Ending("SIGINT, by forkserver", "is_ended", KEYBOARD, method="forkserver", signal=signal.SIGINT),
+    Ending("SIGINT, by spawn", "is_ended", KEYBOARD, method="spawn", signal=signal.SIGINT, like="SIGINT, by fork"),
+    Ending("Ctrl-C at a terminal", "is_ended", KEYBOARD, at_terminal=True),
+    Ending("SIGTERM with a handler", "ends_by_its_handler", ("failed", 143, "SystemExit: 143"), signal=signal.SIGTERM),
+    Ending("sys.exit(7) in log()", "sys_exit_in_log", ("failed", 7, "SystemExit: 7")),
+    Ending("os._exit(9) in log()", "os_exit_in_log", VANISH),
+    Ending("finish() in log()", "finish_in_log", ("finished", 0, None)),
+    Ending("returns, no agent", "returns", ("finished", 0, None), agent="missing", like="returns"),
+    Ending("exception, no agent", "raises", ("failed", 1, "ValueError: boom"), agent="missing", like="exception"),
+    Ending("returns, disk refuses", "logs_much", ("finished", 0, None), disk_refuses=True),
+    Ending("returns, agent stopped", "returns", ("finished", 0, None), agent="stopped", like="returns"),
+    Ending("exception, agent stopped", "raises", ("failed", 1, "ValueError: boom"), agent="stopped", like="exception"),
+    Ending("SIGTERM, agent stopped", "is_ended", VANISH, signal=signal.SIGTERM, agent="stopped", like="SIGTERM"),
+    Ending("SIGINT, agent stopped", "is_ended", KEYBOARD, signal=signal.SIGINT, agent="stopped", like="SIGINT"),
+    Ending(
+        "returns, disk refuses, agent stopped",
+        "logs_much",
+        ("crashed", None, STATE_LOST),
+        agent="stopped",
+        disk_refuses=True,
+        like="returns, disk refuses",
+    ),
+]
+ENDINGS = [ending for ending in ALL if os.environ.get("CHIPLOG_FAULT_ENDINGS", "") in ending.name]
+TEST = "test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_there"
+
+SAFEGUARDS = [
+    Safeguard(
+        "finish() waits at most a second",
+        "sdk/chiplog/sender.py",
+        old="        self._deadline = time.monotonic() + wait_s - _CLOSE_S\n",
+        new="        wait_s = 20.0\n        self._deadline = time.monotonic() + wait_s - _CLOSE_S\n",
+        test=TEST,
+        environment={"CHIPLOG_FAULT_ENDINGS": "returns, agent stopped"},
+    ),
+    Safeguard(
+        "no thread of ours keeps a process alive",
+        "sdk/chiplog/sender.py",
+        old='name="chiplog-sender", daemon=True)',
+        new='name="chiplog-sender", daemon=False)',
+        test=TEST,
+        environment={"CHIPLOG_FAULT_ENDINGS": "exception in a thread"},
+    ),
+    Safeguard(
+        "a sys.exit() that was caught is no end",
+        "sdk/chiplog/start.py",
+        old="        if _left is self._left and frame().f_back is not None:\n",
+        new="        if False:\n",
+        test=TEST,
+        environment={"CHIPLOG_FAULT_ENDINGS": "caught"},
+    ),
+    Safeguard(
+        "the exception of a child of multiprocessing is seen",
+        "sdk/chiplog/start.py",
+        old="        error = sys.exc_info()[1] or _left\n",
+        new="        error = _left\n",
+        test=TEST,
+        environment={"CHIPLOG_FAULT_ENDINGS": "by fork"},
+    ),
+    Safeguard(
+        "forked workers let go of the journal that they inherit",
+        "sdk/chiplog/start.py",
+        old="    os.register_at_fork(after_in_child=_after_fork)\n",
+        new="",
+        test=TEST,
+        environment={"CHIPLOG_FAULT_ENDINGS": "returns"},
+    ),
+    Safeguard(
+        "finish() in the middle of log() waits for its end",
+        "sdk/chiplog/runs.py",
+        old="            if not journal.seal(last, self._refuse):",
+        new="            if not journal.seal(last, self._refuse) and False:",
+        test=TEST,
+        environment={"CHIPLOG_FAULT_ENDINGS": "finish() in log()"},
+    ),
+    Safeguard(
+        "a rank whose state was lost with its memory does not run for ever",
+        "agent/chiplog_agent/adoption.py",
+        old=" and not (finished and produced == adopted.next_seq):\n",
+        new=" and not finished:\n",
+        test=TEST,
+        environment={"CHIPLOG_FAULT_ENDINGS": "disk refuses, agent stopped"},
+    ),
+]
+
+
+@dataclass
+class End:
+    """What became of one rank."""
+
+    folder: Path
+    code: int
+    took_s: float  # from the moment at which it was to end
+    pid: int
+
+
+class Stage:
+    """The process that starts all ranks. `play` may be called by several threads at once."""
+
+    def __init__(self, root: Path, marker: str) -> None:
+        environment = os.environ | {"CHIPLOG_DIR": str(root), "CHIPLOG_TEST_STAGE": marker, "OMP_NUM_THREADS": "1"}
+        self.marker = f"CHIPLOG_TEST_STAGE={marker}".encode()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fault.endings"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+            env=environment,
+            start_new_session=True,
+        )
+        self._said: dict[str, Queue[dict[str, Any]]] = {}
+        self._writing = threading.Lock()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            told = json.loads(line)
+            self._said[told["name"]].put(told)
+
+    def play(self, ending: Ending, folder: Path, telemetry: bool) -> End:
+        """Let a rank be and end."""
+        folder.mkdir(parents=True)
+        master, terminal = pty.openpty() if ending.at_terminal else (-1, -1)
+        part = {
+            "name": str(folder),
+            "folder": str(folder),
+            "label": ending.label,
+            "ending": ending.plays,
+            "method": ending.method,
+            "telemetry": telemetry,
+            "environment": NOWHERE if ending.agent == "missing" else {},
+            "terminal": os.ttyname(terminal) if ending.at_terminal else "",
+            "file_bytes_max": 300_000 if ending.disk_refuses else 0,
+        }
+        said = self._said[str(folder)] = Queue()
+        assert self._process.stdin is not None
+        with self._writing:
+            self._process.stdin.write(json.dumps(part).encode() + b"\n")
+            self._process.stdin.flush()
+        pid = said.get(timeout=60)["pid"]
+        left = 0.0
+        if ending.signal or ending.at_terminal:
+            wait_until(lambda: (folder / "ready").exists(), f"{ending.name} to be ready: {_output(folder)}")
+            left = time.monotonic()
+            if ending.at_terminal:
+                os.write(master, b"\x03")
+            else:
+                os.kill(pid, ending.signal)
+        ended = self._wait_for(pid)
+        told = said.get(timeout=60)
+        for descriptor in (master, terminal):
+            if descriptor >= 0:
+                os.close(descriptor)
+        assert left or (folder / "leaving").exists(), f"{ending.name} with {told}: {_output(folder)}"
+        left = left or float((folder / "leaving").read_text())
+        return End(folder, told["code"], (ended or told["ended"]) - left, pid)
+
+    @staticmethod
+    def _wait_for(pid: int) -> float:
+        """Return when a process ended, 0.0 if it was gone already. One that hangs is killed."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return 0.0
+        try:
+            if not select.select([descriptor], [], [], HUNG_S)[0]:
+                os.kill(pid, signal.SIGKILL)
+            return time.monotonic()
+        finally:
+            os.close(descriptor)
+
+    def processes(self) -> list[str]:
+        """Return the command lines of all that the stage and its ranks started and that still runs."""
+        return [
+            (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            for entry in _processes()
+            if self.marker in _read_bytes(entry / "environ").split(b"\0") and int(entry.name) != self._process.pid
+        ]
+
+    def close(self) -> None:
+        """End the stage; what it keeps for its ranks (the fork server) ends with it."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(60)
+        self._reader.join(60)
+        self._process.stdout.close()
+
+
+@dataclass
+class Played:
+    """All endings, with chiplog and without, and what SQL says of them."""
+
+    ours: dict[str, End] = field(default_factory=dict)
+    bare: dict[str, End] = field(default_factory=dict)
+    labels: dict[str, dict[str, Any]] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)  # of all labels, those of workers too if there were any
+    rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    left_behind: dict[int, list[str]] = field(default_factory=dict)  # by the rank's PID
+    stayed: list[str] = field(default_factory=list)
+
+
+def _processes() -> list[Path]:
+    return [entry for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _read_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""  # it ended while we looked, or is not ours
+
+
+def _output(folder: Path) -> str:
+    return _read_bytes(folder / "output").decode(errors="replace")[-2000:]
+
+
+def _of_session(sessions: set[int]) -> dict[int, list[str]]:
+    """Return what still runs in these sessions, zombies included."""
+    found: dict[int, list[str]] = {}
+    for entry in _processes():
+        name, _, rest = _read_bytes(entry / "stat").decode(errors="replace").rpartition(")")
+        fields = rest.split()
+        is_orphaned_zombie = fields[:2] == ["Z", "1"]  # whoever is init here has to reap it
+        if fields and int(fields[3]) in sessions and not is_orphaned_zombie:
+            found.setdefault(int(fields[3]), []).append(f"{name}) {fields[0]}")
+    return found
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Played]:
+    root = tmp_path_factory.mktemp("ends")
+    node = Node(root / "chiplog")
+    stage = Stage(node.root, root.name + str(time.time_ns()))
+    try:
+        node.start()
+        yield _play_all(node, stage, root)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            assert node.agent is not None
+            node.agent.send_signal(signal.SIGCONT)
+        stage.close()
+        node.stop()
+
+
+def _play_all(node: Node, stage: Stage, root: Path) -> Played:
+    played = Played()
+    assert node.agent is not None
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+
+        def play(endings: list[Ending], telemetry: bool) -> list[tuple[str, Any]]:
+            folder = root / ("ours" if telemetry else "bare")
+            return [
+                (ending.name, pool.submit(stage.play, ending, folder / ending.label, telemetry)) for ending in endings
+            ]
+
+        with_agent = [ending for ending in ENDINGS if ending.agent != "stopped"]
+        likes = {ending.like or ending.name for ending in ENDINGS}
+        without = [ending for ending in ALL if ending.name in likes]
+        # By spawn takes longest, and the stage waits for its fork server to have imported torch.
+        with_agent.sort(key=lambda ending: ("spawn", "script", "fork", "forkserver").index(ending.method))
+        ours, bare = play(with_agent, True), play(without, False)
+        played.ours = {name: end.result() for name, end in ours}
+        node.agent.send_signal(signal.SIGSTOP)
+        ours = play([ending for ending in ENDINGS if ending.agent == "stopped"], True)
+        played.ours |= {name: end.result() for name, end in ours}
+        played.bare = {name: end.result() for name, end in bare}
+        node.agent.send_signal(signal.SIGCONT)
+    sessions = {end.pid for end in (*played.ours.values(), *played.bare.values())}
+    with contextlib.suppress(AssertionError):  # who is still there is named by the test of that rank
+        wait_until(lambda: not _of_session(sessions), "the end of all that ranks started", 20)
+    played.left_behind = _of_session(sessions)
+    kept = ("forkserver", "resource_tracker")
+    played.stayed = [line for line in stage.processes() if not any(word in line for word in kept)]
+    query = "SELECT l.*, c.pending, c.lost FROM labels l JOIN completeness c USING (run_id, label, attempt)"
+    with contextlib.suppress(AssertionError):  # likewise
+        node.until(f"{query} WHERE l.state <> 'running' AND c.pending = 0", lambda rows: len(rows) >= len(ENDINGS))
+    for row in node.sql(query):
+        played.labels[row["label"]] = row
+        played.names.append(row["label"])
+    for row in node.sql("SELECT label, step, value FROM metrics WHERE key = 'value'"):
+        played.rows.setdefault(row["label"], []).append(row)
+    return played
+
+
+@pytest.mark.parametrize("ending", ENDINGS, ids=lambda ending: ending.name)
+def test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_there(
+    played: Played, ending: Ending
+) -> None:
+    ours, bare = played.ours[ending.name], played.bare[ending.like or ending.name]
+    print(f"{ending.name}: {ours.took_s:.3f} s, without chiplog {bare.took_s:.3f} s, code {ours.code}")
+    assert ours.code == bare.code, _output(ours.folder)
+    assert ours.took_s < bare.took_s + PATIENCE_S
+    assert not played.left_behind.get(ours.pid), played.left_behind
+    said = played.labels[ending.label]
+    assert said["pending"] == 0
+    verdict = compare(ours.folder / "oracle", played.rows.get(ending.label, []), said["lost"])
+    assert verdict.expected > 10
+    if ending.disk_refuses and ending.agent == "stopped":
+        assert verdict.is_honest and verdict.lost, verdict
+    else:
+        assert verdict.ok and not said["lost"], (verdict, said)
+    assert len(verdict.extra) <= 1, verdict
+    state, code, reason = ending.says
+    assert (said["state"], said["exit_code"]) == (state, code), said
+    assert (said["reason"] or "").startswith(reason or "") and bool(said["reason"]) == bool(reason), said
+
+
+def test_endings_leave_no_process_and_workers_no_label(played: Played) -> None:
+    assert not played.left_behind and not played.stayed
+    assert sorted(played.names) == sorted(ending.label for ending in ENDINGS)
+    later_s = {e.name: played.ours[e.name].took_s - played.bare[e.like or e.name].took_s for e in ENDINGS}
+    latest = max(later_s, key=later_s.__getitem__)
+    print(f"latest beside its like without chiplog: {latest}, by {later_s[latest]:.2f} s; promised {PROMISED_S:g} s")

@@ -1,0 +1,381 @@
+"""An agent's key is bound to node names: what it says for another node is not stored, and the true words still are.
+
+The receiver's own intake makes the records; the index's own follower applies them to a DuckDB file.
+"""
+
+import json
+import random
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chiplog_collector import speakers
+from chiplog_collector.database import Database
+from chiplog_collector.index import Follower
+from chiplog_collector.intake import Intake
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import EventKind, encode
+from chiplog_schemas.record import Kind
+from chiplog_schemas.record import encode as frame
+from tests.collector.log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
+from tests.fault.switch_off import Safeguard
+from tests.soak import Rounds
+
+SAFEGUARDS = [
+    Safeguard(
+        "nothing is stored that a key says for another node",
+        "collector/chiplog_collector/speakers.py",
+        old="    return any(fnmatchcase(node, pattern) for pattern in nodes)",
+        new="    return True",
+        test="test_a_producer_of_another_node_is_refused_and_the_true_one_still_arrives",
+    ),
+    Safeguard(
+        "what is refused is not entered in the ledger",
+        "collector/chiplog_collector/applier.py",
+        old="            if index in refused:\n                continue\n",
+        new="            if index in refused:\n                self.producer(uuid)\n",
+        test="test_own_ranks_of_a_block_are_stored_beside_a_strangers",
+    ),
+    Safeguard(
+        "losses and ends of another node's ranks are not believed",
+        "collector/chiplog_collector/applier.py",
+        old="        return self._speaker is None or self._speakers.admits",
+        new="        return True or self._speakers.admits",
+        test="test_nobody_declares_losses_or_deaths_of_another_nodes_ranks",
+    ),
+    Safeguard(
+        "an identity is found in what an agent could not take apart, too",
+        "collector/chiplog_collector/speakers.py",
+        old="        elif group.kind == OPAQUE:\n",
+        new="        elif group.kind == -1:\n",
+        test="test_an_identity_that_hides_in_an_opaque_event_is_found",
+    ),
+    Safeguard(
+        "a producer without identity is bound to the key that spoke for it first",
+        "collector/chiplog_collector/speakers.py",
+        old="            producer.nodes = list(speaker.nodes)\n",
+        new="",
+        test="test_a_producer_without_identity_belongs_to_the_first_that_speaks_for_it",
+    ),
+    Safeguard(
+        "a refusal is one row, however often it is tried",
+        "collector/chiplog_collector/speakers.py",
+        old="(uuid, speaker.sender) in told or",
+        new="False and",
+        test="test_a_thousand_tries_are_one_row_also_across_restarts",
+    ),
+    Safeguard(
+        "each record of a commit is judged by its own sender",
+        "collector/chiplog_collector/intake.py",
+        old="if run is None or (run.sender, run.nodes) != (sender, nodes):",
+        new="if run is None:",
+        test="test_records_of_several_senders_in_one_commit_are_each_judged_by_their_own",
+    ),
+    Safeguard(
+        "a commit that never ended is not applied",
+        "collector/chiplog_collector/applier.py",
+        old="                if record.number not in unfinished:\n",
+        new="                if True:\n",
+        test="test_a_commit_that_never_ended_stores_nothing",
+    ),
+]
+
+A, B = ("node-a",), ("node-b",)
+TRUE, FALSE = b"T" * 16, b"F" * 16  # senders
+
+
+class Centre:
+    """A collector's log, made as the receiver makes it, and its index."""
+
+    def __init__(self, directory: Path) -> None:
+        self.index = Index(directory)
+        self.intake = Intake({})
+        self._next: dict[bytes, int] = {}
+
+    def take(self, sender: bytes, nodes: tuple[str, ...] | None, *blocks: bytes) -> None:
+        """Log a slice of blocks."""
+        first = self._next.get(sender, 0)
+        self._next[sender] = first + len(blocks)
+        payload = b"".join(frame(Kind.BLOCK, first + n, block) for n, block in enumerate(blocks))
+        for entry in self.intake.take(sender, first, first + len(blocks) - 1, payload, nodes):
+            assert entry.record is not None
+            self.index.log.append_record(entry.record)
+
+    def commit(self) -> None:
+        """Write the receipt and let the index follow."""
+        receipt = self.intake.receipt(START_US + self.index.log.next_number)
+        self.index.log.append(receipt.kind, receipt.payload)
+        self.intake.committed()
+        self.index.log.commit()
+        self.index.follow()
+
+    def say(self, sender: bytes, nodes: tuple[str, ...] | None, *blocks: bytes) -> None:
+        self.take(sender, nodes, *blocks)
+        self.commit()
+
+    def refusals(self) -> list[dict[str, object]]:
+        rows = self.index.sql("SELECT level, body FROM events WHERE kind = 'refused_node' ORDER BY seq")
+        assert {level for level, _ in rows} <= {"error"}
+        return [json.loads(body) for _, body in rows]
+
+    def assert_rebuilt_is_the_same(self) -> None:
+        path = self.index.directory / "rebuilt.duckdb"
+        database = Database(path, LOG_ID)
+        follower = Follower(database, self.index.directory / "log")
+        while follower.step(self.index.log.next_number):
+            pass
+        rebuilt = {
+            name: contents_of(lambda query: database.connection.execute(query).fetchall(), name) for name in VIEWS
+        }
+        database.close()
+        path.unlink()
+        assert rebuilt == self.index.views()
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    centre = Centre(tmp_path)
+    yield centre
+    centre.assert_rebuilt_is_the_same()
+    centre.index.close()
+
+
+def rank_of(number: int, node: str, **identity: object) -> Rank:
+    """Return a rank of a node that logged its node's number three times."""
+    rank = Rank(number, node=node, **identity)
+    for step in range(3):
+        rank.log(step, value=float(ord(node[-1])))
+    return rank
+
+
+def forged(rank: Rank, *events: tuple[EventKind, list[object]], first: int = 0) -> bytes:
+    """Return a block in which somebody else speaks as a rank's producer."""
+    liar = Rank(0)
+    liar.uuid, liar.events = rank.uuid, [b""] * first
+    for kind, fields in events:
+        liar.say(kind, *fields)
+    return block_of((liar, first, len(liar.events) - 1))
+
+
+def numbers(step: int, value: float) -> tuple[EventKind, list[object]]:
+    """Return a metrics event as `forged` takes it."""
+    return EventKind.METRICS, [step, pack(["value"]), struct.pack("<d", value)]
+
+
+STORED = "SELECT step, value FROM metrics WHERE key = 'value' ORDER BY ALL"
+
+
+def test_a_producer_of_another_node_is_refused_and_the_true_one_still_arrives(centre: Centre) -> None:
+    rank = rank_of(1, "node-a")
+    centre.say(FALSE, B, whole(rank))
+    assert centre.index.sql("SELECT * FROM metrics") == centre.index.sql("SELECT * FROM labels") == []
+    [row] = centre.refusals()
+    assert (row["nodes"], row["node"], row["producer"]) == (["node-b"], "node-a", rank.uuid.hex())
+    assert row["sender"] == FALSE.hex()
+    centre.say(TRUE, A, whole(rank))
+    assert len(centre.index.sql(STORED)) == 3
+    assert centre.index.sql("SELECT produced, stored, pending FROM completeness") == [(4, 4, 0)]
+
+
+def test_seqs_that_an_impostor_sends_ahead_are_not_taken_and_the_true_ones_are(centre: Centre) -> None:
+    rank = rank_of(1, "node-a")
+    centre.say(TRUE, A, block_of((rank, 0, 1)))
+    centre.say(FALSE, B, forged(rank, numbers(1, -1.0), numbers(2, -1.0), first=2))
+    centre.say(TRUE, A, block_of((rank, 2, 3)))
+    assert [value for _, value in centre.index.sql(STORED)] == [97.0] * 3
+    assert len(centre.refusals()) == 1
+
+
+def test_a_known_producer_cannot_be_moved_to_the_impostors_node(centre: Centre) -> None:
+    rank = rank_of(1, "node-a")
+    centre.say(TRUE, A, whole(rank))
+    centre.say(FALSE, B, forged(rank, (EventKind.IDENTITY, [rank.identity | {"node": "node-b"}]), first=9))
+    assert centre.index.sql("SELECT node, label FROM labels") == [("node-a", "rank1")]
+    assert [row["node"] for row in centre.refusals()] == ["node-a"]
+
+
+def test_an_identity_cannot_move_ones_own_producer_to_another_node(centre: Centre) -> None:
+    rank = rank_of(1, "node-b")
+    centre.say(FALSE, B, whole(rank))
+    moved = rank.become(node="node-a")
+    centre.say(FALSE, B, block_of((rank, moved, moved)))
+    assert centre.index.sql("SELECT node FROM labels") == [("node-b",)]
+    assert [row["node"] for row in centre.refusals()] == ["node-a"]
+
+
+def test_an_identity_that_hides_in_an_opaque_event_is_found(centre: Centre) -> None:
+    rank = Rank(1, node="node-a")
+    event = bytearray(encode(EventKind.IDENTITY, START_US, rank.identity))
+    event[0] += 1  # one field more than this version's agent knows: it keeps the event verbatim
+    rank.events = [bytes(event) + b"\xc0"]
+    centre.say(FALSE, B, whole(rank))
+    assert centre.index.sql("SELECT count(*) FROM labels") == [(0,)]
+    assert [row["node"] for row in centre.refusals()] == ["node-a"]
+    centre.say(TRUE, A, whole(rank))
+    assert centre.index.sql("SELECT node FROM labels") == [("node-a",)]
+
+
+def test_nobody_declares_losses_or_deaths_of_another_nodes_ranks(centre: Centre) -> None:
+    rank, own = rank_of(1, "node-a"), rank_of(2, "node-b")
+    agent = Rank(9, label="agent", role="agent", node="node-b")
+    centre.say(TRUE, A, block_of((rank, 0, 1)))
+    for about in (rank, own):
+        agent.say(EventKind.LOST, about.uuid, 2, 3, "said so")
+        agent.say(EventKind.PEER, about.uuid, {"state": "crashed", "reason": "said so", "produced": 99})
+    centre.say(FALSE, B, block_of((own, 0, 1)), whole(agent))
+    assert centre.index.sql("SELECT label, state FROM labels WHERE label <> 'agent' ORDER BY label") == [
+        ("rank1", "running"),
+        ("rank2", "crashed"),
+    ]
+    rows = "SELECT label, produced, stored, lost FROM completeness WHERE label <> 'agent' ORDER BY label"
+    assert centre.index.sql(rows) == [("rank1", 2, 2, 0), ("rank2", 99, 2, 2)]
+    assert [row["producer"] for row in centre.refusals()] == [rank.uuid.hex()], "one row for both"
+
+
+def test_own_ranks_of_a_block_are_stored_beside_a_strangers(centre: Centre) -> None:
+    own, foreign = rank_of(1, "node-b"), rank_of(2, "node-a")
+    centre.say(FALSE, B, whole(own, foreign))
+    assert centre.index.sql("SELECT DISTINCT label FROM metrics") == [("rank1",)]
+    assert len(centre.refusals()) == 1
+    centre.say(TRUE, A, whole(foreign))
+    assert centre.index.sql("SELECT label, stored, pending FROM completeness ORDER BY label") == [
+        ("rank1", 4, 0),
+        ("rank2", 4, 0),
+    ]
+
+
+def test_a_producer_without_identity_belongs_to_the_first_that_speaks_for_it(centre: Centre) -> None:
+    rank = rank_of(1, "node-a")
+    centre.say(TRUE, A, block_of((rank, 1, 1)))  # event 0 is damaged, or comes later
+    centre.index.reopen()
+    centre.say(FALSE, B, forged(rank, numbers(1, -1.0), first=2))
+    centre.say(FALSE, B, forged(rank, (EventKind.IDENTITY, [rank.identity | {"node": "node-b"}])))
+    centre.say(TRUE, A, block_of((rank, 2, 3)), block_of((rank, 0, 0)))
+    assert [value for _, value in centre.index.sql(STORED)] == [97.0] * 3
+    assert centre.index.sql("SELECT node, label FROM labels") == [("node-a", "rank1")]
+    assert len(centre.refusals()) == 1
+
+
+def test_a_thousand_tries_are_one_row_also_across_restarts(centre: Centre) -> None:
+    rank = rank_of(1, "node-a")
+    for _ in range(4):
+        centre.say(FALSE, B, *[whole(rank)] * 250)
+        centre.index.reopen()
+    assert len(centre.refusals()) == 1
+    centre.say(b"another sender..", B, whole(rank))
+    assert len(centre.refusals()) == 2
+
+
+def test_made_up_producers_and_senders_do_not_fill_the_events(centre: Centre, monkeypatch) -> None:
+    monkeypatch.setattr(speakers, "REFUSALS_PER_KEY_MAX", 5)
+    for number in range(20):
+        centre.say(bytes([number]) * 16, B, whole(rank_of(number, "node-a")))
+        if number == 3:
+            centre.index.reopen()
+    assert len(centre.refusals()) == 5
+    assert centre.index.sql("SELECT count(*) FROM metrics") == [(0,)]
+
+
+def test_names_may_be_patterns_and_no_names_are_no_nodes(centre: Centre) -> None:
+    one, two, three = rank_of(1, "gpu-17"), rank_of(2, "cpu-1"), rank_of(3, "gpu-2")
+    centre.say(TRUE, ("gpu-*", "head"), whole(one, two))
+    centre.say(FALSE, (), whole(three), forged(rank_of(4, "x"), numbers(0, 1.0), first=1))
+    assert centre.index.sql("SELECT DISTINCT label FROM metrics") == [("rank1",)]
+    assert len(centre.refusals()) == 3
+
+
+def test_who_is_not_restricted_may_speak_for_all(centre: Centre) -> None:
+    rank, other = rank_of(1, "node-a"), rank_of(2, "node-b")
+    centre.say(TRUE, A, block_of((rank, 0, 1)))
+    centre.say(FALSE, None, whole(rank, other))
+    assert centre.index.sql("SELECT stored FROM completeness") == [(4,), (4,)]
+    assert centre.refusals() == []
+
+
+def test_records_of_several_senders_in_one_commit_are_each_judged_by_their_own(centre: Centre) -> None:
+    """A permit that changes between two slices counts from the second on, within one commit too."""
+    ranks = [rank_of(number, f"node-{'ab'[number % 2]}") for number in range(6)]
+    centre.take(TRUE, A, whole(ranks[0]))
+    centre.take(FALSE, B, whole(ranks[1]), whole(ranks[2]))  # 2 is of node-a
+    centre.take(TRUE, A, whole(ranks[3]))  # 3 is of node-b
+    centre.take(TRUE, ("node-a", "node-b"), whole(ranks[3]), whole(ranks[4]))  # and now it may
+    centre.take(TRUE, B, whole(ranks[5]))
+    centre.commit()
+    labels = centre.index.sql("SELECT label FROM labels ORDER BY label")
+    assert labels == [("rank0",), ("rank1",), ("rank3",), ("rank4",), ("rank5",)]
+    assert sorted(str(row["producer"])[:2] for row in centre.refusals()) == ["02", "03"]
+
+
+def test_a_commit_that_never_ended_stores_nothing(centre: Centre) -> None:
+    """Power fails between a slice and its receipt: nobody knows any more who may say such things. It is sent again."""
+    rank, other = rank_of(1, "node-a"), rank_of(2, "node-b")
+    centre.take(FALSE, B, whole(rank))
+    centre.intake.committed()  # what the receiver knew is gone with it
+    centre.say(TRUE, A, whole(rank_of(3, "node-a")))
+    assert centre.index.sql("SELECT label FROM labels") == [("rank3",)]
+    centre.take(FALSE, B, whole(other))
+    centre.say(TRUE, A, whole(rank))
+    assert centre.index.sql("SELECT label FROM labels ORDER BY label") == [("rank1",), ("rank2",), ("rank3",)]
+    assert centre.refusals() == []
+
+
+def test_a_damaged_receipt_costs_itself_and_not_its_records(centre: Centre) -> None:
+    centre.take(TRUE, A, whole(rank_of(1, "node-a")))
+    centre.index.log.next_number += 1  # the receipt's place
+    centre.intake.committed()
+    centre.say(TRUE, A, whole(rank_of(2, "node-a")))
+    assert centre.index.sql("SELECT label FROM labels ORDER BY label") == [("rank1",), ("rank2",)]
+
+
+@pytest.mark.soak
+def test_by_whatever_order_nothing_of_an_impostor_is_stored_and_nothing_true_is_lost(
+    tmp_path: Path, rounds: Rounds
+) -> None:
+    """Invariant: in the end the database holds exactly what each node's own key said, and a rebuild holds the same.
+
+    Three nodes with two ranks and a key each; every key sends pieces of every rank, those of others with false values.
+    Only a producer that nobody knows yet can be claimed, so an impostor never comes before the first true word.
+    """
+    for seed in rounds(2):
+        chooser = random.Random(seed)
+        centre = Centre(tmp_path / str(seed))
+        nodes = [f"node-{letter}" for letter in "abc"]
+        ranks = {number: rank_of(number, nodes[number // 2]) for number in range(6)}
+        for rank in ranks.values():
+            for step in range(3, 10):
+                rank.log(step, value=float(ord(rank.identity["node"][-1])))
+        pieces = [(number, first) for number in ranks for first in range(11)]
+        todo = [(number, seq, False) for number, seq in pieces] + [(number, seq, True) for number, seq in pieces]
+        chooser.shuffle(todo)
+        known: set[int] = set()
+        for number, seq, is_false in todo:
+            rank, home = ranks[number], number // 2
+            if not is_false or number not in known:
+                known.add(number)
+                centre.take(TRUE[:15] + bytes([home]), (nodes[home],), block_of((rank, seq, seq)))
+            if is_false:
+                other = (home + chooser.randint(1, 2)) % 3
+                lie = forged(rank, numbers(seq, -1.0), first=seq)
+                centre.take(FALSE[:15] + bytes([other]), (nodes[other],), lie)
+                rounds.count("lies")
+            if chooser.random() < 0.2:
+                centre.commit()
+            if chooser.random() < 0.02:
+                centre.commit()
+                centre.index.reopen()
+        centre.commit()
+        query = (
+            "SELECT label, count(*), min(value), max(value), min(node) "
+            "FROM metrics JOIN labels USING (run_id, label) GROUP BY label ORDER BY label"
+        )
+        rows = centre.index.sql(query)
+        expected = [
+            (f"rank{number}", 10, float(ord("abc"[number // 2])), float(ord("abc"[number // 2])), nodes[number // 2])
+            for number in ranks
+        ]
+        assert rows == expected, f"seed {seed}"
+        assert all(row["producer"] for row in centre.refusals())
+        centre.assert_rebuilt_is_the_same()
+        centre.index.close()

@@ -1,0 +1,280 @@
+"""Readers who want more than to read: whatever they ask, nothing is written, no file is read, and ingest goes on.
+
+A real collector and agent, an oracle that logs all the while, and readers who speak the wire directly.
+"""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chiplog.oracle import compare
+from chiplog_schemas import questions
+from chiplog_schemas.questions import QuestionKind
+from tests.collector.test_query import A_SELECT_THAT_IS_STOPPED, FOR_EVER, NOT_A_SELECT, Asker
+from tests.conftest import Node, wait_until
+from tests.fault.switch_off import Safeguard
+
+STUBBORN = 300_000  # letters: some minutes of work in one call
+MEMORY_BYTES_MAX = 4 << 30  # of the index: what `memory.py` lets it have, and some for what it had before
+
+# Each would take all memory, all of the disk, all of the time, or the stack.
+EXHAUSTING = [
+    FOR_EVER,
+    "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT count(*) FROM t",
+    "WITH RECURSIVE t(s) AS (SELECT 'x' UNION ALL SELECT s || s FROM t) SELECT max(length(s)) FROM t",
+    "SELECT list(range) FROM range(2000000000)",
+    "SELECT repeat('x', 2000000000)",
+    "SELECT string_agg(repeat('x', 1000000), ',') FROM range(100000)",
+    "SELECT range(1000000000)",
+    "SELECT count(DISTINCT (a.range, b.range)) FROM range(1000000) a, range(1000000) b",
+    "SELECT * FROM range(2000000000) ORDER BY hash(range)",
+    "SELECT array_agg(range ORDER BY hash(range)) OVER () FROM range(100000000)",
+    "SELECT a.range FROM range(100000000) a JOIN range(100000000) b ON hash(a.range) % 1000 = hash(b.range) % 1000",
+    "SELECT regexp_matches(repeat('a', 100000) || 'b', '(a*)*(a*)*c') FROM range(100000)",
+    "SELECT histogram(range) FROM range(1000000000)",
+    "SELECT * FROM range(1000000000)",
+    "SELECT repeat(range::VARCHAR, 1000) FROM range(10000000)",
+    "SELECT " + "(" * 900 + "1" + ")" * 900,
+    "SELECT " + " + ".join(["1"] * 4900),
+    "SELECT * FROM " + ", ".join(["range(1000)"] * 400),
+    "SELECT " + "list_value(" * 300 + ")" * 300,
+    "SELECT bitstring_agg(range) FROM range(100000000)",
+]
+ATTACKS = [
+    *NOT_A_SELECT,
+    *A_SELECT_THAT_IS_STOPPED,
+    "SELECT 1; COMMIT; BEGIN; DELETE FROM base.runs",
+    "FROM read_csv('{dir}/x.csv')",
+    "SELECT content FROM read_text('{dir}/x.csv')",
+]
+EMPTY = ("SELECT * FROM duckdb_secrets()",)  # a SELECT that may be asked, and finds nothing
+
+SAFEGUARDS = [
+    Safeguard(
+        "a query is one statement",
+        "schemas/chiplog_schemas/questions.py",
+        old="    if len(statements) > 1:\n",
+        new="    if False:\n",
+        test="test_no_way_to_write_or_to_read_files_changes_anything",
+    ),
+    Safeguard(
+        "a query is a SELECT",
+        "schemas/chiplog_schemas/questions.py",
+        old='    if kind == "SELECT":\n',
+        new='    if kind != "EXPLAIN":\n',
+        test="test_no_way_to_write_or_to_read_files_changes_anything",
+    ),
+    Safeguard(
+        "the index cannot read or write other files",
+        "schemas/chiplog_schemas/questions.py",
+        old='    "SET GLOBAL enable_external_access = false",\n',
+        new="",
+        test="test_no_way_to_write_or_to_read_files_changes_anything",
+    ),
+    Safeguard(
+        "a query runs in a read-only transaction",
+        "collector/chiplog_collector/query.py",
+        old='self._cursor.execute("BEGIN TRANSACTION READ ONLY")',
+        new='self._cursor.execute("BEGIN TRANSACTION")',
+        test="test_no_way_to_write_or_to_read_files_changes_anything",
+    ),
+    Safeguard(
+        "functions that change the database are refused by name",
+        "collector/chiplog_collector/examiner.py",
+        old="        if name.lower() in FUNCTIONS_REFUSED:\n",
+        new="        if False:\n",
+        test="test_no_way_to_write_or_to_read_files_changes_anything",
+    ),
+    Safeguard(
+        "a query that takes too long is cancelled",
+        "collector/chiplog_collector/query.py",
+        old="            if worker.job is not None and now >= worker.job.deadline:\n",
+        new="            if False:\n",
+        test="test_a_runaway_query_is_cancelled_and_ingest_goes_on",
+    ),
+    Safeguard(
+        "a result has a bound",
+        "schemas/chiplog_schemas/sink.py",
+        old="        if len(self.data) + len(part) > RESULT_BYTES_MAX:\n",
+        new="        if False:\n",
+        test="test_no_query_exhausts_the_collector",
+    ),
+    Safeguard(
+        "the index has a bound of memory as a whole",
+        "collector/chiplog_collector/index.py",
+        old="    bound_memory(bounds.query_memory_bytes)\n",
+        new="",
+        test="test_no_query_exhausts_the_collector",
+    ),
+    Safeguard(
+        "a query that cannot be cancelled ends with its process",
+        "collector/chiplog_collector/query.py",
+        old="now >= worker.job.deadline + STUCK_AFTER_S",
+        new="False",
+        test="test_a_query_that_cannot_be_cancelled_is_answered_in_time_and_ends_with_its_process",
+    ),
+]
+
+
+class Logging:
+    """An oracle rank that logs for as long as readers do their worst."""
+
+    def __init__(self, node: Node, directory: Path) -> None:
+        self.node = node
+        self.file = directory / "oracle"
+        command = [sys.executable, "-m", "chiplog.oracle", str(self.file), "--events", "1000000", "--pause-s", "0.002"]
+        self.process = subprocess.Popen(command, env=dict(os.environ, CHIPLOG_DIR=str(node.root)))
+        wait_until(lambda: self.n_visible() > 0, "an event of the oracle in SQL")
+
+    def n_visible(self) -> int:
+        rows = self.node.try_sql("SELECT count(*) AS n FROM metrics WHERE key = 'value'")
+        return int(rows[0]["n"]) if rows else 0
+
+    def end(self) -> None:
+        """Kill it, and compare."""
+        self.process.kill()
+        self.process.wait()
+        self.node.until("SELECT pending, lost FROM completeness", lambda rows: rows == [{"pending": 0, "lost": 0}])
+        self.node.until("SELECT state FROM labels", lambda rows: rows[0]["state"] == "crashed")
+        verdict = compare(self.file, self.node.sql("SELECT step, value FROM metrics WHERE key = 'value'"))
+        assert verdict.ok, verdict
+        assert verdict.expected > 100
+
+
+@pytest.fixture
+def logging_rank(node: Node, tmp_path: Path) -> Iterator[Logging]:
+    logging = Logging(node, tmp_path)
+    yield logging
+    logging.process.kill()
+    logging.process.wait()
+
+
+@pytest.fixture
+def reader(node: Node) -> Iterator[Asker]:
+    asker = Asker(node.place.query_address)
+    yield asker
+    asker.close()
+
+
+def index_pid(node: Node) -> int:
+    assert node.collector is not None
+    pid = node.collector.pid
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the most memory that a process has had."""
+    (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
+
+
+def test_no_way_to_write_or_to_read_files_changes_anything(
+    node: Node, reader: Asker, logging_rank: Logging, tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "other.duckdb").write_bytes(b"not for readers")
+    (outside / "x.csv").write_text("secret,words\n1,2\n")
+    pid = index_pid(node)
+    views = node.sql("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1")
+    for attack in ATTACKS:
+        answer = reader.ask(attack.replace("{dir}", str(outside)), timeout_s=5)
+        assert answer.kind != QuestionKind.RESULT or (attack in EMPTY and answer.n_rows == 0), (attack, answer.n_rows)
+    assert sorted(path.name for path in outside.iterdir()) == ["other.duckdb", "x.csv"]
+    assert node.sql("SELECT view_name, sql FROM duckdb_views() WHERE NOT internal ORDER BY 1") == views
+    assert index_pid(node) == pid, "the index is the same process"
+    logging_rank.end()
+
+
+def test_no_query_exhausts_the_collector(node: Node, reader: Asker, logging_rank: Logging) -> None:
+    pid = index_pid(node)
+    for sql in EXHAUSTING:
+        before = logging_rank.n_visible()
+        answer = reader.ask(sql, timeout_s=0.5)
+        shown = (sql[:80], answer.error_kind, answer.message)
+        assert answer.kind == QuestionKind.RESULT or answer.error_kind in questions.ERROR_KINDS, shown
+        wait_until(lambda n=before: logging_rank.n_visible() > n, f"new events behind {sql[:80]}")
+    answer = reader.ask("SELECT hash(range) FROM range(1000000000)")
+    assert answer.error_kind == "too_large", (answer.error_kind, answer.message)
+    assert index_pid(node) == pid, "the index is the same process"
+    assert peak_bytes(pid) < MEMORY_BYTES_MAX
+    logging_rank.end()
+
+
+def test_a_runaway_query_is_cancelled_and_ingest_goes_on(node: Node, reader: Asker, logging_rank: Logging) -> None:
+    begun = time.monotonic()
+    ids = {reader.send(FOR_EVER, timeout_s=2), reader.send(FOR_EVER, timeout_s=2)}
+    before = logging_rank.n_visible()  # waits for one of the two places
+    answers = [reader.receive() for _ in ids]
+    assert {answer.id for answer in answers} == ids
+    assert {answer.error_kind for answer in answers} == {"timeout"}
+    assert time.monotonic() - begun < 25, "a query of two seconds"
+    wait_until(lambda: logging_rank.n_visible() > before, "events that came while the queries ran")
+    logging_rank.end()
+
+
+def test_a_query_that_cannot_be_cancelled_is_answered_in_time_and_ends_with_its_process(
+    node: Node, reader: Asker, logging_rank: Logging
+) -> None:
+    pid = index_pid(node)
+    begun = time.monotonic()
+    answer = reader.ask(f"SELECT levenshtein(repeat('a', {STUBBORN}), repeat('b', {STUBBORN}))", timeout_s=1)
+    assert answer.error_kind == "timeout", answer.message
+    assert time.monotonic() - begun < 15, "one function on one value hears of no interruption"
+    wait_until(lambda: not Path(f"/proc/{pid}").exists(), "another index")
+    before = logging_rank.n_visible()
+    wait_until(lambda: logging_rank.n_visible() > before, "new events in the new one")
+    logging_rank.end()
+
+
+def test_readers_that_never_read_and_sixteen_that_do_cost_nobody_an_event(
+    node: Node, reader: Asker, logging_rank: Logging
+) -> None:
+    pid = index_pid(node)
+    for _ in range(6):  # 100 MB each, and nobody fetches them
+        reader.send("SELECT range, hash(range), repeat('x', 10) FROM range(4000000)")
+    stop = threading.Event()
+    answered = [0] * 16
+
+    def ask(number: int) -> None:
+        asker = Asker(node.place.query_address)
+        while not stop.is_set():
+            answer = asker.ask("SELECT label, count(*), avg(value) FROM metrics GROUP BY label")
+            assert answer.kind == QuestionKind.RESULT or answer.error_kind == "busy", answer.message
+            answered[number] += 1
+        asker.close()
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    time.sleep(3)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert all(answered), answered
+    assert index_pid(node) == pid, "the index is the same process"
+    assert peak_bytes(pid) < MEMORY_BYTES_MAX
+    logging_rank.end()
+
+
+def test_questions_without_end_are_answered_busy_and_pings_at_once(node: Node, reader: Asker) -> None:
+    ids = [reader.send(FOR_EVER, timeout_s=0.2) for _ in range(100)]
+    id = os.urandom(8)
+    reader.socket.send_multipart(questions.ping(id))
+    kinds: list[str] = []
+    while True:
+        answer = reader.receive()
+        if answer.kind == QuestionKind.PONG:
+            break
+        kinds.append(answer.error_kind)
+    assert "busy" in kinds
+    assert len(kinds) < len(ids), "the ping was answered before the queries"
+    other = Asker(node.place.query_address)
+    wait_until(lambda: other.ask("SELECT 1").kind == QuestionKind.RESULT, "another reader's answer", 110)
+    other.close()

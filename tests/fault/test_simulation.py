@@ -1,0 +1,320 @@
+"""Seeded schedules of faults on virtual clocks, disks and networks, around the real parts of the delivery path.
+
+Invariant of all of them: when everything has healed, every event is stored once or declared lost, unless the only disk
+that had it was destroyed; nothing is acknowledged before it is synced; credit is kept; all is drained within a minute
+and a half of virtual time. A failing seed lives through the same again: its last actions stand in the error's notes.
+"""
+
+import random
+from collections import deque
+
+import pytest
+
+from chiplog_agent import spool
+from chiplog_schemas import segments
+from chiplog_schemas.codec import unpack
+from chiplog_schemas.record import Kind, Record
+from chiplog_schemas.wire import MessageKind, parse
+from tests.fault.machines import live
+from tests.fault.simulation import VirtualLink, World, patched
+from tests.fault.switch_off import Safeguard
+from tests.fault.virtual import DiskPath, Killed
+from tests.soak import Rounds
+
+_SEEDS = {"CHIPLOG_FAULT_SEED": "1"}
+_PATH = "test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path"
+_HOPS = "test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do"
+_DAEMON, _RECEIVER = "agent/chiplog_agent/daemon.py", "collector/chiplog_collector/receiver.py"
+_DELIVERY, _SEGMENTS = "schemas/chiplog_schemas/delivery.py", "schemas/chiplog_schemas/segments.py"
+_SYNC = "        except OSError as error:"
+
+SAFEGUARDS = [
+    Safeguard(
+        "the agent syncs its spool before it acknowledges",
+        _DAEMON,
+        f"            self._spool.sync()\n{_SYNC}",
+        f"            pass\n{_SYNC}",
+        _PATH,
+        _SEEDS,
+    ),
+    Safeguard(
+        "the collector syncs its log before it acknowledges",
+        _RECEIVER,
+        f"            self.log.commit()\n{_SYNC}",
+        f"            pass\n{_SYNC}",
+        _PATH,
+        _SEEDS,
+    ),
+    Safeguard(
+        "an acknowledgement counts what is synced, not what was taken",
+        _DELIVERY,
+        "self._synced.get(sender, 0), self.credit)",
+        "self.next_numbers.get(sender, 0), self.credit)",
+        _HOPS,
+        _SEEDS,
+    ),
+    Safeguard(
+        "a welcome names what the receiver has",
+        _DELIVERY,
+        "max(had, message.first)  #",
+        "max(had, message.first) + 1  #",
+        _HOPS,
+        _SEEDS,
+    ),
+    Safeguard(
+        "a sender drops what is not of its session",
+        _DELIVERY,
+        "        if message.session != self._session or self.state",
+        "        if self.state",
+        _HOPS,
+        _SEEDS,
+    ),
+    Safeguard(
+        "a receiver forgets a session that was replaced",
+        _DELIVERY,
+        "            self._senders.pop(self._sessions[sender].nonce, None)",
+        "            pass",
+        _HOPS,
+        _SEEDS,
+    ),
+    Safeguard(
+        "a jump in DATA is a lost message",
+        _DELIVERY,
+        "            if message.first > expected:\n                return",
+        "            if False:\n                return",
+        _HOPS,
+        _SEEDS,
+    ),
+    Safeguard(
+        "a PING behind what came is a lost message",
+        _DELIVERY,
+        "            if message.next > expected:\n                return",
+        "            if False:\n                return",
+        _HOPS,
+        _SEEDS,
+    ),
+    Safeguard(
+        "no slice is sent beyond the credit",
+        _DELIVERY,
+        "max(0, self.credit - self.in_flight_bytes) if",
+        "self.credit if",
+        _HOPS,
+        _SEEDS,
+    ),
+    Safeguard(
+        "what was on its way is sent again in a new session",
+        "schemas/chiplog_schemas/link.py",
+        "                    self._source.seek(number)\n",
+        "                    pass\n",
+        _PATH,
+        _SEEDS,
+    ),
+    Safeguard(
+        "the ledger takes an event once",
+        "collector/chiplog_collector/applier.py",
+        "                new += have.add(first, last)",
+        "                new += [(first, last)] if have.add(first, last) or True else []",
+        _PATH,
+        _SEEDS,
+    ),
+    Safeguard(
+        "what a dead rank produced and did not keep is declared",
+        "agent/chiplog_agent/adoption.py",
+        "        if produced > adopted.next_seq:",
+        "        if False:",
+        _PATH,
+        _SEEDS,
+    ),
+    Safeguard(
+        "what a log once acknowledged and has no more is declared",
+        _DELIVERY,
+        "        if self._keeps_numbers and next_number > had:",
+        "        if False:",
+        _PATH,
+        {"CHIPLOG_FAULT_SEED": "2000"},
+    ),
+    Safeguard(
+        "a loss stands in its place: when the connection takes it along, the next one tells it",
+        _DELIVERY,
+        "        self._next = max(last + 1, self._next)\n",
+        "",
+        "test_a_loss_whose_message_is_lost_is_told_again",
+    ),
+    Safeguard(
+        "what is damaged in a spool is declared",
+        "agent/chiplog_agent/spool.py",
+        '        return Slice(first, number - 1, b"", reason)',
+        '        return Slice(first, number - 1, b"")',
+        _PATH,
+        {"CHIPLOG_FAULT_SEED": "1"},
+    ),
+    Safeguard(
+        "what a killed writer left unsynced is synced before it counts",
+        _SEGMENTS,
+        "            _sync_file(path)  # a killed",
+        "            pass  # a killed",
+        "test_what_a_killed_writer_left_is_synced_by_the_next_one",
+    ),
+    Safeguard(
+        "what waits for a refusing disk counts as there",
+        _SEGMENTS,
+        "        return self._pending_first if self._pending else self.next_number",
+        "        return self.next_number",
+        "test_a_spool_whose_first_write_is_refused_sends_it_when_the_disk_has_room",
+    ),
+    Safeguard(
+        "numbers that the collector may have seen are not given out again",
+        "agent/chiplog_agent/spool.py",
+        "        if self.id != new_id and not self._log.segments():",
+        "        if False:",
+        "test_a_spool_whose_only_record_is_damaged_begins_anew_under_another_id",
+    ),
+]
+
+
+@pytest.mark.soak(4)
+@pytest.mark.timeout(400)
+def test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path(rounds: Rounds) -> None:
+    for seed in rounds(4_000):
+        world = World(seed)
+        try:
+            world.run()
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        rounds.count("events", sum(journal.next_seq for journal in world.journals))
+        for name, count in world.counts.items():
+            if name.startswith("kill"):
+                rounds.count("kills", count)
+            elif name.startswith("power"):
+                rounds.count("power failures", count)
+            elif name.startswith(("disk_fills", "spool_is", "network_is_cut", "log_is_rolled")):
+                rounds.count(name.replace("_", " "), count)
+
+
+@pytest.mark.soak(2)
+@pytest.mark.timeout(200)
+def test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do(rounds: Rounds) -> None:
+    for seed in rounds(6_000):
+        try:
+            rounds.count("actions", len(live(seed)))
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+
+
+def test_a_seed_lives_through_the_same_again() -> None:
+    for seed in range(20):
+        first, second = World(seed), World(seed)
+        first.run()
+        second.run()
+        assert (first.trace, first.rows, first.clock.now) == (second.trace, second.rows, second.clock.now), seed
+        assert first.disk.directories.keys() == second.disk.directories.keys()
+        assert live(seed) == live(seed)
+
+
+def test_the_schedules_reach_every_bound_and_every_kind_of_loss() -> None:
+    """Else they would prove less than they seem to."""
+    declared, losses, excused, full = 0, 0, 0, 0
+    for seed in range(300):
+        world = World(seed)
+        world.run()
+        assert world.index is not None
+        declared += bool(world.declared_gaps())
+        losses += any(world.index.applier.state.lost.values())
+        excused += bool(world.excused)
+        full += world.n_full > 0
+    assert min(declared, losses, excused, full) > 0, (declared, losses, excused, full)
+
+
+def test_what_a_killed_writer_left_is_synced_by_the_next_one() -> None:
+    """Found by a schedule: what counts as had after a start was in the page cache only, and was acknowledged."""
+    world = World(0)
+    directory = DiskPath("/c/log")
+    with patched(world):
+        log = segments.SegmentLog(directory, b"o" * 16)
+        log.append(Kind.BLOCK, b"first")
+        log.commit()
+        log.append(Kind.BLOCK, b"second")
+        world.disk.kill_at["c"] = "before"
+        with pytest.raises(Killed):
+            log.commit()
+        assert segments.SegmentLog(directory, b"o" * 16).next_number == 2
+        world.disk.lose_power("c")
+        left = segments.SegmentLog(directory, b"o" * 16).segments()
+        assert [item.number for _, path in left for item in segments.read_segment(path)] == [0, 1]  # type: ignore[union-attr]
+
+
+def test_a_spool_whose_first_write_is_refused_sends_it_when_the_disk_has_room() -> None:
+    """Found by a schedule: an empty log took what waited for gone, and told the collector that it can never come."""
+    world = World(0)
+    with patched(world):
+        waiting = spool.Spool(DiskPath("/t/spool"), b"s" * 16)  # type: ignore[arg-type]
+        waiting.append(b"block")
+        world.disk.full.add("t")
+        with pytest.raises(OSError, match="virtual disk full"):
+            waiting.sync()
+        assert waiting.first_number == 0
+        waiting.seek(0)
+        world.disk.full.clear()
+        waiting.sync()
+        piece = waiting.read(1_000)
+        assert piece is not None
+        assert (piece.first, piece.last, piece.lost) == (0, 0, "")
+
+
+def test_a_spool_whose_only_record_is_damaged_begins_anew_under_another_id() -> None:
+    """Found by a schedule: its numbers were given out again under the same ID, and the new records taken for had."""
+    world = World(0)
+    with patched(world):
+        first = spool.Spool(DiskPath("/t/spool"), b"s" * 16)  # type: ignore[arg-type]
+        first.append(b"block")
+        first.sync()
+        (file,) = world.disk.directories["/t/spool"].values()
+        file.data[-1] ^= 1
+        world.ends.clear()  # never synced: a power failure took it
+        assert spool.Spool(DiskPath("/t/spool"), b"n" * 16).id == b"n" * 16  # type: ignore[arg-type]
+
+
+def test_a_loss_whose_message_is_lost_is_told_again() -> None:
+    world = World(0)
+    with patched(world):
+        damaged = spool.Spool(DiskPath("/t/spool"), b"s" * 16)  # type: ignore[arg-type]
+        for block in (b"first", b"second", b"third"):
+            damaged.append(block)
+        damaged.sync()
+        (file,) = (f for name, f in world.disk.directories["/t/spool"].items() if name.endswith(".seg"))
+        file.data[file.data.index(b"second")] ^= 1
+        again = spool.Spool(DiskPath("/t/spool"), b"s" * 16)  # type: ignore[arg-type]
+        world.start_collector()
+        sending = VirtualLink(None, "collector", again.id, {"node": "t"}, again)
+        n_lost = 0
+        for _ in range(100):
+            sending.step(world.clock.now)
+            leaving = sending.socket.leaving if sending.socket is not None else deque()  # type: ignore[attr-defined]
+            for entry in [entry for entry in leaving if not n_lost and parse(entry[1]).kind == MessageKind.LOST]:
+                leaving.remove(entry)
+                n_lost += 1
+            world.turn(0.1)
+        assert n_lost == 1
+        assert again.is_drained
+        found = segments.LogReader(world.log_path).read(1 << 40, 1 << 20)
+        gaps = [unpack(item.payload) for item in found if isinstance(item, Record) and item.kind == Kind.GAP]
+        assert gaps == [[b"s" * 16, 1, 1, spool.DAMAGED]]
+
+
+def test_a_virtual_power_failure_keeps_what_was_synced() -> None:
+    """The disk itself: a simulation on one that keeps too much or too little proves nothing."""
+    kept = set()
+    for seed in range(50):
+        world = World(seed)
+        world.chance = random.Random(seed)
+        with patched(world):
+            log = segments.SegmentLog(DiskPath("/c/log"), b"o" * 16)
+            log.append(Kind.BLOCK, b"x" * 50)
+            log.commit()
+            log.append(Kind.BLOCK, b"y" * 50)
+            log.commit(sync=False)
+            world.disk.lose_power("c")
+            kept.add(segments.SegmentLog(DiskPath("/c/log"), b"o" * 16).next_number)
+    assert kept == {1, 2}

@@ -1,0 +1,129 @@
+"""A GPU driver that hangs: its device is reported stale, and host, other GPUs and the delivery of events go on.
+
+The library in place of NVIDIA's hangs a call for as long as a file says so, at most 45 s.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from chiplog.oracle import compare
+from chiplog_schemas.locks import holder_of
+from tests.conftest import Node, wait_until
+from tests.fault.switch_off import Safeguard
+from tests.soak import Rounds
+
+GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{index}" for index in range(2)]
+HOST = ""
+SOURCE = Path(__file__).parents[1] / "agent" / "fake_nvml" / "nvml.c"
+MEANWHILE = 5  # samples, and steps, that must come out while the driver hangs
+WAIT_S = 25.0  # generous, and shorter than the library hangs
+SOAK = bool(os.environ.get("CHIPLOG_SOAK_MINUTES"))
+TEST = "test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_comes_back"
+
+SAFEGUARDS = [
+    Safeguard(
+        "nobody waits for the thread of a GPU",
+        "agent/chiplog_agent/stats/sampler.py",
+        old="        self._gpus.request()\n",
+        new="        self._gpus.request()\n"
+        "        while any(event.is_set() for event in self._gpus._requests):\n"
+        "            time.sleep(0.01)\n",
+        test=TEST,
+    ),
+    Safeguard(
+        "a device that does not answer is reported stale",
+        "agent/chiplog_agent/stats/sampler.py",
+        old="        self._stale.update(late)\n",
+        new="        late.clear()\n",
+        test=TEST,
+    ),
+]
+
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the library that stands in for NVML needs gcc")
+
+
+class Watched:
+    """A node with a driver that hangs on demand."""
+
+    def __init__(self, node: Node, control: Path) -> None:
+        self.node = node
+        self.control = control
+
+    def samples(self, device: str) -> int:
+        """Return how many samples of a device SQL has."""
+        query = "SELECT count(DISTINCT ts) AS n FROM system_samples WHERE device = ?"
+        return int(self.node.sql(query, [device])[0]["n"])
+
+    def steps(self) -> int:
+        return int(self.node.sql("SELECT count(DISTINCT step) AS n FROM metrics")[0]["n"])
+
+    def stale(self) -> list[str]:
+        rows = self.node.sql("SELECT message FROM events WHERE kind = 'device_stale' ORDER BY ts")
+        return [row["message"] for row in rows]
+
+    def until_more(self, device: str, what: str) -> None:
+        before = self.samples(device)
+        wait_until(lambda: self.samples(device) >= before + MEANWHILE, f"samples of {device or 'host'} {what}", WAIT_S)
+
+
+@pytest.fixture
+def watched(bare_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Watched:
+    subprocess.run(
+        ["gcc", "-O1", "-shared", "-fPIC", "-o", str(tmp_path / "libnvidia-ml.so.1"), str(SOURCE)], check=True
+    )
+    control = tmp_path / "control"
+    control.write_text("")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    monkeypatch.setenv("FAKE_NVML_CONTROL", str(control))
+    bare_node.start_collector()
+    bare_node.agent = bare_node._start("chiplog_agent", "--sample-interval-s", "0.1")
+    watched = Watched(bare_node, control)
+    bare_node.until("SELECT count(DISTINCT device) AS n FROM system_samples", lambda rows: rows[0]["n"] >= 3)
+    return watched
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(240)
+def test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_comes_back(
+    watched: Watched, rounds: Rounds, tmp_path: Path
+) -> None:
+    assert watched.node.agent is not None
+    oracle = tmp_path / "oracle"
+    command = [sys.executable, "-m", "chiplog.oracle", str(oracle), "--pause-s", "0.01", "--events", "1000000"]
+    rank = subprocess.Popen(command, env=os.environ | {"CHIPLOG_DIR": str(watched.node.root)})
+    try:
+        watched.node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] > 0)
+        for seed in rounds(1):
+            hanging = seed % 2
+            begun, said = time.monotonic(), len(watched.stale())
+            watched.control.write_text(f"hang{hanging}")
+            wait_until(lambda: len(watched.stale()) > said, "a report of a stale device", WAIT_S)  # noqa: B023  in this round
+            assert GPUS[hanging] in watched.stale()[-1], seed
+            of_hanging, steps = watched.samples(GPUS[hanging]), watched.steps()
+            watched.until_more(HOST, "while a GPU hangs")
+            watched.until_more(GPUS[1 - hanging], "while the other GPU hangs")
+            wait_until(lambda: watched.steps() >= steps + MEANWHILE, "steps while a GPU hangs", WAIT_S)  # noqa: B023
+            if SOAK:
+                time.sleep(max(0.0, begun + random.Random(seed).uniform(5, 44) - time.monotonic()))
+            assert watched.samples(GPUS[hanging]) == of_hanging, seed
+            watched.control.write_text("")
+            watched.until_more(GPUS[hanging], "after it hung")
+            assert len(watched.stale()) == said + 1, seed
+            assert holder_of(watched.node.place.agent / "lock") == watched.node.agent.pid
+            rounds.count("seconds of hanging", int(time.monotonic() - begun))
+    finally:
+        rank.kill()
+        rank.wait()
+    watched.node.until(
+        "SELECT l.state, c.pending FROM labels l JOIN completeness c USING (run_id, label, attempt)",
+        lambda rows: [(row["state"], row["pending"]) for row in rows] == [("crashed", 0)],
+    )
+    verdict = compare(oracle, watched.node.sql("SELECT step, value FROM metrics WHERE key = 'value'"))
+    assert verdict.ok and len(verdict.extra) <= 1 and verdict.expected > MEANWHILE, verdict

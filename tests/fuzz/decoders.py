@@ -1,0 +1,508 @@
+"""The decoders of bytes and frames, each with what makes its inputs and what must hold of its answer.
+
+A target has `make`, from a chooser to an input, and `check`, which tells whether the input was accepted and raises
+when a promise is broken: an error of another type than the declared one, or something accepted that is unsound.
+"""
+
+import io
+import os
+import random
+import struct
+from collections import Counter
+from typing import Any, Protocol
+
+from chiplog.result import QueryError, Result
+from chiplog_agent.stats.frames import FRAME_BYTES_MAX, FrameError, FrameReader
+from chiplog_collector.examiner import Examiner
+from chiplog_collector.intake import decode_receipt, recover_senders
+from chiplog_schemas import questions, wire
+from chiplog_schemas.blocks import OPAQUE, Block, BlockBuilder, BlockError, decode_block, rows_of
+from chiplog_schemas.codec import CodecError, pack, unpack
+from chiplog_schemas.events import FIELDS, IDENTITY_FIELDS, STATE_FIELDS, Column, decode, fits_schema, typed
+from chiplog_schemas.journals import decode_head, encode_head
+from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX
+from chiplog_schemas.record import NUMBER_LIMIT, Damage, Kind, Record, read_one, scan
+from chiplog_schemas.segments import SegmentHeader, decode_header, encode_header
+from tests.fuzz import samples
+from tests.fuzz.grammar import (
+    TOKENS,
+    frame,
+    hostile_record,
+    integer,
+    mutate_bytes,
+    mutate_value,
+    pack_hostile,
+    pick,
+)
+from tests.schemas.make_vectors import PRODUCER_A, PRODUCER_B, RECORD_PAYLOADS, SENDER, TS
+
+
+class Target(Protocol):
+    """One decoder under fire. A new one is made for each batch."""
+
+    def make(self, chooser: random.Random) -> Any:
+        """Return an input."""
+
+    def check(self, data: Any) -> bool:
+        """Decode it; tell whether it was accepted."""
+
+
+def require(holds: bool, what: str) -> None:
+    """Raise when a promise is broken. Not an assertion: those are what is looked for."""
+    if not holds:
+        raise BrokenPromiseError(what)
+
+
+class BrokenPromiseError(Exception):
+    """An answer that is not what it promises."""
+
+
+def hostile_event(chooser: random.Random) -> bytes:
+    """Return the bytes of an event with something wrong."""
+    data = pick(chooser, samples.events())
+    if chooser.random() < 0.15:
+        return mutate_bytes(chooser, data)
+    value = mutate_value(chooser, unpack(data))
+    if chooser.random() < 0.3 and isinstance(value, list):
+        value = mutate_value(chooser, value)
+    return pack_hostile(value)
+
+
+class Codec:
+    """codec.unpack: one plain value, or CodecError; what it takes can be written again."""
+
+    def __init__(self) -> None:
+        self._bases = (*samples.events(), *samples.heads("wire"), *samples.heads("questions"))
+
+    def make(self, chooser: random.Random) -> bytes:
+        base = pick(chooser, self._bases)
+        if chooser.random() < 0.5:
+            return mutate_bytes(chooser, base)
+        return pack_hostile(mutate_value(chooser, unpack(base)))
+
+    def check(self, data: bytes) -> bool:
+        try:
+            value = unpack(data)
+        except CodecError:
+            return False
+        again = pack(value)
+        require(pack(unpack(again)) == again, "a value changes when it is written again")
+        return True
+
+
+class Events:
+    """events.decode, typed and fits_schema: nothing that a peer says has a type that is not its own."""
+
+    def make(self, chooser: random.Random) -> bytes:
+        return hostile_event(chooser)
+
+    def check(self, data: bytes) -> bool:
+        try:
+            event = decode(data)
+        except CodecError:
+            return False
+        require(type(event[0]) is int and -(1 << 63) <= event[1] < 1 << 63, "an event without kind or time")
+        fits = fits_schema(event)
+        for value in event[2:]:
+            for fields in (IDENTITY_FIELDS, STATE_FIELDS):
+                for name, kept in typed(value, fields).items():
+                    wanted = fields[name]
+                    require(isinstance(kept, wanted) and (wanted is bool or type(kept) is not bool), f"{name} is wrong")
+        if fits:
+            for (_, column), value in zip(FIELDS[event[0]], event[2:], strict=True):
+                require(column is not Column.INT or type(value) is int, "a number that is none")
+        require(pack(decode(pack(event))) == pack(event), "an event changes when it is written again")
+        return fits
+
+
+class Wire:
+    """wire.parse: a message whose every field has its type and bound, or WireError."""
+
+    def make(self, chooser: random.Random) -> list[bytes]:
+        return hostile_frames(chooser, "wire")
+
+    def check(self, frames: list[bytes]) -> bool:
+        try:
+            message = wire.parse(frames)
+        except wire.WireError:
+            return False
+        require(len(message.session) == wire.SESSION_BYTES, "a session of another length")
+        for number in (message.first, message.last, message.next, message.credit):
+            require(type(number) is int and 0 <= number < 1 << 63, f"number {number!r}")
+        require(type(message.reason) is str and len(message.reason) <= wire.REASON_CHARS_MAX, "a reason without bound")
+        require(type(message.info) is dict and type(message.sender) is bytes, "info or sender")
+        return True
+
+
+class Questions:
+    """questions.parse: likewise, and what it hands to DuckDB is plain and is text."""
+
+    def make(self, chooser: random.Random) -> list[bytes]:
+        return hostile_frames(chooser, "questions")
+
+    def check(self, frames: list[bytes]) -> bool:
+        try:
+            question = questions.parse(frames)
+        except questions.QuestionError as error:
+            require(len(error.id) in (0, questions.ID_BYTES), "an id of another length")
+            return False
+        question.sql.encode()
+        require(questions.is_plain(question.params), "parameters that are not plain")
+        require(0 < question.timeout_s <= questions.QUERY_TIMEOUT_S, "a timeout without bound")
+        require(len(question.message) <= questions.MESSAGE_CHARS_MAX and "\n" not in question.message, "not one line")
+        return True
+
+
+def hostile_frames(chooser: random.Random, family: str) -> list[bytes]:
+    """Return the frames of a message with something wrong: its fields, its bytes, or how many frames there are."""
+    head = pick(chooser, samples.heads(family))
+    act = chooser.random()
+    if act < 0.7:
+        head = pack_hostile(mutate_value(chooser, unpack(head)))
+    elif act < 0.9:
+        head = mutate_bytes(chooser, head)
+    frames = [head]
+    if head[1:2] == b"\x03" if family == "wire" else head[1:2] == b"\x02":
+        frames.append(b"payload")
+    if chooser.random() < 0.08:
+        frames = pick(chooser, ([], [b""], [head, head], [head, b"", b""], [b"", head], [head + head]))
+    return frames
+
+
+class Scan:
+    """record.scan and read_one: each byte is in one record, in one damage, or unused; numbers grow."""
+
+    def make(self, chooser: random.Random) -> bytes:
+        parts = []
+        number = int(chooser.random() * 5)
+        for _ in range(1 + int(chooser.random() * 5)):
+            kind, payload = pick(chooser, _PAYLOADS)
+            if chooser.random() < 0.4:
+                parts.append(hostile_record(chooser, kind, number, payload))
+            else:
+                parts.append(frame(kind, number, payload))
+            number += 1 + int(chooser.random() * 2)
+        return b"".join(parts)
+
+    def check(self, data: bytes) -> bool:
+        sealed, cut = data[-1:] != b"\0", len(data) % 3 == 0
+        last, end, found = -1, 0, 0
+        for item in scan(data, sealed=sealed, cut=cut):
+            if isinstance(item, Damage):
+                require(end <= item.start < item.end <= len(data), "damage that overlaps")
+                end = item.end
+                continue
+            found += 1
+            require(last < item.number < NUMBER_LIMIT, f"number {item.number} behind {last}")
+            require(end <= item.end - len(item.payload) and item.end <= len(data), "a record that overlaps")
+            again = frame(item.kind, item.number, bytes(item.payload), item.version)
+            require(isinstance(read_one(memoryview(again), 0), Record), "a record that cannot be written again")
+            last, end = item.number, item.end
+        require(cut or not sealed or end == len(data) or not any(data[end:]), "bytes that nobody reported")
+        return found > 0
+
+
+_PAYLOADS: tuple[tuple[int, bytes], ...] = (
+    *((int(kind), payload) for kind, payload in RECORD_PAYLOADS.items() if kind != Kind.BLOCK),
+    (int(Kind.EVENT), b""),
+    (99, b"of the future"),
+)
+
+
+def hostile_block(chooser: random.Random) -> bytes:
+    """Return a block with something wrong: in its header, a column, its prefix, or the events it was made of."""
+    act = chooser.random()
+    if act < 0.2:
+        return built_block(chooser)
+    base = samples.block()
+    if act < 0.3:
+        return mutate_bytes(chooser, base)
+    start = 8 + int.from_bytes(base[:4], "little")
+    header, area = unpack(base[8:start]), bytearray(base[start + -start % 8 :])
+    if act < 0.75:
+        for _ in range(1 + int(chooser.random() * 2)):
+            header = mutate_value(chooser, header)
+            if not isinstance(header, list):
+                break
+    elif act < 0.9:
+        at = 4 * int(chooser.random() * (len(area) // 4))
+        number = pick(chooser, (0, 1, 2, 5, 9, 255)) if act < 0.8 else integer(chooser) & 0xFFFFFFFFFFFFFFFF
+        area[at : at + 8] = struct.pack("<Q", number)[: len(area) - at]
+    else:
+        group = pick(chooser, header[2])
+        columns = group[3]
+        first, second = pick(chooser, columns), pick(chooser, columns)
+        first[2:] = second[2:]  # two columns in one place
+        if act > 0.98:
+            ranges = [bounds for _, bounds in header[1]]
+            header[1] = [[bytes([n]) * 16, []] for n in range(3)]
+            for bounds in ranges:
+                for at in range(0, len(bounds), 2):
+                    pick(chooser, header[1])[1] += bounds[at : at + 2]
+        elif act > 0.95:
+            header[1][0][1] = pick(
+                chooser, ([0, 1 << 62], [0, 4, 2, 6], [4, 0], [-1, 3], [0, 0, 0, 0], [], [1], [0, 4.0])
+            )
+    packed = pack_hostile(header)
+    prefix = struct.pack("<IHH", len(packed), 1 if act < 0.97 else integer(chooser) & 0xFFFF, 0)
+    return prefix + packed + bytes(-(8 + len(packed)) % 8) + area
+
+
+def built_block(chooser: random.Random) -> bytes:
+    """Return a sound block of hostile events: what an agent makes of what ranks say."""
+    builder = BlockBuilder()
+    seq = max(0, integer(chooser)) % NUMBER_LIMIT if chooser.random() < 0.2 else int(chooser.random() * 100)
+    for _ in range(1 + int(chooser.random() * 6)):
+        event = hostile_event(chooser) if chooser.random() < 0.6 else pick(chooser, samples.events())
+        builder.add(PRODUCER_A if chooser.random() < 0.5 else PRODUCER_B, min(seq, NUMBER_LIMIT - 1), event)
+        seq += int(chooser.random() * 3)
+    return builder.build(TS)
+
+
+class Blocks:
+    """blocks.decode_block: rows exactly as its ranges say, in columns of one length; or BlockError."""
+
+    def make(self, chooser: random.Random) -> bytes:
+        return hostile_block(chooser)
+
+    def check(self, data: bytes) -> bool:
+        try:
+            block = decode_block(data)
+        except BlockError:
+            return False
+        check_block(block)
+        return True
+
+
+def check_block(block: Block) -> None:
+    """Hold a decoded block to what PROTOCOL.md says of it, the slow way."""
+    rows: Counter[tuple[int, int]] = Counter()
+    for group in block.groups:
+        n_rows = len(group.seq)
+        require(n_rows == len(group.ts) == len(group.producer) > 0, "columns of different length")
+        require(all(len(column) == n_rows for column in group.columns.values()), "a column of another length")
+        rows.update(zip(group.producer.tolist(), group.seq.tolist(), strict=True))
+        if group.keys_bin:
+            keys = unpack(group.keys_bin)
+            require(group.columns["values"].shape == (n_rows, len(keys)), "a matrix of another shape")
+            require(len(set(keys)) == len(keys) <= KEYS_MAX, "keys repeat")
+            require(
+                max(len(k.encode("utf-8", "surrogateescape")) for k in keys) <= KEY_BYTES_MAX, "a key without bound"
+            )
+    named = {
+        (index, seq): 1
+        for index, (_, ranges) in enumerate(block.producers)
+        for first, last in ranges
+        for seq in range(first, last + 1)
+    }
+    require(rows == named, "other rows than the seqs that are named")
+    require(len({producer for producer, _ in block.producers}) == len(block.producers), "a producer twice")
+    plain = [row for row in rows_of(block) if isinstance(row[2], bytes)]
+    builder = BlockBuilder()
+    for row in plain:
+        builder.add(*row)
+    if plain:
+        again = rows_of(decode_block(builder.build(block.created_ts)))
+        require([row[:2] for row in again] == [row[:2] for row in plain], "rows get lost when a block is built again")
+        opaque = any(group.kind == OPAQUE for group in block.groups)
+        require(opaque or again == plain, "rows change when a block is built again")
+
+
+class Frames:
+    """The sampler's frames: values, bad frames that are counted, or FrameError; never more memory than a frame."""
+
+    _VALUES = (
+        ["sample", TS, "GPU-0", ["gpu.util"], [1.0]],
+        ["line", "a line"],
+        ["stale", "GPU-0"],
+        ["pids", [1, 2, 3]],
+        ["period", 1.0],
+    )
+
+    def make(self, chooser: random.Random) -> list[bytes]:
+        stream = b""
+        for _ in range(1 + int(chooser.random() * 4)):
+            value = mutate_value(chooser, unpack(pack(pick(chooser, self._VALUES))))
+            payload = pack_hostile(value)
+            size = len(payload) if chooser.random() < 0.9 else integer(chooser) & 0xFFFFFFFF
+            stream += struct.pack("<I", size) + payload
+        if chooser.random() < 0.1:
+            stream = mutate_bytes(chooser, stream)
+        cut = int(chooser.random() * len(stream))
+        return [stream[:cut], stream[cut:]]
+
+    def check(self, parts: list[bytes]) -> bool:
+        reader = FrameReader()
+        values = []
+        try:
+            for part in parts:
+                values += reader.feed(part)
+        except FrameError:
+            return False
+        require(len(reader._buffer) <= FRAME_BYTES_MAX + 4, "a buffer without bound")
+        for value in values:
+            pack(value)
+        return bool(values)
+
+
+class Heads:
+    """Head pages and segment headers: None for what is none; an identity only of known names and types."""
+
+    def make(self, chooser: random.Random) -> bytes:
+        if chooser.random() < 0.3:
+            return mutate_bytes(chooser, samples.vector("segment-header"), (b"CHIPSEG\x01", bytes(8), b"\xff" * 8))
+        identity = unpack(_IDENTITY)
+        packed = pack_hostile(mutate_value(chooser, identity))
+        number = integer(chooser) & 0xFFFFFFFFFFFFFFFF
+        data = encode_head(PRODUCER_A, packed, number, integer(chooser) & 0xFFFFFFFFFFFFFFFF, number & 0xFF)
+        return (
+            data if chooser.random() < 0.7 else mutate_bytes(chooser, data, (*TOKENS[:4], b"CHIPJRN\x01", b"\xff" * 4))
+        )
+
+    def check(self, data: bytes) -> bool:
+        header = decode_header(data)
+        if header is not None:
+            again = encode_header(SegmentHeader(header.owner, header.base, header.created_us))
+            require(decode_header(again) == header, "a segment header changes when it is written again")
+        head = decode_head(data)
+        if head is None:
+            return header is not None
+        require(len(head.producer) == 16, "a producer of another length")
+        require(typed(head.identity, IDENTITY_FIELDS) == head.identity, "an identity with a wrong type")
+        return bool(head.identity)
+
+
+_RECEIPT = pack([TS, [[SENDER, 3, 6, 3, None], [PRODUCER_B, 0, 2, 2, ["node-a", "gpu*"]]]])
+_IDENTITY = pack(unpack(samples.vector("event-identity"))[2])
+
+
+class Receipts:
+    """decode_receipt and recover_senders: numbers that the delivery machines can go on from, or nothing."""
+
+    def make(self, chooser: random.Random) -> tuple[int, bytes]:
+        kind = Kind.RECEIPT if chooser.random() < 0.5 else Kind.SENDERS
+        payload = RECORD_PAYLOADS[kind] if chooser.random() < 0.5 or kind == Kind.SENDERS else _RECEIPT
+        if chooser.random() < 0.2:
+            return kind, mutate_bytes(chooser, payload)
+        return kind, pack_hostile(mutate_value(chooser, unpack(payload)))
+
+    def check(self, data: tuple[int, bytes]) -> bool:
+        kind, payload = data
+        receipt = decode_receipt(payload, 40)
+        if receipt is not None:
+            require(-(1 << 62) < receipt.received_us < 1 << 62, f"a receipt of the time {receipt.received_us}")
+            for number in (0, 35, 39, 40, 1 << 62):
+                speaker = receipt.speaker_of(number)
+                require(speaker is None or type(speaker.sender) is bytes, "a speaker that is none")
+            receipt.unfinished((30, 33, 34, 35))
+        good = frame(Kind.RECEIPT, 9, pack([TS, [[SENDER, 3, 6, 0, None]]]))
+        found = recover_senders(scan(frame(kind, 1, payload) + good))
+        for sender, number in found.items():
+            require(type(sender) is bytes and len(sender) == 16, f"sender {sender!r}")
+            require(type(number) is int and 0 <= number < NUMBER_LIMIT, f"next number {number!r}")
+        require(found.get(SENDER, 0) >= 6, "a good receipt behind a bad record was not read")
+        return receipt is not None
+
+
+class Pipe:
+    """What the index reads from its query parser: a verdict, or nothing, which replaces the child."""
+
+    class _Child:
+        def __init__(self, data: bytes) -> None:
+            read, write = os.pipe()
+            os.write(write, data[:65_536])
+            os.close(write)
+            self.stdout = open(read, "rb", buffering=0)  # noqa: SIM115 - closed by check
+
+    def make(self, chooser: random.Random) -> bytes:
+        payload = pack_hostile(mutate_value(chooser, ["refused", "a message"]))
+        size = len(payload) if chooser.random() < 0.8 else integer(chooser) & 0xFFFFFFFF
+        data = struct.pack("<I", size) + payload
+        return data if chooser.random() < 0.8 else mutate_bytes(chooser, data)
+
+    def check(self, data: bytes) -> bool:
+        child = self._Child(data)
+        try:
+            verdict = Examiner._read(child, 1.0)  # type: ignore[arg-type]
+        finally:
+            child.stdout.close()
+        require(verdict is None or all(type(word) is str for word in verdict), f"a verdict of {verdict!r}")
+        return verdict is not None
+
+
+def _places(data: bytes) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Return (bodies, sizes) of an Arrow stream: from where to where, and where with how many bytes."""
+    from chiplog.stream import _field, _message, _pairs
+
+    bodies, sizes, at = [], [], 0
+    while struct.unpack_from("<i", data, at + 4)[0]:
+        size = struct.unpack_from("<i", data, at + 4)[0]
+        flat = memoryview(data)[at + 8 : at + 8 + size]
+        kind, header, body_size = _message(flat)
+        sizes.append((at + 4, 4))
+        if kind == 3 and header is not None:
+            table = struct.unpack_from("<I", flat)[0]
+            body_at, buffers_at = _field(flat, table, 3), _field(flat, header, 2)
+            assert body_at is not None and buffers_at is not None
+            sizes.append((at + 8 + body_at, 8))
+            vector = at + 8 + buffers_at + struct.unpack_from("<I", flat, buffers_at)[0]
+            sizes += [(vector + 4 + 8 * n, 8) for n in range(2 * len(list(_pairs(flat, buffers_at))))]
+            bodies.append((at + 8 + size, at + 8 + size + body_size))
+        at += 8 + size + body_size
+    return bodies, sizes
+
+
+class Arrow:
+    """What a client makes of an answer's stream whose sizes or bodies lie: a table, or QueryError."""
+
+    def __init__(self) -> None:
+        import duckdb
+        from arro3.io import write_ipc_stream
+
+        query = "SELECT i, i / 3 AS x, 'text ' || i AS t, [i, i] AS l, now()::TIMESTAMP AS ts FROM range(50) r(i)"
+        self._streams = []
+        for compression in (None, "lz4"):
+            sink = io.BytesIO()
+            write_ipc_stream(duckdb.sql(query), sink, compression=compression)
+            self._streams.append((sink.getvalue(), *_places(sink.getvalue())))
+
+    def make(self, chooser: random.Random) -> bytes:
+        data, bodies, sizes = pick(chooser, self._streams)
+        act = chooser.random()
+        if act < 0.15:
+            return data[: int(chooser.random() * len(data))]
+        if act < 0.2:
+            return data + data if act < 0.18 else mutate_bytes(chooser, data[:8]) + data[8:]
+        changed = bytearray(data)
+        number = max(-(1 << 63), min(integer(chooser), (1 << 63) - 1))
+        if act < 0.6:
+            at, n_bytes = pick(chooser, sizes)
+            changed[at : at + n_bytes] = struct.pack("<q", number)[:n_bytes]
+        else:
+            start, end = pick(chooser, bodies)
+            at = start + int(chooser.random() * max(1, end - start - 8))
+            changed[at : at + 8] = struct.pack("<q", number)
+        return bytes(changed)
+
+    def check(self, data: bytes) -> bool:
+        try:
+            result = Result(data)
+        except QueryError:
+            return False
+        require(len(result.arrow()) == len(result) >= 0, "another number of rows")
+        return True
+
+
+DECODERS: dict[str, tuple[type[Target], int]] = {  # and how many inputs of each there are in `make test`
+    "codec": (Codec, 70_000),
+    "scan": (Scan, 30_000),
+    "wire": (Wire, 50_000),
+    "questions": (Questions, 40_000),
+    "events": (Events, 45_000),
+    "blocks": (Blocks, 20_000),
+    "frames": (Frames, 20_000),
+    "heads": (Heads, 20_000),
+    "receipts": (Receipts, 15_000),
+    "pipe": (Pipe, 4_000),
+    "arrow": (Arrow, 2_000),
+}

@@ -1,0 +1,321 @@
+"""What stands behind the decoders: delivery, intake, the agent's core, the index's applier, files of a log.
+
+Targets as in decoders.py. They keep their state for a batch, so that what one input leaves behind meets the next.
+"""
+
+import random
+import shutil
+import tempfile
+from pathlib import Path
+
+from chiplog_agent.core import Core
+from chiplog_collector.applier import Applier
+from chiplog_collector.intake import Intake, recover_senders
+from chiplog_collector.state import State
+from chiplog_schemas import wire
+from chiplog_schemas.blocks import BlockError, decode_block
+from chiplog_schemas.codec import pack
+from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, Reply, Sender, Take
+from chiplog_schemas.events import EventKind
+from chiplog_schemas.events import encode as encode_event
+from chiplog_schemas.journals import DeadJournal
+from chiplog_schemas.limits import RECORD_BYTES_MAX
+from chiplog_schemas.locks import holder_of, note_of
+from chiplog_schemas.record import NUMBER_LIMIT, Damage, Kind, Record, scan
+from chiplog_schemas.segments import LogReader, SegmentHeader, SegmentLog, encode_header, read_segment
+from tests.fuzz.decoders import Target, built_block, hostile_block, hostile_event, hostile_frames, require
+from tests.fuzz.grammar import frame, hostile_record, integer, mutate_bytes, mutate_value, pack_hostile, pick
+from tests.schemas.make_vectors import PRODUCER_A, PRODUCER_B, RECORD_PAYLOADS, SENDER, SESSION, TS, doubles
+
+_SESSIONS = (SESSION, b"session2", b"session3")
+_SENDERS = (SENDER, PRODUCER_A, PRODUCER_B)
+_LOSS = pack(["loss"])
+
+
+def hostile_message(chooser: random.Random) -> list[bytes]:
+    """Return a message of a peer that knows the sessions: sound, or with something wrong."""
+    act = chooser.random()
+    if act < 0.4:
+        return hostile_frames(chooser, "wire")
+    session = pick(chooser, _SESSIONS)
+    number = integer(chooser) if act < 0.6 else int(chooser.random() * 20)
+    first, last = max(0, number), max(0, number) + int(chooser.random() * 3)
+    kind = int(chooser.random() * 9)
+    if kind < 2:
+        return wire.hello(session, pick(chooser, _SENDERS), min(first, (1 << 64) - 1), {"pid": first % (1 << 64)})
+    if kind < 5:
+        return [pack_hostile([3, session, first, last]), b""]  # what msgpack cannot hold becomes nil
+    return [
+        pack_hostile(
+            pick(
+                chooser,
+                (
+                    [2, session, 1, first, 1 << 20],
+                    [4, session, last, number],
+                    [5, session, first, last, "reason"],
+                    [6, session, first],
+                    [7, session],
+                    [8, session, "reason"],
+                ),
+            )
+        )
+    ]
+
+
+class Delivery:
+    """Both machines: garbage changes nothing, numbers of a sender never go back, and what is taken is in order."""
+
+    def __init__(self) -> None:
+        self._receiver = Receiver()
+        self._sender = Sender(SENDER, {}, lambda: SESSION, lambda: 0.5)
+        self._now = 0.0
+
+    def make(self, chooser: random.Random) -> tuple[bytes, list[bytes]]:
+        return pick(chooser, (b"peer1", b"peer2", b"")), hostile_message(chooser)
+
+    def check(self, data: tuple[bytes, list[bytes]]) -> bool:
+        routing, frames = data
+        self._now += 0.01
+        before, malformed = dict(self._receiver.next_numbers), self._receiver.malformed
+        try:
+            is_message = bool(wire.parse(frames))
+        except wire.WireError:
+            is_message = False
+        actions = self._receiver.receive(routing, frames, self._now)
+        require(self._receiver.malformed - malformed == (not is_message), "garbage that was not counted")
+        for action in actions:
+            require(isinstance(action, Reply | Greeted | Take | Gap | Left), "an unknown action")
+            if isinstance(action, Reply):
+                wire.parse([bytes(part) for part in action.frames]) if action.frames else None
+            if isinstance(action, Take):
+                require(action.first <= before.get(action.sender, 0) <= action.last, "a slice out of order")
+                self._receiver.synced(action.sender, action.last + 1)
+        for sender, number in before.items():
+            require(self._receiver.next_numbers[sender] >= number, "a next number that goes back")
+        if self._now % 5 < 0.01:
+            self._receiver.tick(self._now)
+        self._sender.tick(self._now, 0)
+        self._sender.receive(frames, self._now)
+        require(self._sender.window() >= 0 and self._sender.credit >= 0, "a negative window")
+        return is_message
+
+
+class Slices:
+    """Intake: what is no block is quarantined with a reason, and the receipt of all of it can be read again."""
+
+    def make(self, chooser: random.Random) -> bytes:
+        parts = [frame(Kind.BLOCK, 1, b"first")]
+        for number in range(2, 2 + int(chooser.random() * 4)):
+            kind = Kind.BLOCK if chooser.random() < 0.7 else pick(chooser, tuple(Kind))
+            parts.append(hostile_record(chooser, kind, number, RECORD_PAYLOADS[kind][:200]))
+        return b"".join(parts)
+
+    def check(self, data: bytes) -> bool:
+        intake = Intake({})
+        accepted = intake.take(SENDER, 1, 5, data)
+        blocks = [entry for entry in accepted if entry.record is not None]
+        sound = [bytes(item.payload) for item in scan(data) if isinstance(item, Record) and item.kind == Kind.BLOCK]
+        require(
+            [bytes(entry.record.payload) for entry in blocks if entry.record] == sound, "a good record was not taken"
+        )
+        require(len(accepted) - len(blocks) == intake.quarantined, "bad bytes that were not counted")
+        require(all(entry.kind == Kind.QUARANTINE for entry in accepted if entry.record is None), "no quarantine")
+        n_bad = sum(isinstance(item, Damage) or item.kind != Kind.BLOCK for item in scan(data))
+        require(n_bad == intake.quarantined, "bad bytes that nobody reports")
+        require(all(entry.kind == Kind.BLOCK for entry in blocks), "a record that has no place here")
+        receipt = intake.receipt(TS)
+        require(len(intake.senders().payload) > 0 and intake.committed() == {SENDER: 6}, "what was taken is not said")
+        log = b"".join(frame(Kind.BLOCK, number, b"") for number in range(len(accepted)))
+        found = recover_senders(scan(log + frame(Kind.RECEIPT, 99, receipt.payload)))
+        require(found == {SENDER: 6}, f"a receipt that says {found}")
+        return bool(blocks)
+
+
+class Agent:
+    """The agent's core: every block that it makes can be decoded and fits a record; a good event beside is in it."""
+
+    def __init__(self) -> None:
+        self._core = Core(b"agent-producer!!", "node", 1, "0", TS)
+        self._seq = 0
+
+    def make(self, chooser: random.Random) -> bytes:
+        parts = []
+        for _ in range(1 + int(chooser.random() * 3)):
+            self._seq += 1
+            parts.append(hostile_record(chooser, Kind.EVENT, self._seq, hostile_event(chooser)))
+        self._seq += 1
+        return b"".join(
+            [frame(Kind.EVENT, self._seq, encode_event(EventKind.METRICS, TS, 1, _LOSS, doubles(1.0))), *parts]
+        )
+
+    def check(self, data: bytes) -> bool:
+        core, seq = self._core, self._seq
+        core.take(PRODUCER_A, max(0, seq - 4), seq, data, 1.0, TS)
+        for item in scan(data):
+            if isinstance(item, Record) and item.number < seq:
+                core.take_record(PRODUCER_B, item, 1.0, TS)
+        blocks, taken = core.build(TS)
+        require(taken[PRODUCER_A] == seq + 1, "a slice that was not taken whole")
+        seqs = set()
+        for block in blocks:
+            require(len(block) <= RECORD_BYTES_MAX, f"a block of {len(block)} bytes")
+            decoded = decode_block(block)
+            for producer, ranges in decoded.producers:
+                if producer == PRODUCER_A:
+                    seqs.update(number for first, last in ranges for number in range(first, last + 1))
+        sound = {item.number for item in scan(data) if isinstance(item, Record)}
+        require(sound <= seqs, "an event that arrived is in no block")
+        return True
+
+
+class Index:
+    """The applier: a bad record is one row of quarantine; all of a good one comes out, whatever stands around it."""
+
+    def __init__(self) -> None:
+        self.applier = Applier(State())
+        self._number = 0
+        self._good = 0
+        from tests.collector.log import Rank
+
+        self._rank = Rank(200)
+
+    def make(self, chooser: random.Random) -> tuple[int, bytes, int]:
+        act = chooser.random()
+        if act < 0.4:
+            return Kind.BLOCK, built_block(chooser), 1
+        if act < 0.8:
+            return Kind.BLOCK, hostile_block(chooser), 1
+        kind = pick(chooser, (Kind.GAP, Kind.QUARANTINE, Kind.RECEIPT, Kind.SENDERS, Kind.EVENT, 99))
+        payload = RECORD_PAYLOADS.get(kind, b"\x93\x01\x02\x03")  # type: ignore[call-overload]
+        if act < 0.85:
+            return kind, mutate_bytes(chooser, payload), integer(chooser) & 0xFF
+        from chiplog_schemas.codec import CodecError, unpack
+
+        try:
+            return kind, pack_hostile(mutate_value(chooser, unpack(payload))), 1
+        except CodecError:
+            return kind, payload, 1
+
+    def records(self, kind: int, payload: bytes, version: int) -> list[Record]:
+        """Return the hostile record and a good block behind it, with their receipt."""
+        from chiplog_schemas.blocks import BlockBuilder
+
+        builder = BlockBuilder()
+        builder.add(self._rank.uuid, self._good, self._rank.events[0] if not self._good else self._metric())
+        self._good += 1
+        parts = [frame(kind, self._number, payload, version), frame(Kind.BLOCK, self._number + 1, builder.build(TS))]
+        body = [[SENDER, self._number, self._number + 2, 2, None]]
+        parts.append(frame(Kind.RECEIPT, self._number + 2, pack([TS + self._number, body])))
+        self._number += 3
+        found = list(scan(b"".join(parts)))
+        require(all(isinstance(record, Record) for record in found), "the fuzzer's own records are wrong")
+        return found  # type: ignore[return-value]
+
+    def _metric(self) -> bytes:
+        return encode_event(EventKind.METRICS, TS, self._good, _LOSS, doubles(float(self._good)))
+
+    def check(self, data: tuple[int, bytes, int]) -> bool:
+        kind, payload, version = data
+        good = self._good
+        self.applier.flush()
+        for record in self.records(kind, payload, version):
+            self.applier.take(record, record.number)
+        batch = self.applier.flush()
+        n_good = sum(
+            int(((m.seq == good) & (m.lead == good)).sum()) for matrices in batch.metrics.values() for m in matrices
+        )
+        require(good == 0 or n_good >= 1, "the good block behind a bad record was not applied")
+        n_bad = len(batch.rows.get("quarantine", ()))
+        if kind == Kind.BLOCK:
+            try:
+                decode_block(payload)
+            except BlockError:
+                require(n_bad == 1, f"a bad block left {n_bad} rows of quarantine")
+        for _, _, reason, kept in batch.rows.get("quarantine", ()):
+            require(0 < len(reason) <= 1000 and len(kept) <= 65_536, "a reason or bytes without bound")
+            reason.encode()
+        for row in batch.rows.get("events", ()):
+            require(len(row[5]) < 100_000, "a message without bound")
+            row[5].encode()
+        return n_bad == 0
+
+
+class Files:
+    """Segments, journals, locks on a disk: read what is sound, and go on writing behind it."""
+
+    def __init__(self) -> None:
+        shared = Path("/dev/shm")
+        self._root = Path(tempfile.mkdtemp(prefix="chiplog-fuzz-", dir=shared if shared.is_dir() else None))
+        self._round = 0
+
+    def __del__(self) -> None:
+        shutil.rmtree(self._root, ignore_errors=True)
+
+    def make(self, chooser: random.Random) -> list[tuple[str, bytes]]:
+        files = []
+        for base in range(int(chooser.random() * 3) + 1):
+            head = encode_header(SegmentHeader(SENDER, base * 4, TS))
+            data = head + b"".join(
+                hostile_record(chooser, Kind.EVENT, base * 4 + n, hostile_event(chooser))
+                if chooser.random() < 0.3
+                else frame(Kind.EVENT, base * 4 + n, b"payload")
+                for n in range(int(chooser.random() * 5))
+            )
+            if chooser.random() < 0.5:
+                data = mutate_bytes(chooser, data, (b"CHIPSEG\x01", bytes(48), b"\xff" * 8))
+            files.append((f"{base * 4:020d}.seg", data))
+        if chooser.random() < 0.3:
+            name = pick(chooser, ("9" * 20, "1" * 100, "x", "", "-1", "٣", "0" * 21, f"{(1 << 63) - 1:020d}"))
+            files.append((f"{name}.seg", pick(chooser, (b"", bytes(100), files[0][1]))))
+        for name in ("head", "lock", "end"):
+            if chooser.random() < 0.3:
+                files.append((name, pick(chooser, (b"", bytes(8), b"\xff" * 4096, b"9" * 400 + b"\n\xff", b"-1\n\n"))))
+        return files
+
+    def check(self, files: list[tuple[str, bytes]]) -> bool:
+        self._round += 1
+        directory = self._root / str(self._round)
+        directory.mkdir(mode=0o700)
+        try:
+            for name, data in files:
+                (directory / name).write_bytes(data)
+            require(holder_of(directory / "lock") == 0, "a lock that nobody holds")
+            note_of(directory / "lock")
+            for name, _ in files:
+                if name.endswith(".seg"):
+                    for item in read_segment(directory / name):
+                        require(isinstance(item, Damage) or item.number < NUMBER_LIMIT, "a number without bound")
+            journal = DeadJournal(directory)
+            n_read = sum(isinstance(item, Record) for item in journal.records())
+            reader = LogReader(directory)
+            while reader.read(NUMBER_LIMIT, 1 << 16):
+                pass
+            reader.close()
+            self._go_on(directory)
+            return n_read > 0
+        finally:
+            shutil.rmtree(directory)
+
+    def _go_on(self, directory: Path) -> None:
+        try:
+            log = SegmentLog(directory, SENDER)
+        except OSError:
+            return  # of another owner, or no log at all: it says so
+        try:
+            number = log.append(Kind.EVENT, b"written afterwards")
+            log.commit()
+        finally:
+            log.close()
+        if number >= NUMBER_LIMIT - 1:
+            return
+        last = list(read_segment(sorted(directory.glob(f"{number:020d}.seg"))[-1]))[-1]
+        require(isinstance(last, Record) and bytes(last.payload) == b"written afterwards", "a log that cannot go on")
+
+
+MACHINES: dict[str, tuple[type[Target], int]] = {  # and how many inputs of each there are in `make test`
+    "delivery": (Delivery, 40_000),
+    "slices": (Slices, 12_000),
+    "agent": (Agent, 5_000),
+    "index": (Index, 6_000),
+    "files": (Files, 1_500),
+}

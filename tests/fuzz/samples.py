@@ -1,0 +1,40 @@
+"""What the hostile inputs begin as: the golden vectors, and what the builders of these tests make."""
+
+import random
+from functools import cache
+from pathlib import Path
+
+from chiplog_schemas.events import EventKind
+from chiplog_schemas.events import encode as encode_event
+from chiplog_schemas.record import Kind
+from tests.schemas.make_vectors import EVENTS, MESSAGES, QUESTIONS, RECORD_PAYLOADS, TS
+
+VECTORS = Path(__file__).resolve().parents[2] / "schemas" / "vectors" / "v1"
+
+
+@cache
+def vector(name: str) -> bytes:
+    """Return a golden vector."""
+    return (VECTORS / f"{name}.bin").read_bytes()
+
+
+@cache
+def events() -> tuple[bytes, ...]:
+    """Return an event of each kind."""
+    return tuple(encode_event(EventKind(kind), TS, *fields) for kind, fields in EVENTS.items())
+
+
+@cache
+def heads(family: str) -> tuple[bytes, ...]:
+    """Return the first frames of all messages of a protocol: `wire` or `questions`."""
+    return tuple(bytes(frames[0]) for frames in (MESSAGES if family == "wire" else QUESTIONS).values())
+
+
+def block() -> bytes:
+    """Return the golden block."""
+    return RECORD_PAYLOADS[Kind.BLOCK]
+
+
+def chance(chooser: random.Random, share: float) -> bool:
+    """Tell whether something is done this time."""
+    return chooser.random() < share

@@ -1,0 +1,237 @@
+"""Garbage at every socket of real daemons, while a rank logs through them: its events come out, the daemons stay.
+
+The oracle is a process with a file of its own. Afterwards the daemons have the PIDs that they had, no more descriptors
+than a few, and at most RSS_GROWTH_BYTES more memory.
+"""
+
+import os
+import random
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from chiplog import oracle
+from chiplog_schemas import wire
+from chiplog_schemas.codec import pack
+from chiplog_schemas.limits import MIB
+from chiplog_schemas.record import Kind
+from chiplog_schemas.router import bind_router
+from tests.conftest import WAIT_S, Node, wait_until
+from tests.fault.switch_off import Safeguard
+from tests.fuzz.decoders import hostile_block, hostile_event, hostile_frames
+from tests.fuzz.grammar import hostile_record, mutate_bytes, pick
+from tests.soak import Rounds
+
+RSS_GROWTH_BYTES = 64 * MIB
+DESCRIPTORS_MORE = 64
+GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x00NULL" + bytes(16) + b"\0" + bytes(31)  # ZMTP 3.0, no security, client
+READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
+
+SAFEGUARDS = [
+    Safeguard(
+        "malformed messages are counted and ignored",
+        "schemas/chiplog_schemas/delivery.py",
+        old="        except wire.WireError:\n            self.malformed += 1",
+        new="        except ZeroDivisionError:\n            self.malformed += 1",
+        test="test_garbage_at_every_socket_costs_the_ranks_nothing",
+    ),
+    Safeguard(
+        "frames above MAXMSGSIZE are not taken",
+        "schemas/chiplog_schemas/router.py",
+        old="    router.setsockopt(zmq.MAXMSGSIZE, wire.FRAME_BYTES_MAX)\n",
+        new="",
+        test="test_a_frame_longer_than_a_record_ends_its_connection",
+    ),
+]
+
+
+class Watched:
+    """The processes of a node: their PIDs, memory and descriptors."""
+
+    def __init__(self, node: Node) -> None:
+        assert node.agent is not None and node.collector is not None
+        self._roots = (node.agent.pid, node.collector.pid)
+        self.before = self._look()
+
+    def _look(self) -> dict[int, tuple[int, int]]:
+        found = {}
+        for pid in (*self._roots, *(child for root in self._roots for child in _children(root))):
+            status = Path(f"/proc/{pid}/status").read_text()
+            rss = int(status.partition("VmRSS:")[2].split()[0]) * 1024
+            found[pid] = (rss, len(os.listdir(f"/proc/{pid}/fd")))
+        return found
+
+    def check(self, seed: int) -> None:
+        wait_until(
+            lambda: all(n <= self.before.get(p, (0, n))[1] + DESCRIPTORS_MORE for p, (_, n) in self._look().items()),
+            f"descriptors are closed again (seed {seed})",
+        )
+        now = self._look()
+        assert set(now) == set(self.before), f"seed {seed}: other processes than before"
+        for pid, (rss, _) in now.items():
+            grown = rss - self.before[pid][0]
+            name = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+            assert grown < RSS_GROWTH_BYTES, f"seed {seed}: {grown >> 20} MiB more in {name}"
+
+
+def _children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def connect(path: str) -> socket.socket:
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        peer = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        peer.settimeout(WAIT_S)
+        try:
+            peer.connect(path)
+        except BlockingIOError:  # the backlog is full: a client's trouble, for a moment
+            peer.close()
+            assert time.monotonic() < deadline, f"{path} accepts nobody any more"
+            time.sleep(0.001)
+        else:
+            return peer
+
+
+def throw_bytes(path: str, chooser: random.Random, count: int) -> int:
+    """Send what is no ZMTP, half of a handshake, and frames that lie about their length. Opens and drops."""
+    starts = (b"", GREETING[: int(chooser.random() * 64)], GREETING, GREETING + READY)
+    thrown = 0
+    for _ in range(count):
+        data = pick(chooser, starts)
+        act = chooser.random()
+        if act < 0.3:
+            data += chooser.randbytes(int(chooser.random() * 200))
+        elif act < 0.5:
+            data += b"\x02" + struct.pack(">Q", pick(chooser, (1 << 32, 1 << 62, (1 << 64) - 1, 9 * MIB))) + b"x" * 100
+        elif act < 0.7:
+            data = mutate_bytes(chooser, data + b"\0\x04\x91\x91\x91\x91")
+        with connect(path) as peer:
+            try:
+                peer.sendall(data)
+            except OSError:
+                pass  # it was cut off in the middle: as it should be
+        thrown += 1
+    return thrown
+
+
+def throw_messages(path: str, chooser: random.Random, count: int, family: str) -> int:
+    """Speak ZMTP, and say nonsense: some of it in a session that was opened properly."""
+    context = zmq.Context()
+    peer = context.socket(zmq.DEALER)
+    peer.setsockopt(zmq.LINGER, 2_000)
+    peer.setsockopt(zmq.SNDTIMEO, int(WAIT_S * 1000))
+    peer.connect(f"ipc://{path}")
+    session, sender, number = chooser.randbytes(8), chooser.randbytes(16), 0
+    if family == "wire":
+        peer.send_multipart(wire.hello(session, sender, 0, {"node": "hostile"}))
+    for _ in range(count):
+        frames = hostile_frames(chooser, family)
+        if family == "wire" and chooser.random() < 0.5:
+            if "agent.sock" in path:
+                record = hostile_record(chooser, Kind.EVENT, number, hostile_event(chooser))
+            else:
+                record = hostile_record(chooser, Kind.BLOCK, number, hostile_block(chooser))
+            frames = [pack([3, session, number, number]), record]
+            number += 1
+        if frames:
+            peer.send_multipart(frames)
+        while peer.poll(0):
+            peer.recv_multipart()
+    if chooser.random() < 0.3:
+        peer.send(b"x" * (wire.FRAME_BYTES_MAX + 1))  # above MAXMSGSIZE: the connection ends
+    peer.close()
+    context.term()
+    return count
+
+
+def test_a_frame_longer_than_a_record_ends_its_connection(tmp_path: Path) -> None:
+    with zmq.Context() as context:
+        router = bind_router(context, [f"ipc://{tmp_path}/s"])
+        peer = context.socket(zmq.DEALER)
+        peer.setsockopt(zmq.LINGER, 0)
+        told = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        try:
+            peer.connect(f"ipc://{tmp_path}/s")
+            peer.send_multipart([b"head", bytes(wire.FRAME_BYTES_MAX)])
+            assert router.poll(10_000), "the longest frame that there is"
+            assert len(router.recv_multipart()[2]) == wire.FRAME_BYTES_MAX
+            peer.send_multipart([b"head", bytes(wire.FRAME_BYTES_MAX + 1)])
+            assert told.poll(10_000), "it was not cut off"
+            assert not router.poll(0)
+        finally:
+            peer.disable_monitor()
+            for socket_ in (told, peer, router):
+                socket_.close(0)
+
+
+@pytest.fixture
+def lorises(bare_node: Node) -> Iterator[list[socket.socket]]:
+    """Connections that say one byte now and then, and never finish."""
+    held: list[socket.socket] = []
+    yield held
+    for peer in held:
+        peer.close()
+
+
+@pytest.mark.soak(4)
+def test_garbage_at_every_socket_costs_the_ranks_nothing(
+    node: Node, rounds: Rounds, lorises: list[socket.socket], tmp_path: Path
+) -> None:
+    paths = [str(node.place.run / name) for name in ("agent.sock", "collector.sock", "query.sock")]
+    file = tmp_path / "oracle"
+    command = [sys.executable, "-m", "chiplog.oracle", str(file), "--run-id", "oracle"]
+    environment = dict(os.environ, CHIPLOG_DIR=str(node.root))
+    subprocess.run([*command, "--events", "200"], env=environment, check=True, timeout=WAIT_S)  # warm
+    node.until("SELECT count(*) AS n FROM metrics WHERE key = 'value'", lambda rows: rows[0]["n"] == 200)
+    watched = Watched(node)
+    for seed in rounds(2):
+        chooser = random.Random(seed)
+        rank = subprocess.Popen([*command, "--events", "1500", "--pause-s", "0.001"], env=environment)
+        try:
+            for path in paths:
+                rounds.count("connections", throw_bytes(path, chooser, 150))
+                rounds.count("messages", throw_messages(path, chooser, 400, "questions" if "query" in path else "wire"))
+                for _ in range(3):
+                    lorises.append(connect(path))
+            for peer in lorises:
+                try:
+                    peer.send(GREETING[:1])
+                except OSError:
+                    pass  # cut off
+            rank.wait(WAIT_S)
+        finally:
+            rank.kill()
+            rank.wait()
+        expected = len(oracle.read(file))
+        node.until(
+            "SELECT count(*) AS n FROM metrics WHERE run_id = 'oracle' AND key = 'value'",
+            lambda rows, expected=expected: rows[0]["n"] >= expected,
+        )
+        rows = node.sql("SELECT step, value FROM metrics WHERE run_id = 'oracle' AND key = 'value'")
+        verdict = oracle.compare(file, rows)
+        assert verdict.ok and not verdict.extra, f"seed {seed}: {verdict}"
+        while lorises:
+            lorises.pop().close()
+        watched.check(seed)
+    quarantined = node.sql("SELECT count(*) AS n FROM events WHERE kind = 'quarantined' AND message <> ''")
+    assert quarantined[0]["n"] > 0, "hostile records left no row"
+
+
+@pytest.mark.soak
+def test_connections_opened_and_dropped_leave_nothing(node: Node, rounds: Rounds) -> None:
+    watched = Watched(node)
+    for seed in rounds(1):
+        for name in ("agent.sock", "collector.sock", "query.sock"):
+            for _ in range(1_000 if not os.environ.get("CHIPLOG_SOAK_MINUTES") else 10_000):
+                connect(str(node.place.run / name)).close()
+                rounds.count("connections")
+        assert node.sql("SELECT 1 AS one") == [{"one": 1}]
+        watched.check(seed)

@@ -1,0 +1,573 @@
+"""Two hosts on loopback, as real daemons with keys: who is let in, who is not, and what each of them is told.
+
+What a host has is a CHIPLOG_DIR of its own. The centre runs a collector, the nodes agents.
+"""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+import chiplog
+from chiplog.cli.root import main
+from chiplog.client import QueryError
+from chiplog_schemas.keys import host_key_name
+from tests.conftest import Node, wait_until
+from tests.fault.switch_off import Safeguard
+
+ROOT = Path(__file__).resolve().parents[2]
+HOST = host_key_name()
+
+SAFEGUARDS = [
+    Safeguard(
+        "a revocation counts without a restart",
+        "schemas/chiplog_schemas/keys.py",
+        old="        if seen == self._seen and seen is not None:",
+        new="        if self._seen:",
+        test="test_a_key_that_is_revoked_during_a_connection_stores_nothing_more_until_it_is_allowed_again",
+    ),
+    Safeguard(
+        "an agent's key is bound to its node's name",
+        "schemas/chiplog_schemas/delivery.py",
+        old='            if (objection := permit.objection(message.info.get("node"))) is not None:',
+        new='            if (objection := permit.objection(message.info.get("node"))) is False:',
+        test="test_an_agent_that_calls_itself_otherwise_stores_nothing",
+    ),
+    Safeguard(
+        "no key reaches another's numbers, after a restart of the collector neither",
+        "schemas/chiplog_schemas/delivery.py",
+        old="            sender = scoped(sender, permit)",
+        new="            pass",
+        test="test_a_copied_spool_with_another_key_leaves_the_numbers_of_the_first_alone",
+    ),
+    Safeguard(
+        "nothing is bound beyond loopback without keys",
+        "schemas/chiplog_schemas/addresses.py",
+        old="    if not keyed and not is_loopback(address):",
+        new="    if False:",
+        test="test_daemons_refuse_other_hosts_without_keys_in_one_line",
+    ),
+    Safeguard(
+        "a directory that others can write is refused",
+        "schemas/chiplog_schemas/places.py",
+        old="    if about.st_mode & 0o022:",
+        new="    if False:",
+        test="test_a_directory_that_others_can_write_stops_a_daemon_with_one_line",
+    ),
+    Safeguard(
+        "answers to a reader that was revoked meanwhile are not sent",
+        "schemas/chiplog_schemas/gate.py",
+        old="        return visitor.is_local or (",
+        new="        return True or (",
+        test="test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer",
+    ),
+]
+
+
+class Host(Node):
+    """A host: its directory, its keys, and what runs on it."""
+
+    def keys(self, *arguments: str) -> None:
+        assert main(["keys", "--keys", str(self.key_directory), *arguments]) == 0
+
+    @property
+    def key_directory(self) -> Path:
+        return self.root / "keys"
+
+    def start_at(self, address: str, *flags: str) -> None:
+        """Start an agent that delivers to this collector."""
+        self.start_agent("--collector", address, *flags)
+
+    def log(self, *values: float) -> None:
+        """Be a rank of this host."""
+        with chiplog.init(dir=self.root, agent=self.place.agent_address, capture_console=False) as run:
+            for value in values:
+                run.log({"x": value})
+
+
+class Centre(Host):
+    """The collector's host."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.address = f"tcp://127.0.0.1:{free_ports()}"
+
+    def start_collector(self, *flags: str) -> None:
+        self.collector = self._start("chiplog_collector", "--bind", self.address, *flags)
+        wait_until(lambda: self.try_sql("SELECT 1"), "a collector that answers")
+
+    def admit(self, host: Host, role: str, *flags: str) -> None:
+        """Let a new key of a host in, and give it the collector's."""
+        host.keys("new", role, "--name", f"{host.root.name}-{role}")
+        self.keys("allow", str(host.key_directory / f"{role}.pub"), *flags)
+        give(self, host)
+
+    def stored(self) -> list[float]:
+        return sorted(row["value"] for row in self.try_sql("SELECT value FROM metrics WHERE key = 'x'"))
+
+    def log_bytes(self) -> bytes:
+        """Return what the receiver has taken."""
+        return b"".join(path.read_bytes() for path in sorted((self.place.collector / "log").glob("*.seg")))
+
+
+def give(centre: Host, host: Host, name: str = "collector") -> None:
+    (host.key_directory / f"{name}.pub").write_bytes((centre.key_directory / f"{name}.pub").read_bytes())
+
+
+def free_ports() -> int:
+    """Return a port that is free, and so is the next."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            if port < 65_000:
+                try:
+                    other.bind(("127.0.0.1", port + 1))
+                except OSError:
+                    continue
+                return port
+
+
+@pytest.fixture(scope="module")
+def centre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Centre]:
+    """One collector with keys for all tests: nobody who is refused may change what it has."""
+    centre = Centre(tmp_path_factory.mktemp("centre"))
+    centre.keys("new", "collector")
+    centre.start_collector()
+    yield centre
+    centre.stop()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path / f"h{time.time_ns()}")
+    host.root.mkdir()
+    host.key_directory.mkdir(mode=0o700)
+    yield host
+    host.stop()
+
+
+def refused(centre: Centre, host: Host, before: bytes, *words: str, answers: int = 0) -> str:
+    """Wait until an agent's log says why it is not let in, in one line; nothing of it came into the collector's log.
+
+    before: the collector's log. answers: how often it was let in before.
+    """
+
+    def line() -> str:
+        assert host.output().count(" answers") == answers, "it is let in"
+        lines = [line for line in host.output().splitlines() if "out of reach" in line]
+        return next((line for line in lines if all(word in line for word in words)), "")
+
+    found = str(wait_until(line, f"a line with {words} in:\n{host.output()}"))
+    assert centre.log_bytes() == before
+    return found
+
+
+# -- who is let in --
+
+
+def test_an_allowed_agent_delivers_and_an_allowed_reader_reads(
+    centre: Centre, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    centre.admit(host, "agent", "--node", HOST)
+    centre.admit(host, "reader")
+    host.start_at(centre.address)
+    host.log(1.5, 2.5)
+    monkeypatch.setenv("CHIPLOG_KEYS", str(host.key_directory))
+    with chiplog.connect(centre.address) as client:
+        wait_until(lambda: client.sql("SELECT 1 FROM metrics WHERE value = 2.5").rows(), "the rows, through CURVE")
+    wait_until(lambda: "answers" in host.place.agent_link.read_text(), "what status shows")
+
+
+def test_an_agent_without_keys_is_told_that_it_needs_them(centre: Centre, host: Host) -> None:
+    before = centre.log_bytes()
+    host.start_at(centre.address, "--node", host.root.name)
+    refused(centre, host, before, "keys")
+
+
+def test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run(centre: Centre, host: Host) -> None:
+    host.keys("new", "agent", "--name", host.root.name)
+    give(centre, host)
+    before = centre.log_bytes()
+    host.start_at(centre.address, "--node", host.root.name)
+    line = refused(centre, host, before, "chiplog keys allow")
+    assert host.root.name in line and str(host.key_directory / "agent.pub") in line
+    wait_until(lambda: "not allowed" in host.place.agent_link.read_text(), "what status shows")
+    attempts = len(host.output().splitlines())
+    time.sleep(1.0)
+    assert len(host.output().splitlines()) == attempts, "one line, however often it tries"
+
+
+def test_an_agent_with_a_readers_key_is_refused(centre: Centre, host: Host) -> None:
+    centre.admit(host, "agent", "--role", "reader")
+    before = centre.log_bytes()
+    host.start_at(centre.address, "--node", host.root.name)
+    refused(centre, host, before, "chiplog keys allow")
+
+
+def test_an_agent_that_expects_another_collector_says_so(centre: Centre, host: Host, tmp_path: Path) -> None:
+    other = Host(tmp_path / "other")
+    other.keys("new", "collector")
+    centre.admit(host, "agent")
+    give(other, host)
+    before = centre.log_bytes()
+    host.start_at(centre.address)
+    refused(centre, host, before, "collector.pub")
+
+
+def test_an_agent_that_calls_itself_otherwise_stores_nothing(centre: Centre, host: Host) -> None:
+    centre.admit(host, "agent", "--node", "another")
+    before = centre.log_bytes()
+    host.start_at(centre.address, "--node", host.root.name)
+    line = refused(centre, host, before, "may speak for another")
+    assert repr(host.root.name) in line
+
+
+def test_an_agent_with_keys_sends_nothing_to_a_collector_without(host: Host, tmp_path: Path) -> None:
+    plain = Centre(tmp_path / "plain")
+    plain.start_collector()
+    try:
+        other = Host(tmp_path / "other")
+        other.keys("new", "collector")
+        host.keys("new", "agent")
+        give(other, host)
+        before = plain.log_bytes()
+        host.start_at(plain.address, "--node", host.root.name)
+        refused(plain, host, before, "collector.pub")
+    finally:
+        plain.stop()
+
+
+# -- revocation --
+
+
+def test_a_key_that_is_revoked_during_a_connection_stores_nothing_more_until_it_is_allowed_again(
+    centre: Centre, host: Host
+) -> None:
+    centre.admit(host, "agent", "--node", HOST)
+    name = f"{host.root.name}-agent"
+    host.start_at(centre.address)
+    host.log(101.0)
+    wait_until(lambda: 101.0 in centre.stored(), "the rows before")
+    centre.keys("revoke", name)
+    time.sleep(1.0)  # of the daemon's next look
+    before = centre.log_bytes()
+    host.log(102.0)
+    assert name in refused(centre, host, before, "chiplog keys allow", answers=1)
+    assert 102.0 not in centre.stored()
+    centre.keys("allow", str(host.key_directory / "agent.pub"), "--node", HOST)
+    wait_until(lambda: 102.0 in centre.stored(), "the rows behind")
+    assert [value for value in centre.stored() if 100 < value < 200] == [101.0, 102.0]
+
+
+def test_a_copied_spool_with_another_key_leaves_the_numbers_of_the_first_alone(centre: Centre, host: Host) -> None:
+    """An agent that sends under another's ID, and far ahead of it, must not make the collector think it has it all."""
+    from chiplog_schemas import wire
+    from chiplog_schemas.curve import client_curve
+    from chiplog_schemas.keys import Keys
+    from chiplog_schemas.permits import Role
+
+    def hello(host: Host, first: int) -> wire.Message:
+        curve = client_curve(Keys(host.key_directory), centre.address, Role.AGENT, Role.COLLECTOR)
+        assert curve is not None
+        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+            socket.setsockopt(zmq.LINGER, 0)
+            curve.configure(socket)
+            socket.connect(centre.address)
+            socket.send_multipart(wire.hello(os.urandom(8), b"S" * 16, first, {"node": "n"}))
+            assert socket.poll(60_000)
+            return wire.parse(socket.recv_multipart())
+
+    thief = Host(host.root.parent / "thief")
+    thief.key_directory.mkdir(mode=0o700, parents=True)
+    for one in (host, thief):
+        centre.admit(one, "agent", "--node", "n")
+    time.sleep(1.0)  # of the daemon's next look
+    assert hello(host, 5).next == 5
+    assert hello(thief, 10**12).next == 10**12
+    assert hello(host, 5).next == 5
+
+
+# -- readers --
+
+
+def asked(centre: Centre, keys: Path, monkeypatch: pytest.MonkeyPatch, query: str = "SELECT 1 AS one") -> Any:
+    monkeypatch.setenv("CHIPLOG_KEYS", str(keys))
+    with chiplog.connect(centre.address) as client:
+        return client.sql(query).rows()
+
+
+@pytest.mark.parametrize("case", ["no key", "not allowed", "an agent's"])
+def test_a_reader_that_is_not_allowed_is_told_so_at_once(
+    centre: Centre, host: Host, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if case == "not allowed":
+        host.keys("new", "reader", "--name", "nosy")
+        give(centre, host)
+    elif case == "an agent's":
+        centre.admit(host, "reader", "--role", "agent", "--node", "n")
+    with pytest.raises(QueryError) as caught:
+        asked(centre, host.key_directory, monkeypatch)
+    assert caught.value.kind == "unreachable"
+    assert "chiplog keys" in caught.value.message and "\n" not in caught.value.message
+
+
+def test_a_reader_that_is_revoked_can_ask_no_more_and_one_that_is_allowed_again_can(
+    centre: Centre, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    centre.admit(host, "reader")
+    time.sleep(1.0)
+    monkeypatch.setenv("CHIPLOG_KEYS", str(host.key_directory))
+    with chiplog.connect(centre.address) as client:
+        assert client.sql("SELECT 1 AS one").rows() == [{"one": 1}]
+        centre.keys("revoke", f"{host.root.name}-reader")
+
+        def refusal() -> QueryError | None:
+            try:
+                client.sql("SELECT 1")
+            except QueryError as error:
+                return error
+            return None
+
+        error = wait_until(refusal, "a refusal", 20.0)
+        assert error.kind in ("refused", "unreachable") and f"{host.root.name}-reader" in error.message
+        centre.keys("allow", str(host.key_directory / "reader.pub"))
+        wait_until(lambda: refusal() is None, "an answer")
+
+
+def test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer(
+    centre: Centre, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from chiplog_schemas import questions
+    from chiplog_schemas.curve import client_curve
+    from chiplog_schemas.keys import Keys
+    from chiplog_schemas.permits import Role
+
+    centre.admit(host, "reader")
+    time.sleep(1.0)
+    address = questions.query_address_of(centre.address)
+    curve = client_curve(Keys(host.key_directory), address, Role.READER, Role.COLLECTOR)
+    assert curve is not None
+    slow = "SELECT count(*) FROM range(10_000_000_000) t(i) WHERE hash(i) = 7"
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.setsockopt(zmq.LINGER, 0)
+        curve.configure(socket)
+        socket.connect(address)
+        socket.send_multipart(questions.ask(b"12345678", slow, None, 2.0))
+        time.sleep(0.3)
+        centre.keys("revoke", f"{host.root.name}-reader")
+        assert not socket.poll(3_000), "an answer to a key that was revoked: even that it took too long"
+
+
+# -- ranks over TCP --
+
+
+def test_a_rank_reaches_an_agent_over_tcp_with_its_key_alone(
+    centre: Centre, host: Host, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    centre.admit(host, "agent", "--node", HOST)
+    port = free_ports()
+    host.start_at(centre.address, "--bind", f"tcp://127.0.0.1:{port}")
+    far = Host(tmp_path / "far")
+    far.keys("new", "rank")
+    give(host, far, "agent")
+
+    def log(value: float) -> None:
+        with chiplog.init(dir=far.root, agent=f"tcp://127.0.0.1:{port}", capture_console=False) as run:
+            run.log({"x": value})
+            time.sleep(0.5)
+
+    log(301.0)
+    assert "chiplog keys allow" in caplog.text, "one line, and the training goes on"
+    assert 301.0 not in centre.stored()
+    host.keys("allow", str(far.key_directory / "rank.pub"))
+    time.sleep(1.0)
+    log(302.0)
+    wait_until(lambda: 302.0 in centre.stored(), "the rows of a rank with an allowed key")
+
+
+def test_a_rank_without_keys_for_another_host_says_so_once_and_trains_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with chiplog.init(dir=tmp_path / "far", agent="tcp://192.0.2.1:4000", capture_console=False) as run:
+        for value in range(10):
+            run.log({"x": value})
+        time.sleep(0.3)
+    lines = [record.getMessage() for record in caplog.records if "chiplog keys new rank" in record.getMessage()]
+    assert len(lines) == 1 and "\n" not in lines[0]
+
+
+# -- at the start --
+
+
+def refused_start(module: str, root: Path, *flags: str) -> tuple[int, str]:
+    """Start a daemon that is to end at once, and return its exit code and what it said. Fails when it serves."""
+    output = root.parent / "output"
+    command = [sys.executable, "-P", "-m", module, "--dir", str(root), *flags]
+    with open(output, "wb") as file:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+    try:
+        ended = wait_until(lambda: process.poll() is not None or " INFO " in output.read_text(), "an end")
+        assert ended and process.poll() is not None, f"it serves: {output.read_text()}"
+        return process.returncode, output.read_text()
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@pytest.mark.parametrize(
+    ("module", "flags", "remedy"),
+    [
+        ("chiplog_collector", ("--bind", "tcp://0.0.0.0:4100"), "chiplog keys new collector"),
+        ("chiplog_collector", ("--bind", "tcp://127.0.0.1:4100", "--query", "tcp://*:4101"), "chiplog keys new"),
+        ("chiplog_agent", ("--no-stats", "--bind", "tcp://0.0.0.0:4100"), "chiplog keys new agent"),
+        ("chiplog_agent", ("--no-stats", "--collector", "tcp://192.0.2.1:4100"), "chiplog keys new agent"),
+    ],
+)
+def test_daemons_refuse_other_hosts_without_keys_in_one_line(
+    tmp_path: Path, module: str, flags: tuple[str, ...], remedy: str
+) -> None:
+    code, said = refused_start(module, tmp_path / "chiplog", *flags)
+    assert code == 2
+    assert remedy in said and len(said.splitlines()) == 1
+    assert flags[-1] in said
+
+
+def test_a_client_refuses_another_host_without_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHIPLOG_KEYS", str(tmp_path))
+    with pytest.raises(ValueError, match="chiplog keys new reader"):
+        chiplog.connect("tcp://192.0.2.1:4100")
+
+
+def test_with_keys_a_collector_listens_beyond_loopback(tmp_path: Path) -> None:
+    centre = Centre(tmp_path / "wide")
+    centre.keys("new", "collector")
+    centre.address = centre.address.replace("127.0.0.1", "0.0.0.0")
+    try:
+        centre.start_collector()
+        port = int(centre.address.rpartition(":")[2])
+        for number in (port, port + 1):
+            with socket.create_connection(("127.0.0.2", number), timeout=10) as peer:
+                peer.settimeout(10)
+                assert peer.recv(1) == b"\xff"  # a ZMTP greeting
+    finally:
+        centre.stop()
+
+
+@pytest.mark.parametrize(
+    ("module", "part"), [("chiplog_agent", "agent"), ("chiplog_collector", "collector"), ("chiplog_agent", "")]
+)
+def test_a_directory_that_others_can_write_stops_a_daemon_with_one_line(tmp_path: Path, module: str, part: str) -> None:
+    directory = tmp_path / "chiplog" / part
+    directory.mkdir(parents=True)
+    os.chmod(directory, 0o770)
+    flags = ("--no-stats",) if module == "chiplog_agent" else ()
+    code, said = refused_start(module, tmp_path / "chiplog", *flags)
+    assert code != 0
+    assert f"{directory} is writable by others; chmod go-w it" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_a_rank_whose_directory_others_can_write_keeps_its_events_in_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = tmp_path / "chiplog"
+    root.mkdir()
+    os.chmod(root, 0o777)
+    with chiplog.init(dir=root, mode="offline", capture_console=False) as run:
+        run.log({"x": 1.0})
+    assert "chmod go-w" in caplog.text
+    assert list(root.iterdir()) == []
+
+
+def test_sockets_and_secrets_are_of_their_user_alone(centre: Centre) -> None:
+    for path in (*centre.place.run.glob("*.sock"), centre.key_directory / "collector.key"):
+        assert path.stat().st_mode & 0o777 == 0o600, path
+    for directory in (centre.place.run, centre.place.collector, centre.place.collector / "log", centre.key_directory):
+        assert directory.stat().st_mode & 0o777 == 0o700, directory
+
+
+# -- a handler that dies --
+
+_WITH_A_MORTAL_HANDLER = """
+import runpy, sys
+from pathlib import Path
+from chiplog_schemas import gate
+
+answer, dies = gate.Gate._answer, Path(sys.argv.pop(1))
+
+def mortal(self, request):
+    if dies.exists():
+        raise MemoryError("killed by the test")
+    return answer(self, request)
+
+gate.Gate._answer = mortal
+runpy.run_module("chiplog_collector", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_a_collector_whose_zap_handler_dies_lets_nobody_in_and_heals(host: Host, tmp_path: Path) -> None:
+    centre = Centre(tmp_path / "centre")
+    centre.keys("new", "collector")
+    dies = tmp_path / "dies"
+    dies.touch()
+    with open(centre.root / "chiplog_collector.log", "ab") as log:
+        flags = [str(dies), "--dir", str(centre.root), "--bind", centre.address]
+        centre.collector = subprocess.Popen(
+            [sys.executable, "-c", _WITH_A_MORTAL_HANDLER, *flags], stdout=log, stderr=log
+        )
+    try:
+        centre.admit(host, "agent", "--node", HOST)
+        wait_until(lambda: centre.try_sql("SELECT 1"), "a collector that answers")
+        host.start_at(centre.address)
+        host.log(7.0)
+        wait_until(lambda: "ZAP handler ended" in centre.output("chiplog_collector"), "a line in the collector's log")
+        wait_until(lambda: "out of reach" in host.output(), "an agent that was not let in")
+        assert centre.stored() == []
+        dies.unlink()
+        wait_until(lambda: centre.stored() == [7.0], "the rows, once the handler lives")
+    finally:
+        centre.stop()
+
+
+# -- the documentation --
+
+
+def test_the_commands_of_the_deployment_page_connect_two_hosts(
+    tmp_path: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """deploy/README.md, section Keys, with `collector$` and `node$` as prompts of two directories."""
+    page = (ROOT / "deploy" / "README.md").read_text()
+    section = page[page.index("## Keys") :]
+    commands = re.findall(r"^    (collector|node)\$ (.+?)(?: +#.*)?$", section, flags=re.MULTILINE)
+    assert len(commands) >= 5
+    centre = Centre(tmp_path / "centre")
+    hosts: dict[str, Host] = {"collector": centre, "node": host}
+    environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    for where, command in commands:
+        on = hosts[where]
+        on.root.mkdir(exist_ok=True)
+        # What scp carries between hosts, cp carries between directories.
+        command = re.sub(r"COLLECTOR_HOST:", f"{centre.root}/", command)
+        command = command.replace("/var/lib/chiplog-collector/", "").replace("scp ", "cp ")
+        here = environment | {"CHIPLOG_DIR": str(on.root)}
+        done = subprocess.run(
+            ["bash", "-ec", command], cwd=on.root, env=here, capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, f"{where}$ {command}\n{done.stderr}"
+    try:
+        centre.start_collector()
+        host.start_at(centre.address)
+        host.log(9.0)
+        wait_until(lambda: centre.stored() == [9.0], "the rows of the node")
+        assert asked(centre, host.key_directory, monkeypatch) == [{"one": 1}]
+    finally:
+        centre.stop()
