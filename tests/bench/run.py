@@ -8,7 +8,7 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("rank", "agent", "collector", "ranks", "latency", "cluster", "size", "bounds")
+NAMES = ("rank", "agent", "collector", "ranks", "latency", "cluster", "size", "bounds", "contention")
 
 
 def main(wanted: list[str]) -> int:

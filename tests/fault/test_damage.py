@@ -247,6 +247,7 @@ def read_all(directory: Path, limit: int, size: int) -> list[Record | Damage]:
     return items
 
 
+@pytest.mark.soak
 def test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out(scratch: Path, rounds: Rounds) -> None:
     fill_collectors_log(scratch / "log")
     written = Written(scratch / "log")
@@ -280,6 +281,7 @@ def test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out(sc
             written.restore()
 
 
+@pytest.mark.soak
 def test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone(
     scratch: Path, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,6 +337,7 @@ def make_journal(directory: Path) -> None:
     journal.close(remove=False)
 
 
+@pytest.mark.soak
 def test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted(scratch: Path, rounds: Rounds) -> None:
     """Invariant: each seq that was produced comes out of the agent once, as an event or as declared lost."""
     make_journal(scratch / "made")
@@ -466,7 +469,7 @@ def test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered(tmp_path: 
     live(other, keep(foreign, other))
     assert set(files) == {"index.duckdb", "index.duckdb.wal"}
     closed = {"index.duckdb": place.index.read_bytes()}
-    for seed in rounds(25):
+    for seed in rounds(8):
         chooser = random.Random(seed)
         for old in place.collector.glob("index*"):
             old.unlink()

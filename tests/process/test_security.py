@@ -163,12 +163,11 @@ def refused(centre: Centre, host: Host, before: bytes, *words: str, answers: int
 
     def line() -> str:
         assert host.output().count(" answers") == answers, "it is let in"
+        assert centre.log_bytes() == before, "it stores"
         lines = [line for line in host.output().splitlines() if "out of reach" in line]
         return next((line for line in lines if all(word in line for word in words)), "")
 
-    found = str(wait_until(line, f"a line with {words} in:\n{host.output()}"))
-    assert centre.log_bytes() == before
-    return found
+    return str(wait_until(line, f"a line with {words} in:\n{host.output()}"))
 
 
 # -- who is let in --

@@ -1,0 +1,135 @@
+"""What readers cost the writers: DATA to ACK, and the index's commits, while SQL clients do their worst."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import zmq
+
+from chiplog_schemas import questions
+from chiplog_schemas.codec import pack
+from tests.bench.bench_cluster import KEYS, PRODUCERS, Agent
+from tests.bench.figure import Figure, Node, percentile
+
+AGENTS = 8
+SECONDS = 8.0
+PAUSE_S = 0.05
+FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
+DASHBOARD = "SELECT label, key, count(*), avg(value) FROM metrics GROUP BY ALL"
+CLIENT = f"""
+import sys, time, chiplog
+with chiplog.connect(dir=sys.argv[1]) as client:
+    while True:
+        try:
+            client.sql({DASHBOARD!r}).tuples()
+        except chiplog.client.QueryError as error:
+            assert error.kind == "busy", error
+"""
+
+
+def latencies_of(node: Node) -> tuple[list[float], list[float]]:
+    """Send blocks for a while; return (seconds from DATA to its ACK, seconds between changes of the index's WAL)."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    agents = [Agent(context, node.place.collector_address, number) for number in range(AGENTS)]
+    keys, chooser = pack([f"train/metric_{i}" for i in range(KEYS)]), np.random.default_rng(1)
+    time.sleep(0.5)
+    stop = threading.Event()
+    gaps: list[float] = []
+    watcher = threading.Thread(target=watch, args=(Path(f"{node.place.index}.wal"), stop, gaps))
+    watcher.start()
+    latencies: list[float] = []
+    end = time.monotonic() + SECONDS
+    while time.monotonic() < end:
+        for agent in agents:
+            while agent.socket.poll(0):
+                agent.socket.recv_multipart()
+            sent = time.perf_counter()
+            agent.send(keys, chooser.random((PRODUCERS, KEYS)))
+            if agent.socket.poll(10_000):
+                latencies.append(time.perf_counter() - sent)
+        time.sleep(PAUSE_S)
+    stop.set()
+    watcher.join()
+    for agent in agents:
+        agent.socket.close(0)
+    context.term()
+    return latencies, gaps
+
+
+def watch(path: Path, stop: threading.Event, gaps: list[float]) -> None:
+    """Note the time between two commits: each makes the write-ahead log longer, a checkpoint makes it short."""
+    size, changed = -1, time.perf_counter()
+    while not stop.is_set():
+        now_size = path.stat().st_size if path.exists() else 0
+        if now_size != size:
+            gaps.append(time.perf_counter() - changed)
+            size, changed = now_size, time.perf_counter()
+        time.sleep(0.002)
+
+
+def measure() -> list[Figure]:
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory() as root:
+        node = Node(Path(root), agent=False)
+        latencies_of(node)  # what queries are asked about
+        quiet, quiet_gaps = latencies_of(node)
+        for name, start in (
+            ("16 SQL clients", clients),
+            ("2 runaway queries", runaways),
+            ("readers that never read", deaf),
+        ):
+            stop = start(node)
+            time.sleep(1.0)
+            busy, gaps = latencies_of(node)
+            stop()
+            time.sleep(2.0)
+            ratio = percentile(busy, 0.99) / percentile(quiet, 0.99)
+            beside = (
+                f"DATA to ACK p50 / p99 {percentile(busy, 0.5) * 1e3:.1f} / {percentile(busy, 0.99) * 1e3:.1f} ms, "
+                f"quiet {percentile(quiet, 0.5) * 1e3:.1f} / {percentile(quiet, 0.99) * 1e3:.1f}; commits p99 apart "
+                f"{percentile(gaps, 0.99) * 1e3:.0f} ms, quiet {percentile(quiet_gaps, 0.99) * 1e3:.0f}"
+            )
+            figures.append(Figure(f"ingest p99 beside {name}", ratio, "times", at_most=2.0, yardstick=beside))
+        node.stop()
+    return figures
+
+
+def clients(node: Node) -> Callable[[], None]:
+    processes = [subprocess.Popen([sys.executable, "-c", CLIENT, str(node.place.root)]) for _ in range(16)]
+
+    def stop() -> None:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+    return stop
+
+
+def runaways(node: Node) -> Callable[[], None]:
+    return askers(node, FOR_EVER, 2)
+
+
+def deaf(node: Node) -> Callable[[], None]:
+    return askers(node, "SELECT range, hash(range), repeat('x', 10) FROM range(4000000)", 6)
+
+
+def askers(node: Node, sql: str, n: int) -> Callable[[], None]:
+    """Ask, and never read the answers."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.connect(node.place.query_address)
+    for _ in range(n):
+        socket.send_multipart(questions.ask(os.urandom(8), sql, None, SECONDS + 2))
+
+    def stop() -> None:
+        socket.close()
+        context.term()
+
+    return stop
