@@ -18,11 +18,12 @@ from zmq.utils import z85
 
 from chiplog_schemas.curve import HANDSHAKE_MS
 from chiplog_schemas.keys import AllowList, Keys
-from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S
+from chiplog_schemas.limits import BACKOFF_MIN_S
 from chiplog_schemas.permits import DOMAINS, Permit, Role
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"  # ZeroMQ RFC 27
 _POLL_MS = 250  # how soon the handler notices that it is to end
+_PAUSE_MAX_S = 1.0  # between two starts of a handler that dies: meanwhile nobody can connect
 _IPC_PEER = "localhost:"  # what libzmq calls the peer of a Unix socket; then uid, gid and pid
 _log = logging.getLogger("chiplog.gate")
 
@@ -127,12 +128,12 @@ class Gate:
             try:
                 self._serve()
             except Exception as error:
-                if time.monotonic() - started > BACKOFF_MAX_S:
+                if time.monotonic() - started > 2 * _PAUSE_MAX_S:
                     pause_s = BACKOFF_MIN_S
                 _log.error("ZAP handler ended: %r; nobody can connect until it runs again in %.2g s", error, pause_s)
                 self._bound.set()  # whoever waits for it may bind: it fails closed
                 self._closing.wait(pause_s)
-                pause_s = min(2 * pause_s, BACKOFF_MAX_S)
+                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _serve(self) -> None:
         socket: zmq.Socket[bytes] = self._context.socket(zmq.REP)

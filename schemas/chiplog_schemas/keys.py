@@ -28,6 +28,7 @@ _NAMES_MAX = 10_000  # of keys that were revoked while we ran
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NODE = re.compile(r"[^\x00-\x20\x7f]{1,128}")
+_Stamp = tuple[str, int, int, int]  # of a file: name, inode, time of its last change (its mode's too), size
 _log = logging.getLogger("chiplog.keys")
 
 
@@ -199,6 +200,7 @@ class AllowList:
         self._permits: dict[str, Permit] = {}
         self._names: dict[str, str] = {}  # of keys that were allowed once: a refusal names them
         self._seen: object = None
+        self._read: dict[_Stamp, Permit] = {}  # files that did not change since are not read again
         self._look_at = float("-inf")
         self._told: set[str] = set()
 
@@ -217,7 +219,7 @@ class AllowList:
         try:
             if not self._directory.exists():
                 seen: object = None
-                found: list[tuple[str, int, int, int]] = []
+                found: list[_Stamp] = []
             else:
                 check_directory(self._directory)
                 with os.scandir(self._directory) as entries:
@@ -233,9 +235,11 @@ class AllowList:
         if seen == self._seen and seen is not None:
             return
         permits: dict[str, Permit] = {}
-        for name, *_ in found:
+        read: dict[_Stamp, Permit] = {}
+        for stamp in found:
+            name = stamp[0]
             try:
-                permit = read_permit(self._directory / name)
+                permit = read[stamp] = self._read.get(stamp) or read_permit(self._directory / name)
             except (KeysError, OSError) as error:
                 self._tell(f"skipped: {error}")
                 continue
@@ -246,7 +250,7 @@ class AllowList:
         if len(self._names) > _NAMES_MAX:
             self._names = {}
         self._names |= {public: permit.name for public, permit in permits.items()}
-        self._seen, self._permits = seen, permits
+        self._seen, self._permits, self._read = seen, permits, read
 
     def _tell(self, line: str) -> None:
         if line not in self._told:
@@ -266,12 +270,12 @@ def check_directory(directory: Path) -> None:
         raise KeysError(str(error)) from error
 
 
-def _stamp(entry: "os.DirEntry[str]") -> tuple[str, int, int, int] | None:
+def _stamp(entry: "os.DirEntry[str]") -> _Stamp | None:
     try:
         about = entry.stat()
     except FileNotFoundError:
         return None  # revoked in this moment
-    return entry.name, about.st_ino, about.st_mtime_ns, about.st_size
+    return entry.name, about.st_ino, about.st_ctime_ns, about.st_size
 
 
 def _is_there(path: Path) -> bool:
