@@ -48,7 +48,8 @@ def lived(place: Places) -> dict[str, list[str]] | str:
     """Live once as `serve` does, and return all views; or the damage met, for which the file is set aside."""
     follower = open_index(place, never)
     assert follower is not None
-    damage = index_module._follow(follower, Synced(place.collector / "synced", writable=False), lambda: None)
+    synced = Synced(place.collector / "synced", writable=False)
+    damage = index_module._follow(follower, synced, lambda: None, lambda: False)
     found: dict[str, list[str]] = {}
     try:
         for view in () if damage else VIEWS:
