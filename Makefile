@@ -4,6 +4,8 @@
 PYTHON ?= python3
 MINUTES ?= 10
 ARGS ?=
+# Tests of processes wait most of their time: three side by side keep two cores busy.
+TEST_WORKERS ?= 3
 PY := .venv/bin/python
 BOOTSTRAP := scripts/bootstrap.py
 
@@ -36,7 +38,7 @@ test: python
 	@echo "mypy --strict"
 	@$(PY) -m mypy --no-error-summary
 	@echo "pytest $(ARGS)"
-	@$(PY) -m pytest $(ARGS)
+	@$(PY) -m pytest -n $(TEST_WORKERS) --dist worksteal $(ARGS)
 
 bench: python
 	@$(PYTHON) $(BOOTSTRAP) dev

@@ -249,8 +249,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     share_the_minutes(items)
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    write_report(terminalreporter, config)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    write_report(terminalreporter)
 
 
 _exit_status = 0

@@ -18,7 +18,7 @@ import pytest
 
 SOAK_MINUTES = float(os.environ.get("CHIPLOG_SOAK_MINUTES", "0"))
 SLACK_S = 600.0  # a round that was begun ends, and what is compared behind it
-_REPORTS = pytest.StashKey[list[str]]()
+_PROPERTY = "rounds"
 _SHARE_S = pytest.StashKey[float]()
 
 
@@ -60,9 +60,10 @@ def rounds(request: pytest.FixtureRequest) -> Iterator[Rounds]:
     """Rounds of the test that asks."""
     counted = Rounds(request.node.name, request.node.stash.get(_SHARE_S, 0.0))
     yield counted
-    line = counted.report()
     print(f"ended at seed {counted.last_seed}")  # shown when the test failed
-    request.config.stash.setdefault(_REPORTS, []).append(line)
+    request.node.user_properties.append(
+        (_PROPERTY, counted.report())
+    )  # travels with the result, also between processes
 
 
 def share_the_minutes(items: list[pytest.Item]) -> None:
@@ -77,9 +78,12 @@ def share_the_minutes(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.timeout(share_s + SLACK_S), append=False)
 
 
-def write_report(reporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+def write_report(reporter: pytest.TerminalReporter) -> None:
     """Write what all of them reached."""
-    lines = config.stash.get(_REPORTS, [])
+    reports = [
+        report for found in reporter.stats.values() for report in found if getattr(report, "when", "") == "teardown"
+    ]
+    lines = [line for report in reports for name, line in report.user_properties if name == _PROPERTY]
     if lines:
         reporter.section("rounds")
         for line in lines:
