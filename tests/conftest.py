@@ -245,6 +245,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "soak(weight): has small counts in `make test`, and long ones in `make soak`")
 
 
+@pytest.hookimpl(trylast=True)  # behind -k and -m: the minutes are for those that run
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     share_the_minutes(items)
 

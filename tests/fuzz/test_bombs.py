@@ -196,7 +196,7 @@ def test_memory_is_bounded_by_a_multiple_of_the_bytes(data: bytes, tmp_path: Pat
     assert int(done.stdout) < 100 * len(data) + MIB
 
 
-@pytest.mark.xfail(strict=True, reason="Arrow's reader ends the process on a column of more rows than its buffers hold")
+@pytest.mark.xfail(strict=True, reason="arrow-rs ends the process on a column of more rows than its buffers hold")
 def test_a_collector_that_lies_about_the_rows_of_a_column_gets_a_query_error() -> None:
     program = (
         "import struct, resource\n"
