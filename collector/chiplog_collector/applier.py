@@ -17,7 +17,7 @@ from chiplog_collector.plain import as_list, clean, floats_of, json_of, json_tex
 from chiplog_collector.speakers import Speakers
 from chiplog_collector.state import Producer, State
 from chiplog_schemas.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
-from chiplog_schemas.codec import CodecError, unpack
+from chiplog_schemas.codec import CodecError, shown, unpack
 from chiplog_schemas.events import CONSOLE_STREAMS, FIELDS, EventKind, decode, fits_schema
 from chiplog_schemas.record import Damage, Kind, Record
 
@@ -105,7 +105,8 @@ class Applier:
     def _apply_gap(self, record: Record) -> None:
         try:
             _, first, last, reason = unpack(record.payload)
-            message = f"an agent's records {first!r:.40}..{last!r:.40} can never come: {reason!s:.{_REASON_CHARS_MAX}}"
+            why = f"{text_of(reason):.{_REASON_CHARS_MAX}}"
+            message = f"an agent's records {shown(first)}..{shown(last)} can never come: {why}"
         except (CodecError, ValueError, TypeError) as error:
             message = f"a gap that cannot be read: {error}"
         self.say(None, record.number, self.received_us, "gap", "error", message, {"record": record.number})

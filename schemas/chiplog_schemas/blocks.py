@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chiplog_schemas.codec import CodecError, pack, unpack
+from chiplog_schemas.codec import CodecError, pack, shown, unpack
 from chiplog_schemas.events import FIELDS, MATRIX_KINDS, PRODUCER_BYTES, Column, decode, fits_schema
 from chiplog_schemas.intervals import Intervals, runs_of
 from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX
@@ -265,7 +265,7 @@ def _check_room(groups: Any, area_bytes: int) -> None:
     for _, _, _, described in groups:
         for name, _, _, size in described:
             if type(size) is not int or size < 0:
-                raise BlockError(f"column {name!r:.80} has no size")
+                raise BlockError(f"column {shown(name)} has no size")
             claimed += size
     if claimed > area_bytes:
         raise BlockError(f"columns of {claimed} bytes do not fit their block of {area_bytes}")
@@ -278,7 +278,7 @@ def _ranges(producer: Any, flat: Any) -> list[tuple[int, int]]:
     previous = -1
     for first, last in ranges:
         if not (type(first) is int and type(last) is int and previous < first <= last < NUMBER_LIMIT):
-            raise BlockError(f"seq range {first!r:.40}..{last!r:.40} is not ascending")
+            raise BlockError(f"seq range {shown(first)}..{shown(last)} is not ascending")
         previous = last
     return ranges
 
@@ -292,23 +292,23 @@ def _column_types(kind: int) -> dict[str, str]:
     if kind == OPAQUE:
         return types | {"payload": "o"}
     if kind not in FIELDS:
-        raise BlockError(f"group of kind {kind!r} is unknown")
+        raise BlockError(f"group of kind {shown(kind)} is unknown")
     return types | {name: _COLUMN_TYPES[column] for name, column in FIELDS[kind] if column is not Column.KEYS}
 
 
 def _decode_group(group: Any, area: memoryview, n_producers: int) -> Group:
     kind, keys, n_rows, described = group
     if type(n_rows) is not int or not 0 < n_rows <= len(area):
-        raise BlockError(f"group of {n_rows!r:.40} rows does not fit its block")
+        raise BlockError(f"group of {shown(n_rows)} rows does not fit its block")
     if type(kind) is not int or type(keys) is not (bytes if kind in MATRIX_KINDS else type(None)):
-        raise BlockError(f"group of kind {kind!r:.40} has the wrong keys")
+        raise BlockError(f"group of kind {shown(kind)} has the wrong keys")
     expected = _column_types(kind)
     columns: dict[str, Any] = {}
     for name, column_type, offset, size in described:
         if not (type(offset) is int and type(size) is int and 0 <= offset <= offset + size <= len(area)):
-            raise BlockError(f"column {name!r:.80} lies outside of its block")
+            raise BlockError(f"column {shown(name)} lies outside of its block")
         if expected.get(name) != column_type:
-            raise BlockError(f"group of kind {kind} has no column {name!r:.80} of type {column_type!r:.40}")
+            raise BlockError(f"group of kind {kind} has no column {shown(name)} of type {shown(column_type)}")
         data = area[offset : offset + size]
         column = unpack(data) if column_type == "o" else np.frombuffer(data, dtype=column_type)
         if column_type == "<f8":  # the matrix of a kind that has keys

@@ -6,7 +6,7 @@ import msgpack
 
 from chiplog_schemas.limits import NESTING_MAX
 
-__all__ = ["CodecError", "pack", "packer", "unpack"]
+__all__ = ["CodecError", "pack", "packer", "shown", "unpack"]
 
 
 def _refuse(code: int, data: bytes) -> Any:
@@ -50,6 +50,11 @@ def unpack(data: bytes | memoryview) -> Any:
         return msgpack.unpackb(data, **_UNPACK_LIMITS)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError, OverflowError, MemoryError) as error:
         raise CodecError(f"{len(data)} bytes are no msgpack value: {type(error).__name__} {error}") from error
+
+
+def shown(value: Any) -> str:
+    """Return a decoded value as a message shows it. Of a list or map only the type: its repr may overflow the stack."""
+    return type(value).__name__ if isinstance(value, list | dict) else f"{value!r:.80}"
 
 
 assert NESTING_MAX < 512, "msgpack itself stops at 512 levels; ours must be the tighter bound"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from chiplog_schemas.codec import CodecError, pack, unpack
+from chiplog_schemas.codec import CodecError, pack, shown, unpack
 from chiplog_schemas.limits import RECORD_BYTES_MAX
 from chiplog_schemas.record import HEADER_BYTES, NUMBER_LIMIT
 
@@ -137,7 +137,7 @@ def parse(frames: list[bytes]) -> Message:
     kind, session = head[0], head[1]
     names = _SHAPES.get(kind)
     if names is None or not (isinstance(session, bytes) and len(session) == SESSION_BYTES):
-        raise WireError(f"message kind {kind!r} or its session is unknown")
+        raise WireError(f"message kind {shown(kind)} or its session is unknown")
     values = head[2:]
     if len(values) < len(names) or len(frames) != (2 if kind == MessageKind.DATA else 1):
         raise WireError(f"{MessageKind(kind).name} has {len(values)} fields and {len(frames)} frames")
@@ -145,7 +145,7 @@ def parse(frames: list[bytes]) -> Message:
     for name, value in zip(names, values, strict=False):
         if name in ("first", "last", "next", "credit", "version"):
             if type(value) is not int or not 0 <= value < 1 << 63:
-                raise WireError(f"{MessageKind(kind).name}.{name} is {value!r:.80}, not a number")
+                raise WireError(f"{MessageKind(kind).name}.{name} is {shown(value)}, not a number")
             if name != "version":
                 setattr(message, name, value)
         elif name == "sender":

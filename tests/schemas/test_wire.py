@@ -98,3 +98,9 @@ def test_an_info_that_is_too_long_for_a_frame_leaves_out_what_is_long() -> None:
 def test_a_first_frame_beyond_the_limit_is_refused_unread() -> None:
     with pytest.raises(WireError, match="at most"):
         parse([bytes(100_000)])
+
+
+def test_a_number_that_is_a_deep_list_is_refused_and_not_shown() -> None:
+    deep = b"\x93\x06\xc4\x08" + bytes(8) + b"\x91" * 400 + b"\x01"
+    with pytest.raises(wire.WireError, match=r"PING\.next is list, not a number"):
+        wire.parse([deep])
