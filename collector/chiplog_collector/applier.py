@@ -115,7 +115,7 @@ class Applier:
     def _apply_quarantine(self, record: Record) -> None:
         try:
             _, reason, data = unpack(record.payload)
-            self.quarantine(record.number, record.kind, text_of(reason), b"".join([data]))
+            self.quarantine(record.number, record.kind, text_of(reason) or "no reason given", b"".join([data]))
         except (CodecError, ValueError, TypeError):
             self.quarantine(record.number, record.kind, "unreadable quarantine", bytes(record.payload))
 

@@ -91,7 +91,7 @@ SAFEGUARDS = [
         "schemas/chiplog_schemas/synced.py",
         old="crc32(data[: _NUMBER.size]) == check and number < NUMBER_LIMIT",
         new="number >= 0",
-        test="test_small_files_damaged_or_deleted_stop_nobody",
+        test="test_a_damaged_word_on_how_far_the_log_is_synced_is_not_believed",
     ),
     Safeguard(
         "records that are missing are settled when their producer has ended",
@@ -677,3 +677,16 @@ def test_small_files_damaged_or_deleted_stop_nobody(tmp_path: Path, bare_node: N
 
 def log_end(place: Places) -> int:
     return Synced(place.collector / "synced", writable=False).get()
+
+
+def test_a_damaged_word_on_how_far_the_log_is_synced_is_not_believed(tmp_path: Path) -> None:
+    path = tmp_path / "synced"
+    Synced(path, writable=True).set(1_000)
+    whole = path.read_bytes()
+    for at in range(12):
+        for bit in range(8):
+            reader = Synced(path, writable=False)
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
+            assert reader.get() == 1_000, "the one before"
+            assert not Synced(path, writable=False).is_sound
+            path.write_bytes(whole)
