@@ -38,7 +38,7 @@ test: python
 	@echo "mypy --strict"
 	@$(PY) -m mypy --no-error-summary
 	@echo "pytest $(ARGS)"
-	@$(PY) -m pytest -n $(TEST_WORKERS) --dist worksteal $(ARGS)
+	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup $(ARGS)
 
 bench: python
 	@$(PYTHON) $(BOOTSTRAP) dev

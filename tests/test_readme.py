@@ -15,6 +15,8 @@ import chiplog
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import places
 
+pytestmark = pytest.mark.xdist_group("readme")  # one worker: what its fixture does is costly
+
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 QUERIES = re.findall(r"```sql\n(.*?)```", README, re.DOTALL)

@@ -33,6 +33,8 @@ from tests.fault.network import need
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
 
+pytestmark = pytest.mark.xdist_group("clocks")  # one worker: what its fixture does is costly
+
 SOURCE = Path(__file__).with_name("clock.c")
 HOUR_US = 3_600_000_000
 RANK, AGENT, SAMPLER = "tests.fault.rank_of_clocks", "chiplog_agent", "chiplog_agent.stats"

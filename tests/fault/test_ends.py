@@ -37,7 +37,8 @@ VANISH = ("crashed", None, VANISHED)
 KEYBOARD = ("failed", 1, "KeyboardInterrupt")
 
 
-pytestmark = pytest.mark.timeout(300)  # all endings are played for the first test
+# All endings are played for the first test, and for one worker.
+pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("ends")]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,8 @@ from tests.fault.network import Network, need, need_network_tools
 from tests.fault.switch_off import Safeguard
 from tests.soak import SOAK_MINUTES, Rounds
 
+pytestmark = pytest.mark.xdist_group("network")  # one worker: what its fixture does is costly
+
 PORT = 7447
 PAUSE_S = 0.002  # between two log() calls
 SLOW_PAUSE_S = 0.01  # what a link with loss can carry five times

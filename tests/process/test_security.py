@@ -23,6 +23,8 @@ from chiplog_schemas.keys import host_key_name
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 
+pytestmark = pytest.mark.xdist_group("security")  # one worker: what its fixture does is costly
+
 ROOT = Path(__file__).resolve().parents[2]
 HOST = host_key_name()
 

@@ -29,6 +29,8 @@ from chiplog.cli.root import COMMANDS
 from chiplog_schemas.places import make_private, places
 from chiplog_schemas.tables import tables_sql, views_sql
 
+pytestmark = pytest.mark.xdist_group("cli")  # one worker: what its fixture does is costly
+
 CLI = [sys.executable, "-m", "chiplog.cli"]
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
