@@ -66,16 +66,27 @@ class Registry:
             self._count_attempts(producer.run, producer.label)
             old = self._state.runs_by_number[producer.run]
             if not left and old.primary_label == producer.label:
-                # The label was provisional, and nobody has it any more: whoever claims now, perhaps under its new one.
+                # The label was provisional, and nobody has it any more: back to who had it, else to whoever claims.
                 old.primary_label = old.primary_launch = None
                 old.primary_restart = 0
                 self._applier.batch.runs.add(old.run)
+                self._give_back(old, producer)
         producer.run, producer.label, producer.is_primary = run.run, label, False
         mates = self._state.by_label.setdefault((run.run, label), [])
         launches = {mate.launch: mate.launch_order for mate in mates}
         producer.launch_order = launches.get(producer.launch, max(launches.values(), default=-1) + 1)
         mates.append(producer)
         self._count_attempts(run.run, label)
+
+    def _give_back(self, run: Run, leaver: Producer) -> None:
+        """Make primary again whom a provisional claim had deposed: it may have ended, and will not claim once more."""
+        heirs = [mate for mate in self._state.producers.values() if mate.run == run.run and mate.sets_run]
+        heirs = [mate for mate in heirs if mate is not leaver and mate.label is not None]
+        if heirs:
+            heir = max(heirs, key=lambda mate: (mate.state is None, mate.producer))
+            run.primary_label, run.primary_launch, run.primary_restart = heir.label, heir.launch, heir.restart
+            heir.is_primary = True
+            self._applier.batch.producers.add(heir.producer)
 
     def _count_attempts(self, run: int, label: str) -> None:
         """Count the label's attempts anew: by launch as first seen, then by restart count, then by log order."""
