@@ -410,3 +410,11 @@ def test_a_death_that_is_told_again_is_no_second_event() -> None:
     assert [row[3] for row in applier.batch.rows["events"]] == ["crashed"]
     producer = applier.state.producers[rank.uuid]
     assert (producer.exit_code, producer.ended_at) == (9, START_US), "found dead once; what became known is kept"
+
+
+def test_a_provisional_claim_that_is_given_up_leaves_the_run_to_the_primary_that_it_deposed() -> None:
+    ended, late = Rank(0, launch="a", sets_run=True), Rank(1, "host-x", primary=True, launch="b", rank=None)
+    end = ended.say(EventKind.STATE, {"state": "finished"})
+    moved = late.become(label="rank1", primary=False)
+    applier = apply(block_of((ended, 0, end)), block_of((late, 0, 0)), block_of((late, moved, moved)))
+    assert labels(applier) == {0: ("rank0", 0, True), 1: ("rank1", 0, False)}
