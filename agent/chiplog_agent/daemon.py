@@ -210,7 +210,7 @@ class AgentDaemon:
         descriptor = self._feed.fileno()
         for item in self._feed.read():
             match item:
-                case Sample(ts_us, device, names, values) if self._takes_samples:
+                case Sample(ts_us, device, names, values) if self._has_room:
                     self._core.sample(device, names, values, ts_us, now)
                 case Sample():
                     self._core.samples_dropped += 1
@@ -220,7 +220,7 @@ class AgentDaemon:
                 case Line(text):
                     _log.info("%s", text)
                     self._core.notice("sampler", "info", text, {}, now, now_us())
-        if self._core.samples_dropped and self._takes_samples:
+        if self._core.samples_dropped and self._has_room:
             self._declare_dropped_samples(now)
         self._feed.tick(now)
         if self._feed.fileno() != descriptor:
@@ -230,8 +230,8 @@ class AgentDaemon:
                 self._poller.register(self._feed.fileno(), zmq.POLLIN)
 
     @property
-    def _takes_samples(self) -> bool:
-        """Whether there is room for the agent's own samples: on the disk, and in memory while the disk refuses."""
+    def _has_room(self) -> bool:
+        """Whether there is room for more than what ranks send: on the disk, and in memory while the disk refuses."""
         return not self._spool.is_full and self._spool.waiting_bytes <= CREDIT_BYTES
 
     def _declare_dropped_samples(self, now: float) -> None:
@@ -242,7 +242,7 @@ class AgentDaemon:
     @property
     def _may_feed(self) -> bool:
         """Whether dead ranks' journals may move into the spool: not while it is full or its disk refuses."""
-        return self._adoption.is_busy and not self._spool.is_full and self._spool.waiting_bytes <= CREDIT_BYTES
+        return self._adoption.is_busy and self._has_room
 
     def _look_for_journals(self, now: float) -> None:
         if self._deaths.look(now_us()) or now - self._looked_at >= ADOPT_INTERVAL_S:

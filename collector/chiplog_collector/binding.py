@@ -1,16 +1,9 @@
-"""Where SQL may be answered: addresses of this machine, and Unix sockets that nobody else listens on."""
+"""A Unix socket for SQL that nobody else listens on."""
 
 import os
 import socket as sockets
 
 import zmq
-
-
-def is_local(address: str) -> bool:
-    """Return whether an address can be reached from this machine only."""
-    scheme, _, rest = address.partition("://")
-    host = rest.rpartition(":")[0].strip("[]")
-    return scheme in ("ipc", "inproc") or host in ("localhost", "::1") or host.startswith("127.")
 
 
 def bind_ipc(socket: "zmq.Socket[bytes]", address: str) -> None:

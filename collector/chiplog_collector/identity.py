@@ -80,8 +80,8 @@ class Registry:
 
     def _give_back(self, run: Run, leaver: Producer) -> None:
         """Make primary again whom a provisional claim had deposed: it may have ended, and will not claim once more."""
-        heirs = [mate for mate in self._state.producers.values() if mate.run == run.run and mate.sets_run]
-        heirs = [mate for mate in heirs if mate is not leaver and mate.label is not None]
+        mates = [mate for mate in self._state.producers.values() if mate.run == run.run and mate is not leaver]
+        heirs = [mate for mate in mates if mate.sets_run and mate.label is not None]
         if heirs:
             heir = max(heirs, key=lambda mate: (mate.state is None, mate.producer))
             run.primary_label, run.primary_launch, run.primary_restart = heir.label, heir.launch, heir.restart

@@ -263,6 +263,10 @@ def serve(place: Places, queries: list[str], keys: Keys | None = None) -> int:
     gate = open_gate(context, keys, Role.COLLECTOR)
     services = [QueryService(database.connection, address, gate, context, bounds) for address in queries]
     damage: str | None = None
+
+    def is_stuck() -> bool:
+        return any(service.is_stuck for service in services)
+
     try:
         for service in services:
             service.start()
@@ -271,9 +275,9 @@ def serve(place: Places, queries: list[str], keys: Keys | None = None) -> int:
             follower,
             synced,
             lambda: next((s.damage for s in services if s.damage), None),
-            lambda: any(s.is_stuck for s in services),
+            is_stuck,
         )
-        if any(service.is_stuck for service in services):
+        if is_stuck():
             _log.error("a query cannot be cancelled; the index starts anew at record %d", database.next_number)
             logging.shutdown()
             os._exit(_EXIT_EXPECTED)  # what was committed is safe, and nothing else would end that query

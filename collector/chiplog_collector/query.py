@@ -21,10 +21,11 @@ import duckdb
 import zmq
 from arro3.io import read_ipc_stream, write_ipc_stream
 
-from chiplog_collector.binding import bind_ipc, is_local
+from chiplog_collector.binding import bind_ipc
 from chiplog_collector.database import proven_damage
 from chiplog_collector.examiner import Connection, Examiner, SqlError, lock_down
 from chiplog_schemas import questions
+from chiplog_schemas.addresses import is_loopback
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.gate import Gate, Visitor, receive
 from chiplog_schemas.limits import (
@@ -183,7 +184,7 @@ class QueryService:
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
         bounds: Bounds | None = None,
     ) -> None:
-        if gate is None and not is_local(address):
+        if gate is None and not (address.startswith("ipc://") or is_loopback(address)):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
         self.address = address
         self._bounds = bounds or Bounds()
@@ -406,7 +407,8 @@ class QueryService:
 
     def _send(self, socket: "zmq.Socket[bytes]", job: _Job, frames: list[Any]) -> None:
         self._here.discard((job.peer, job.id))
-        if self._gate is not None and not self._gate.still_admits(job.visitor, _DOMAIN, time.monotonic()):
+        gate, permit = self._gate, job.visitor.permit
+        if gate is not None and permit is not None and not gate.still_admits(permit, _DOMAIN, time.monotonic()):
             self.counts["not_allowed"] += 1  # revoked while its query ran: the answer is not for it any more
             return
         self._send_frames(socket, job.peer, frames)

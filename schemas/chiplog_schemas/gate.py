@@ -108,11 +108,9 @@ class Gate:
         permit = self._allowed.find(public, now)
         return permit if permit is not None and DOMAINS.get(domain) in permit.roles else None
 
-    def still_admits(self, visitor: Visitor, domain: str, now: float) -> bool:
-        """Tell whether somebody who was let in may still have an answer."""
-        return visitor.is_local or (
-            visitor.permit is not None and self.permit(visitor.permit.public, domain, now) is not None
-        )
+    def still_admits(self, permit: Permit, domain: str, now: float) -> bool:
+        """Tell whether a key that was let in may still have an answer."""
+        return self.permit(permit.public, domain, now) is not None
 
     def close(self) -> None:
         """End the handler: from here on nobody can connect. Before the context's end."""

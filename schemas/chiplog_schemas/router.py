@@ -58,9 +58,8 @@ class Door:
     def reply(self, reply: Reply, now: float) -> None:
         """Send an answer, unless its key was revoked meanwhile or the peer left: it will ask again."""
         permit = reply.permit
-        if permit is not None and (self._gate is None or self._gate.permit(permit.public, self._domain, now) is None):
-            return
-        self._send([reply.routing, *reply.frames])
+        if permit is None or (self._gate is not None and self._gate.still_admits(permit, self._domain, now)):
+            self._send([reply.routing, *reply.frames])
 
     def close(self, linger_ms: int) -> None:
         """Unbind and close. May be called twice."""

@@ -60,7 +60,6 @@ def fly(where: Places, agent_address: str | None, wait_s: float, events: int = 1
     if problem is not None:
         return Flight(None, None, problem, events)
     acknowledged_s = time.monotonic() - begun
-    flight = Flight(acknowledged_s, None, "it did not show in SQL", events)
     try:
         with connect(None, dir=None if os.environ.get("CHIPLOG_COLLECTOR") else where.root) as client:
             while time.monotonic() - begun < wait_s:
@@ -68,10 +67,10 @@ def fly(where: Places, agent_address: str | None, wait_s: float, events: int = 1
                     visible_s = time.monotonic() - begun
                     return Flight(acknowledged_s, visible_s, "", events, *_compare(client, token, values))
                 time.sleep(_ASK_AGAIN_S)
-            flight = Flight(acknowledged_s, None, flight.reason, events, *_compare(client, token, values))
+            missed = "it did not show in SQL"
+            return Flight(acknowledged_s, None, missed, events, *_compare(client, token, values))
     except (QueryError, NoDataError) as error:
         return Flight(acknowledged_s, None, str(error), events)
-    return flight
 
 
 def _send(where: Places, agent_address: str | None, wait_s: float, token: str, values: list[float]) -> str | None:

@@ -14,7 +14,6 @@ from chiplog_schemas.journals import LOCK_NAME, list_journals
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
 from chiplog_schemas.locks import Lock, LockHeldError, holder_of
 from chiplog_schemas.places import NETWORK_FILE_SYSTEMS, Places, file_system_type
-from chiplog_schemas.segments import list_segments
 
 GOOD, WARNING, BAD = "ok", "warning", "bad"
 _FREE_BYTES_MIN = 4 * JOURNAL_BYTES_MAX  # four ranks whose journals are full
@@ -131,7 +130,7 @@ def _gpu(where: Places) -> Finding:
 
 def _agent(where: Places) -> Finding:
     pid = background.pid_of(where, background.AGENT)
-    backlog = _bytes(where.agent / "spool")
+    backlog = directory_bytes(where.agent / "spool")
     if not pid:
         if backlog > _BACKLOG_BYTES:
             return Finding("agent", WARNING, f"none runs, {backlog // MIB} MiB wait in the spool", "chiplog up")
@@ -148,7 +147,7 @@ def _collector(where: Places) -> Finding:
         return Finding("collector", GOOD, f"{named}, by CHIPLOG_COLLECTOR")
     pid = background.pid_of(where, background.COLLECTOR)
     if pid:
-        return Finding("collector", GOOD, f"process {pid}, log {_bytes(where.collector / 'log') // MIB} MiB")
+        return Finding("collector", GOOD, f"process {pid}, log {directory_bytes(where.collector / 'log') // MIB} MiB")
     return Finding("collector", GOOD, "none runs; an agent starts one")
 
 
@@ -163,8 +162,12 @@ def _journals(where: Places) -> Finding:
     return Finding("journals", GOOD, "nothing waits")
 
 
-def _bytes(directory: Path) -> int:
-    return sum(path.stat().st_size for _, path in list_segments(directory)) if directory.is_dir() else 0
+def directory_bytes(directory: Path) -> int:
+    """Return the sizes of a directory's files in sum; 0 when it cannot be read."""
+    try:
+        return sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
+    except OSError:
+        return 0
 
 
 CHECKS: tuple[Callable[[Places], Finding], ...] = (

@@ -519,7 +519,7 @@ def test_an_address_somebody_answers_at_is_not_taken_from_them(service, asker, i
 def test_an_address_beyond_loopback_needs_keys(index):
     with pytest.raises(ValueError, match="needs CURVE keys"):
         QueryService(index, "tcp://0.0.0.0:9999")
-    QueryService(index, "tcp://127.0.0.1:0").close()
+    QueryService(index, "tcp://127.0.0.1:9999").close()
 
 
 def test_closing_answers_those_who_wait_and_interrupts_what_runs(index, address):

@@ -4,11 +4,11 @@ import csv
 import json
 import os
 import sys
-from pathlib import Path
 
 import click
 
 from chiplog import background
+from chiplog.checks import directory_bytes
 from chiplog_schemas.journals import LOCK_NAME, list_journals
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import Places, chiplog_dir, places
@@ -53,8 +53,8 @@ def _look(where: Places) -> dict[str, object]:
         "ranks_logging": alive,
         "journals_waiting": len(journals) - alive,
         "offline_journals": len(offline),
-        "spool_bytes": _bytes(where.agent / "spool"),
-        "log_bytes": _bytes(where.collector / "log"),
+        "spool_bytes": directory_bytes(where.agent / "spool"),
+        "log_bytes": directory_bytes(where.collector / "log"),
         "index_bytes": where.index.stat().st_size if where.index.exists() else 0,
     }
 
@@ -92,10 +92,3 @@ def _link_of(where: Places) -> str | None:
         return where.agent_link.read_text(encoding="utf-8").strip() or None
     except (OSError, UnicodeDecodeError):
         return None
-
-
-def _bytes(directory: Path) -> int:
-    try:
-        return sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
-    except OSError:
-        return 0
