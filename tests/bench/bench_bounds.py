@@ -1,6 +1,6 @@
-"""What telemetry may cost when things are wrong, and what it may hold: log() with a stopped agent, on a full disk and
-with a stopped collector, beside the same loops when all is well; memory of a rank over ten million calls, and of an
-agent whose eight ranks log as fast as they can.
+"""What telemetry may cost when things are wrong, and what it may hold: log() with a stopped agent, on a full disk, with a
+stopped and with a slow collector, beside the same loops when all is well; memory of a rank over ten million calls, and
+of an agent whose eight ranks log as fast as they can.
 """
 
 import contextlib
@@ -20,6 +20,18 @@ from tests.bench.figure import Figure, Node, memory_bytes, python, tree
 RUNS = 3
 RANKS = 8
 BUSY_S = 20
+SLOW_COLLECTOR = """
+import time
+from chiplog_collector.intake import Intake
+take = Intake.take
+def slowly(*arguments):
+    accepted = take(*arguments)
+    time.sleep(len(accepted))
+    return accepted
+Intake.take = slowly
+"""
+SLOW = "collector takes one record a second"
+TROUBLES = ("all is well", "agent stopped", "disk full", "collector stopped", SLOW)
 FULL_DISK_BYTES = 2 << 20  # what the journals have: enough to begin, not for a second segment
 
 # Two loops: as fast as possible, and with the pauses of a small training, where caches are cold. Beside each, what
@@ -120,7 +132,8 @@ def loops(trouble: str) -> dict[str, Any]:
         first = ""
         if trouble == "disk full":
             first = stack.enter_context(full_disk(Path(root) / "journals"))
-        node = Node(Path(root), "--no-stats")
+        slow = SLOW_COLLECTOR if trouble == SLOW else ""
+        node = Node(Path(root), "--no-stats", collector_first=slow)
         stack.callback(node.stop)
         rank = subprocess.Popen(
             [sys.executable, "-P", "-c", first + LOOPS],
@@ -151,7 +164,13 @@ def loops(trouble: str) -> dict[str, Any]:
 
 def measure_log() -> list[Figure]:
     figures = []
-    for trouble in ("all is well", "agent stopped", "disk full", "collector stopped"):
+    for trouble in (
+        "all is well",
+        "agent stopped",
+        "disk full",
+        "collector stopped",
+        "collector takes one record a second",
+    ):
         runs = [loops(trouble) for _ in range(RUNS)]
         for pace in ("tight", "paced"):
             p50, p999, worst = (statistics.median(run[pace][i] for run in runs) for i in range(3))

@@ -49,19 +49,23 @@ def median_of(runs: int, measure: Callable[[], float]) -> float:
 class Node:
     """A CHIPLOG_DIR with a collector and an agent of its own, for one benchmark."""
 
-    def __init__(self, root: Path, *agent_options: str, agent: bool = True, collector: bool = True) -> None:
+    def __init__(
+        self, root: Path, *agent_options: str, agent: bool = True, collector: bool = True, collector_first: str = ""
+    ) -> None:
         self.place: Places = places(root)
         self.environ = os.environ | {"CHIPLOG_DIR": str(root)}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         if collector:
-            self.start("collector", "chiplog_collector")
+            self.start("collector", "chiplog_collector", first=collector_first)
             self.wait_for(self.place.run / "query.sock")
         if agent:
             self.start("agent", "chiplog_agent", *agent_options)
             self.wait_for(self.place.run / "agent.sock")
 
-    def start(self, name: str, module: str, *options: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-P", "-m", module, *options]
+    def start(self, name: str, module: str, *options: str, first: str = "") -> subprocess.Popen[bytes]:
+        """Start a daemon; `first` is code that its process runs before."""
+        code = f"{first}\nimport runpy\nrunpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+        command = [sys.executable, "-P", "-c", code, *options]
         process = subprocess.Popen(command, env=self.environ, stderr=subprocess.DEVNULL)
         self.processes[name] = process
         return process
