@@ -1,6 +1,6 @@
-"""What telemetry may cost when things are wrong, and what it may hold: log() with a stopped agent, on a full disk, with a
-stopped and with a slow collector, beside the same loops when all is well; memory of a rank over ten million calls, and
-of an agent whose eight ranks log as fast as they can.
+"""What telemetry may cost when things are wrong, and what it may hold: log() with a stopped agent, on a full disk, with
+a stopped and with a slow collector, beside the same loops when all is well; memory of a rank over ten million calls,
+and of an agent whose eight ranks log as fast as they can.
 """
 
 import contextlib
