@@ -60,8 +60,8 @@ SAFEGUARDS = [
     Safeguard(
         "what is meant for a revoked key is not sent",
         "schemas/chiplog_schemas/router.py",
-        old="self._gate.permit(permit.public, self._domain, now) is None",
-        new="False",
+        old="self._gate is not None and self._gate.still_admits(permit, self._domain, now)",
+        new="True",
         test="test_a_key_that_is_revoked_while_connected_gets_no_answer_that_was_under_way",
     ),
     Safeguard(
