@@ -1,8 +1,14 @@
-"""Rewrite the DuckDB file as a whole: rebuild it from the log, or compact it. The caller holds the collector's lock."""
+"""Rewrite the DuckDB file as a whole: rebuild it from the log, or compact it. The caller holds the collector's lock.
 
+Both write a new file beside it first. When the disk refuses, that one is removed and the old one stays as it was.
+"""
+
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import duckdb
 from rich.console import Console
 from rich.progress import Progress
@@ -10,13 +16,21 @@ from rich.progress import Progress
 from chiplog_collector.index import catch_up
 from chiplog_schemas.places import Places
 from chiplog_schemas.segments import SegmentLog, log_owner
+from chiplog_schemas.synced import sync_directory
 from chiplog_schemas.tables import tables_sql, views_sql
 
 _FACTS = ("metrics", "phases", "texts", "histograms")
 
 
+class MaintenanceError(click.ClickException):
+    """The new file could not be made; the text says why, and that the old one was left alone."""
+
+
 def rebuild(place: Places) -> str:
-    """Make the database anew from the log and put it in place of the old one; return a line about it."""
+    """Make the database anew from the log and put it in place of the old one; return a line about it.
+
+    Raises MaintenanceError.
+    """
     directory = place.collector / "log"
     identifier = log_owner(directory)
     if identifier is None:
@@ -24,29 +38,37 @@ def rebuild(place: Places) -> str:
     log = SegmentLog(directory, identifier)
     limit = log.next_number
     log.close()
-    target = _fresh(place.index, "rebuilding")
     console = Console(stderr=True)
-    with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:
+    with (
+        _replacement(place.index, "rebuilding") as target,
+        Progress(transient=True, console=console, disable=not console.is_terminal) as progress,
+    ):
         task = progress.add_task("rebuilding", total=limit)
-        database = catch_up(place, target, limit, lambda number: progress.update(task, completed=number))
-    database.close()
-    _replace(target, place.index)
+        catch_up(place, target, limit, lambda number: progress.update(task, completed=number)).close()
     return f"{place.index} rebuilt from {limit} records"
 
 
 def compact(place: Places) -> str:
-    """Copy the database, facts sorted by run, key, label and step, into a file without free space; return a line."""
+    """Copy the database, facts sorted by run, key, label and step, into a file without free space; return a line.
+
+    Raises MaintenanceError.
+    """
     if not place.index.exists():
         return f"{place.index} does not exist; nothing to compact"
     before = _size(place.index)
-    target = _fresh(place.index, "compacting")
-    connection = duckdb.connect(str(place.index))
+    with _replacement(place.index, "compacting") as target:
+        _copy_sorted(place.index, target)
+    return f"{place.index}: {before:,} bytes before, {_size(place.index):,} after"
+
+
+def _copy_sorted(path: Path, target: Path) -> None:
+    connection = duckdb.connect(str(path))
     try:
         connection.execute(f"ATTACH '{str(target).replace(chr(39), chr(39) * 2)}' AS target")
         connection.execute("USE target")
         connection.execute(tables_sql())
         connection.execute(views_sql())
-        source = place.index.stem
+        source = path.stem
         tables = connection.execute(
             "SELECT table_name FROM duckdb_tables() WHERE database_name = 'target' AND schema_name = 'base'"
         ).fetchall()
@@ -62,20 +84,29 @@ def compact(place: Places) -> str:
         connection.execute("DETACH target")
     finally:
         connection.close()
-    _replace(target, place.index)
-    return f"{place.index}: {before:,} bytes before, {_size(place.index):,} after"
 
 
-def _fresh(path: Path, word: str) -> Path:
+@contextlib.contextmanager
+def _replacement(path: Path, word: str) -> Iterator[Path]:
+    """Give the name of a file to make, and put it in place of `path`. Raises MaintenanceError when that fails."""
     target = path.with_name(f"{path.stem}-{word}.duckdb")
+    try:
+        _remove(target)
+        yield target
+        Path(f"{path}.wal").unlink(missing_ok=True)
+        sync_directory(path.parent)  # else a power failure may leave the old write-ahead log under the new file
+        os.replace(target, path)
+        sync_directory(path.parent)
+    except (duckdb.Error, OSError) as error:
+        with contextlib.suppress(OSError):
+            _remove(target)
+        reason = str(error).partition("\n")[0]
+        raise MaintenanceError(f"{word} {path} failed: {reason}; the file that was there still is") from error
+
+
+def _remove(path: Path) -> None:
     for suffix in ("", ".wal"):
-        Path(f"{target}{suffix}").unlink(missing_ok=True)
-    return target
-
-
-def _replace(target: Path, path: Path) -> None:
-    Path(f"{path}.wal").unlink(missing_ok=True)
-    os.replace(target, path)
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
 
 
 def _size(path: Path) -> int:

@@ -24,7 +24,7 @@ are real ones (a small tmpfs that is used up and given back); a preloaded librar
 
 Not reached: records and counters in mapped pages (the kernel gives no error for an allocated page of a local disk; a
 disk that breaks under it is a SIGBUS, as for the program's own code); the timed checkpoint (once a minute; it is the
-same call as at the end of the index, which is). Writes of commands (`rebuild`, `compact`, `sync`) end the command.
+same call as at the end of the index, which is). Commands (`rebuild`, `compact`, `sync`): test_disk_commands.py.
 """
 
 import errno

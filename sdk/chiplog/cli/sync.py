@@ -68,16 +68,20 @@ def _hand_over(path: Path, where: Places) -> Path:
         return target
     making = where.journals / f".new-{path.name}"
     shutil.rmtree(making, ignore_errors=True)
-    making.mkdir(mode=0o700)
-    for entry in path.iterdir():
-        if entry.name == LOCK_NAME:
-            (making / LOCK_NAME).touch(0o600)
-            continue
-        try:
-            os.link(entry, making / entry.name)
-        except OSError:  # another file system, or one without links
-            shutil.copyfile(entry, making / entry.name)
-    os.rename(making, target)
+    try:
+        making.mkdir(mode=0o700)
+        for entry in path.iterdir():
+            if entry.name == LOCK_NAME:
+                (making / LOCK_NAME).touch(0o600)
+                continue
+            try:
+                os.link(entry, making / entry.name)
+            except OSError:  # another file system, or one without links
+                shutil.copyfile(entry, making / entry.name)
+        os.rename(making, target)
+    except OSError:
+        shutil.rmtree(making, ignore_errors=True)  # a full disk is not to be kept full by half a copy
+        raise
     return target
 
 
