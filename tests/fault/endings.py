@@ -70,10 +70,10 @@ class Rank:
             os.write(self.target, f"{self.step} {struct.pack('<d', value).hex()}\n".encode())
             self.step += 1
 
-    def load(self, broken: bool = False) -> None:
+    def load(self, broken: bool = False, method: str = "fork") -> None:
         """Train an epoch with two workers, which stay."""
         self.loader = DataLoader(
-            Numbers(broken), num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+            Numbers(broken), num_workers=2, persistent_workers=True, multiprocessing_context=method
         )
         for _ in self.loader:
             self.log()
@@ -94,6 +94,11 @@ class Rank:
 
 def returns(rank: Rank) -> None:
     rank.load()
+    rank.say("leaving")
+
+
+def returns_with_spawned_workers(rank: Rank) -> None:
+    rank.load(method="spawn")
     rank.say("leaving")
 
 
@@ -187,6 +192,11 @@ def is_ended(rank: Rank) -> None:
     rank.wait_for_the_end()
 
 
+def is_ended_with_spawned_workers(rank: Rank) -> None:
+    rank.load(method="spawn")
+    rank.wait_for_the_end()
+
+
 def ends_by_its_handler(rank: Rank) -> None:
     def handler(*_: object) -> None:
         rank.log()
@@ -237,9 +247,9 @@ def finish_in_log(rank: Rank) -> None:
 
 
 ENDINGS = {function.__name__: function for function in (
-    returns, logs_much, sys_exit, sys_exit_that_is_caught, sys_exit_in_atexit, os_exit, aborts, raises,
-    raises_in_a_worker, raises_in_a_thread, raises_in_del, raises_in_import, is_ended, ends_by_its_handler,
-    sys_exit_in_log, os_exit_in_log, finish_in_log,
+    returns, returns_with_spawned_workers, logs_much, sys_exit, sys_exit_that_is_caught, sys_exit_in_atexit,
+    os_exit, aborts, raises, raises_in_a_worker, raises_in_a_thread, raises_in_del, raises_in_import, is_ended,
+    is_ended_with_spawned_workers, ends_by_its_handler, sys_exit_in_log, os_exit_in_log, finish_in_log,
 )}  # fmt: skip
 
 
