@@ -56,6 +56,8 @@ class Follower:
         self.read_number = self.database.next_number
         self._expected: int | None = self.read_number  # number of the next record; None behind damage
         self._damage: list[Record | Damage] = []  # until the record behind it: the position is that of records
+        self.records_read = 0
+        self.damage_read: list[str] = []  # what was met since `begin`, in words
 
     def _read(self, limit: int) -> list[Record | Damage]:
         """Return what follows in the log, with damage in front of the record behind it, also where numbers are gone."""
@@ -70,6 +72,8 @@ class Follower:
                     gone = f"records {self._expected}..{item.number - 1} are not there"
                     self._damage.append(Damage(0, 0, gone))
                 self._expected = item.number + 1
+                self.records_read += 1
+                self.damage_read += [entry.reason for entry in self._damage if isinstance(entry, Damage)]
                 items += [*self._damage, item]
                 self._damage = []
         return items
@@ -214,16 +218,22 @@ def _create(place: Places) -> None:
 
 
 def set_aside(path: Path, reason: str) -> None:
-    """Move a file and its write-ahead log out of the way, over nothing that was moved there before. Raises OSError."""
+    """Move a file and its write-ahead log out of the way, and say so. Raises OSError."""
+    aside = move_aside(path)
+    _log.error("%s; %s is set aside as %s and rebuilt from the log", reason, path, aside.name)
+
+
+def move_aside(path: Path) -> Path:
+    """Move a file and its write-ahead log over nothing that was moved there before; return where to. Raises OSError."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     names = (path.with_name(f"{path.name}.set-aside-{stamp}-{count}") for count in itertools.count())
     aside = next(name for name in names if not name.exists() and not Path(f"{name}.wal").exists())
-    _log.error("%s; %s is set aside as %s and rebuilt from the log", reason, path, aside.name)
     for suffix in (".wal", ""):  # the file last: without its write-ahead log it is only older, but never another's
         source = Path(f"{path}{suffix}")
         if source.exists():
             os.rename(source, f"{aside}{suffix}")
     _remove_old(path)
+    return aside
 
 
 def _remove_old(path: Path) -> None:
@@ -342,7 +352,7 @@ def _input_ended(wait_s: float) -> bool:
     return bool(readable) and not os.read(sys.stdin.fileno(), 1)
 
 
-def catch_up(place: Places, path: Path, limit: int, on_progress: Callable[[int], None]) -> Database:
+def catch_up(place: Places, path: Path, limit: int, on_progress: Callable[[int], None]) -> Follower:
     """Build a new database at `path` from the whole log below `limit`. For `chiplog rebuild`."""
     database = Database(path, log_owner(place.collector / "log") or bytes(16))
     follower = Follower(database, place.collector / "log")
@@ -352,7 +362,7 @@ def catch_up(place: Places, path: Path, limit: int, on_progress: Callable[[int],
         on_progress(follower.read_number)
         if follower.read_number == before:
             break  # records behind the last receipt were never acknowledged: their agents send them again
-    return database
+    return follower
 
 
 def main(arguments: list[str]) -> int:

@@ -219,6 +219,14 @@ class Receipt:
         return frozenset(found)
 
 
+def empty_receipt(now_us: int) -> Accepted:
+    """Return a receipt that covers nothing, to be written behind numbers that a log had and lost.
+
+    What precedes them is then applied and they are declared at once, not with the next record that an agent sends.
+    """
+    return Accepted(Kind.RECEIPT, payload=pack([now_us, []]))
+
+
 def decode_receipt(payload: bytes | memoryview, number: int = 0) -> Receipt | None:
     """Return what a receipt says; None when it is none. number: of its record."""
     try:

@@ -13,9 +13,10 @@ import duckdb
 from rich.console import Console
 from rich.progress import Progress
 
-from chiplog_collector.index import catch_up
+from chiplog_collector.index import catch_up, move_aside
+from chiplog_collector.intake import empty_receipt
 from chiplog_schemas.places import Places
-from chiplog_schemas.segments import SegmentLog, log_owner
+from chiplog_schemas.segments import SegmentLog, log_owner, now_us
 from chiplog_schemas.synced import sync_directory
 from chiplog_schemas.tables import tables_sql, views_sql
 
@@ -36,16 +37,31 @@ def rebuild(place: Places) -> str:
     if identifier is None:
         return f"{directory} holds no log; nothing to rebuild"
     log = SegmentLog(directory, identifier)
-    limit = log.next_number
-    log.close()
+    try:
+        if log.lost_end is not None:
+            receipt = empty_receipt(now_us())
+            log.append(receipt.kind, receipt.payload)
+            log.commit()
+        limit = log.next_number
+    finally:
+        log.close()
     console = Console(stderr=True)
+    kept: Path | None = None
     with (
         _replacement(place.index, "rebuilding") as target,
         Progress(transient=True, console=console, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("rebuilding", total=limit)
-        catch_up(place, target, limit, lambda number: progress.update(task, completed=number)).close()
-    return f"{place.index} rebuilt from {limit} records"
+        follower = catch_up(place, target, limit, lambda number: progress.update(task, completed=number))
+        follower.database.close()
+        damage = follower.damage_read
+        if damage and _stored(place.index) > _stored(target):
+            kept = move_aside(place.index)
+    line = f"{place.index} rebuilt from {follower.records_read:,} records"
+    if damage:
+        line += f"; {len(damage)} damaged or missing stretches of the log are told in the view events: {damage[0]}"
+        line += f"; the file before is kept as {kept.name}" if kept else ""
+    return line
 
 
 def compact(place: Places) -> str:
@@ -107,6 +123,16 @@ def _replacement(path: Path, word: str) -> Iterator[Path]:
 def _remove(path: Path) -> None:
     for suffix in ("", ".wal"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
+
+
+def _stored(path: Path) -> int:
+    """Return how many events a database holds; 0 when it cannot be read."""
+    try:
+        with duckdb.connect(str(path), read_only=True) as connection:
+            row = connection.execute("SELECT sum(stored) FROM completeness").fetchone()
+    except duckdb.Error:
+        return 0
+    return int(row[0] or 0) if row else 0
 
 
 def _size(path: Path) -> int:

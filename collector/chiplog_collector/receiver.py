@@ -16,7 +16,7 @@ from pathlib import Path
 
 import zmq
 
-from chiplog_collector.intake import Accepted, Intake, recover_senders
+from chiplog_collector.intake import Accepted, Intake, empty_receipt, recover_senders
 from chiplog_collector.memory import ALLOCATOR_SETTING
 from chiplog_schemas.delivery import Gap, Receiver, ReceiverAction, Reply, Take
 from chiplog_schemas.gate import open_gate
@@ -38,6 +38,7 @@ from chiplog_schemas.synced import Synced
 
 GATHER_S = 0.02  # a commit waits this long for company …
 GATHER_BYTES = 4 << 20  # … unless it is this large
+MESSAGES_PER_TURN_MAX = 1_000  # small ones take about GATHER_S; then commits and signals get their turn, in any flood
 IDLE_EXIT_S = 30.0  # an embedded collector without agents leaves after this
 _IDLE_POLL_S = 0.25
 _WRITE_AGAIN_S = 1.0
@@ -87,6 +88,10 @@ class ReceiverDaemon:
         self._intake = Intake(next_numbers)
         if not self.log.segments():  # a new log: from now on it has an ID, which the index asks for
             self.log.append(Kind.SENDERS, self._intake.senders().payload)
+            self.log.commit()
+        if self.log.lost_end is not None:
+            receipt = empty_receipt(now_us())
+            self.log.append(receipt.kind, receipt.payload)
             self.log.commit()
         self._receiver = Receiver(next_numbers, settings.credit_bytes, scopes=True)
         self._synced_number = self.log.next_number
@@ -139,7 +144,9 @@ class ReceiverDaemon:
             self._publish()
 
     def _take_messages(self, now: float) -> None:
-        while self._intake.waiting_bytes < GATHER_BYTES:
+        for _ in range(MESSAGES_PER_TURN_MAX):
+            if self._intake.waiting_bytes >= GATHER_BYTES:
+                return
             try:
                 received = self._door.receive(now)
             except zmq.Again:
@@ -256,6 +263,7 @@ class _IndexProcess:
         self._pause_s = 0.2
         self._started_at = 0.0
         self._ended_with = 0
+        self._is_refused = False  # by the system: no process, memory or descriptor is left for it
 
     def mind(self, now: float) -> None:
         """Start it when it is not there; notice when it died."""
@@ -265,20 +273,39 @@ class _IndexProcess:
             _log.error("index ended with exit status %s; starting it again in %.1f s", code, self._pause_s)
             self._process = None
             self._ended_with = code
-            self._start_after = now + self._pause_s
-            self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
+            self._pause(now)
         if self._process is None and now >= self._start_after:
-            self._started_at = now
-            options = [argument for address in self._settings.query for argument in ("--query", address)]
-            options += ["--after", str(self._ended_with)]
-            if self._settings.keys is not None:
-                options += ["--keys", str(self._settings.keys.directory)]
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *options],
-                stdin=subprocess.PIPE,
-                env=os.environ | ALLOCATOR_SETTING,
-                start_new_session=True,  # a terminal's Ctrl-C is the receiver's to pass on, after its last commit
-            )
+            self._start(now)
+
+    def _start(self, now: float) -> None:
+        self._started_at = now
+        try:
+            self._process = self._spawn()
+        except OSError as error:
+            if not self._is_refused:
+                _log.error("index cannot be started: %s; trying again, events are taken meanwhile", error)
+            self._is_refused = True
+            self._pause(now)
+        else:
+            if self._is_refused:
+                _log.info("index could be started again")
+            self._is_refused = False
+
+    def _pause(self, now: float) -> None:
+        self._start_after = now + self._pause_s
+        self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
+
+    def _spawn(self) -> "subprocess.Popen[bytes]":
+        options = [argument for address in self._settings.query for argument in ("--query", address)]
+        options += ["--after", str(self._ended_with)]
+        if self._settings.keys is not None:
+            options += ["--keys", str(self._settings.keys.directory)]
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *options],
+            stdin=subprocess.PIPE,
+            env=os.environ | ALLOCATOR_SETTING,
+            start_new_session=True,  # a terminal's Ctrl-C is the receiver's to pass on, after its last commit
+        )
 
     def stop(self) -> None:
         """Let it catch up with the log, and wait for its end."""

@@ -54,7 +54,7 @@ def measure() -> list[Figure]:
         points = RANKS * STEPS * KEYS
         log_bytes = log.size_bytes
         log.close()
-        catch_up(place, place.index, log.next_number, lambda number: None).close()
+        catch_up(place, place.index, log.next_number, lambda number: None).database.close()
         before = place.index.stat().st_size
         compact(place)
         after = place.index.stat().st_size

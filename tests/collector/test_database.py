@@ -110,7 +110,7 @@ def test_a_rebuild_has_the_same_contents_in_every_view(index: Index, monkeypatch
     place = places(tmp_path / "place")
     place.collector.mkdir(parents=True)
     (place.collector / "log").symlink_to(index.directory / "log")
-    rebuilt = catch_up(place, tmp_path / "rebuilt.duckdb", index.log.next_number, lambda number: None)
+    rebuilt = catch_up(place, tmp_path / "rebuilt.duckdb", index.log.next_number, lambda number: None).database
     assert rebuilt.next_number == index.database.next_number
     rebuilt.close()
     assert copy_of(index, "rebuilt.duckdb") == index.views()
@@ -315,7 +315,7 @@ def test_a_file_that_cannot_be_used_is_set_aside_and_made_anew(index: Index, dam
     follower.database.close()
     assert len(list(place.collector.glob("index.duckdb.set-aside-*"))) == 1
     limit = int(list_segments(place.collector / "log")[0][0]) + 10_000
-    catch_up(place, place.index, limit, lambda number: None).close()
+    catch_up(place, place.index, limit, lambda number: None).database.close()
     assert copy_of(index, "chiplog/collector/index.duckdb") == before
 
 

@@ -464,6 +464,16 @@ def test_runs_lists_the_newest_first_with_what_is_missing(chiplog):
     }
     assert (crashed["created_at"], crashed["duration_s"]) == ("2026-01-03T03:04:05Z", 7600.0)
     assert rows[0]["state"] == "running" and rows[0]["ended_at"] is None and rows[0]["duration_s"] > 0
+    assert [row["complete"] for row in rows] == [False, False, True]
+
+
+def test_a_run_is_complete_only_when_every_label_has_ended(chiplog):
+    """What a living or stopped rank has logged and not sent is known to nobody."""
+    lines = {line.split()[0]: line.rstrip() for line in chiplog("runs")[1].splitlines() if line}
+    assert lines["vit-20260104-0042"].endswith("so far")
+    assert lines["gpt-20260102-7f3a91"].endswith("yes")
+    assert "so far" in chiplog("show", "vit-20260104-0042")[1]
+    assert "so far" not in chiplog("show", "gpt-20260102-7f3a91")[1]
 
 
 def test_runs_can_be_narrowed(chiplog):

@@ -27,10 +27,13 @@ COLUMNS = (
 _QUERY = """
 WITH counted AS (
     SELECT run_id, sum(pending)::BIGINT AS pending, sum(lost)::BIGINT AS lost FROM completeness GROUP BY run_id
+), open AS (
+    SELECT DISTINCT run_id FROM labels WHERE state = 'running'
 )
 SELECT r.run_id, r.project, r.name, r.state, r.n_labels AS labels, r.n_attempts AS attempts, r.exit_code,
-       r.created_at, r.ended_at, coalesce(c.pending, 0) AS pending, coalesce(c.lost, 0) AS lost
-FROM runs r LEFT JOIN counted c ON c.run_id = r.run_id
+       r.created_at, r.ended_at, coalesce(c.pending, 0) AS pending, coalesce(c.lost, 0) AS lost,
+       o.run_id IS NULL AS is_over
+FROM runs r LEFT JOIN counted c ON c.run_id = r.run_id LEFT JOIN open o ON o.run_id = r.run_id
 WHERE ($project::VARCHAR IS NULL OR r.project = $project) AND ($state::VARCHAR IS NULL OR r.state = $state)
 ORDER BY r.created_at DESC NULLS LAST, r.run_id DESC LIMIT $limit
 """
@@ -45,15 +48,16 @@ ORDER BY r.created_at DESC NULLS LAST, r.run_id DESC LIMIT $limit
 def runs(project: str | None, state: str | None, limit: int, form: str, dir_: str | None, url: str | None) -> None:
     """List runs, the newest first.
 
-    COMPLETE says whether every event that is known to exist is stored: `yes`, or how many are pending (may still
-    come) and lost (never will). A run that is running counts its time until now.
+    COMPLETE says whether every event is stored: `yes`; `so far` while a label has not ended, for nobody knows what it
+    has logged and not sent yet; or how many are pending (may still come) and lost (never will). A run that is running
+    counts its time until now.
     """
     with opened(dir_, url) as client:
         rows = client.sql(_QUERY, {"project": project, "state": state, "limit": limit}).rows()
     now = datetime.now(UTC).replace(tzinfo=None)
     for row in rows:
         row["duration_s"] = duration_s(row["created_at"], row["ended_at"], row["state"], now)
-        row["complete"] = not row["pending"] and not row["lost"]
+        row["complete"] = row["is_over"] and not row["pending"] and not row["lost"]
     if form != "table":
         write = write_csv if form == "csv" else write_json
         with target_of(None) as target:
@@ -70,10 +74,10 @@ def duration_s(started: datetime | None, ended: datetime | None, state: str, now
     return max(0.0, (until - started).total_seconds()) if started is not None and until is not None else None
 
 
-def complete_text(pending: int, lost: int) -> str:
-    """Return `yes`, or what is missing."""
+def complete_text(pending: int, lost: int, is_over: bool) -> str:
+    """Return `yes`, or what is missing; `so far` when nothing is and more may come."""
     missing = [f"{n} {word}" for n, word in ((pending, "pending"), (lost, "lost")) if n]
-    return ", ".join(missing) or "yes"
+    return ", ".join(missing) or ("yes" if is_over else "so far")
 
 
 def state_text(state: str) -> Any:
@@ -101,7 +105,7 @@ def _table(rows: list[dict[str, Any]]) -> Any:
     table.add_column("took", justify="right", no_wrap=True)
     table.add_column("complete")
     for row in rows:
-        missing = not row["complete"]
+        missing = row["pending"] or row["lost"]
         when = local_text(row["created_at"], "minutes") if row["created_at"] is not None else ""
         table.add_row(
             Text(printable(row["run_id"])),
@@ -111,6 +115,6 @@ def _table(rows: list[dict[str, Any]]) -> Any:
             *([str(row["attempts"])] if with_tries else []),
             when[len("2026-") :] if this_year else when,
             duration_text(row["duration_s"]) if row["duration_s"] is not None else "",
-            Text(complete_text(row["pending"], row["lost"]), style="yellow" if missing else ""),
+            Text(complete_text(row["pending"], row["lost"], row["is_over"]), style="yellow" if missing else ""),
         )
     return table

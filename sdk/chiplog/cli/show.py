@@ -165,7 +165,7 @@ def _labels(labels: list[dict[str, Any]]) -> Any:
             state_text(label["state"]),
             Text(printable(label["node"] or "")),
             duration_text(took) if took is not None else "",
-            complete_text(label["pending"] or 0, label["lost"] or 0),
+            complete_text(label["pending"] or 0, label["lost"] or 0, label["state"] != "running"),
             Text(_exit_text(label)),
         )
     more = len(labels) - LABELS_SHOWN

@@ -1,0 +1,112 @@
+"""`chiplog rebuild` on a damaged log: what can be read comes out, the rest is told, and nothing better is lost."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import chiplog
+from chiplog.oracle import compare
+from chiplog_schemas.segments import list_segments
+from tests.conftest import Node
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "what precedes a lost end of the log is applied and the loss is told",
+        "collector/chiplog_collector/maintenance.py",
+        old="        if log.lost_end is not None:\n",
+        new="        if False:\n",
+        test="test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file",
+    ),
+    Safeguard(
+        "a collector tells of a lost end at its start",
+        "collector/chiplog_collector/receiver.py",
+        old="        if self.log.lost_end is not None:\n",
+        new="        if False:\n",
+        test="test_a_collector_tells_of_a_lost_end_at_its_start",
+    ),
+    Safeguard(
+        "a database that holds more than the log is kept",
+        "collector/chiplog_collector/maintenance.py",
+        old="        if damage and _stored(place.index) > _stored(target):\n",
+        new="        if False:\n",
+        test="test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file",
+    ),
+]
+EVENTS = 3_000
+VALUES = "SELECT step, value FROM metrics WHERE run_id = 'oracle' AND key = 'value'"
+TOLD = "SELECT message FROM events WHERE kind IN ('gap', 'quarantined')"
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Iterator[tuple[Node, Path]]:
+    """A directory with one run, its daemons stopped; and the oracle's file."""
+    node, file = Node(tmp_path / "chiplog"), tmp_path / "oracle"
+    node.start()
+    try:
+        command = [sys.executable, "-P", "-m", "chiplog.oracle", str(file), "--run-id", "oracle", "--pause-s", "0.0002"]
+        environment = {**os.environ, "CHIPLOG_DIR": str(node.root)}
+        subprocess.run([*command, "--events", str(EVENTS)], env=environment, check=True)
+        node.until(VALUES, lambda rows: len(rows) == EVENTS)
+        node.stop()
+        yield node, file
+    finally:
+        node.stop()
+
+
+def rebuild(node: Node) -> str:
+    command = [sys.executable, "-P", "-m", "chiplog.cli", "rebuild", "--dir", str(node.root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and done.stderr == "", done
+    return done.stdout
+
+
+def cut(node: Node) -> None:
+    """Take away the second half of the log."""
+    _, path = list_segments(node.place.collector / "log")[-1]
+    with open(path, "r+b") as segment:
+        segment.truncate(path.stat().st_size // 2)
+
+
+def ask(node: Node, query: str) -> list[dict[str, object]]:
+    with chiplog.connect(dir=node.root) as client:
+        return client.sql(query).rows()
+
+
+def test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file(recorded: tuple[Node, Path]) -> None:
+    node, file = recorded
+    cut(node)
+    said = rebuild(node)
+    (row,) = ask(node, TOLD)
+    told = str(row["message"])
+    assert told.startswith("log damaged: records ") and told.removeprefix("log damaged: ") in said
+    verdict = compare(file, ask(node, VALUES))
+    assert not (verdict.doubled or verdict.altered or verdict.extra)
+    assert 0.3 * EVENTS < EVENTS - len(verdict.lost) < 0.7 * EVENTS, verdict
+    (kept,) = node.place.collector.glob("*.set-aside-*")
+    assert f"the file before is kept as {kept.name}" in said
+    assert "kept" not in rebuild(node), "the one that was made from the same log is not better"
+    kept.replace(node.place.index)
+    assert compare(file, ask(node, VALUES)).ok
+
+
+def test_a_rebuild_from_a_whole_log_has_nothing_to_tell(recorded: tuple[Node, Path]) -> None:
+    node, file = recorded
+    said = rebuild(node)
+    assert len(said.splitlines()) == 1 and "damaged" not in said and "kept" not in said
+    assert compare(file, ask(node, VALUES)).ok
+    assert ask(node, TOLD) == []
+
+
+def test_a_collector_tells_of_a_lost_end_at_its_start(recorded: tuple[Node, Path]) -> None:
+    """Without an agent that sends anything."""
+    node, _ = recorded
+    cut(node)
+    node.place.index.unlink()
+    node.start_collector()
+    node.until(TOLD, lambda rows: len(rows) == 1)
+    assert len(ask(node, VALUES)) > 0.3 * EVENTS
