@@ -35,6 +35,23 @@ def pid_of(where: Places, module: str) -> int:
     return holder_of(lock_path(where, module))
 
 
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process is stopped by a signal or a debugger: it lives, holds its lock, and does nothing."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[0] in ("T", "t")  # field 3, state: proc_pid_stat(5)
+    except (OSError, IndexError):
+        return False
+
+
+def link_of(where: Places) -> str | None:
+    """Return what the agent said last of its link to the collector."""
+    try:
+        return where.agent_link.read_text(encoding="utf-8").strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
 def start(where: Places, module: str, arguments: list[str]) -> int:
     """Start a daemon unless it runs, wait until it listens, and return its PID. Raises OSError with its last words."""
     running = pid_of(where, module)
@@ -52,13 +69,18 @@ def stop(where: Places, module: str) -> int:
     pid = pid_of(where, module)
     if pid <= 0:
         return 0
+    if is_stopped(pid):
+        raise OSError(
+            f"{module} (process {pid}) was stopped by a signal and cannot end; kill -CONT {pid} lets it go on"
+        )
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
         return pid  # it ended by itself in this moment
     if not _wait(STOP_WAIT_S, lambda: pid_of(where, module) != pid):
         raise OSError(
-            f"{module} (process {pid}) did not end within {STOP_WAIT_S:g} s; see {output_path(where, module)}"
+            f"{module} (process {pid}) did not end within {STOP_WAIT_S:g} s; see {output_path(where, module)}, "
+            f"or kill -9 {pid}: what it has acknowledged is on disk"
         )
     return pid
 

@@ -5,6 +5,7 @@ import os
 import shutil
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ GOOD, WARNING, BAD = "ok", "warning", "bad"
 _FREE_BYTES_MIN = 4 * JOURNAL_BYTES_MAX  # four ranks whose journals are full
 _BACKLOG_BYTES = 64 * MIB  # of the spool: minutes behind, at usual rates
 _DESCRIPTORS_MIN = 1_024  # a rank needs ten, a collector one for each agent
+_ADOPTION_S = 10.0  # by which an agent that works has taken what a dead rank left: it looks twice a second
 _PROBE = ".doctor"
 
 
@@ -136,6 +138,11 @@ def _agent(where: Places) -> Finding:
             return Finding("agent", WARNING, f"none runs, {backlog // MIB} MiB wait in the spool", "chiplog up")
         return Finding("agent", GOOD, "none runs; the first run starts one")
     found = f"process {pid}, spool {backlog // MIB} MiB"
+    if background.is_stopped(pid):
+        return Finding("agent", BAD, f"{found}, stopped by a signal: nothing is taken", f"kill -CONT {pid}")
+    link = background.link_of(where)
+    if link is not None and "out of reach" in link:
+        return Finding("agent", WARNING, f"{found}, {link}", "see its collector; the spool keeps everything")
     if backlog > _BACKLOG_BYTES:
         return Finding("agent", WARNING, found, "see whether its collector answers: chiplog doctor --canary")
     return Finding("agent", GOOD, found)
@@ -144,8 +151,10 @@ def _agent(where: Places) -> Finding:
 def _collector(where: Places) -> Finding:
     named = os.environ.get("CHIPLOG_COLLECTOR")
     if named:
-        return Finding("collector", GOOD, f"{named}, by CHIPLOG_COLLECTOR")
+        return Finding("collector", GOOD, f"{named}, by CHIPLOG_COLLECTOR; whether it answers, the agent says above")
     pid = background.pid_of(where, background.COLLECTOR)
+    if pid and background.is_stopped(pid):
+        return Finding("collector", BAD, f"process {pid}, stopped by a signal: nothing is taken", f"kill -CONT {pid}")
     if pid:
         return Finding("collector", GOOD, f"process {pid}, log {directory_bytes(where.collector / 'log') // MIB} MiB")
     return Finding("collector", GOOD, "none runs; an agent starts one")
@@ -156,10 +165,22 @@ def _journals(where: Places) -> Finding:
     if dead and not background.pid_of(where, background.AGENT):
         found = f"{len(dead)} journals of ended processes wait for an agent"
         return Finding("journals", WARNING, found, "chiplog up delivers them")
+    waiting = [path for path in dead if time.time() - _changed_at(path) > _ADOPTION_S]
+    if waiting:
+        found = f"{len(waiting)} journals of ended processes wait although an agent runs"
+        return Finding("journals", WARNING, found, "see the agent: chiplog status")
     offline = len(list_journals(where.local / "offline"))
     if offline:
         return Finding("journals", WARNING, f"{offline} journals were recorded offline", "chiplog sync delivers them")
     return Finding("journals", GOOD, "nothing waits")
+
+
+def _changed_at(directory: Path) -> float:
+    """Return when something in a directory was last written; now when it has just gone."""
+    try:
+        return max((entry.stat().st_mtime for entry in os.scandir(directory)), default=time.time())
+    except OSError:
+        return time.time()
 
 
 def directory_bytes(directory: Path) -> int:

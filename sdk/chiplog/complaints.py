@@ -70,6 +70,12 @@ class Complaints:
         _log.warning("chiplog: %s", message)
         return True
 
+    def note_ending(self, only_in_memory: int, disk_error: OSError | None) -> None:
+        """Say at the end that events end with this process: in no file, and taken by no agent."""
+        if only_in_memory:
+            why = disk_error or "there is no journal on disk"
+            self.warn_once(("end", ""), f"{only_in_memory} events reached no agent and end with this process: {why}")
+
     def internal(self, where: str, error: Exception) -> None:
         """Note our own fault."""
         self.counts["internal_error"] += 1

@@ -27,13 +27,7 @@ from chiplog_schemas.journals import (
     encode_head,
     remove_journal,
 )
-from chiplog_schemas.limits import (
-    JOURNAL_BYTES_MAX,
-    JOURNAL_MEMORY_BYTES_MAX,
-    JOURNAL_RESERVE_BYTES,
-    KIB,
-    MIB,
-)
+from chiplog_schemas.limits import JOURNAL_BYTES_MAX, JOURNAL_MEMORY_BYTES_MAX, JOURNAL_RESERVE_BYTES, KIB, MIB
 from chiplog_schemas.link import Slice
 from chiplog_schemas.locks import Lock
 from chiplog_schemas.places import make_private
@@ -292,6 +286,14 @@ class Journal:
         segments = (self._spare, self._tail[0], *self._full)
         return sum(segment.size for segment in segments if segment is not None and segment.path is None)
 
+    @property
+    def only_in_memory(self) -> int:
+        """How many events would end with this process: not acknowledged, and in no file."""
+        spans = [(s.first_seq, s.next_seq) for s in self._full if s.path is None]
+        tail, _, next_seq = self._tail
+        spans += [(tail.first_seq, next_seq)] if tail.path is None else []
+        return sum(max(0, end - max(first, self.acked)) for first, end in spans)
+
     # -- segments: the writer in need, else the sender thread ahead of it --
 
     def prepare(self) -> None:
@@ -307,10 +309,7 @@ class Journal:
             if not self._lock.acquire(timeout=_LOCK_WAIT_S):
                 spare.delete()
                 return
-            if self._spare is None:
-                self._spare = spare
-            else:
-                spare.delete()
+            self._spare = spare  # nobody else sets one
             self._lock.release()
 
     def _new_segment(self, size: int, urgent: bool = False) -> Segment | None:

@@ -293,6 +293,7 @@ class Run:
             # Another thread may have been logging: what it got in comes before the last event.
             journal.mark_finished()
             delivered = self._sender.stop(FINISH_WAIT_S) if self._sender is not None else False
+            self._complaints.note_ending(journal.only_in_memory, journal.disk_error)
             journal.close(remove=delivered)
             self._journal = Nowhere(journal.next_seq, self._refuse)
         if os.environ.get(PARENT_RUN, "").startswith(f"{os.getpid()}:"):
@@ -344,9 +345,6 @@ class Run:
 
     # -- the journal and its sender --
 
-    def _warn_of_sender(self, message: str) -> None:
-        self._complaints.warn_once(("sender", message[:20]), message)
-
     def _identity_map(self) -> dict[str, Any]:
         return identity_map(self._settings, self._identity, self._started_us, self._pid)
 
@@ -380,7 +378,7 @@ class Run:
             agent_address=settings.agent_address,
             online=not offline,
             on_tick=self._tick,
-            warn=self._warn_of_sender,
+            warn=lambda message: self._complaints.warn_once(("sender", message[:20]), message),
         )
         self._sender.start()
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import Node
+from tests.conftest import Node, wait_until
 
-from chiplog import canary, checks
+from chiplog import background, canary, checks
 from chiplog_schemas.places import make_private, places
 
 
@@ -49,6 +49,22 @@ def test_journals_that_wait_for_an_agent_are_named(chiplog_dir: Path) -> None:
     assert (found.verdict, found.remedy) == (checks.WARNING, "chiplog up delivers them")
 
 
+def test_journals_that_wait_although_an_agent_runs_are_named(node: Node) -> None:
+    assert node.agent is not None
+    node.agent.send_signal(signal.SIGSTOP)
+    try:
+        script = "import chiplog, os; chiplog.init().log({'a': 1}); os._exit(1)"
+        subprocess.run([sys.executable, "-c", script], env=dict(os.environ, CHIPLOG_DIR=str(node.root)), check=False)
+        assert findings(node.root)["journals"].verdict == checks.GOOD, "an agent needs a moment"
+        (journal,) = node.place.journals.iterdir()
+        for path in journal.iterdir():
+            os.utime(path, (1, 1))
+        found = findings(node.root)["journals"]
+        assert found.verdict == checks.WARNING and found.found.startswith("1 journals of ended processes wait")
+    finally:
+        node.agent.send_signal(signal.SIGCONT)
+
+
 def test_canaries_come_out_once_and_unaltered(node: Node) -> None:
     code, out, err = run_cli(node.root, "doctor", "--canary", "--events", "5000", "--format", "json")
     assert (code, err) == (0, "")
@@ -70,6 +86,37 @@ def test_doctor_counts_what_a_stopped_collector_keeps_from_sql(node: Node) -> No
     found = json.loads(out)[-1]
     assert (code, found["verdict"]) == (1, "bad")
     assert found["found"].startswith("10 of 10 events missing in SQL after 3 s")
+
+
+def test_daemons_that_were_stopped_by_a_signal_are_named_with_the_remedy(node: Node) -> None:
+    """They live and hold their locks: a look at PIDs alone finds nothing wrong."""
+    assert node.agent is not None and node.collector is not None
+    for process, module in ((node.agent, "agent"), (node.collector, "collector")):
+        process.send_signal(signal.SIGSTOP)
+        wait_until(lambda process=process: background.is_stopped(process.pid), "a stopped process")
+        try:
+            found = findings(node.root)[module]
+            assert (found.verdict, found.remedy) == (checks.BAD, f"kill -CONT {process.pid}")
+            if module == "agent":
+                code, out, err = run_cli(node.root, "down")
+                assert (code, out, err.count("\n")) == (1, "", 1)
+                assert f"kill -CONT {process.pid}" in err
+            _, out, _ = run_cli(node.root, "status", "--no-canary")
+            assert module != "agent" or f"kill -CONT {process.pid}" in out
+        finally:
+            process.send_signal(signal.SIGCONT)
+    assert not [finding for finding in findings(node.root).values() if finding.verdict == checks.BAD]
+
+
+def test_a_collector_that_is_out_of_reach_is_named(chiplog_dir: Path) -> None:
+    node = Node(chiplog_dir)
+    node.start_agent("--collector", "tcp://127.0.0.1:9")
+    try:
+        wait_until(lambda: "out of reach" in (background.link_of(node.place) or ""), "an agent that says so")
+        found = findings(node.root)["agent"]
+        assert found.verdict == checks.WARNING and "tcp://127.0.0.1:9 is out of reach" in found.found
+    finally:
+        node.stop()
 
 
 def test_altered_and_doubled_canaries_are_counted() -> None:

@@ -5,6 +5,7 @@ import json
 import logging
 import math
 import os
+import re
 import resource
 import struct
 import subprocess
@@ -637,6 +638,9 @@ def test_a_directory_that_cannot_be_made_means_memory_and_a_warning(tmp_path, ca
     assert len([record for record in caplog.records if "memory only" in record.getMessage()]) == 1
     assert run.produced == 3
     run.finish()
+    assert caplog.records[-1].getMessage() == (
+        "chiplog: 4 events reached no agent and end with this process: there is no journal on disk"
+    )
 
 
 def test_a_disk_that_fills_up_is_said_once_and_noted_in_the_journal(chiplog_dir, caplog) -> None:
@@ -652,8 +656,9 @@ def test_a_disk_that_fills_up_is_said_once_and_noted_in_the_journal(chiplog_dir,
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     run.finish()
     said = [record.getMessage() for record in caplog.records]
-    assert len(said) == 1
+    assert len(said) == 2
     assert "kept in memory, bounded" in said[0]
+    assert re.fullmatch(r"chiplog: \d+ events reached no agent and end with this process: .*File too large", said[1])
 
 
 def test_the_identity_says_what_init_was_given(chiplog_dir, offline) -> None:

@@ -48,7 +48,7 @@ def _look(where: Places) -> dict[str, object]:
     return {
         "dir": str(where.root),
         "agent_pid": agent_pid,
-        "agent_link": _link_of(where) if agent_pid else None,
+        "agent_link": _link(where, agent_pid) if agent_pid else None,
         "collector_pid": background.pid_of(where, background.COLLECTOR) or None,
         "ranks_logging": alive,
         "journals_waiting": len(journals) - alive,
@@ -86,9 +86,7 @@ def _print(facts: dict[str, object]) -> None:
     Console(soft_wrap=True).print(table)
 
 
-def _link_of(where: Places) -> str | None:
-    """Return what the agent said last of its link to the collector."""
-    try:
-        return where.agent_link.read_text(encoding="utf-8").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
+def _link(where: Places, agent_pid: int) -> str | None:
+    if background.is_stopped(agent_pid):
+        return f"the agent was stopped by a signal; kill -CONT {agent_pid} lets it go on"
+    return background.link_of(where)
