@@ -19,10 +19,13 @@ from chiplog_collector.state import Producer, State
 from chiplog_schemas.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
 from chiplog_schemas.codec import CodecError, shown, unpack
 from chiplog_schemas.events import CONSOLE_STREAMS, FIELDS, EventKind, decode, fits_schema
+from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.record import Damage, Kind, Record
 
 _QUARANTINE_BYTES_MAX = 65_536
 _REASON_CHARS_MAX = 500
+_NAME_CHARS_MAX = 4 * KEY_BYTES_MAX  # of a metric, kept in memory for ever; each byte may be shown as \xNN
+_KEY_IDS_BYTES_MAX = 64 << 20  # of tuples of keys whose integers are at hand: those of the runs that are going on
 _MISSING = "missing at the end, and records were lost on the way: see events of kind gap and quarantined"
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -49,6 +52,7 @@ class Applier:
         self._waiting: list[Record] = []  # until their receipt tells when they came, and from whom
         self._numbers: list[int] = []  # of all records since the last receipt
         self._key_ids: dict[bytes, tuple[int, ...]] = {}
+        self._key_ids_bytes = 0
 
     # -- records --
 
@@ -167,7 +171,7 @@ class Applier:
             for first, last in new:
                 self.batch.intervals.append((producer.producer, first, last, self.received_us))
                 self.batch.n_events += last - first + 1
-            if new and producer.producer in self.state.lost:
+            if new and self.state.lost.get(producer.producer):
                 self._found_again(producer, new)
         if not partial:
             return None, numbers
@@ -186,16 +190,18 @@ class Applier:
 
         return mask_of, numbers
 
-    def lose(self, producer: Producer, first: int, last: int, reason: str) -> None:
-        """Enter seqs that can never come, as far as they did not come after all."""
+    def lose(self, producer: Producer, first: int, last: int, reason: str) -> int:
+        """Enter seqs that can never come, as far as they did not come after all; return how many are not there."""
         if not 0 <= first <= last < 1 << 62:
-            return
+            return 0
         lost = self.state.lost.setdefault(producer.producer, [])
         ranges = self.state.have[producer.producer].missing(first, last)
+        n_missing = sum(b - a + 1 for a, b in ranges)
         for known_first, known_last in [(a, b) for a, b, _ in lost if a <= last and b >= first]:
             ranges = [part for a, b in ranges for part in _without(a, b, known_first, known_last)]
         lost += [(a, b, reason) for a, b in ranges]
         self.batch.losses[producer.producer] = list(lost)
+        return n_missing
 
     def _damage_met(self) -> None:
         """From now on nobody waits for what an ended producer lacks: nobody can tell whose the lost records were."""
@@ -217,6 +223,8 @@ class Applier:
             lost = [(a, b, reason) for x, y, reason in lost for a, b in _without(x, y, first, last)]
         self.state.lost[producer.producer] = lost
         self.batch.losses[producer.producer] = list(lost)
+        if not lost:
+            self.say(producer, 0, self.received_us, "found", "info", "all that was declared lost came after all", {})
 
     # -- groups --
 
@@ -316,9 +324,11 @@ class Applier:
                 if fields[0] and not self._may_tell(uuid_of(fields[0])):
                     return
                 about = self.producer(uuid_of(fields[0])) if fields[0] else producer
-                first, last, reason = fields[1], fields[2], text_of(fields[3])
-                self.lose(about, first, last, reason)
-                self.say(about, seq, ts, "lost", "error", f"events {first}..{last} are lost: {reason}", {})
+                first, last, reason = fields[1], fields[2], text_of(fields[3])[:_REASON_CHARS_MAX]
+                n_missing = self.lose(about, first, last, reason)
+                some = "" if n_missing == last - first + 1 else f"{n_missing} of "
+                level = "error" if n_missing else "info"
+                self.say(about, seq, ts, "lost", level, f"{some}events {first}..{last} are lost: {reason}", {})
             case EventKind.NOTICE:
                 notice, level, message, body = fields
                 self.say(producer, seq, ts, text_of(notice), text_of(level), text_of(message), body)
@@ -347,6 +357,7 @@ class Applier:
 
     def name(self, name: str) -> int:
         """Return the integer of a metric name, phase, system metric or device."""
+        name = name[:_NAME_CHARS_MAX]
         number = self.state.names.get(name)
         if number is None:
             number = self.state.names[name] = len(self.state.names) + 1
@@ -363,6 +374,9 @@ class Applier:
     def _keys(self, keys_bin: bytes) -> tuple[int, ...]:
         ids = self._key_ids.get(keys_bin)
         if ids is None:
+            self._key_ids_bytes += len(keys_bin)
+            if self._key_ids_bytes > _KEY_IDS_BYTES_MAX:
+                self._key_ids, self._key_ids_bytes = {}, len(keys_bin)
             ids = self._key_ids[keys_bin] = tuple(self.name(clean(key)) for key in keys_of(keys_bin))
         return ids
 

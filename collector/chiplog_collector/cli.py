@@ -8,7 +8,7 @@ import click
 
 from chiplog_schemas.addresses import AddressError, check_bind, port_after
 from chiplog_schemas.bounds import BoundError, read_bounds
-from chiplog_schemas.daemons import use_all_cores
+from chiplog_schemas.daemons import use_all_cores, use_all_descriptors
 from chiplog_schemas.keys import Keys, KeysError, keys_dir
 from chiplog_schemas.locks import Lock, LockHeldError
 from chiplog_schemas.permits import Role
@@ -48,6 +48,11 @@ def collector(
             keys=keys,
         )
         os.environ["CHIPLOG_DIR"] = str(place.root)  # the index inherits it: who serves what is seen in `ps e`
+        if os.environ.get("CHIPLOG_COLLECTOR") and not bind:
+            click.echo(
+                "CHIPLOG_COLLECTOR tells others where a collector is; to listen beyond this host use --bind", err=True
+            )
+        use_all_descriptors()
         if embedded:
             use_all_cores()
         ReceiverDaemon(settings).run()

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from chiplog_collector.plain import clean, json_of, text_of
+from chiplog_collector.speakers import covers
 from chiplog_collector.state import Producer, Run, State
 from chiplog_schemas.events import IDENTITY_FIELDS, STATE_FIELDS, STATES, typed
 from chiplog_schemas.limits import NAME_CHARS_MAX
@@ -20,6 +21,16 @@ _RUN_FIELDS = {
 }
 _PRODUCER_FIELDS = ("role", "job_type", "rank", "local_rank", "world_size", "node", "pid", "launch", "restart")
 _INT32_FIELDS = ("rank", "local_rank", "world_size")
+# Of texts, which the index keeps in memory for ever: a name has NAME_CHARS_MAX, but …
+_CHARS_MAX = {
+    **dict.fromkeys(
+        ("project", "name", "group", "job_type"), 1_024
+    ),  # … these are for people, and nothing hangs on them
+    "launch": 1_024,  # with a launcher's ID, and behind it what makes it unique
+    "notes": 8_192,  # a page or two
+    "reason": 2_000,  # one line
+}
+_ENTRIES_MAX = 64  # tags of a run, GPUs of a process
 
 
 class Registry:
@@ -31,7 +42,10 @@ class Registry:
 
     def identity(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
         """Take what a producer says of itself; a later word replaces an earlier one."""
-        said = _plain(typed(body, IDENTITY_FIELDS))
+        said, cut = _plain(typed(body, IDENTITY_FIELDS))
+        if cut:
+            message = f"identity: {', '.join(cut)} cut to what is kept of it; shorten it"
+            self._applier.say(producer, seq, ts, "bad_value", "warning", message, {"fields": cut})
         for name in _INT32_FIELDS:
             if not -(1 << 31) <= said.get(name, 0) < 1 << 31:
                 del said[name]
@@ -43,9 +57,12 @@ class Registry:
         producer.started_at = said.get("started_at", producer.started_at or ts)
         self._applier.batch.producers.add(producer.producer)
         if "run_id" in said and "label" in said:
-            run = self._run(said["run_id"][:NAME_CHARS_MAX])
-            self._join(producer, run, said["label"][:NAME_CHARS_MAX])
+            run = self._run(said["run_id"])
+            self._join(producer, run, said["label"])
+            holders = [] if producer.is_primary else self._holders(run)
             self._claim(producer, run, bool(said.get("primary")), seq, ts)
+            if producer.is_primary:
+                self._tell_of_move(producer, holders, seq, ts)
             if producer.is_primary or run.primary_label is None:
                 self._describe(run, said)
 
@@ -132,6 +149,34 @@ class Registry:
             holder.is_primary = False
             self._applier.batch.producers.add(holder.producer)
 
+    def _holders(self, run: Run) -> list[Producer]:
+        """Return the incarnations of the run's primary, oldest first."""
+        mates = self._state.by_label.get((run.run, run.primary_label or ""), [])
+        return [mate for mate in mates if mate.is_primary]
+
+    def _tell_of_move(self, producer: Producer, holders: list[Producer], seq: int, ts: int) -> None:
+        """Leave a row when the primary is now on a node that the new one's key does not cover.
+
+        An elastic restart that moves rank 0 to another node looks the same as an agent that usurps another's run: it
+        is granted, and people can see it. Producers of senders that are not restricted have no `nodes`.
+        """
+        foreign = [h for h in holders if h.nodes and h.node is not None and not covers(tuple(producer.nodes), h.node)]
+        if not foreign or not producer.nodes:
+            return
+        before = foreign[-1]
+        message = (
+            f"{producer.label} of {producer.node or 'an unknown node'} is primary now, before it was {before.label} of "
+            f"{before.node}, for which the new one's key does not speak; if the run did not move there, revoke that key"
+        )
+        body = {
+            "from": before.node,
+            "to": producer.node,
+            "had_ended": before.state is not None,
+            "nodes": producer.nodes,
+            "producer": producer.uuid.hex(),
+        }
+        self._applier.say(producer, seq, ts, "primary_moved", "warning", message, body)
+
     def _describe(self, run: Run, said: dict[str, Any]) -> None:
         for name, column in _RUN_FIELDS.items():
             if name in said:
@@ -151,7 +196,7 @@ class Registry:
 
     def ended(self, producer: Producer, ts: int, body: Any, *, by_itself: bool, seq: int) -> None:
         """Note how a producer ended. Its own word wins over its agent's, whichever comes first."""
-        said = _plain(typed(body, STATE_FIELDS))
+        said, _ = _plain(typed(body, STATE_FIELDS))
         state = said.get("state")
         if state not in STATES:
             raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
@@ -185,14 +230,24 @@ def _int32(value: int | None) -> int | None:
     return value if value is not None and -(1 << 31) <= value < 1 << 31 else None
 
 
-def _plain(said: dict[str, Any]) -> dict[str, Any]:
-    """Keep of decoded values what DuckDB takes: texts cleaned, lists as texts, integers of 64 bits."""
+def _plain(said: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Keep of decoded values what DuckDB takes: texts cleaned and bounded, lists as texts, integers of 64 bits.
+
+    Return it with the names of what was cut.
+    """
     kept: dict[str, Any] = {}
+    cut = []
     for name, value in said.items():
         if isinstance(value, str):
-            kept[name] = clean(value)
+            text = clean(value)
+            kept[name] = text[: _CHARS_MAX.get(name, NAME_CHARS_MAX)]
+            if kept[name] != text:
+                cut.append(name)
         elif isinstance(value, list):
-            kept[name] = [clean(str(entry)) for entry in value]
+            texts = [clean(str(entry)) for entry in value[:_ENTRIES_MAX]]
+            kept[name] = [text[:NAME_CHARS_MAX] for text in texts]
+            if kept[name] != texts or len(value) > len(texts):
+                cut.append(name)
         elif isinstance(value, bool) or -(1 << 63) <= value < 1 << 63:
             kept[name] = value
-    return kept
+    return kept, cut

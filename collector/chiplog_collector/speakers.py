@@ -18,12 +18,13 @@ from chiplog_collector.plain import clean
 from chiplog_schemas.blocks import OPAQUE, Block
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.events import IDENTITY_FIELDS, EventKind, decode, typed
+from chiplog_schemas.limits import NAME_CHARS_MAX
 
 if TYPE_CHECKING:
     from chiplog_collector.applier import Applier
 
 REFUSALS_PER_KEY_MAX = 1_000  # rows in `events` for the names of one key: producers and senders can be made up
-_NODE_CHARS = 128  # of a name in a message
+_NODE_CHARS = 128  # of names in a message: they may be those of a key, a whole list
 
 
 class Speakers:
@@ -90,9 +91,13 @@ class Speakers:
         self._applier.say(None, number, self._applier.received_us, "refused_node", "error", message, body)
 
 
-@lru_cache(maxsize=4096)
 def covers(nodes: tuple[str, ...], node: str) -> bool:
-    """Tell whether names or patterns cover a node."""
+    """Tell whether names or patterns cover a node, by as much of its name as is kept."""
+    return _covers(nodes, node[:NAME_CHARS_MAX])
+
+
+@lru_cache(maxsize=4096)
+def _covers(nodes: tuple[str, ...], node: str) -> bool:
     return any(fnmatchcase(node, pattern) for pattern in nodes)
 
 
@@ -108,7 +113,7 @@ def _claimed(block: Block) -> Iterator[tuple[int, str]]:
         for index, body in zip(group.producer.tolist(), bodies, strict=True):
             node = typed(body, IDENTITY_FIELDS).get("node")
             if node is not None:
-                yield index, clean(node)
+                yield index, clean(node)[:NAME_CHARS_MAX]  # as the registry keeps it
 
 
 def _identity_in(payload: object) -> object:

@@ -81,7 +81,8 @@ def failure_of(message: list[bytes], address: str, curve: ClientCurve | None) ->
     is_final = event != zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
     other_mechanism = is_final and value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
     if curve is None and other_mechanism:
-        return Failure(f"{address} wants keys, and this host has none for it; see chiplog keys --help", True)
+        remedy = "copy that server's .pub into CHIPLOG_KEYS (default CHIPLOG_DIR/keys), see chiplog keys --help"
+        return Failure(f"{address} wants keys, and this host does not have its public key; {remedy}", True)
     if curve is None:
         about = "nothing listens behind it, or it wants keys (chiplog keys --help)"
         return Failure(f"{address} closed the connection before it answered: {about}", is_final)

@@ -1,7 +1,11 @@
-"""Start a daemon of ours in the background: exec'd, in a session of its own, with no inherited descriptors."""
+"""Start a daemon of ours in the background: exec'd, in a session of its own, with no inherited descriptors.
+
+And what it may use there: all processors, all descriptors.
+"""
 
 import contextlib
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -10,6 +14,7 @@ from pathlib import Path
 from chiplog_schemas.places import Places, make_private
 
 OUTPUT_BYTES_MAX = 1 << 20  # daemons print starts, stops and changes of state; more than this is old
+_SPARE_DESCRIPTORS_MAX = 4096  # as many as can connect before anybody looks again
 _SHELL_WAIT_S = 10.0  # it does nothing but start a process
 _NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES")
 
@@ -51,6 +56,30 @@ def use_all_cores() -> None:
     """Undo the CPU affinity that a daemon inherits from the rank that happened to start it."""
     with contextlib.suppress(OSError, ValueError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def use_all_descriptors() -> None:
+    """Raise the soft limit of open files to the hard one, for this daemon and those that it starts.
+
+    The soft one, mostly 1024, is for programs that call select(2); everybody who connects takes a descriptor.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # "unlimited" beyond what the kernel gives out: stay as we are
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def are_descriptors_short() -> bool:
+    """Tell whether the last quarter of the descriptors is in use, or only some thousands are left.
+
+    Cheap enough for each turn of a loop: the kernel gives out the lowest number that is free.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        lowest = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return True
+    os.close(lowest)
+    return limit != resource.RLIM_INFINITY and lowest >= limit - min(limit // 4, _SPARE_DESCRIPTORS_MAX)
 
 
 def output_path(places: Places, module: str) -> Path:

@@ -1,10 +1,14 @@
 """The thin shell around a `Sender`: one DEALER socket, one log to read from. Used by the rank and by the agent.
 
-Owned by one thread. It never blocks: the caller polls `descriptor`s and calls `step`.
+Owned by one thread. It never blocks: the caller polls `descriptor`s and calls `step`. What fails here, a socket that
+the system refuses or a disk that the log lies on, costs the session, which is tried again.
 """
 
+import contextlib
+import errno
 import os
 import random
+import resource
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +19,33 @@ import zmq
 from chiplog_schemas import wire
 from chiplog_schemas.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
 from chiplog_schemas.delivery import Acked, Connect, Disconnect, Resume, Send, Sender, SenderAction, SenderState
-from chiplog_schemas.limits import BATCH_BYTES_MAX, LINGER_MS, RECORD_BYTES_MAX
+from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S, BATCH_BYTES_MAX, LINGER_MS, RECORD_BYTES_MAX
 
 _SEND_HWM = 1_000  # frames; credit bounds the bytes long before this
 _CONNECT_TIMEOUT_MS = 2_000  # the kernel alone repeats an unanswered SYN more and more seldom, minutes apart at last
 _MESSAGES_PER_STEP = 256  # acknowledgements are small; the loop must come back to its other work
+# libzmq aborts the process when its first socket gets no descriptor for an epoll. It was seen to take 9 for context,
+# reaper, I/O thread, socket, monitor and connection; the others are for threads that open files in the same moment.
+_SPARE_DESCRIPTORS = 16
+_DESCRIPTORS = "/proc/self/fd"
+
+
+def need_descriptors() -> None:
+    """Raise OSError when this process may not open as many files as a context with a socket takes.
+
+    The last ones are not taken, not even for a moment: somebody else may be about to open a file.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    used = sum(int(name) < limit for name in os.listdir(_DESCRIPTORS)) if os.path.isdir(_DESCRIPTORS) else 0
+    if limit - used < _SPARE_DESCRIPTORS:
+        raise OSError(errno.EMFILE, f"{used} of {limit} file descriptors are open; raise `ulimit -n`")
+    taken: list[int] = []
+    try:  # the system has a limit of its own
+        while len(taken) < _SPARE_DESCRIPTORS:
+            taken.append(os.eventfd(0, os.EFD_CLOEXEC))
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 @dataclass(slots=True)
@@ -41,7 +67,7 @@ class Source(Protocol):
         ...
 
     def seek(self, number: int) -> None:
-        """Read on from this number."""
+        """Read on from this number. Raises OSError; so do the others, and nothing is lost by it."""
         ...
 
     def read(self, max_bytes: int) -> Slice | None:
@@ -80,6 +106,10 @@ class Link:
         self.refused = ""  # why a handshake failed for good since the last session, with the remedy
         self.socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
+        self._again_at = 0.0  # nothing is tried before
+        self._pause_s = BACKOFF_MIN_S
+        self._has_said_open = False
+        self._has_threads = False  # the context's are started with its first socket; a later one may be refused
 
     @property
     def is_open(self) -> bool:
@@ -88,6 +118,22 @@ class Link:
 
     def step(self, now: float) -> None:
         """Take what arrived, let time pass, send what credit allows."""
+        if now < self._again_at:
+            return
+        try:
+            self._step(now)
+        except (OSError, zmq.ZMQError) as error:  # a disk that refuses, or the system that has no socket for us
+            self._act(self.machine.fail(now, str(error)))
+            self._again_at = now + self._pause_s  # the session's own back-off begins anew with each WELCOME
+            self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
+            return
+        if self.is_open:
+            self._pause_s = BACKOFF_MIN_S
+            if not self._has_said_open:
+                self._has_said_open = True
+                self._on_change(SenderState.OPEN, self.address)
+
+    def _step(self, now: float) -> None:
         self._look_for_disconnection(now)
         if self.socket is not None:
             for _ in range(_MESSAGES_PER_STEP):
@@ -147,16 +193,27 @@ class Link:
                     self._on_change(SenderState.GREETING, self.address)
                 case Disconnect(reason):
                     self._drop_socket(0)
+                    self._has_said_open = False
                     self._on_change(SenderState.CLOSED, reason)
                 case Resume(number):
                     self.refused = ""
                     self._source.seek(number)
-                    self._on_change(SenderState.OPEN, self.address)
                 case Acked(number):
                     self._source.acknowledged(number)
 
     def _new_socket(self) -> zmq.Socket[bytes]:
+        if not self._has_threads:
+            need_descriptors()
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        try:
+            self._connect(socket)
+        except BaseException:
+            self._close(socket, 0)
+            raise
+        self._has_threads = True
+        return socket
+
+    def _connect(self, socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, _SEND_HWM)
         socket.setsockopt(zmq.MAXMSGSIZE, wire.HEAD_BYTES_MAX)  # what a receiver says is a first frame
@@ -168,13 +225,16 @@ class Link:
         self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self._monitor.setsockopt(zmq.LINGER, 0)
         socket.connect(self.address)
-        return socket
 
     def _drop_socket(self, linger_ms: int) -> None:
         if self.socket is not None:
-            self.socket.disable_monitor()
-            if self._monitor is not None:
-                self._monitor.close(0)  # nobody else does: left to the garbage collector it would hold up the context
-            self.socket.close(linger_ms)
+            self._close(self.socket, linger_ms)
             self.socket = None
+
+    def _close(self, socket: zmq.Socket[bytes], linger_ms: int) -> None:
+        with contextlib.suppress(zmq.ZMQError):  # it may have none
+            socket.disable_monitor()
+        if self._monitor is not None:
+            self._monitor.close(0)  # nobody else does: left to the garbage collector it would hold up the context
             self._monitor = None
+        socket.close(linger_ms)

@@ -4,6 +4,8 @@ Behind a gate it also knows whose key each message came with, and keeps from a r
 """
 
 import contextlib
+import logging
+import math
 import os
 from collections.abc import Callable, Iterable
 
@@ -11,6 +13,7 @@ import zmq
 
 from chiplog_schemas import wire
 from chiplog_schemas.addresses import prepare_ipc
+from chiplog_schemas.daemons import are_descriptors_short
 from chiplog_schemas.delivery import Reply
 from chiplog_schemas.gate import Gate, Received, receive
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, PEER_SILENT_S
@@ -21,7 +24,11 @@ _BACKLOG = 1_024  # a whole cluster reconnects at once
 _KEEPALIVE_IDLE_S = int(PEER_SILENT_S)  # a peer whose host vanished says nothing: the kernel asks after this, …
 _KEEPALIVE_INTERVAL_S = int(HEARTBEAT_INTERVAL_S)
 _KEEPALIVE_COUNT = 5  # … so often, and closes; else its connection would be kept for ever
+_SHUT_S = _OPEN_S = 5.0  # in turns while they are short: in one those of this host get in, in the other those with keys
+_SAID_AGAIN_S = 60.0  # a crowd that is away for so long and comes again is news
 _UNANSWERED_MS = int(2000 * PEER_SILENT_S)  # the same where it was sent something, and its kernel answers nothing
+
+_log = logging.getLogger("chiplog.door")
 
 
 class Door:
@@ -40,7 +47,12 @@ class Door:
         self._gate = gate
         self._domain = domain
         guard = (lambda socket: gate.guard(socket, domain)) if gate is not None else None
+        addresses = list(addresses)
         self.socket = bind_router(context, addresses, guard)
+        self._tcp = [address for address in addresses if _is_tcp(address)]
+        self._is_shut = False
+        self._turn_at = 0.0  # when TCP may be shut or opened again
+        self._shut_at = -math.inf
 
     def receive(self, now: float) -> Received | None:
         """Return the next message; None in place of one that does not count. Raises zmq.Again when there is none.
@@ -60,6 +72,34 @@ class Door:
         permit = reply.permit
         if permit is None or (self._gate is not None and self._gate.still_admits(permit, self._domain, now)):
             self._send([reply.routing, *reply.frames])
+
+    def mind_descriptors(self, now: float) -> None:
+        """Shut the TCP addresses for some seconds when descriptors run out. To be called in every turn of a loop.
+
+        libzmq takes in whoever connects before it asks for a key: strangers could hold every descriptor. Then no file
+        can be opened, no rank of this host gets in, and when one tries, libzmq aborts the process: its Unix sockets
+        do not expect that accept(2) says EMFILE. All who came over TCP are turned out; those with keys come again, and
+        send what was not acknowledged.
+        """
+        if not self._tcp or now < self._turn_at or self.socket.closed:
+            return
+        try:
+            if self._is_shut:
+                for address in self._tcp:
+                    self.socket.bind(address)
+            elif not are_descriptors_short():
+                return
+            else:
+                if now - self._shut_at >= _SAID_AGAIN_S:
+                    _log.warning("descriptors are running out; %s is shut for %g s at a time", self._tcp, _SHUT_S)
+                self._shut_at = now
+                for address in self._tcp:
+                    self.socket.unbind(address)
+        except zmq.ZMQError as error:
+            _log.warning("%s cannot be %s: %s", self._tcp, "opened again" if self._is_shut else "shut", error)
+        else:
+            self._is_shut = not self._is_shut
+        self._turn_at = now + (_SHUT_S if self._is_shut else _OPEN_S)
 
     def close(self, linger_ms: int) -> None:
         """Unbind and close. May be called twice."""

@@ -17,13 +17,15 @@ from chiplog_schemas.curve import client_curve
 from chiplog_schemas.daemons import start_daemon
 from chiplog_schemas.keys import Keys, keys_dir
 from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
-from chiplog_schemas.link import Link
+from chiplog_schemas.link import Link, need_descriptors
 from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, make_private
 
 AGENT_MODULE = "chiplog_agent"
 _START_AFTER_S = 0.1  # an agent that runs answers within this; else one is started …
 _START_AGAIN_S = 5.0  # … and again when that one did not come up
+_OPEN_AGAIN_MIN_S = 0.2  # no descriptors for a socket, or keys that cannot be read just now: the first try again …
+_OPEN_AGAIN_MAX_S = 5.0  # … and the longest pause between two
 _FINISH_POLL_MS = 5
 _CLOSE_S = 0.25  # of the time that finish() may take: to close the socket
 
@@ -40,7 +42,7 @@ class SenderThread:
         agent_address: str | None,
         online: bool,
         on_tick: Callable[[], None],
-        warn: Callable[[str], None],
+        warn: Callable[[str], object],
     ) -> None:
         self._journal = journal
         self._places = places
@@ -53,7 +55,10 @@ class SenderThread:
         self._deadline = float("inf")
         self._done = threading.Event()
         self.delivered = False  # everything was acknowledged when the thread ended
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        try:
+            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        except OSError:  # no descriptor is left: it looks again soon enough unasked
+            self._wake = -1
         self._thread = threading.Thread(target=self._run, name="chiplog-sender", daemon=True)
 
     def start(self) -> None:
@@ -62,14 +67,16 @@ class SenderThread:
 
     def wake(self) -> None:
         """Look at the journal now rather than at the next interval."""
-        os.eventfd_write(self._wake, 1)
+        if self._wake >= 0:
+            os.eventfd_write(self._wake, 1)
 
     def stop(self, wait_s: float = FINISH_WAIT_S) -> bool:
         """Send what is left for at most `wait_s` and end. Return whether all of it was acknowledged."""
         self._deadline = time.monotonic() + wait_s - _CLOSE_S
         self.wake()
-        if self._done.wait(wait_s):
-            os.close(self._wake)  # here and not in the thread: `wake` must never write to a number that was given away
+        if self._done.wait(wait_s) and self._wake >= 0:
+            wake, self._wake = self._wake, -1
+            os.close(wake)  # here and not in the thread: `wake` must never write to a number that was given away
         return self.delivered
 
     def _run(self) -> None:
@@ -83,27 +90,44 @@ class SenderThread:
         finally:
             self._done.set()
 
-    def _offline_loop(self) -> None:
-        waker = select.poll()
-        waker.register(self._wake, select.POLLIN)
-        while self._deadline == float("inf"):
+    def _offline_loop(self, until: float = float("inf")) -> None:
+        """Keep the journal in order until then, or until the end of the run."""
+        waker = self._waker()
+        while self._deadline == float("inf") and time.monotonic() < until:
             self._maintain()
             waker.poll(SEND_INTERVAL_S * 1000)
         self._maintain()
 
+    def _open(self) -> tuple[zmq.Context[zmq.Socket[bytes]], Link] | None:
+        """Return a context and a link as soon as this process can have them; None when the run ended before."""
+        pause_s, told = _OPEN_AGAIN_MIN_S, False
+        while self._deadline == float("inf"):
+            try:
+                need_descriptors()
+                keys = Keys(keys_dir(None, os.environ, self._places.root))
+                curve = client_curve(keys, self._address, Role.RANK, Role.AGENT)
+                context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            except ValueError as error:  # an address that is none, or keys that are missing or not ours alone
+                self._warn(f"no agent can be reached: {error}; the journal keeps everything until one adopts it")
+                self._offline_loop()
+            except (OSError, zmq.ZMQError) as error:
+                if not told:
+                    told = True
+                    self._warn(f"the agent cannot be reached yet: {error}; the journal keeps everything meanwhile")
+                self._offline_loop(time.monotonic() + pause_s)
+                pause_s = min(2 * pause_s, _OPEN_AGAIN_MAX_S)
+            else:
+                journal = self._journal
+                return context, Link(context, self._address, journal.producer, self._info, journal, curve=curve)
+        return None
+
     def _send_loop(self) -> None:
-        try:
-            keys = Keys(keys_dir(None, os.environ, self._places.root))
-            curve = client_curve(keys, self._address, Role.RANK, Role.AGENT)
-        except ValueError as error:  # an address that is none, or keys that are missing or not ours alone
-            self._warn(f"no agent can be reached: {error}; the journal keeps everything until one adopts it")
-            self._offline_loop()
+        opened = self._open()
+        if opened is None:
             return
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        link = Link(context, self._address, self._journal.producer, self._info, self._journal, curve=curve)
+        context, link = opened
         told = False
-        waker = select.poll()
-        waker.register(self._wake, select.POLLIN)
+        waker = self._waker()
         start_at = time.monotonic() + _START_AFTER_S
         try:
             while True:
@@ -126,6 +150,12 @@ class SenderThread:
         finally:
             link.close()
             context.term() if link.socket is None else None
+
+    def _waker(self) -> select.poll:
+        waker = select.poll()
+        if self._wake >= 0:
+            waker.register(self._wake, select.POLLIN)
+        return waker
 
     def _wait_for_acknowledgement(self, link: Link) -> None:
         if link.socket is not None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chiplog_collector import applier as applier_module
 from chiplog_collector.applier import Applier
 from chiplog_collector.plain import json_of, json_text
 from chiplog_collector.state import State
@@ -13,6 +14,31 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.record import Damage, Kind
 from tests.collector.log import START_US, Index, Rank, apply, block_of, receipt, records, whole
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "what the index keeps of one identity is bounded",
+        "collector/chiplog_collector/identity.py",
+        old="            kept[name] = text[: _CHARS_MAX.get(name, NAME_CHARS_MAX)]\n",
+        new="            kept[name] = text\n",
+        test="test_what_the_index_keeps_of_one_identity_is_bounded",
+    ),
+    Safeguard(
+        "a metric's name is bounded where it is kept",
+        "collector/chiplog_collector/applier.py",
+        old="        name = name[:_NAME_CHARS_MAX]\n",
+        new="",
+        test="test_what_the_index_keeps_of_one_identity_is_bounded",
+    ),
+    Safeguard(
+        "keys at hand are bounded",
+        "collector/chiplog_collector/applier.py",
+        old="            if self._key_ids_bytes > _KEY_IDS_BYTES_MAX:\n",
+        new="            if False:\n",
+        test="test_keys_at_hand_are_bounded_and_keep_their_integers",
+    ),
+]
 
 
 def points(applier: Applier) -> list[tuple[int, int]]:
@@ -190,6 +216,32 @@ def test_losses_that_make_no_sense_count_nothing(index: Index) -> None:
     assert index.sql("SELECT produced, stored, lost, pending FROM completeness") == [(5, 5, 0, 0)]
 
 
+def test_events_agree_with_completeness_about_what_is_lost(index: Index) -> None:
+    """Who adopts a journal cannot know what the rank's own sender had delivered from memory, or delivers yet."""
+    rank = Rank(0)
+    for step in range(9):
+        rank.log(step, a=1.0)
+    teller = Rank(1)
+    told = [teller.say(EventKind.LOST, rank.uuid, first, last, "gone") for first, last in ((1, 2), (3, 6), (7, 9))]
+    index.take(block_of((rank, 0, 4)), block_of((teller, 0, told[-1])))
+    rows = "SELECT level, message FROM events WHERE kind IN ('lost', 'found') ORDER BY ALL"
+    assert index.sql(rows) == [
+        ("error", "2 of events 3..6 are lost: gone"),
+        ("error", "events 7..9 are lost: gone"),
+        ("info", "0 of events 1..2 are lost: gone"),
+    ]
+    index.take(block_of((rank, 5, 7)))
+    assert len(index.sql(rows)) == 3
+    index.take(block_of((rank, 8, 9)))
+    assert index.sql(rows)[-1] == ("info", "all that was declared lost came after all")
+    rank.log(9, a=1.0)
+    index.take(block_of((rank, 10, 10)))
+    assert len(index.sql(rows)) == 4, "it is said once"
+    assert index.sql("SELECT produced, stored, lost, pending FROM completeness WHERE label = 'rank0'") == [
+        (11, 11, 0, 0)
+    ]
+
+
 HOSTILE_IDENTITIES = [
     {"label": "half \udcff", "node": "\udcff", "project": "\udcff"},
     {"tags": ["\udcff", 5, None], "gpus": [b"x", {}]},
@@ -214,6 +266,41 @@ def test_an_identity_of_odd_values_is_taken_as_far_as_it_makes_sense(index: Inde
     before = index.views()
     index.reopen()
     assert index.views() == before
+
+
+def test_what_the_index_keeps_of_one_identity_is_bounded(index: Index) -> None:
+    """All of it stays in memory for ever: an agent that may deliver must not be able to fill it."""
+    long = "x" * 100_000
+    texts = ("role", "run_id", "project", "name", "group", "job_type", "notes", "label", "node", "launch", "sdk")
+    rank = Rank(0, **dict.fromkeys(texts, long), gpus=["x" * 500] * 1_000, tags=[long, *map(str, range(1_000))])
+    rank.say(EventKind.LOST, b"", 100, 200, long)
+    rank.say(EventKind.TEXT, 0, long, "text")
+    rank.say(EventKind.STATE, {"state": "failed", "reason": long})
+    index.take(whole(rank))
+    state = index.follower._applier.state
+    kept = [*state.producers.values(), *state.runs.values(), *state.lost.values(), *state.names]
+    assert sum(len(str(entry)) for entry in kept) < 100_000
+    assert index.sql("SELECT count(*) FROM base.quarantine") == [(0,)]
+    [(message,)] = index.sql("SELECT message FROM events WHERE kind = 'bad_value'")
+    assert message.startswith("identity: role, run_id, project, name, group, job_type, tags, notes, label, node, gpus")
+    [(node, gpus)] = index.sql("SELECT node, gpus FROM base.producers")
+    assert (node, gpus) == ("x" * 128, ["x" * 128] * 64)
+    before = index.views()
+    index.reopen()
+    assert index.views() == before
+    again = rank.become(node=long + "y")
+    index.take(block_of((rank, again, again)))
+    assert index.sql("SELECT count(*) FROM base.producers") == [(1,)]
+
+
+def test_keys_at_hand_are_bounded_and_keep_their_integers(monkeypatch) -> None:
+    monkeypatch.setattr(applier_module, "_KEY_IDS_BYTES_MAX", 100)
+    rank = Rank(0)
+    for step in range(60):
+        rank.log(step, **{f"key{step % 30}": 1.0})
+    applier = apply(whole(rank))
+    assert 0 < len(applier._key_ids) < 30
+    assert applier.state.names == {f"key{number}": number + 1 for number in range(30)}
 
 
 def test_half_characters_never_make_json_that_duckdb_refuses() -> None:

@@ -7,12 +7,101 @@ from pathlib import Path
 
 import pytest
 import zmq
+from tests.fault.switch_off import Safeguard
 
 from chiplog.cli.root import main
 from chiplog_schemas.keys import AllowList, Keys, host_key_name, read_permit
 from chiplog_schemas.permits import Role
 
 Captured = pytest.CaptureFixture[str]
+COMMAND = "sdk/chiplog/cli/keys.py"
+
+SAFEGUARDS = [
+    Safeguard(
+        "a key is never written over another",
+        "schemas/chiplog_schemas/keys.py",
+        old='    write_toml(secret, {**known, "secret": pair.secret}, over=False)',
+        new='    write_toml(secret, {**known, "secret": pair.secret})',
+        test="test_new_makes_a_key_and_says_what_is_next",
+    ),
+    Safeguard(
+        "a secret key can be read by its user alone",
+        "schemas/chiplog_schemas/keys.py",
+        old="os.O_EXCL | os.O_CLOEXEC, 0o600)",
+        new="os.O_EXCL | os.O_CLOEXEC, 0o644)",
+        test="test_new_makes_a_key_and_says_what_is_next",
+    ),
+    Safeguard(
+        "the option wins over the variable",
+        "schemas/chiplog_schemas/keys.py",
+        old='    chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_KEYS")',
+        new='    chosen = environ.get("CHIPLOG_KEYS") or argument',
+        test="test_the_directory_is_named_by_the_option_else_the_variable",
+    ),
+    Safeguard(
+        "an agent's key speaks for the node of its name",
+        COMMAND,
+        old="        if not nodes and Role.AGENT in allowed_roles:\n",
+        new="        if False:\n",
+        test="test_an_agents_key_speaks_for_the_node_of_its_name_unless_told_otherwise",
+    ),
+    Safeguard(
+        "a key that is revoked is on the list no more",
+        COMMAND,
+        old="        path.unlink()\n",
+        new="        path.stat()\n",
+        test="test_a_key_may_be_written_out_and_revoked_by_its_name",
+    ),
+    Safeguard(
+        "a name that is none becomes no file",
+        "schemas/chiplog_schemas/keys.py",
+        old="    if _NAME.fullmatch(text) is None:\n",
+        new="    if False:\n",
+        test="test_bad_input_is_refused_in_one_line_with_the_remedy",
+    ),
+    Safeguard(
+        "a collector's key is not allowed to connect",
+        COMMAND,
+        old="        if Role.COLLECTOR in allowed_roles:\n",
+        new="        if False:\n",
+        test="test_a_collectors_key_is_nobody_who_connects",
+    ),
+    Safeguard(
+        "a name is given to one key",
+        COMMAND,
+        old="            if other.name == chosen and other.public != given.public:\n",
+        new="            if False:\n",
+        test="test_a_name_is_one_key_and_a_key_one_name",
+    ),
+    Safeguard(
+        "a key is allowed under one name",
+        COMMAND,
+        old="            if other.name != chosen and other.public == given.public:\n",
+        new="            if False:\n",
+        test="test_a_name_is_one_key_and_a_key_one_name",
+    ),
+    Safeguard(
+        "no key is written where others can write",
+        "schemas/chiplog_schemas/places.py",
+        old="    if about.st_mode & 0o022:",
+        new="    if False:",
+        test="test_a_directory_that_others_can_write_is_refused",
+    ),
+    Safeguard(
+        "a list shows no secret",
+        COMMAND,
+        old="[], key.public, str(path)])",
+        new="[], getattr(key, 'secret', ''), str(path)])",
+        test="test_list_shows_own_keys_servers_and_who_may_connect",
+    ),
+    Safeguard(
+        "a key is shown as it is, not as markup",
+        COMMAND,
+        old="(Text(printable(text)) for text in texts)",
+        new="(printable(text) for text in texts)",
+        test="test_list_shows_own_keys_servers_and_who_may_connect",
+    ),
+]
 
 
 @pytest.fixture
@@ -45,6 +134,7 @@ def test_new_makes_a_key_and_says_what_is_next(directory: Path, role: Role, caps
     assert pair is not None and pair.name.startswith(host_key_name()[:50])
     assert pair.secret not in captured.out + captured.err
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    assert stat.S_IMODE((directory / f"{role}.key").stat().st_mode) == 0o600
     before = (directory / f"{role}.key").read_bytes()
     assert "remove it first" in refusal(capsys, "new", str(role))
     assert (directory / f"{role}.key").read_bytes() == before
@@ -104,7 +194,7 @@ def test_a_collectors_key_is_nobody_who_connects(directory: Path, capsys: Captur
 def test_a_name_is_one_key_and_a_key_one_name(directory: Path, capsys: Captured) -> None:
     one = public_key()
     assert main(["keys", "allow", one, "--name", "a", "--role", "reader"]) == 0
-    assert "revoke a first" in refusal(capsys, "allow", public_key(), "--name", "a", "--role", "reader")
+    assert "revoke a if" in refusal(capsys, "allow", public_key(), "--name", "a", "--role", "reader")
     assert "revoke a first" in refusal(capsys, "allow", one, "--name", "b", "--role", "reader")
 
 
@@ -144,3 +234,8 @@ def test_list_shows_own_keys_servers_and_who_may_connect(directory: Path, tmp_pa
         shown = capsys.readouterr().out
         assert "eve" in shown and "here" in shown and like_markup in shown
         assert secret is not None and secret.secret not in shown
+
+
+def test_a_key_may_begin_with_a_hyphen(directory: Path, capsys: Captured) -> None:
+    assert main(["keys", "allow", "-" + "0" * 39, "--name", "odd", "--role", "reader"]) == 0
+    assert "odd may connect as reader" in capsys.readouterr().out

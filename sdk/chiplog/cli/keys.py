@@ -70,7 +70,7 @@ def new(own: Keys, role: str, name: str | None) -> None:
     click.echo(f"next: {_NEXT[Role(role)].format(file=public_path.name)}", err=True)
 
 
-@keys.command()
+@keys.command(context_settings={"ignore_unknown_options": True})  # a key may begin with a hyphen
 @click.argument("key", metavar="FILE.pub|PUBLICKEY")
 @click.option("--name", metavar="NAME", help="On the list; default: the name in the file.")
 @click.option("--role", "roles", multiple=True, type=click.Choice([str(role) for role in CLIENT_ROLES]))
@@ -91,7 +91,10 @@ def allow(own: Keys, key: str, name: str | None, roles: tuple[str, ...], nodes: 
         _prepare(own.allowed)
         for other in _permits(own):
             if other.name == chosen and other.public != given.public:
-                raise KeysError(f"{chosen} is allowed with another key; chiplog keys revoke {chosen} first")
+                remedy = (
+                    f"give this one another --name, or chiplog keys revoke {chosen} if that key is not used any more"
+                )
+                raise KeysError(f"{chosen} is allowed with another key; {remedy}")
             if other.name != chosen and other.public == given.public:
                 raise KeysError(f"this key is allowed as {other.name}; chiplog keys revoke {other.name} first")
         path = write_permit(own.allowed, permit)
