@@ -28,8 +28,10 @@ __all__ = ["Examiner", "Refused", "SqlError", "admit", "lock_down"]
 
 PARSE_TIMEOUT_S = 1.0  # a thousand times what a query of usual length takes
 EXAMINER_START_S = 10.0  # importing DuckDB on a busy machine
+EXAMINE_MAX_S = EXAMINER_START_S + 2 * PARSE_TIMEOUT_S + 5.0  # one text, with a new child; longer is for ever
 # What a SELECT can call although it changes the database, its log or its settings. Most are stopped by the read-only
-# transaction or the locked settings too; checkpoint() is not. The last two run a text that only they see.
+# transaction or the locked settings too; checkpoint() is not. Those of the last two lines run or parse a text that only
+# they see: what keeps the parser busy for hours would keep the index busy.
 FUNCTIONS_REFUSED = frozenset(
     {
         *("checkpoint", "force_checkpoint", "truncate_duckdb_logs", "write_log"),
@@ -37,6 +39,7 @@ FUNCTIONS_REFUSED = frozenset(
         *("create_external_resource", "destroy_external_resource", "register_external_resource"),
         *("deregister_external_resource", "register_external_resource_type"),
         *("query", "json_execute_serialized_sql"),
+        *("json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"),
     }
 )
 _LENGTH = struct.Struct("<I")
@@ -93,14 +96,24 @@ class Examiner:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._since: float | None = None  # it works for somebody
         self._child: subprocess.Popen[bytes] | None = None
         self.n_replaced = 0
 
-    def examine(self, sql: str) -> None:
-        """Return if the query is admitted. Raises Refused or SqlError; OSError when no child can be started."""
+    def examine(self, sql: str, deadline: float | None = None) -> None:
+        """Return if the query is admitted. Raises Refused or SqlError; OSError when no child can be started.
+
+        deadline: of `time.monotonic()`; TimeoutError when the texts of others kept the child busy until then.
+        """
         questions.check_size(sql)
-        with self._lock:
+        if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
+            raise TimeoutError
+        try:
+            self._since = time.monotonic()
             reply = self._ask(sql)  # of another child, if that of the question before has died since
+        finally:
+            self._since = None
+            self._lock.release()
         if reply is None:
             raise Refused(f"query could not be parsed within {PARSE_TIMEOUT_S:g} s; write it with less nesting")
         verdict, message = reply
@@ -108,6 +121,11 @@ class Examiner:
             raise Refused(message)
         if verdict != "admitted":
             raise SqlError(message)
+
+    def is_stuck(self, now: float) -> bool:
+        """Tell whether one text takes longer than any can: the child does not even die. From any thread."""
+        since = self._since
+        return since is not None and now - since > EXAMINE_MAX_S
 
     def close(self) -> None:
         """End the child."""

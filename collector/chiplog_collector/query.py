@@ -73,6 +73,7 @@ class _Job:
     timeout_s: float
     arrived: float
     deadline: float = 0.0
+    begun: float | None = None  # being run, after the examiner admitted it
     timed_out: bool = False
     is_answered: bool = False
     ended: bool = False
@@ -110,12 +111,15 @@ class _Worker(threading.Thread):
     def _answer(self, job: _Job) -> list[Any]:
         sink = ResultSink()
         try:
-            self._service._examiner.examine(job.sql)
+            self._service._examiner.examine(job.sql, job.deadline)
+            job.begun = time.monotonic()
             n_rows = self._run_query(job, sink)
         except Refused as error:
             return questions.failure(job.id, "refused", str(error))
         except SqlError as error:
             return questions.failure(job.id, "sql", str(error))
+        except TimeoutError:  # before it was run
+            return job.timeout()
         # BaseException, for arro3 is Rust and its panics are no Exceptions; and a worker that dies is never replaced.
         except BaseException as error:
             return self._failure(job, sink, error)
@@ -190,7 +194,7 @@ class QueryService:
         self._bounds = bounds or Bounds()
         self.counts: Counter[str] = Counter()
         self.damage: str | None = None
-        self.is_stuck = False  # a query runs that cannot be cancelled: the process must be replaced
+        self.is_stuck = False  # a query runs that cannot be cancelled, or none can: the process must be replaced
         self._gate = None if address.startswith("ipc://") else gate
         self._own_context = context is None
         self._context = context if context is not None else zmq.Context()
@@ -392,7 +396,11 @@ class QueryService:
                 if now >= worker.job.deadline + ANSWER_AFTER_S and not worker.job.is_answered:
                     worker.job.is_answered = True
                     self._send(socket, worker.job, worker.job.timeout())
-                self.is_stuck = self.is_stuck or now >= worker.job.deadline + STUCK_AFTER_S
+                # One that waits for the examiner, behind texts of others, is not stuck.
+                begun = worker.job.begun
+                is_stuck = begun is not None and now >= max(begun, worker.job.deadline) + STUCK_AFTER_S
+                self.is_stuck = self.is_stuck or is_stuck
+        self.is_stuck = self.is_stuck or self._examiner.is_stuck(now)
 
     def _pause_ms(self, now: float) -> int:
         deadlines = [worker.job.deadline for worker in self._workers if worker.job and worker.job.deadline > now]

@@ -12,6 +12,7 @@ import logging
 import os
 import re
 import stat
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -193,10 +194,14 @@ class AllowList:
     """The keys that may connect, from a directory that is read again when it changed.
 
     Whatever keeps us from reading it means that nobody is allowed. Files that are no permits are skipped, said once.
+    Thread-safe: a gate's handler and the loop of its daemon ask.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        # One thread looks at a time: of two, the one that began earlier could put its older list beside what the other
+        # has seen, and a key that was revoked in between would stay.
+        self._lock = threading.Lock()
         self._permits: dict[str, Permit] = {}
         self._names: dict[str, str] = {}  # of keys that were allowed once: a refusal names them
         self._seen: object = None
@@ -206,14 +211,16 @@ class AllowList:
 
     def find(self, public: str, now: float) -> Permit | None:
         """Return what a public key may do, None when it is not allowed. `now`: seconds of any steady clock."""
-        if not now - self._look_at < LOOK_INTERVAL_S:
-            self._look_at = now
-            self._look()
-        return self._permits.get(public)
+        with self._lock:
+            if not now - self._look_at < LOOK_INTERVAL_S:
+                self._look_at = now
+                self._look()
+            return self._permits.get(public)
 
     def name_of(self, public: str) -> str | None:
         """Return the name that a key has or had here since we started."""
-        return self._names.get(public)
+        with self._lock:
+            return self._names.get(public)
 
     def _look(self) -> None:
         try:

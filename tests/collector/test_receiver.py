@@ -1,6 +1,7 @@
 """The receiver: real sockets, real files. Acknowledged means in the log; what is sent again is stored once."""
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -22,6 +23,24 @@ from chiplog_schemas.segments import LogReader, list_segments, read_segment
 from chiplog_schemas.wire import MessageKind
 from tests.collector.log import Rank, whole
 from tests.conftest import wait_until
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a system that starts no process for a while costs the index that while, and not the receiver",
+        "collector/chiplog_collector/receiver.py",
+        old="            self._process = self._spawn()\n        except OSError as error:",
+        new="            self._process = self._spawn()\n        except ZeroDivisionError as error:",
+        test="test_the_receiver_goes_on_while_the_index_cannot_be_started",
+    ),
+    Safeguard(
+        "a flood of small messages delays no commit and no signal",
+        "collector/chiplog_collector/receiver.py",
+        old="        for _ in range(MESSAGES_PER_TURN_MAX):\n",
+        new="        while True:\n",
+        test="test_a_turn_ends_however_many_messages_come",
+    ),
+]
 
 SENDER = b"spool-of-agent-a"
 
@@ -234,6 +253,30 @@ def test_the_index_is_started_again_when_it_dies(bare_node, agent) -> None:
     assert bare_node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"]) == [{"n": 7}]
 
 
+def test_the_receiver_goes_on_while_the_index_cannot_be_started(bare_node, agent) -> None:
+    agent.hello()
+    bare_node.until("SELECT 1")
+    pid = bare_node.collector.pid
+    [child] = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    used = {int(name) for name in os.listdir(f"/proc/{pid}/fd")}
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    lowest_free = min(set(range(len(used) + 1)) - used)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (lowest_free, limits[1]))  # a pipe for the next one is refused
+    os.kill(int(child), signal.SIGKILL)
+
+    def is_refused() -> bool:
+        assert bare_node.collector.poll() is None, "the receiver ended"
+        return "index cannot be started: " in bare_node.output("chiplog_collector")
+
+    wait_until(is_refused, "a start that was refused")
+    agent.send(0, rank_of(1, 7))
+    agent.acknowledged(1)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    assert bare_node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"]) == [{"n": 7}]
+    said = bare_node.output("chiplog_collector")
+    assert said.count("index cannot be started: ") == said.count("index could be started again") == 1
+
+
 # -- the daemon in this process: its segments made small --
 
 
@@ -390,6 +433,31 @@ def test_while_the_disk_refuses_nothing_is_taken_behind_the_receipt_that_waits(
         talk(daemon, agent, lambda message: message.next == 2)
         kinds = [item.kind for item in records_of(places(chiplog_dir)) if isinstance(item, Record)]
         assert kinds[-4:] == [Kind.BLOCK, Kind.RECEIPT, Kind.BLOCK, Kind.RECEIPT]
+    finally:
+        agent.close()
+
+
+def test_a_turn_ends_however_many_messages_come(daemons, chiplog_dir) -> None:
+    """A flood is faster than the receiver: behind each message stands another, and a slice waits for its commit."""
+    daemon = daemons()
+    agent = Agent(places(chiplog_dir).collector_address)
+    try:
+        greet(daemon, agent)
+        original, taken = daemon._door.receive, 0
+
+        def flood(now: float):
+            nonlocal taken
+            taken += 1
+            assert taken < 1_000_000, "a turn without end"
+            try:
+                return original(now)
+            except zmq.Again:
+                return None  # a message that does not count, as of a key that was revoked
+
+        daemon._door.receive = flood
+        agent.send(0, b"taken in the flood")
+        talk(daemon, agent, lambda message: message.next == 1)
+        daemon._door.receive = original
     finally:
         agent.close()
 

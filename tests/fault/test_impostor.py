@@ -6,6 +6,7 @@ The receiver's own intake makes the records; the index's own follower applies th
 import json
 import random
 import struct
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,20 @@ SAFEGUARDS = [
         old="                if record.number not in unfinished:\n",
         new="                if True:\n",
         test="test_a_commit_that_never_ended_stores_nothing",
+    ),
+    Safeguard(
+        "names of nodes take no memory, however long",
+        "collector/chiplog_collector/speakers.py",
+        old="    return _covers(nodes, node[:NAME_CHARS_MAX])",
+        new="    return _covers(nodes, node)",
+        test="test_long_names_of_nodes_are_not_kept",
+    ),
+    Safeguard(
+        "a primary that moves to another key's node leaves a row",
+        "collector/chiplog_collector/identity.py",
+        old="        if not foreign or not producer.nodes:\n",
+        new="        if True:\n",
+        test="test_a_primary_that_is_suddenly_on_another_keys_node_leaves_a_row",
     ),
 ]
 
@@ -327,6 +342,62 @@ def test_a_damaged_receipt_costs_itself_and_not_its_records(centre: Centre) -> N
     centre.intake.committed()
     centre.say(TRUE, A, whole(rank_of(2, "node-a")))
     assert centre.index.sql("SELECT label FROM labels ORDER BY label") == [("rank1",), ("rank2",)]
+
+
+def test_long_names_of_nodes_are_not_kept() -> None:
+    tracemalloc.start()
+    try:
+        for number in range(40):
+            name = f"gpu-{number:06d}" + "x" * 500_000
+            assert speakers.covers(("gpu-*",), name)
+            assert not speakers.covers(("cpu-*",), name)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2_000_000, "one name and crumbs"
+
+
+def test_a_node_with_a_long_name_is_judged_by_what_is_kept_of_it(centre: Centre) -> None:
+    rank = rank_of(1, "gpu-" + "x" * 100_000)
+    centre.say(FALSE, B, whole(rank))
+    centre.say(TRUE, ("gpu-*",), whole(rank))
+    centre.index.reopen()
+    more = rank.log(9, value=1.0)
+    centre.say(TRUE, ("gpu-*",), block_of((rank, more, more)))
+    assert centre.index.sql("SELECT node FROM labels") == [("gpu-" + "x" * 124,)]
+    assert len(centre.index.sql(STORED)) == 4
+    assert len(centre.refusals()) == 1
+
+
+def moves(centre: Centre) -> list[tuple[str, str, bool]]:
+    rows = centre.index.sql("SELECT level, body FROM events WHERE kind = 'primary_moved' ORDER BY ALL")
+    assert {level for level, _ in rows} <= {"warning"}
+    bodies = [json.loads(body) for _, body in rows]
+    return [(body["from"], body["to"], body["had_ended"]) for body in bodies]
+
+
+@pytest.mark.parametrize("label", ["rank0", "rank7"])
+@pytest.mark.parametrize("claims", [True, False])
+def test_a_primary_that_is_suddenly_on_another_keys_node_leaves_a_row(centre: Centre, label: str, claims: bool) -> None:
+    """As after an elastic restart that moved rank 0: nobody can tell the one from the other, so people must see it."""
+    first = rank_of(1, "node-a", label="rank0", primary=True)
+    centre.say(TRUE, A, whole(first))
+    centre.index.reopen()
+    second = rank_of(2, "node-b", label=label, primary=claims, restart=99)
+    second.become(rank=0)  # said again: no second row
+    centre.say(FALSE, B, whole(second))
+    granted = claims or label == "rank0"
+    assert centre.index.sql("SELECT is_primary FROM labels WHERE node = 'node-b'") == [(granted,)]
+    assert moves(centre) == ([("node-a", "node-b", False)] if granted else [])
+    assert centre.refusals() == []
+
+
+def test_a_primary_that_moves_where_its_key_speaks_for_both_nodes_leaves_no_row(centre: Centre) -> None:
+    ranks = [rank_of(n, f"node-{'ab'[n % 2]}", label="rank0", primary=True, restart=n) for n in range(4)]
+    for rank, nodes in zip(ranks, [A, None, ("node-*",), B], strict=True):
+        rank.say(EventKind.STATE, {"state": "failed"})
+        centre.say(TRUE, nodes, whole(rank))
+    assert moves(centre) == [("node-a", "node-b", True)], "of the last one, whose key is for one node only"
 
 
 @pytest.mark.soak

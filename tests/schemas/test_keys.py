@@ -4,6 +4,7 @@ import logging
 import os
 import shutil
 import stat
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,17 @@ from chiplog_schemas.keys import (
     write_toml,
 )
 from chiplog_schemas.permits import Permit, Role, scoped
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a revoked key is out, whichever two threads look at the list at once",
+        "schemas/chiplog_schemas/keys.py",
+        old="        with self._lock:\n            if not now",
+        new="        if True:\n            if not now",
+        test="test_a_key_that_is_revoked_while_another_thread_looks_does_not_stay",
+    ),
+]
 
 
 def new_pair(role: Role = Role.AGENT, name: str = "node1") -> KeyPair:
@@ -225,6 +237,41 @@ def test_whatever_keeps_us_from_the_list_lets_nobody_in_until_it_is_mended(
     os.chmod(keys.allowed, 0o700)
     write_permit(keys.allowed, permit_of(pair, "node1"))
     assert allowed.find(pair.public, 2.0) is not None
+
+
+class Interrupted(AllowList):
+    """A list one of whose threads is taken off the processor between two stores of what it has seen."""
+
+    def __init__(self, directory: Path) -> None:
+        self.is_between, self.go_on = threading.Event(), threading.Event()
+        super().__init__(directory)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name == "_permits" and threading.current_thread().name == "handler":
+            self.is_between.set()
+            assert self.go_on.wait(60)
+        super().__setattr__(name, value)
+
+
+def test_a_key_that_is_revoked_while_another_thread_looks_does_not_stay(keys: Keys) -> None:
+    revoked, other = new_pair(), new_pair(name="node2")
+    path = write_permit(keys.allowed, permit_of(revoked, "node1"))
+    allowed = Interrupted(keys.allowed)
+    assert allowed.find(revoked.public, 0.0) is not None
+    write_permit(keys.allowed, permit_of(other, "node2"))
+    handler = threading.Thread(target=allowed.find, args=(revoked.public, 1.0), name="handler")
+    handler.start()
+    assert allowed.is_between.wait(60)
+    path.unlink()
+    loop = threading.Thread(target=allowed.find, args=(revoked.public, 2.0))
+    loop.start()
+    loop.join(0.5)  # with a lock it waits for the other, without one it is through by then
+    allowed.go_on.set()
+    handler.join()
+    loop.join()
+    for now in (3.0, 10.0, 100.0):
+        assert allowed.find(revoked.public, now) is None
+    assert allowed.find(other.public, 100.0) is not None
 
 
 def test_half_written_files_are_never_seen(keys: Keys, monkeypatch: pytest.MonkeyPatch) -> None:
