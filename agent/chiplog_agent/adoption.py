@@ -1,5 +1,6 @@
 """Adopt the journals of dead ranks: whoever gets a journal's lock may be sure that its process is gone."""
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from chiplog_schemas.record import Damage, Record
 
 VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
 STATE_LOST = "finished, but what it said last was lost with the memory of its process"
+_ADOPTED_MAX = 64  # at once: each holds the descriptor of its lock, and a node of dead ranks may leave thousands
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # it says nothing of the journal: at the next look again
 _LEFTOVER_AGE_S = 600.0  # making and removing a journal take milliseconds, on a stalled disk perhaps minutes
 
 
@@ -37,16 +40,17 @@ class Adoption:
         self._journals = journals
         self._died_us = died_us  # when a producer's process ended, if somebody saw it
         self._adopted: dict[bytes, Adopted] = {}
+        self._paused: list[Adopted] = []  # until the next look: there was no descriptor to read on
         self._waiting: list[Adopted] = []  # given to the core, to be removed after the next sync
         self._delivered: list[Adopted] = []  # synced; still there only because the disk refuses to remove them
         self._unreadable: list[Adopted] = []  # left where they are, and not looked at again by this agent
-        self.alive = 0  # journals whose process lives, as of the last look
+        self.alive = 0  # journals whose process lives, or that are still to be looked at, as of the last look
         self.known: set[bytes] = set()  # producers that have a journal, as of the last look
 
     @property
     def is_idle(self) -> bool:
         """Whether no journal is left, of living or dead."""
-        return not self._adopted and not self._waiting and self.alive == 0
+        return not (self._adopted or self._paused or self._waiting or self.alive)
 
     @property
     def is_busy(self) -> bool:
@@ -59,10 +63,15 @@ class Adoption:
         return bool(self._waiting)
 
     def look(self, synced: dict[bytes, int]) -> list[bytes]:
-        """Try the lock of every journal; return the producers adopted now. `synced`: next seq already in the spool."""
+        """Try the lock of every journal; return the producers adopted now. `synced`: next seq already in the spool.
+
+        Raises OSError when the directory cannot be read: then nothing has changed.
+        """
         found = []
         alive = 0
         self._remove_delivered()
+        self._adopted |= {adopted.producer: adopted for adopted in self._paused}
+        self._paused = []
         kept = (*self._waiting, *self._unreadable, *self._delivered)
         held = {adopted.producer for adopted in kept} | set(self._adopted)
         journals = list_journals(self._journals)
@@ -70,16 +79,21 @@ class Adoption:
         for producer, directory in journals:
             if producer in held:
                 continue
+            if len(self._adopted) + len(self._waiting) >= _ADOPTED_MAX:
+                alive += 1
+                continue
             try:
                 lock = Lock(directory / LOCK_NAME, create=False)
             except LockHeldError:
                 alive += 1
                 continue
-            except OSError:
-                continue  # finished and removed while we looked, or not ours to read
+            except OSError as error:
+                alive += error.errno in _OUT_OF_DESCRIPTORS
+                continue  # else finished and removed while we looked, or not ours to read
             try:
                 journal = DeadJournal(directory)
-            except OSError:
+            except OSError as error:
+                alive += error.errno in _OUT_OF_DESCRIPTORS
                 lock.release()
                 continue  # its head cannot be read; perhaps at the next look
             first = max(synced.get(producer, 0), journal.head.acked if journal.head is not None else 0)
@@ -94,9 +108,13 @@ class Adoption:
             try:
                 self._feed_one(core, adopted, now, now_us)
             except OSError as error:
+                del self._adopted[producer]
+                if error.errno in _OUT_OF_DESCRIPTORS:
+                    adopted.records = adopted.journal.records(adopted.next_seq)
+                    self._paused.append(adopted)
+                    continue
                 message = f"{adopted.journal.directory} is left as it is: {error}; the next agent tries again"
                 core.notice("journal_unreadable", "error", message, {}, now, now_us)
-                del self._adopted[producer]
                 self._unreadable.append(adopted)
             if adopted.done:
                 del self._adopted[producer]

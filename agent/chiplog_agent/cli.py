@@ -9,7 +9,7 @@ import click
 from chiplog_schemas.addresses import AddressError, check_bind, check_connect
 from chiplog_schemas.bounds import BoundError, read_bounds
 from chiplog_schemas.curve import client_curve
-from chiplog_schemas.daemons import use_all_cores
+from chiplog_schemas.daemons import use_all_cores, use_all_descriptors
 from chiplog_schemas.keys import Keys, KeysError, keys_dir
 from chiplog_schemas.limits import LEAVER_WAIT_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.locks import LockHeldError, take_lock
@@ -54,6 +54,7 @@ def agent(
         # With the lock in hand: of many that race, all but one leave before they load numpy.
         from chiplog_agent.daemon import AgentDaemon, Settings
 
+        use_all_descriptors()
         if embedded:
             use_all_cores()
         keyed = bool(bind) and keys.pair(Role.AGENT) is not None
@@ -71,10 +72,11 @@ def agent(
             keys=keys,
             curve=client_curve(keys, collector, Role.AGENT, Role.COLLECTOR) if collector else None,
         )
-        AgentDaemon(settings, lock).run()
+        daemon = AgentDaemon(settings, lock)
     except (AddressError, BoundError, KeysError) as error:
         raise click.UsageError(str(error)) from error
     except LockHeldError as error:
         raise click.ClickException(f"{place.agent} is served by process {error.pid} already") from error
     except OSError as error:
         raise click.ClickException(f"agent cannot start: {error}") from error
+    daemon.run()  # nothing that goes wrong from here on is a failure to start

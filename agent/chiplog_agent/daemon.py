@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import socket
@@ -46,6 +47,7 @@ _HOST_CHARS_MAX = 255  # of a name; what else stands in that file is not ours
 _WRITE_AGAIN_S = 1.0  # after a disk error
 _CREDIT_SUM_BYTES = 4 * CREDIT_BYTES  # of all ranks: the agent is to stay below 150 MiB with eight of them …
 _CREDIT_MIN_BYTES = 2 * BATCH_BYTES_MAX  # … and however many there are, one batch is on its way while one is spooled
+_SAID_AGAIN_S = 60.0  # after a failure of a kind: what fails now is news
 _TIDY_INTERVAL_S = 60.0  # what dead processes left half made is small
 _log = logging.getLogger("chiplog.agent")
 
@@ -112,6 +114,7 @@ class AgentDaemon:
         self._watched: set[int] = set()
         self._told_where = False
         self._said_of_link = ""
+        self._failed_at: dict[str, float] = {}  # what could not be done, and when last
 
     # -- the loop --
 
@@ -134,6 +137,7 @@ class AgentDaemon:
             now = time.monotonic()
             self._take_messages(now)
             self._take_samples(now)
+            self._door.mind_descriptors(now)
             self._look_for_journals(now)
             self._flush(now)
             self._link.step(now)
@@ -159,7 +163,7 @@ class AgentDaemon:
             if link_socket is not None:
                 self._poller.register(link_socket, zmq.POLLIN)
             self._polled_link = link_socket
-        idle_s = 0.05 if not self._link.is_open else ADOPT_INTERVAL_S
+        idle_s = 0.05 if self.settings.bind or not self._link.is_open else ADOPT_INTERVAL_S
         wait_s = 0.0 if self._may_feed else self._core.wait_s(now, idle_s)
         if self._write_after > now:
             time.sleep(min(_REFUSED_TURN_S, self._write_after - now))  # unread messages must not keep the loop awake
@@ -200,8 +204,7 @@ class AgentDaemon:
                 case Left(sender, _):
                     peer = self._core.peers.get(sender)
                     if peer is not None and peer.finished:
-                        self._core.forget(sender)
-                        self._receiver.forget(sender)
+                        self._forget(sender)
                     self._watch()
 
     def _take_samples(self, now: float) -> None:
@@ -248,21 +251,42 @@ class AgentDaemon:
         if self._deaths.look(now_us()) or now - self._looked_at >= ADOPT_INTERVAL_S:
             self._looked_at = now
             self._mind_socket()
-            for producer in self._adoption.look(self._synced):
-                self._receiver.forget(producer)
-                self._busy_at = now
-                self._watch()
-            known = self._adoption.known | self._receiver.senders
-            for producer in [producer for producer in self._core.peers if producer not in known]:
-                # Delivered, and its process removed the journal: an agent of a node that lives for months forgets it.
-                self._core.forget(producer)
-                self._receiver.forget(producer)
-                self._synced.pop(producer, None)
+            self._adopt(now)
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_INTERVAL_S
             remove_leftovers(self.settings.places.journals, time.time())
         if self._may_feed:
             self._adoption.feed(self._core, now, now_us())
+
+    def _adopt(self, now: float) -> bool:
+        """Adopt what dead ranks left, forget who is gone and delivered; tell whether it was possible to look."""
+        try:
+            adopted = self._adoption.look(self._synced)
+        except OSError as error:  # strangers may have taken all descriptors
+            self._complain("journals cannot be looked for", error)
+            return False
+        for producer in adopted:
+            self._receiver.forget(producer)
+            self._busy_at = now
+            self._watch()
+        known = self._adoption.known | self._receiver.senders
+        for producer in (self._core.peers.keys() | self._synced.keys()) - known:
+            self._forget(producer)  # delivered, and its process removed the journal
+        return True
+
+    def _forget(self, producer: bytes) -> None:
+        """Drop all that is known of a producer: an agent lives for months, and has descriptors and memory to lose."""
+        self._core.forget(producer)
+        self._receiver.forget(producer)
+        self._deaths.forget(producer)
+        self._synced.pop(producer, None)
+
+    def _complain(self, what: str, error: Exception) -> None:
+        """Say what could not be done and will be tried again: once, however long it goes on."""
+        now = time.monotonic()
+        if now - self._failed_at.get(what, -math.inf) >= _SAID_AGAIN_S:
+            _log.warning("%s: %s; trying again", what, error)
+        self._failed_at[what] = now
 
     def _flush(self, now: float) -> None:
         """Make a block of what waits, sync it, then acknowledge."""
@@ -286,8 +310,7 @@ class AgentDaemon:
             self._synced[producer] = next_seq
             self._act(self._receiver.synced(producer, next_seq), now)
         for producer in self._adoption.synced():
-            self._synced.pop(producer, None)
-            self._deaths.forget(producer)
+            self._forget(producer)
 
     def _spool_what_waits(self) -> None:
         """Append everything taken so far, so that the next sync covers every acknowledgement and removal that waits."""
@@ -325,20 +348,19 @@ class AgentDaemon:
             return
         if now >= self._start_collector_at:
             self._start_collector_at = now + _COLLECTOR_START_AGAIN_S
-            if (host := self._collector_host()) != socket.gethostname():
-                if not self._told_where:
+            try:
+                if (host := self._collector_host()) == socket.gethostname():
+                    start_daemon(COLLECTOR_MODULE, ["--embedded"], self.settings.places)
+                elif not self._told_where:
                     self._told_where = True
                     message = f"this directory's collector belongs to host {host}; set CHIPLOG_COLLECTOR to reach it"
                     _log.warning("%s; the spool keeps everything", message)
                     self._core.notice("no_collector", "warning", message, {"host": host}, now, now_us())
-                return
-            try:
-                start_daemon(COLLECTOR_MODULE, ["--embedded"], self.settings.places)
             except OSError as error:
-                _log.warning("no collector could be started: %s; the spool keeps everything", error)
+                self._complain("no collector could be started, and the spool keeps everything", error)
 
     def _collector_host(self) -> str:
-        """Return the host that runs this directory's collector: the first that asked, on a shared file system too."""
+        """Return the host of this directory's collector: the first that asked, if it is shared. Raises OSError."""
         own = socket.gethostname()
         path = self.settings.places.collector / "host"
         try:
@@ -351,10 +373,8 @@ class AgentDaemon:
                     os.unlink(path)  # half a name would be another host's
                     raise
         except FileExistsError:
-            with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+            with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
                 return file.read(_HOST_CHARS_MAX).strip() or own
-        except OSError:
-            pass  # starting the collector will name the trouble
         return own
 
     # -- the end --
@@ -371,13 +391,11 @@ class AgentDaemon:
     def _leave(self) -> bool:
         """Unbind, look once more, and leave; or bind again because somebody came."""
         self._door.close(0)
-        self._adoption.look(self._synced)
-        if self._adoption.is_idle:
+        if self._adopt(time.monotonic()) and self._adoption.is_idle:
             _log.info("nothing to do for %g s; leaving", self.settings.idle_exit_s)
             return True
         self._poller.unregister(self._door.socket)
-        self._door = self._bind()
-        self._poller.register(self._door.socket, zmq.POLLIN)
+        self._listen_anew()
         self._busy_at = time.monotonic()
         return False
 
@@ -385,18 +403,18 @@ class AgentDaemon:
         """Listen anew when somebody cleaned the socket's file away: new ranks would find nobody."""
         if os.path.exists(self.settings.places.agent_address.removeprefix("ipc://")):
             return
-        was_open = not self._door.socket.closed
-        if was_open:
+        if not self._door.socket.closed:
             _log.warning("the socket %s is gone; listening anew", self.settings.places.agent_address)
             self._poller.unregister(self._door.socket)
             self._door.close(0)
+        self._listen_anew()
+
+    def _listen_anew(self) -> None:
         try:
             self._door = self._bind()
-        except OSError as error:  # a full disk: at the next look again; ranks keep their events
-            if was_open:
-                _log.warning("%s; trying again", error)
-            return
-        self._poller.register(self._door.socket, zmq.POLLIN)
+            self._poller.register(self._door.socket, zmq.POLLIN)
+        except (OSError, zmq.ZMQError) as error:  # a full disk, or no descriptor: at the next look; ranks keep events
+            self._complain("ranks cannot be listened to", error)
 
     def _shut_down(self) -> None:
         """Stop intake, drain, flush, close: in this order."""

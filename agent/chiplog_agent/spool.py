@@ -1,20 +1,32 @@
-"""The agent's spool: blocks that the collector has not acknowledged, on disk, and the newest also in memory."""
+"""The agent's spool: blocks that the collector has not acknowledged, on disk, and the newest also in memory.
 
+A spool that was set back (its end is gone, or somebody restored an old copy) gives numbers out again that the collector
+has seen, who would take what comes under them for had. It notices at the next WELCOME, which names a number that was
+not given out yet. From then on every record goes out under a higher number than it has on the disk: `raised` is by how
+much, and stands in a small file beside the segments. So nothing is copied, a full disk does not matter, and there is
+nothing half done: before the file is synced all is as it was. What the collector had already it takes once.
+"""
+
+import contextlib
+import errno
 from collections import deque
 from pathlib import Path
 
 from chiplog_schemas.limits import CREDIT_BYTES, KIB, SEGMENT_BYTES, SPOOL_BYTES_MAX
 from chiplog_schemas.link import Slice
-from chiplog_schemas.record import Kind, Record, encode, reframe
+from chiplog_schemas.record import NUMBER_LIMIT, Kind, Record, encode, reframe
 from chiplog_schemas.segments import LogReader, SegmentLog, log_owner
+from chiplog_schemas.synced import Synced, open_synced, sync_directory
 
 DAMAGED = "damaged in the spool, or cut off from it"
 TRIMMED = "trimmed here, but the collector does not have it"
+RAISED_NAME = "raised"  # beside the segments: what is added to the number of each record that is sent, see synced.py
 _RECENT_BYTES_MAX = CREDIT_BYTES  # as much as can be on its way
+_NUMBER_MAX = NUMBER_LIMIT // 2  # that a collector may ask for: none that gives out blocks one by one gets there
 
 
 class Spool:
-    """A segment log with a reading position for the link (it is the Source of one).
+    """A segment log with a reading position for the link (it is the Source of one, in numbers that are raised).
 
     The spool's ID, 16 bytes, names it to the collector. A spool that was emptied and begins anew gets a new ID, because
     the collector has seen higher numbers under the old one.
@@ -31,6 +43,11 @@ class Spool:
             self._log.close()
             self.id = new_id
             self._log = SegmentLog(directory, self.id, segment_bytes=segment_bytes)
+        self._directory = directory
+        self._raised_file = open_synced(directory / RAISED_NAME)
+        self._raised = 0  # added to the numbers of the log, which all others in here are
+        self._is_sure = True  # that this is what was told to the collector
+        self._read_raised(is_new=self.id == new_id)
         self._synced = self._log.next_number
         self._acked = self._log.first_number
         self._reader = LogReader(directory, self._acked)
@@ -59,10 +76,25 @@ class Spool:
         """Bytes that were appended and could not be written yet."""
         return self._log.pending_bytes
 
+    def _read_raised(self, *, is_new: bool) -> None:
+        file = self._raised_file
+        found = file.get() if file is not None else 0
+        if is_new:  # whatever stands there was another's
+            if file is not None and (found or not file.is_sound):
+                with contextlib.suppress(OSError):  # then the next start asks the collector
+                    file.set(0)
+                    file.sync()
+        elif file is not None:
+            self._raised, self._is_sure = found, file.is_sound
+        else:  # one that was never made because the disk is full has nothing in it
+            self._is_sure = not _has_bytes(self._directory / RAISED_NAME)
+
     def append(self, block: bytes) -> None:
         """Add a block to what the next `sync` makes durable."""
         record = encode(Kind.BLOCK, self._log.next_number, block)
         number = self._log.append_encoded(record)
+        if self._raised:
+            return  # its number is another there: from the disk, then
         self._recent.append((number, record))
         self._recent_bytes += len(record)
         while self._recent_bytes > _RECENT_BYTES_MAX:
@@ -77,61 +109,70 @@ class Spool:
         """Close the files."""
         self._log.close()
         self._reader.close()
+        if self._raised_file is not None:
+            self._raised_file.close()
 
     # -- the Source of the link --
 
     @property
     def first_number(self) -> int:
         """The lowest number that is still here and wanted."""
+        return self._first + self._raised
+
+    @property
+    def _first(self) -> int:
         return max(self._acked, self._log.first_number)
 
     def seek(self, number: int) -> None:
-        """Read on from this number."""
-        if number > self._log.next_number and not self._log.pending_bytes:
-            self._number_anew(number)
-        self._position = number
+        """Read on from this number. Raises OSError; then ask again: nothing has changed."""
+        if number > self._log.next_number + self._raised or not self._is_sure:
+            self._raise_to(number)
+        self._position = number - self._raised
         self._ahead.clear()
 
-    def _number_anew(self, number: int) -> None:
-        """Give what waits new numbers: this spool lost its end, and the collector has seen the numbers that follow."""
-        reader = LogReader(self._log.directory, self._acked)
-        limit = self._log.next_number
-        self._log.skip_to(number)
-        while items := reader.read(limit, _RECENT_BYTES_MAX):
-            for item in items:
-                if isinstance(item, Record):
-                    self._log.append_record(item)
-                else:
-                    self.sync()
-                    self._log.skip_to(self._log.next_number + 1)  # to be told as lost
-            self.sync()
-        if reader.next_number < limit:
-            self._log.skip_to(self._log.next_number + 1)
-            self._log.keep_end()
-            self.sync()
-        reader.close()
+    def _raise_to(self, number: int) -> None:
+        """Send what waits, and all that follows, under numbers from this one on: the collector has seen those below."""
+        raised = max(0, number - self._first)
+        if raised > _NUMBER_MAX:
+            raise OSError(errno.ERANGE, f"the collector asks for number {number}; this spool is at {self._first}")
+        if self._raised_file is None:
+            self._raised_file = Synced(self._directory / RAISED_NAME, writable=True)
+        self._raised_file.set(raised)
+        self._raised_file.sync()
+        sync_directory(self._directory)
+        self._raised, self._is_sure = raised, True
         self._recent.clear()
         self._recent_bytes = 0
-        self.acknowledged(number)
 
     def read(self, max_bytes: int) -> Slice | None:
-        """Return synced records from the reading position on, as many as fit, at least one; or what is lost there."""
-        if self._position >= self._synced:
-            return None
-        if self._position < self.first_number:
-            return self._lost_before(self.first_number, TRIMMED)
-        if self._recent and self._recent[0][0] <= self._position:
-            return self._read_recent(max_bytes)
-        return self._read_disk(max_bytes)
+        """Return synced records from the reading position on, as many as fit, at least one; or what is lost there.
+
+        Raises OSError; then the position is where it was.
+        """
+        piece = self._read(max_bytes)
+        if piece is not None:
+            piece.first += self._raised
+            piece.last += self._raised
+        return piece
 
     def acknowledged(self, next_number: int) -> None:
         """Trim what the collector has on stable storage."""
+        next_number -= self._raised
         if next_number > self._acked:
             self._acked = min(next_number, self._log.next_number)
             self._position = max(self._position, self._acked)
             self._log.trim(self._acked)
         while self._recent and self._recent[0][0] < next_number:
             self._recent_bytes -= len(self._recent.popleft()[1])
+
+    def _read(self, max_bytes: int) -> Slice | None:
+        if self._position >= self._synced:
+            return None
+        if self._position < self._first:
+            return self._lost_before(self._first, TRIMMED)
+        if self._recent and self._recent[0][0] <= self._position:
+            return self._read_recent(max_bytes)
+        return self._read_disk(max_bytes)
 
     def _read_recent(self, max_bytes: int) -> Slice:
         first = self._position
@@ -162,7 +203,7 @@ class Spool:
         parts: list[bytes | memoryview] = []
         size = 0
         while self._ahead and self._ahead[0].number == self._position:
-            header, payload = reframe(self._ahead[0], self._position)
+            header, payload = reframe(self._ahead[0], self._position + self._raised)
             if parts and size + len(header) + len(payload) > max_bytes:
                 break
             self._ahead.popleft()
@@ -182,3 +223,12 @@ class Spool:
     def _lost_before(self, number: int, reason: str) -> Slice:
         first, self._position = self._position, number
         return Slice(first, number - 1, b"", reason)
+
+
+def _has_bytes(path: Path) -> bool:
+    try:
+        return path.stat().st_size > 0
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True

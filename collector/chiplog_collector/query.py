@@ -43,6 +43,7 @@ from chiplog_schemas.questions import (
     Refused,
     one_line,
 )
+from chiplog_schemas.router import Shutter
 from chiplog_schemas.sink import ResultSink
 
 __all__ = ["QueryService", "lock_down"]
@@ -300,8 +301,10 @@ class QueryService:
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
+        shutter = Shutter(socket, [self.address])
         while not self._closing.is_set():
             now = time.monotonic()
+            shutter.mind(now)
             self._send_answers(socket)
             self._refuse_overdue(socket, now)
             self._hand_out(now)

@@ -41,6 +41,7 @@ GATHER_BYTES = 4 << 20  # … unless it is this large
 MESSAGES_PER_TURN_MAX = 1_000  # small ones take about GATHER_S; then commits and signals get their turn, in any flood
 IDLE_EXIT_S = 30.0  # an embedded collector without agents leaves after this
 _IDLE_POLL_S = 0.25
+_GUARDED_POLL_S = 0.05  # where strangers can connect: no burst of them may take the last descriptors between two looks
 _WRITE_AGAIN_S = 1.0
 _INDEX_STOP_S = 20.0  # for what is in the log to reach DuckDB; the rest is applied at the next start
 _log = logging.getLogger("chiplog.collector")
@@ -128,13 +129,15 @@ class ReceiverDaemon:
     def turn(self) -> None:
         """One turn of the loop: wait, take, commit what is due."""
         now = time.monotonic()
-        wait_s = _IDLE_POLL_S if self._since is None else max(0.0, self._since + GATHER_S - now)
+        idle_s = _IDLE_POLL_S if self._gate is None else _GUARDED_POLL_S
+        wait_s = idle_s if self._since is None else max(0.0, self._since + GATHER_S - now)
         if self._write_after:
             wait_s = max(0.0, self._write_after - now)
             time.sleep(wait_s)  # the disk refuses: what is unread stays with the agents
         elif self._door.socket.poll(int(wait_s * 1000)):
             self._take_messages(time.monotonic())
         now = time.monotonic()
+        self._door.mind_descriptors(now)
         self._act(self._receiver.tick(now))
         if self._since is not None and (
             now - self._since >= GATHER_S or self._intake.waiting_bytes >= GATHER_BYTES or self._write_after

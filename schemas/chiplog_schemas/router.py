@@ -49,10 +49,7 @@ class Door:
         guard = (lambda socket: gate.guard(socket, domain)) if gate is not None else None
         addresses = list(addresses)
         self.socket = bind_router(context, addresses, guard)
-        self._tcp = [address for address in addresses if _is_tcp(address)]
-        self._is_shut = False
-        self._turn_at = 0.0  # when TCP may be shut or opened again
-        self._shut_at = -math.inf
+        self._shutter = Shutter(self.socket, addresses)
 
     def receive(self, now: float) -> Received | None:
         """Return the next message; None in place of one that does not count. Raises zmq.Again when there is none.
@@ -74,32 +71,8 @@ class Door:
             self._send([reply.routing, *reply.frames])
 
     def mind_descriptors(self, now: float) -> None:
-        """Shut the TCP addresses for some seconds when descriptors run out. To be called in every turn of a loop.
-
-        libzmq takes in whoever connects before it asks for a key: strangers could hold every descriptor. Then no file
-        can be opened, no rank of this host gets in, and when one tries, libzmq aborts the process: its Unix sockets
-        do not expect that accept(2) says EMFILE. All who came over TCP are turned out; those with keys come again, and
-        send what was not acknowledged.
-        """
-        if not self._tcp or now < self._turn_at or self.socket.closed:
-            return
-        try:
-            if self._is_shut:
-                for address in self._tcp:
-                    self.socket.bind(address)
-            elif not are_descriptors_short():
-                return
-            else:
-                if now - self._shut_at >= _SAID_AGAIN_S:
-                    _log.warning("descriptors are running out; %s is shut for %g s at a time", self._tcp, _SHUT_S)
-                self._shut_at = now
-                for address in self._tcp:
-                    self.socket.unbind(address)
-        except zmq.ZMQError as error:
-            _log.warning("%s cannot be %s: %s", self._tcp, "opened again" if self._is_shut else "shut", error)
-        else:
-            self._is_shut = not self._is_shut
-        self._turn_at = now + (_SHUT_S if self._is_shut else _OPEN_S)
+        """Keep strangers from taking all descriptors. To be called in every turn of a loop; see Shutter."""
+        self._shutter.mind(now)
 
     def close(self, linger_ms: int) -> None:
         """Unbind and close. May be called twice."""
@@ -109,6 +82,45 @@ class Door:
     def _send(self, frames: list[bytes | memoryview]) -> None:
         with contextlib.suppress(zmq.ZMQError):
             self.socket.send_multipart(frames, zmq.DONTWAIT)
+
+
+class Shutter:
+    """Shuts a socket's TCP addresses for some seconds when descriptors run out. Owned by the socket's thread.
+
+    libzmq takes in whoever connects before it asks for a key: strangers could hold every descriptor. Then no file can
+    be opened, nobody of this host gets in, and when one tries, libzmq aborts the process: its Unix sockets do not
+    expect that accept(2) says EMFILE. All who came over TCP are turned out; those with keys come again, and send what
+    was not acknowledged.
+    """
+
+    def __init__(self, socket: "zmq.Socket[bytes]", addresses: Iterable[str]) -> None:
+        self._socket = socket
+        self._tcp = [address for address in addresses if _is_tcp(address)]
+        self._is_shut = False
+        self._turn_at = 0.0  # when TCP may be shut or opened again
+        self._shut_at = -math.inf
+
+    def mind(self, now: float) -> None:
+        """Shut or open what is due. To be called in every turn of a loop."""
+        if not self._tcp or now < self._turn_at or self._socket.closed:
+            return
+        try:
+            if self._is_shut:
+                for address in self._tcp:
+                    self._socket.bind(address)
+            elif not are_descriptors_short():
+                return
+            else:
+                if now - self._shut_at >= _SAID_AGAIN_S:
+                    _log.warning("descriptors are running out; %s is shut for %g s at a time", self._tcp, _SHUT_S)
+                self._shut_at = now
+                for address in self._tcp:
+                    self._socket.unbind(address)
+        except zmq.ZMQError as error:
+            _log.warning("%s cannot be %s: %s", self._tcp, "opened again" if self._is_shut else "shut", error)
+        else:
+            self._is_shut = not self._is_shut
+        self._turn_at = now + (_SHUT_S if self._is_shut else _OPEN_S)
 
 
 def bind_router(

@@ -22,9 +22,10 @@ _HEX_DIGITS = 16  # of a float64
 
 @dataclass
 class Verdict:
-    """What a comparison found. All but `expected` and `undeclared` are lists of steps.
+    """What a comparison found. All but `expected`, `declared` and `undeclared` are lists of steps.
 
-    lost: logged and not in SQL, whether declared or not. undeclared: how many of these no row declares.
+    lost: logged and not in SQL, whether declared or not. declared: how many events rows declare lost, other events than
+    the oracle's too. undeclared: how many of those that are lost no row declares.
     extra: in SQL and not in the file: at most one for each kill, between `log()` and its line.
     """
 
@@ -34,6 +35,7 @@ class Verdict:
     altered: list[int] = field(default_factory=list)
     extra: list[int] = field(default_factory=list)
     undeclared: int = 0
+    declared: int = 0
 
     @property
     def ok(self) -> bool:
@@ -42,8 +44,16 @@ class Verdict:
 
     @property
     def is_honest(self) -> bool:
-        """Whether what did not come out is declared, and the rest is there once and unaltered."""
+        """Whether what did not come out is declared, and the rest is there once and unaltered.
+
+        More may be declared than is missing here: other events may be lost besides. Where none are, ask `is_exact`.
+        """
         return not (self.undeclared or self.doubled or self.altered)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether as many events are declared lost as are missing here, and the rest is there once and unaltered."""
+        return self.declared == len(self.lost) and not (self.doubled or self.altered)
 
 
 def read(file: Path) -> dict[int, float]:
@@ -75,6 +85,7 @@ def compare(file: Path, rows: Iterable[Mapping[str, Any]], lost: int = 0) -> Ver
         sorted(step for step, value in expected.items() if step in values and values[step] != value),
         sorted(step for step in counts if step not in expected),
         max(0, len(missing) - lost),
+        lost,
     )
 
 

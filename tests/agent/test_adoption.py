@@ -1,21 +1,42 @@
 """Journals of dead ranks: whoever gets the lock delivers what is left, and says what is missing."""
 
+import contextlib
+import os
 import resource
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from chiplog_agent import adoption
 from chiplog_agent.adoption import VANISHED, Adoption, remove_leftovers
 from chiplog_agent.core import Core
 from chiplog_schemas.blocks import decode_block, rows_of
 from chiplog_schemas.events import EventKind, decode
 from chiplog_schemas.journals import HEAD_NAME, list_journals
 from chiplog_schemas.record import MAGIC_BYTES
+from tests.fault.switch_off import Safeguard
 
+SAFEGUARDS = [
+    Safeguard(
+        "a journal waits for a descriptor",
+        "agent/chiplog_agent/adoption.py",
+        old="                if error.errno in _OUT_OF_DESCRIPTORS:",
+        new="                if False:",
+        test="test_a_journal_is_not_set_aside_because_descriptors_are_short",
+    ),
+    Safeguard(
+        "dead journals leave descriptors for others",
+        "agent/chiplog_agent/adoption.py",
+        old="            if len(self._adopted) + len(self._waiting) >= _ADOPTED_MAX:",
+        new="            if False:",
+        test="test_of_many_dead_journals_only_some_are_held_at_once",
+    ),
+]
 AGENT = b"A" * 16
 # A rank without a sender: what it wrote is all there is. Its last act comes from the test.
 RANK = """
@@ -287,3 +308,47 @@ def test_journals_that_died_while_they_were_made_are_removed_and_those_of_the_li
     remove_leftovers(journals, time.time() + 3600)
     assert {path.name for path in journals.iterdir()} == {"05" * 16}
     remove_leftovers(journals / "nowhere", 0.0)
+
+
+@contextlib.contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Let nothing be opened in this process."""
+    lowest = os.open(os.devnull, os.O_RDONLY)
+    os.close(lowest)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_a_journal_is_not_set_aside_because_descriptors_are_short(journals: Path) -> None:
+    rank_that(journals, "\nfor n in range(1, 5): say(n)" + KILL)
+    agent = Agent(journals)
+    with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
+        agent.adoption.look({})
+    agent.adoption.look({})
+    with no_descriptors():
+        agent.adoption.feed(agent.core, 1.0, 5)
+    assert not agent.adoption.is_busy, "the loop does not spin meanwhile"
+    assert not agent.adoption.is_idle, "and an embedded agent does not leave"
+    agent.adopt()
+    assert agent.seqs() == [0, 1, 2, 3, 4]
+    assert not agent.said(EventKind.NOTICE)
+    assert agent.adoption.is_idle
+    assert list_journals(journals) == []
+
+
+def test_of_many_dead_journals_only_some_are_held_at_once(journals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(1, 6):
+        rank_that(journals, KILL, number)
+    monkeypatch.setattr(adoption, "_ADOPTED_MAX", 2)
+    agent = Agent(journals)
+    adopted = []
+    for n_left in (3, 1, 0):
+        adopted.append(len(agent.adopt()))
+        assert agent.adoption.alive == n_left
+    assert adopted == [2, 2, 1]
+    assert agent.adoption.is_idle
+    assert sorted(p for p, _, _ in agent.rows if p != AGENT) == [bytes([number]) * 16 for number in range(1, 6)]

@@ -4,6 +4,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,21 +13,43 @@ import zmq
 
 import chiplog
 from chiplog_agent.adoption import VANISHED
+from chiplog_agent.daemon import AgentDaemon, Settings
 from chiplog_schemas import wire
 from chiplog_schemas.codec import pack
+from chiplog_schemas.delivery import Greeted, Left, Take
 from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.limits import CREDIT_BYTES, MIB
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import places
+from chiplog_schemas.locks import Lock, holder_of
+from chiplog_schemas.places import make_private, places
 from chiplog_schemas.record import Kind
 from chiplog_schemas.record import encode as frame
 from chiplog_schemas.wire import MessageKind
+from tests.agent.test_adoption import no_descriptors
 from tests.conftest import end_process, wait_until
+from tests.fault.switch_off import Safeguard
 
+SAFEGUARDS = [
+    Safeguard(
+        "what an agent knows of a producer goes with it, whatever comes last",
+        "agent/chiplog_agent/daemon.py",
+        old="(self._core.peers.keys() | self._synced.keys()) - known",
+        new="self._core.peers.keys() - known",
+        test="test_an_acknowledgement_behind_the_goodbye_is_forgotten_too",
+    ),
+    Safeguard(
+        "without any descriptor an agent goes on",
+        "agent/chiplog_agent/daemon.py",
+        old="        except OSError as error:  # strangers may have taken all descriptors",
+        new="        except FileNotFoundError as error:",
+        test="test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_said_once",
+    ),
+]
 AGENT = [sys.executable, "-P", "-m", "chiplog_agent", "--no-stats"]
 # An embedded agent with little patience: for tests of its leaving. No collector is started by it.
 IMPATIENT = """
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from chiplog_agent import daemon
 from chiplog_schemas.locks import LockHeldError, take_lock
@@ -42,6 +66,8 @@ except LockHeldError:
 """
 RANK = """
 import sys
+import time
+from collections.abc import Iterator
 import chiplog
 run = chiplog.init(run_id="r", label=sys.argv[1], capture_console=False, agent=sys.argv[2] if sys.argv[2:] else None)
 for step in range(100): run.log({"x": float(step)}, step=step)
@@ -362,3 +388,67 @@ def test_a_training_that_waits_for_its_children_does_not_wait_for_the_agent(tmp_
             if pid > 0:
                 os.kill(pid, signal.SIGTERM)
                 wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the end of a daemon")
+
+
+@pytest.fixture
+def daemon(chiplog_dir: Path) -> Iterator[AgentDaemon]:
+    """An agent of which the test takes every turn."""
+    place = places(chiplog_dir)
+    make_private(place.agent)
+    daemon = AgentDaemon(Settings(place, "node-a", stats=False), Lock(place.agent / "lock"))
+    yield daemon
+    daemon.stop()
+    daemon.run()
+
+
+def test_a_producer_that_is_gone_is_forgotten_in_all_respects(daemon: AgentDaemon) -> None:
+    producer = b"P" * 16
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    daemon._act([Greeted(producer, {"pid": process.pid})], 1.0)
+    records = frame(Kind.EVENT, 0, encode(EventKind.STATE, 1, {"state": "finished"}))
+    daemon._act([Take(producer, 0, 0, records)], 1.0)
+    daemon._flush(100.0)
+    assert daemon._synced == {producer: 1}
+    process.communicate()
+    assert daemon._deaths.look(42) and daemon._deaths.time_of(producer) == 42
+    daemon._act([Left(producer, "bye")], 2.0)
+    daemon._flush(200.0)
+    daemon._look_for_journals(200.0)
+    assert producer not in daemon._core.peers
+    assert daemon._synced == {}
+    assert daemon._deaths.time_of(producer) is None
+
+
+def test_an_acknowledgement_behind_the_goodbye_is_forgotten_too(daemon: AgentDaemon) -> None:
+    producer = b"P" * 16
+    daemon._act([Greeted(producer, {}), Take(producer, 0, 0, frame(Kind.EVENT, 0, identity()))], 1.0)
+    daemon._act([Left(producer, "bye")], 1.0)
+    daemon._look_for_journals(100.0)
+    daemon._flush(100.0)
+    assert daemon._synced == {producer: 1}, "it was synced when nobody knew its producer any more"
+    daemon._look_for_journals(200.0)
+    assert daemon._synced == {}
+
+
+def test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_said_once(
+    daemon: AgentDaemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = Path(daemon.settings.places.agent_address.removeprefix("ipc://"))
+    path.unlink()
+    daemon._poller.register(daemon._door.socket, zmq.POLLIN)
+    daemon.settings.embedded = True
+    with no_descriptors(), caplog.at_level("WARNING", "chiplog.agent"):
+        for turn in range(5):
+            now = time.monotonic() + 100.0 * turn
+            daemon._look_for_journals(now)
+            daemon._flush(now)
+            daemon._link.step(now)
+            daemon._mind_collector(now)
+    said = [record.getMessage().partition(":")[0] for record in caplog.records]
+    assert len(said) == len(set(said)), said
+    assert "journals cannot be looked for" in said
+    daemon.settings.embedded = False
+    daemon._look_for_journals(time.monotonic() + 1000.0)
+    assert path.exists(), "it listens again"
+    daemon._flush(time.monotonic() + 1000.0)
+    assert not daemon._spool.waiting_bytes, "and writes"

@@ -1,17 +1,45 @@
 """The spool: real files; what the collector does not have stays, in order, through restarts, damage and full disks."""
 
+import os
+import random
+import shutil
 from pathlib import Path
 
 import pytest
 
 from chiplog_agent import spool as spool_module
-from chiplog_agent.spool import DAMAGED, TRIMMED, Spool
+from chiplog_agent.spool import DAMAGED, RAISED_NAME, TRIMMED, Spool
 from chiplog_schemas import segments
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.record import Record, scan
 from chiplog_schemas.segments import END_NAME, list_segments
 from chiplog_schemas.synced import Synced
+from tests.fault.switch_off import Safeguard
+from tests.soak import Rounds
 
+SAFEGUARDS = [
+    Safeguard(
+        "a spool that was set back sends under numbers that the collector has not seen",
+        "agent/chiplog_agent/spool.py",
+        old="        if number > self._log.next_number + self._raised or not self._is_sure:",
+        new="        if number > self._log.next_number + self._raised and not self.waiting_bytes:",
+        test="test_a_block_that_waits_for_a_full_disk_is_sent_by_a_spool_that_was_set_back",
+    ),
+    Safeguard(
+        "a spool remembers through a restart by how much its numbers are raised",
+        "agent/chiplog_agent/spool.py",
+        old="            self._raised, self._is_sure = found, file.is_sound",
+        new="            self._is_sure = file.is_sound",
+        test="test_a_spool_that_was_set_back_sends_what_waits_under_higher_numbers",
+    ),
+    Safeguard(
+        "a spool that cannot read by how much its numbers are raised sends everything anew",
+        "agent/chiplog_agent/spool.py",
+        old="            self._raised, self._is_sure = found, file.is_sound",
+        new="            self._raised = found",
+        test="test_a_spool_that_forgot_by_how_much_its_numbers_are_raised_sends_all_of_it_again",
+    ),
+]
 ID = b"spool-id" * 2
 
 
@@ -224,3 +252,227 @@ def test_an_empty_directory_begins_under_a_new_name(opened, tmp_path) -> None:
     for path in (tmp_path / "spool").iterdir():
         path.unlink()
     assert opened(b"another-new-id..").id == b"another-new-id.."
+
+
+class Collector:
+    """What a collector does with a spool's numbers: it takes a slice that ends behind what it has."""
+
+    def __init__(self) -> None:
+        self.next: dict[bytes, int] = {}
+        self.blocks: set[bytes] = set()
+        self.n_lost = 0
+
+    def welcome(self, spool: Spool) -> None:
+        had = self.next.setdefault(spool.id, spool.first_number)
+        assert spool.first_number <= had, "it would declare what nobody lost"
+        spool.seek(had)
+
+    def take(self, spool: Spool, max_bytes: int = 300) -> bool:
+        piece = spool.read(max_bytes)
+        if piece is None or piece.last < self.next[spool.id]:
+            return piece is not None
+        self.next[spool.id] = piece.last + 1
+        found = [record for record in scan(piece.payload) if isinstance(record, Record)]
+        assert piece.lost or (found[0].number, found[-1].number) == (piece.first, piece.last)
+        self.blocks |= {bytes(record.payload) for record in found}
+        self.n_lost += bool(piece.lost)
+        return True
+
+    def take_all(self, spool: Spool) -> None:
+        self.welcome(spool)
+        while self.take(spool):
+            pass
+        spool.acknowledged(self.next[spool.id])
+
+
+def set_back(spool: Spool, to: Path) -> None:
+    spool.close()
+    shutil.rmtree(spool._directory)
+    shutil.copytree(to, spool._directory)
+
+
+def set_back_to_five(opened, tmp_path) -> tuple[Spool, Collector]:
+    """Return a spool of five blocks, and a collector that has eight of it."""
+    spool, collector = opened(), Collector()
+    fill(spool, 0, 4)
+    shutil.copytree(tmp_path / "spool", tmp_path / "copy")
+    fill(spool, 5, 7)
+    collector.take_all(spool)
+    set_back(spool, tmp_path / "copy")
+    return opened(), collector
+
+
+def test_a_spool_that_was_set_back_sends_what_waits_under_higher_numbers(opened, tmp_path) -> None:
+    spool, collector = set_back_to_five(opened, tmp_path)
+    for block in (b"new 5", b"new 6"):
+        spool.append(block)
+        spool.sync()
+    collector.take_all(spool)
+    assert collector.blocks >= {b"new 5", b"new 6"}
+    assert spool.is_drained
+    again = opened(b"another-new-id..")
+    later = {b"later %d" % number for number in range(20)}  # more than the collector has seen in all
+    for block in sorted(later):
+        again.append(block)
+        again.sync()
+    collector.take_all(again)
+    assert collector.blocks >= later
+    assert again.is_drained
+    assert collector.n_lost == 0
+
+
+def test_a_block_that_waits_for_a_full_disk_is_sent_by_a_spool_that_was_set_back(opened, tmp_path, monkeypatch) -> None:
+    spool, collector = set_back_to_five(opened, tmp_path)
+
+    def refuse(descriptor: int, buffers) -> int:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(segments.os, "writev", refuse)
+        spool.append(b"waits")
+        with pytest.raises(OSError, match="No space"):
+            spool.sync()
+        collector.welcome(spool)
+        while collector.take(spool):
+            pass
+    spool.sync()
+    for number in range(4):
+        spool.append(b"later %d" % number)
+    spool.sync()
+    while collector.take(spool):
+        pass
+    spool.acknowledged(collector.next[ID])
+    assert collector.blocks >= {b"waits", *(b"later %d" % number for number in range(4))}
+    assert spool.is_drained
+    assert collector.n_lost == 0
+
+
+def test_a_disk_that_refuses_to_raise_the_numbers_changes_nothing(opened, tmp_path, monkeypatch) -> None:
+    spool, collector = set_back_to_five(opened, tmp_path)
+    spool.append(b"new 5")
+    spool.sync()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", lambda descriptor: (_ for _ in ()).throw(OSError(5, "Input/output error")))
+        for _ in range(2):
+            with pytest.raises(OSError, match="Input/output"):
+                spool.seek(collector.next[ID])
+    collector.take_all(spool)
+    assert b"new 5" in collector.blocks
+
+
+@pytest.mark.parametrize("what", ["damaged", "not to be opened"])
+def test_a_spool_that_forgot_by_how_much_its_numbers_are_raised_sends_all_of_it_again(
+    opened, tmp_path, monkeypatch, what
+) -> None:
+    spool, collector = set_back_to_five(opened, tmp_path)
+    collector.take_all(spool)
+    for number in range(20):  # more than the collector has seen in all: nothing seems to be wrong
+        spool.append(b"new %d" % number)
+    spool.sync()
+    path = tmp_path / "spool" / RAISED_NAME
+    with monkeypatch.context() as patched:
+        if what == "damaged":
+            data = bytearray(path.read_bytes())
+            data[0] ^= 1
+            path.write_bytes(data)
+        else:
+            patched.setattr(spool_module, "open_synced", lambda path: None)
+        again = opened(b"another-new-id..")
+        assert again._raised == 0
+    collector.take_all(again)
+    assert collector.blocks >= {b"new %d" % number for number in range(20)}
+    assert again.is_drained
+    assert collector.n_lost == 0, "and says nothing of a loss that was none"
+
+
+def test_a_collector_that_asks_for_a_number_that_cannot_be_is_not_followed(opened) -> None:
+    spool = opened()
+    fill(spool, 0, 4)
+    with pytest.raises(OSError, match="asks for number"):
+        spool.seek((1 << 63) - 1)
+    spool.seek(0)
+    assert drain(spool) == [0, 1, 2, 3, 4]
+
+
+class Killed(BaseException):
+    """SIGKILL at a sync."""
+
+
+@pytest.mark.soak
+def test_whatever_fails_while_a_spool_that_was_set_back_is_sent_nothing_of_it_is_lost(
+    opened, tmp_path, monkeypatch, rounds: Rounds
+) -> None:
+    """Invariant: the collector gets every block that the spool took and still had when it was set back last."""
+    real = os.fdatasync
+    fate = ""
+
+    def sync(descriptor: int) -> None:
+        nonlocal fate
+        what, fate = fate, ""
+        if what in ("killed before", "refused"):
+            raise Killed if what == "killed before" else OSError(28, "No space left on device")
+        real(descriptor)
+        if what == "killed behind":
+            raise Killed
+
+    def reopened() -> Spool:
+        while True:
+            try:
+                return opened(b"id %013d" % chooser.randrange(10**9))
+            except (Killed, OSError):
+                pass  # whoever starts agents tries again
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    for seed in rounds(25):
+        chooser, collector, n_blocks = random.Random(seed), Collector(), 0
+        spool, copy = reopened(), tmp_path / f"copy {seed}"
+        wanted: set[bytes] = set()
+        in_copy: set[bytes] | None = None
+        unsynced: set[bytes] = set()
+        may_append = 1 << 30  # a spool that gave out as many numbers again before it connects cannot know
+        for _ in range(60):
+            action = chooser.choice(["append"] * 4 + ["send"] * 4 + ["fail"] * 2 + ["restart", "copy", "set back"])
+            try:
+                if action == "append" and may_append:
+                    block, n_blocks, may_append = b"%d of %d" % (n_blocks, seed), n_blocks + 1, may_append - 1
+                    spool.append(block)
+                    unsynced.add(block)
+                    spool.sync()
+                    wanted |= unsynced
+                    unsynced.clear()
+                elif action == "send":
+                    collector.welcome(spool)
+                    may_append = 1 << 30
+                    for _ in range(chooser.randrange(4)):
+                        collector.take(spool)
+                    if chooser.random() < 0.5:
+                        spool.acknowledged(collector.next[spool.id])
+                elif action == "fail":
+                    fate = chooser.choice(["killed before", "killed behind", "refused"])
+                elif action == "restart":
+                    unsynced.clear()
+                    spool = reopened()
+                elif action == "copy" and not unsynced:
+                    shutil.rmtree(copy, ignore_errors=True)
+                    shutil.copytree(tmp_path / "spool", copy)
+                    in_copy = set(wanted)
+                elif action == "set back" and in_copy is not None:
+                    set_back(spool, copy)
+                    unsynced.clear()
+                    wanted = set(in_copy)
+                    spool = reopened()
+                    may_append = max(0, collector.next.get(spool.id, 0) - spool._log.next_number - spool._raised - 1)
+                    rounds.count("set back")
+            except Killed:
+                unsynced.clear()  # perhaps there, perhaps not
+                spool = reopened()
+            except OSError:
+                rounds.count("refused")
+        fate = ""
+        spool.sync()
+        wanted |= unsynced
+        collector.take_all(spool)
+        assert not wanted - collector.blocks, (seed, sorted(wanted - collector.blocks))
+        assert spool.is_drained, seed
+        spool.close()
+        shutil.rmtree(tmp_path / "spool")

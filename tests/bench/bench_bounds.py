@@ -164,13 +164,7 @@ def loops(trouble: str) -> dict[str, Any]:
 
 def measure_log() -> list[Figure]:
     figures = []
-    for trouble in (
-        "all is well",
-        "agent stopped",
-        "disk full",
-        "collector stopped",
-        "collector takes one record a second",
-    ):
+    for trouble in TROUBLES:
         runs = [loops(trouble) for _ in range(RUNS)]
         for pace in ("tight", "paced"):
             p50, p999, worst = (statistics.median(run[pace][i] for run in runs) for i in range(3))

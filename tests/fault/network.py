@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ PREFIX = "chiplog"
 _PACKAGES = {"ip": "iproute2", "iptables": "iptables", "ethtool": "ethtool", "unshare": "util-linux"}
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _RUN_DIR = Path("/run/netns")
+_ONE_WAY_S = 0.5  # in which an agent whose rank logs says something that has to be answered
 _numbers = itertools.count()
 
 
@@ -125,13 +127,16 @@ class Network:
     def forget_flows(self, at: int, source: int, port: int) -> list[str]:
         """Drop at one host, both ways, what belongs to the connections that another has to its port now.
 
-        So does a middlebox whose table was emptied: new connections pass, the old ones are silent for ever. Return the
-        other's ports.
+        So does a middlebox whose table was emptied: new connections pass, the old ones are silent for ever. What the
+        host says is dropped a moment before what it hears, so that it has an answer under way that never arrives.
+        Return the other's ports.
         """
         ports = self.connected_ports(at, source, port)
         for other in ports:
-            self._filter(at, "-A", "INPUT", "-s", self.address(source), "-p", "tcp", "--sport", other, "-j", "DROP")
             self._filter(at, "-A", "OUTPUT", "-d", self.address(source), "-p", "tcp", "--dport", other, "-j", "DROP")
+        time.sleep(_ONE_WAY_S)
+        for other in ports:
+            self._filter(at, "-A", "INPUT", "-s", self.address(source), "-p", "tcp", "--sport", other, "-j", "DROP")
         return ports
 
     def connected_ports(self, at: int, source: int, port: int) -> list[str]:

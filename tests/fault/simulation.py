@@ -191,29 +191,36 @@ class VirtualLink(link.Link):
 class VirtualSpool(spool.Spool):
     """The spool, watched: which events lie under which number."""
 
-    is_moving = False
-
     def __init__(self, directory: Any, new_id: bytes, **more: Any) -> None:
         super().__init__(directory, new_id, **more)
         World.now_running.owners[self.id] = directory
 
-    def _number_anew(self, number: int) -> None:
-        """What waits moves to new numbers; the old ones are trimmed, and nobody acknowledged them."""
-        self.is_moving = True
-        super()._number_anew(number)
-        self.is_moving = False
+    def _raise_to(self, number: int) -> None:
+        world, before = World.now_running, self._raised
+        super()._raise_to(number)
+        world.raised[self.id] = self._raised
+        declared = world.to_be_declared.get(self.id, set())
+        for own in range(self._log.next_number - 1, self._first - 1, -1):
+            block = world.numbers.get((self.id, own + before))
+            if block is not None:
+                world.blocks[block] = (self.id, own + self._raised)
+                world.numbers[self.id, own + self._raised] = block
+            if own + before in declared:
+                declared.remove(own + before)
+                declared.add(own + self._raised)
 
     def append(self, block: bytes) -> None:
-        World.now_running.blocks[bytes(block)] = (self.id, self._log.next_number)
-        World.now_running.numbers[self.id, self._log.next_number] = bytes(block)
+        world, number = World.now_running, self._log.next_number + self._raised
+        world.blocks[bytes(block)] = (self.id, number)
+        world.numbers[self.id, number] = bytes(block)
         super().append(block)
 
     def acknowledged(self, next_number: int) -> None:
         world = World.now_running
-        for number in range(self._acked, min(next_number, self._log.next_number)):
+        for number in range(self._acked + self._raised, min(next_number, self._log.next_number + self._raised)):
             block = world.numbers.get((self.id, number))
             damaged = number in world.to_be_declared.get(self.id, ())
-            if block is not None and block not in world.in_log and not damaged and not self.is_moving:
+            if block is not None and block not in world.in_log and not damaged:
                 raise ViolationError(f"spool record {number} was acknowledged and is not on the collector's disk")
         super().acknowledged(next_number)
 
@@ -234,6 +241,7 @@ class Synced:
         World.now_running.ends_at_least[self._path] = self._cells[self._path]
 
     def get(self) -> int:
+        self.is_sound = True  # a new file says 0
         return self._cells.get(self._path, 0)
 
     def close(self) -> None: ...
@@ -251,6 +259,8 @@ class Door:
 
     def reply(self, reply: Any, now: float) -> None:
         self.socket.send_multipart([reply.routing, *reply.frames])
+
+    def mind_descriptors(self, now: float) -> None: ...
 
     def close(self, linger_ms: int) -> None:
         self.socket.close()
@@ -306,7 +316,7 @@ class Node:
             self.agent = daemon.AgentDaemon(settings, None)  # type: ignore[arg-type]
         except (OSError, Killed):
             return  # whoever starts agents tries again
-        self.agent._mind_socket = lambda: None  # type: ignore[method-assign]
+        self.agent._mind_socket = lambda now: None  # type: ignore[method-assign]
         self.agent._deaths = SimpleNamespace(  # type: ignore[assignment]
             look=lambda now_us: False, watch=lambda *a: None, forget=lambda p: None, time_of=lambda p: None
         )
@@ -397,6 +407,7 @@ class World:
         self.excused: dict[bytes, set[int]] = {}  # destroyed with a disk, and nobody can know
         self.to_be_declared: dict[bytes, set[int]] = {}  # spool -> numbers that the collector had and forgot
         self.owners: dict[bytes, str] = {}  # spool -> its directory
+        self.raised: dict[bytes, int] = {}  # spool -> what it adds to its numbers
         self.log_path = DiskPath("/c/log")
         self.collector: receiver.ReceiverDaemon | None = None
         self.index: Index | None = None
@@ -460,8 +471,9 @@ class World:
         self.excuse([block])
         if block not in self.in_log:
             for sender, path in self.owners.items():
-                if path == node.spool_path and self.numbers.get((sender, number)) == block:
-                    self.to_be_declared.setdefault(sender, set()).add(number)
+                told = number + self.raised.get(sender, 0)
+                if path == node.spool_path and self.numbers.get((sender, told)) == block:
+                    self.to_be_declared.setdefault(sender, set()).add(told)
 
     def roll_back(self, backup: dict[str, bytes]) -> None:
         """Put an old copy in the place of the collector's log. The small files tell how far it was.
@@ -677,7 +689,8 @@ def patched(world: World) -> Iterator[None]:
             "sync_directory": sync_names,
             "sync_names_above": nothing,
         },
-        spool: {"KIB": 8, "_RECENT_BYTES_MAX": CREDIT},
+        spool: {"KIB": 8, "_RECENT_BYTES_MAX": CREDIT, "sync_directory": sync_names}
+        | {"open_synced": lambda path: Synced(path, writable=True)},
         link: {"time": clock, "BATCH_BYTES_MAX": BATCH, "RECORD_BYTES_MAX": BATCH, "failure_of": nothing},
         daemon: shared
         | {"Spool": VirtualSpool, "Link": VirtualLink, "Adoption": VirtualAdoption, "version": lambda name: "1"}

@@ -57,6 +57,13 @@ SAFEGUARDS = [
         test="test_order_and_completeness_are_untouched_by_clocks_that_jump",
     ),
     Safeguard(
+        "a sleep of the machine is no part of a phase",
+        "sdk/chiplog/phases.py",
+        old="        spent = time.perf_counter() - self._entered.pop()",
+        new="        spent = time.time() + time.perf_counter() - time.monotonic() - self._entered.pop()",
+        test="test_a_machine_that_slept_goes_on_where_it_was",
+    ),
+    Safeguard(
         "the last value is the one with the highest seq",
         "schemas/chiplog_schemas/sql/views.sql",
         old="arg_max(value, seq) AS value FROM base.metrics",

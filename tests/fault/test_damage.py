@@ -100,6 +100,27 @@ SAFEGUARDS = [
         new="                pass\n",
         test="test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_the_loss",
     ),
+    Safeguard(
+        "a spool says which of its blocks are damaged",
+        "agent/chiplog_agent/spool.py",
+        old='        return Slice(first, number - 1, b"", reason)',
+        new='        return Slice(first, number - 1, b"")',
+        test="test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone",
+    ),
+    Safeguard(
+        "behind damaged blocks a spool sends the sound ones",
+        "agent/chiplog_agent/spool.py",
+        old="            return self._lost_before(self._ahead[0].number, DAMAGED)",
+        new="            return self._lost_before(self._synced, DAMAGED)",
+        test="test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone",
+    ),
+    Safeguard(
+        "an agent tells the collector which of its blocks can never come",
+        "schemas/chiplog_schemas/link.py",
+        old="                self._act([self.machine.lost(piece.first, piece.last, piece.lost)])\n",
+        new="                pass\n",
+        test="test_an_agent_started_on_a_damaged_spool_sends_all_the_rest_and_the_loss_is_declared",
+    ),
 ]
 MUTATIONS = 100  # of one file set in one round
 OWNER = b"O" * 16

@@ -122,7 +122,7 @@ SAFEGUARDS = [
     Safeguard(
         "a socket that cannot be made does not end the agent",
         "agent/chiplog_agent/daemon.py",
-        old="        except OSError as error:  # a full disk",
+        old="        except (OSError, zmq.ZMQError) as error:  # a full disk",
         new="        except ZeroDivisionError as error:  # a full disk",
         test="test_a_socket_that_cannot_be_made_anew_is_made_when_the_disk_heals",
     ),

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -25,11 +25,13 @@ import pytest
 
 from chiplog.oracle import compare
 from chiplog_agent.adoption import STATE_LOST, VANISHED
+from chiplog_schemas.limits import FINISH_WAIT_S
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 
-PROMISED_S = 2.0  # by which an end may be later with chiplog than without, on a quiet machine
-PATIENCE_S = 10.0  # and on a loaded one
+PROMISED_S = 2.0  # by which an end may be later with chiplog than without
+NOISE_S = 1.0  # what a machine that is busy with other things may add to that, and to what finish() may take …
+PLAYS = 3  # … in one of so many plays of the same ending
 HUNG_S = 40.0  # whoever has not ended then is killed, and its test fails
 AT_ONCE = 6
 NOWHERE = {"CHIPLOG_AGENT": "ipc:///nowhere/agent.sock"}  # an agent that is named and not there: none is started
@@ -107,6 +109,7 @@ ALL = [
         like="returns, disk refuses",
     ),
 ]
+AGAIN = " again "  # in the name of a further play
 ENDINGS = [ending for ending in ALL if os.environ.get("CHIPLOG_FAULT_ENDINGS", "") in ending.name]
 TEST = "test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_there"
 
@@ -115,7 +118,7 @@ SAFEGUARDS = [
         "finish() waits at most a second",
         "sdk/chiplog/sender.py",
         old="        self._deadline = time.monotonic() + wait_s - _CLOSE_S\n",
-        new="        wait_s = 20.0\n        self._deadline = time.monotonic() + wait_s - _CLOSE_S\n",
+        new="        wait_s = 8.0\n        self._deadline = time.monotonic() + wait_s - _CLOSE_S\n",
         test=TEST,
         environment={"CHIPLOG_FAULT_ENDINGS": "returns, agent stopped"},
     ),
@@ -176,8 +179,17 @@ class End:
 
     folder: Path
     code: int
-    took_s: float  # from the moment at which it was to end
+    took_s: float  # from the moment at which it was to end: the end of its own code, or the signal
     pid: int
+
+    @property
+    def finish_s(self) -> float:
+        """How long finish() took, as the rank itself measured it; 0.0 where it never returned."""
+        return float(_read_bytes(self.folder / "finish") or 0)
+
+    def is_late(self, bare: "End") -> bool:
+        """Whether it took longer than is promised beside the same end without chiplog."""
+        return self.took_s > bare.took_s + PROMISED_S + NOISE_S or self.finish_s > FINISH_WAIT_S + NOISE_S
 
 
 class Stage:
@@ -280,11 +292,16 @@ class Played:
 
     ours: dict[str, End] = field(default_factory=dict)
     bare: dict[str, End] = field(default_factory=dict)
+    plays: dict[str, list[End]] = field(default_factory=dict)  # with chiplog: more than one of those that were late
     labels: dict[str, dict[str, Any]] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)  # of all labels, those of workers too if there were any
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     left_behind: dict[int, list[str]] = field(default_factory=dict)  # by the rank's PID
     stayed: list[str] = field(default_factory=list)
+
+    def bare_of(self, ending: Ending) -> End:
+        """Return what an ending is compared with."""
+        return self.bare.get(ending.name) or self.bare[ending.like]
 
 
 def _processes() -> list[Path]:
@@ -346,14 +363,28 @@ def _play_all(node: Node, stage: Stage, root: Path) -> Played:
         without = [ending for ending in ALL if ending.name in likes]
         # By spawn takes longest, and the stage waits for its fork server to have imported torch.
         with_agent.sort(key=lambda ending: ("spawn", "script", "fork", "forkserver").index(ending.method))
+
+        def play_again(endings: list[Ending]) -> None:
+            """Play those that were late once more, alone and beside their own: a busy machine, or really so?"""
+            for ending in endings:
+                ends = played.plays[ending.name] = [played.ours[ending.name]]
+                if ends[0].is_late(played.bare_of(ending)) and ending.name not in played.bare:
+                    played.bare[ending.name] = stage.play(ending, root / "bare" / ending.label, False)
+                while ends[-1].is_late(played.bare_of(ending)) and len(ends) < PLAYS:
+                    part = replace(ending, name=f"{ending.name}{AGAIN}{len(ends)}")
+                    ends.append(stage.play(part, root / "ours" / part.label, True))
+
         ours, bare = play(with_agent, True), play(without, False)
         played.ours = {name: end.result() for name, end in ours}
+        stopped = [ending for ending in ENDINGS if ending.agent == "stopped"]
         node.agent.send_signal(signal.SIGSTOP)
-        ours = play([ending for ending in ENDINGS if ending.agent == "stopped"], True)
-        played.ours |= {name: end.result() for name, end in ours}
+        played.ours |= {name: end.result() for name, end in play(stopped, True)}
         played.bare = {name: end.result() for name, end in bare}
+        play_again(stopped)
         node.agent.send_signal(signal.SIGCONT)
-    sessions = {end.pid for end in (*played.ours.values(), *played.bare.values())}
+        play_again(with_agent)
+    all_ours = [end for ends in played.plays.values() for end in ends]
+    sessions = {end.pid for end in (*all_ours, *played.bare.values())}
     with contextlib.suppress(AssertionError):  # who is still there is named by the test of that rank
         wait_until(lambda: not _of_session(sessions), "the end of all that ranks started", 20)
     played.left_behind = _of_session(sessions)
@@ -361,10 +392,11 @@ def _play_all(node: Node, stage: Stage, root: Path) -> Played:
     played.stayed = [line for line in stage.processes() if not any(word in line for word in kept)]
     query = "SELECT l.*, c.pending, c.lost FROM labels l JOIN completeness c USING (run_id, label, attempt)"
     with contextlib.suppress(AssertionError):  # likewise
-        node.until(f"{query} WHERE l.state <> 'running' AND c.pending = 0", lambda rows: len(rows) >= len(ENDINGS))
+        node.until(f"{query} WHERE l.state <> 'running' AND c.pending = 0", lambda rows: len(rows) >= len(all_ours))
     for row in node.sql(query):
         played.labels[row["label"]] = row
-        played.names.append(row["label"])
+        if AGAIN.strip() not in row["label"]:
+            played.names.append(row["label"])
     for row in node.sql("SELECT label, step, value FROM metrics WHERE key = 'value'"):
         played.rows.setdefault(row["label"], []).append(row)
     return played
@@ -374,10 +406,13 @@ def _play_all(node: Node, stage: Stage, root: Path) -> Played:
 def test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_there(
     played: Played, ending: Ending
 ) -> None:
-    ours, bare = played.ours[ending.name], played.bare[ending.like or ending.name]
-    print(f"{ending.name}: {ours.took_s:.3f} s, without chiplog {bare.took_s:.3f} s, code {ours.code}")
+    ours, bare = played.ours[ending.name], played.bare_of(ending)
+    plays = played.plays[ending.name]
+    seen = [f"{end.took_s:.3f} s, finish() {end.finish_s:.3f} s" for end in plays]
+    print(f"{ending.name}: {'; '.join(seen)}; without chiplog {bare.took_s:.3f} s, code {ours.code}")
     assert ours.code == bare.code, _output(ours.folder)
-    assert ours.took_s < bare.took_s + PATIENCE_S
+    assert not all(end.is_late(bare) for end in plays), f"{seen}, without chiplog {bare.took_s:.3f} s"
+    assert ours.finish_s or ending.says[0] == "crashed", "it says that it finished, and nobody saw finish() return"
     assert not played.left_behind.get(ours.pid), played.left_behind
     said = played.labels[ending.label]
     assert said["pending"] == 0
@@ -396,6 +431,9 @@ def test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_the
 def test_endings_leave_no_process_and_workers_no_label(played: Played) -> None:
     assert not played.left_behind and not played.stayed
     assert sorted(played.names) == sorted(ending.label for ending in ENDINGS)
-    later_s = {e.name: played.ours[e.name].took_s - played.bare[e.like or e.name].took_s for e in ENDINGS}
+    best_s = {name: min(end.took_s for end in ends) for name, ends in played.plays.items()}
+    later_s = {e.name: best_s[e.name] - played.bare_of(e).took_s for e in ENDINGS}
+    slowest_s = max(min(end.finish_s for end in ends) for ends in played.plays.values())
+    print(f"the longest finish() took {slowest_s:.2f} s")
     latest = max(later_s, key=later_s.__getitem__)
     print(f"latest beside its like without chiplog: {latest}, by {later_s[latest]:.2f} s; promised {PROMISED_S:g} s")

@@ -1,6 +1,7 @@
 """SIGKILL of rank, agent, receiver and index at random moments: by an oracle, nothing is lost and nothing doubled.
 
-Real processes, real signals. `make test` kills 60 and more in four rounds, a soak goes on for its share.
+Real processes, real signals. One rank of a round is killed as it logs, in one moment with daemons, the others when no
+daemon is killed any more. `make test` kills 60 and more in four rounds, a soak goes on for its share.
 """
 
 import os
@@ -22,7 +23,8 @@ from chiplog_schemas.places import Places, places
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
 
-KILLS = 12  # of daemons in one round, besides its three ranks
+KILLS = 12  # of daemons in one round, besides its three ranks …
+LOGGED_BYTES = 4_000  # … of which one goes in the middle of it, in one moment with daemons, once it has logged so much
 SETTLE_S = 60.0
 
 SAFEGUARDS = [
@@ -123,12 +125,15 @@ def pid_of(place: Places, victim: str) -> int:
     return holder_of((place.agent if victim == "agent" else place.collector) / "lock")
 
 
-def kill_some(place: Places, chooser: random.Random) -> Counter[str]:
-    """Kill one to three daemons in the same moment, whoever is there; return whom."""
+def kill_some(place: Places, chooser: random.Random, rank: int = 0) -> Counter[str]:
+    """Kill one to three daemons in the same moment, whoever is there, and a rank if one is given; return whom."""
     time.sleep(chooser.uniform(0.05, 0.8))
     victims = chooser.sample(["agent", "receiver", "index"], k=chooser.choice([1, 1, 2, 3]))
     killed: Counter[str] = Counter()
-    for victim, pid in [(victim, pid_of(place, victim)) for victim in victims]:
+    there = [(victim, pid_of(place, victim)) for victim in victims]
+    if rank and any(pid > 0 for _, pid in there):
+        there.insert(chooser.randrange(len(there) + 1), ("rank", rank))
+    for victim, pid in there:
         if pid > 0:
             end(pid, signal.SIGKILL)
             killed[victim] += 1
@@ -143,11 +148,16 @@ def one_round(place: Places, directory: Path, seed: int) -> Counter[str]:
     files = {label: directory / f"{label}.oracle" for label in labels}
     ranks = [start_rank(file, label, 1_000_000) for label, file in files.items()]
     kills: Counter[str] = Counter()
-    while kills.total() < KILLS:
-        kills += kill_some(place, chooser)
-    for (
-        process
-    ) in ranks:  # the ranks go last, each at a random moment, with its agent or without, and leave what they had
+    first, *others = ranks  # the first is replaced by nobody: what it has logged by then has to be enough
+    logged = files[labels[0]]
+    while (n_daemons := kills.total() - kills["rank"]) < KILLS or not kills["rank"]:
+        assert kills["rank"] or first.poll() is None, (seed, "it ended by itself")
+        may_go = not kills["rank"] and logged.exists() and logged.stat().st_size > LOGGED_BYTES
+        goes = may_go and (chooser.random() < 0.3 or n_daemons >= KILLS)
+        kills += kill_some(place, chooser, first.pid if goes else 0)
+    first.wait()
+    # The others go last, each at a random moment, with its agent or without, and leave what they had.
+    for process in others:
         time.sleep(chooser.uniform(0.0, 0.3))
         agent = pid_of(place, "agent") if chooser.random() < 0.7 else 0
         process.send_signal(signal.SIGKILL)

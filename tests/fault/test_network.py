@@ -10,6 +10,7 @@ import os
 import random
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import threading
@@ -46,7 +47,11 @@ RECONNECT_S = 30.0  # generous: it takes up to five, of a machine that has nothi
 SETTLE_S = 60.0
 LOOK_S = 0.1
 FAST = 5.0  # a backlog comes so many times as fast as it arose
-TRIES = 3  # for that: a machine that is busy with other things may stand still for seconds
+TRIES = 3  # whose median counts where each was disturbed: a machine that is busy may stand still for seconds
+AGAIN_S = 5.0  # of a cut in a further try
+LATE_S = 0.2  # a look that came so much too late: this process itself was not let run, so nor were others
+IDLE_LEAST = 0.1  # of the machine's time; below it, what drains waits for a processor
+RESETS = 6
 BEGIN_S = 0.5  # until a fault that was ordered is there
 EXTRA_EVENTS = 10  # that a rank says besides the oracle's
 
@@ -79,6 +84,65 @@ SAFEGUARDS = [
         new="",
         test="test_connections_that_are_reset_are_replaced",
     ),
+    Safeguard(
+        "what was sent in a session that a cut ended is sent again",
+        "schemas/chiplog_schemas/link.py",
+        old="                    self._source.seek(number)\n",
+        new="",
+        test="test_a_cut_towards_the_collector_only_delays",
+    ),
+    Safeguard(
+        "a peer that was given up is tried again soon",
+        "schemas/chiplog_schemas/delivery.py",
+        old="        self._retry_at = now + self._backoff_s * self._jitter()\n",
+        new="        self._retry_at = now + 90.0\n",
+        test="test_a_cut_towards_the_agent_only_delays",
+    ),
+    Safeguard(
+        "what a session that was given up had in flight no longer counts against the credit",
+        "schemas/chiplog_schemas/delivery.py",
+        old="        self._in_flight.clear()\n        self.in_flight_bytes = 0\n",
+        new="        self._in_flight.clear()\n        self.in_flight_bytes = 1 << 40\n",
+        test="test_a_pulled_cable_only_delays",
+    ),
+    Safeguard(
+        "a backlog is sent in large pieces, many of them before the first is acknowledged",
+        "schemas/chiplog_schemas/link.py",
+        old="            piece = self._source.read(min(window, BATCH_BYTES_MAX))\n",
+        new="            piece = None if self.machine.in_flight_bytes else self._source.read(1)\n",
+        test="test_a_slow_and_lossy_link_drains_five_times_as_fast_as_events_arrive",
+    ),
+    Safeguard(
+        "a backlog is sent as fast as the collector takes it",
+        "schemas/chiplog_schemas/link.py",
+        old="            piece = self._source.read(min(window, BATCH_BYTES_MAX))\n",
+        new="            if now < getattr(self, '_paced_until', 0.0):\n                return\n"
+        "            self._paced_until = now + 0.04\n            piece = self._source.read(1)\n",
+        test="test_a_long_cut_of_one_node_delays_that_node_alone",
+    ),
+    Safeguard(
+        "the spool keeps what the collector has not acknowledged",
+        "schemas/chiplog_schemas/link.py",
+        old="                self._act([self.machine.data(piece.first, piece.last, piece.payload, now)])\n",
+        new="                self._act([self.machine.data(piece.first, piece.last, piece.payload, now)])\n"
+        "                self._source.acknowledged(piece.last + 1)\n",
+        test="test_a_collector_whose_host_vanished_goes_on_at_another",
+    ),
+    Safeguard(
+        "each session that opens says where to read on",
+        "schemas/chiplog_schemas/delivery.py",
+        old="            return [Resume(message.next)]\n",
+        new="            return [Resume(message.next)] if self.sessions == 1 else []\n",
+        test="test_a_flapping_link_only_delays",
+    ),
+    Safeguard(
+        "whatever ends a session, another is tried soon",
+        "schemas/chiplog_schemas/delivery.py",
+        old="        self._retry_at = now + self._backoff_s * self._jitter()\n",
+        new="        self._retry_at = now + 90.0\n",
+        test="test_a_network_that_fails_at_random_loses_and_doubles_nothing",
+        environment={"CHIPLOG_FAULT_SEED": "561"},
+    ),
 ]
 
 _opening = threading.Semaphore(2)  # the start of daemons is what costs
@@ -101,6 +165,7 @@ class Watch:
         self._site = site
         self._label = label
         self._file = file
+        self._idle: list[tuple[float, float, float]] = []  # moment, idle and all seconds of the machine so far
         self._stopping = threading.Event()
         self._threads = [threading.Thread(target=look, daemon=True) for look in (self._look_at_file, self._look_at_sql)]
         for thread in self._threads:
@@ -131,6 +196,16 @@ class Watch:
         grown = [begun] + [b.at for a, b in itertools.pairwise(looks) if b.count > a.count] + [ended]
         return max(b - a for a, b in itertools.pairwise(grown))
 
+    def disturbance(self, begun: float, ended: float) -> str:
+        """Return how the machine was kept busy by others meanwhile, '' when it was not."""
+        looks = [look.at for look in self.logged if begun - LOOK_S <= look.at <= ended + LOOK_S]
+        latest_s = max((b - a for a, b in itertools.pairwise(looks)), default=ended - begun) - LOOK_S
+        if latest_s > LATE_S:
+            return f"this process stood still for {latest_s:.1f} s"
+        idle = [(idle, total) for at, idle, total in self._idle if begun - LOOK_S <= at <= ended + LOOK_S]
+        share = (idle[-1][0] - idle[0][0]) / max(idle[-1][1] - idle[0][1], 1e-9) if idle else 0.0
+        return f"the machine was idle for {share:.0%} only" if share < IDLE_LEAST else ""
+
     def _look_at_file(self) -> None:
         size = count = 0
         while not self._stopping.wait(LOOK_S):
@@ -141,12 +216,27 @@ class Watch:
                 size += len(new)
                 count += new.count(b"\n")
             self.logged.append(Look(time.monotonic(), count))
+            self._idle.append((self.logged[-1].at, *_processors()))
 
     def _look_at_sql(self) -> None:
         while not self._stopping.wait(LOOK_S):
             rows = self._site.sql("SELECT stored FROM completeness WHERE label = ?", [self._label])
             if rows:
                 self.stored.append(Look(time.monotonic(), rows[0]["stored"]))
+
+
+def _processors() -> tuple[float, float]:
+    """Return the idle and all time of the machine's processors so far, in ticks."""
+    times = [int(word) for word in Path("/proc/stat").read_text().partition("\n")[0].split()[1:9]]
+    return times[3] + times[4], sum(times)
+
+
+@dataclass
+class Drain:
+    """How a backlog came out: how many times as fast as it had arisen, and what kept the machine busy meanwhile."""
+
+    ratio: float
+    disturbance: str
 
 
 class Site:
@@ -270,7 +360,7 @@ class Site:
             stored, logged = watch.stored_at(ended), watch.logged_at(begun + BEGIN_S) + EXTRA_EVENTS
             assert stored <= logged, f"{stored} events are in SQL, {logged:.0f} were logged: this was no fault"
 
-    def check_healed(self, healed: float, node: int = 1) -> float:
+    def check_healed(self, healed: float, node: int = 1) -> Drain:
         """Wait until what waited is stored; return how much faster it came than it was logged."""
         watch = self.watches[node]
         before = watch.stored_at(healed)
@@ -287,7 +377,7 @@ class Site:
             f"reconnected {opened.at - healed:.1f} s after healing; {drained} events drained in {took_s:.1f} s: "
             f"{drained / took_s:.0f}/s, {drained / took_s / rate:.1f} times the rate of arrival"
         )
-        return drained / took_s / rate
+        return Drain(drained / took_s / rate, watch.disturbance(healed - BEFORE_S, done.at))
 
     def finish(self) -> None:
         """Kill the ranks, let everything come out, and compare."""
@@ -340,8 +430,8 @@ class Fault:
     slow: tuple[int, ...] = ()
 
 
-def hold(site: Site, seconds: float, heal: Callable[[], object], *, silent: bool = True) -> float:
-    """Let a fault that was just begun last, end it, check both; return how much faster than arriving it drained."""
+def hold(site: Site, seconds: float, heal: Callable[[], object], *, silent: bool = True) -> Drain:
+    """Let a fault that was just begun last, end it, check both; return how what waited drained."""
     begun = time.monotonic()
     time.sleep(seconds)
     ended = time.monotonic()
@@ -351,22 +441,36 @@ def hold(site: Site, seconds: float, heal: Callable[[], object], *, silent: bool
 
 
 def drain_fast(site: Site, seconds: float, cut: Callable[[], object], heal: Callable[[], object]) -> None:
-    """Let a cut last, and want what waited to come FAST times as fast as it arose."""
-    ratios = []
-    while not ratios or (max(ratios) < FAST and len(ratios) < TRIES):
+    """Let a cut last, and want what waited to come FAST times as fast as it arose.
+
+    The first try that nothing disturbed counts, whatever came before it; where all were disturbed, their median.
+    """
+    ratios: list[float] = []
+    while len(ratios) < TRIES and not _is_decided(ratios):
         cut()
-        ratios.append(hold(site, seconds, heal))
-    assert max(ratios) >= FAST, f"what waited came {ratios} times as fast as it arose"
+        drain = hold(site, AGAIN_S if ratios else seconds, heal)
+        site.say(f"this try was disturbed: {drain.disturbance}" if drain.disturbance else "nothing disturbed this try")
+        if not drain.disturbance:
+            assert drain.ratio >= FAST, f"what waited came {drain.ratio:.1f} times as fast as it arose, undisturbed"
+            return
+        ratios.append(drain.ratio)
+    assert statistics.median(ratios) >= FAST, f"what waited came {ratios} times as fast as it arose"
+
+
+def _is_decided(ratios: list[float]) -> bool:
+    """Whether the median of TRIES is on one side already."""
+    fast = sum(ratio >= FAST for ratio in ratios)
+    return max(fast, len(ratios) - fast) > TRIES // 2
 
 
 def cut_towards_collector(site: Site) -> None:
     site.network.cut(2, 1)
-    hold(site, 4.0, lambda: site.network.heal(2))
+    hold(site, LONG_S, lambda: site.network.heal(2))
 
 
 def cut_towards_agent(site: Site) -> None:
     site.network.cut(1, 2)
-    hold(site, 4.0, lambda: site.network.heal(1), silent=False)  # its last word arrives, and again
+    hold(site, LONG_S, lambda: site.network.heal(1), silent=False)  # its last word arrives, and again
 
 
 def long_cut_of_one_node(site: Site) -> None:
@@ -384,7 +488,7 @@ def long_cut_of_one_node(site: Site) -> None:
 
 def cable_pulled(site: Site) -> None:
     site.network.unplug(1)
-    hold(site, 6.0, lambda: site.network.plug(1))
+    hold(site, LONG_S, lambda: site.network.plug(1))
 
 
 def host_vanishes(site: Site) -> None:
@@ -425,6 +529,11 @@ def agents_host_vanishes(site: Site) -> None:
 
 
 def connections_reset(site: Site) -> None:
+    for _ in range(RESETS):  # what they meet may be an acknowledgement, and nothing lost
+        site.network.reset(2, 1)
+        time.sleep(0.3)
+        site.network.heal(2)
+        time.sleep(0.5)
     site.network.reset(2, 1)
     hold(site, 4.0, lambda: site.network.heal(2))
 
@@ -439,12 +548,13 @@ def slow_and_lossy(site: Site) -> None:
 
 
 def flapping(site: Site) -> None:
+    """The cable is loose; each other time a firewall on the way forgets what passed it, and resets connections."""
     chooser = random.Random(1)
     begun = time.monotonic()
-    for _ in range(8):
-        site.network.unplug(1)
+    for number in range(10):
+        site.network.reset(2, 1) if number % 2 else site.network.unplug(1)
         time.sleep(chooser.uniform(0.1, 1.2))
-        site.network.plug(1)
+        site.network.heal(2) if number % 2 else site.network.plug(1)
         time.sleep(chooser.uniform(0.1, 0.6))
     ended = time.monotonic()
     site.check_fault(begun, ended, silent=False)

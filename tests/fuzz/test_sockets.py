@@ -31,6 +31,7 @@ from tests.soak import Rounds
 
 RSS_GROWTH_BYTES = 64 * MIB
 DESCRIPTORS_MORE = 64
+SESSIONS = 1_500  # with as much about themselves as may be said: more than RSS_GROWTH_BYTES together
 GREETING = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x00NULL" + bytes(16) + b"\0" + bytes(31)  # ZMTP 3.0, no security, client
 READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
 
@@ -48,6 +49,13 @@ SAFEGUARDS = [
         old="    router.setsockopt(zmq.MAXMSGSIZE, wire.FRAME_BYTES_MAX)\n",
         new="",
         test="test_a_frame_longer_than_a_record_ends_its_connection",
+    ),
+    Safeguard(
+        "of what a peer says of itself an agent keeps what it uses",
+        "agent/chiplog_agent/core.py",
+        old='_PEER_FIELDS = {"pid": IDENTITY_FIELDS["pid"]}',
+        new="_PEER_FIELDS = IDENTITY_FIELDS",
+        test="test_connections_opened_and_dropped_leave_nothing",
     ),
 ]
 
@@ -159,6 +167,23 @@ def throw_messages(path: str, chooser: random.Random, count: int, family: str) -
     return count
 
 
+def greet_at_length(path: str, chooser: random.Random, count: int) -> int:
+    """Open sessions of as many senders, each with as much about itself as a message may hold, and leave them."""
+    about = {"node": "n" * 200, "label": "l" * (wire.HEAD_BYTES_MAX - 1_000)}
+    with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
+        peer.setsockopt(zmq.LINGER, 0)
+        peer.setsockopt(zmq.SNDTIMEO, int(WAIT_S * 1000))
+        peer.connect(f"ipc://{path}")
+        answered = 0
+        for number in range(count):
+            peer.send_multipart(wire.hello(chooser.randbytes(8), chooser.randbytes(16), 0, about))
+            while peer.poll(0 if number + 1 < count else WAIT_S * 1000):
+                answered += wire.parse(peer.recv_multipart()).kind == wire.MessageKind.WELCOME
+                if answered == count:
+                    return answered
+    raise AssertionError(f"{answered} of {count} sessions were opened")
+
+
 def test_a_frame_longer_than_a_record_ends_its_connection(tmp_path: Path) -> None:
     with zmq.Context() as context:
         router = bind_router(context, [f"ipc://{tmp_path}/s"])
@@ -236,9 +261,12 @@ def test_garbage_at_every_socket_costs_the_ranks_nothing(
 def test_connections_opened_and_dropped_leave_nothing(node: Node, rounds: Rounds) -> None:
     watched = Watched(node)
     for seed in rounds(1):
+        chooser = random.Random(seed)
         for name in ("agent.sock", "collector.sock", "query.sock"):
             for _ in range(1_000 if not os.environ.get("CHIPLOG_SOAK_MINUTES") else 10_000):
                 connect(str(node.place.run / name)).close()
                 rounds.count("connections")
+        for name in ("agent.sock", "collector.sock"):
+            rounds.count("sessions", greet_at_length(str(node.place.run / name), chooser, SESSIONS))
         assert node.sql("SELECT 1 AS one") == [{"one": 1}]
         watched.check(seed)

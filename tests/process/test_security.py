@@ -71,6 +71,136 @@ SAFEGUARDS = [
         new="        return True",
         test="test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer",
     ),
+    Safeguard(
+        "a message is known by the key that its handshake showed",
+        "schemas/chiplog_schemas/gate.py",
+        old='            return [version, request_id, b"200", b"", public.encode(), b""]',
+        new='            return [version, request_id, b"200", b"", b"", b""]',
+        test="test_an_allowed_agent_delivers_and_an_allowed_reader_reads",
+    ),
+    Safeguard(
+        "a TCP address is bound with keys, and says so to who comes without",
+        "schemas/chiplog_schemas/router.py",
+        old="            guard(router)\n",
+        new="",
+        test="test_an_agent_without_keys_is_told_that_it_needs_them",
+    ),
+    Safeguard(
+        "a key that nobody allowed fails in the handshake",
+        "schemas/chiplog_schemas/gate.py",
+        old="        if public and self.permit(public, name, time.monotonic()) is not None:",
+        new="        if public:",
+        test="test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run",
+    ),
+    Safeguard(
+        "a change of state is said once, however often it is tried again",
+        "agent/chiplog_agent/daemon.py",
+        old="        if said and said != self._said_of_link:",
+        new="        if said:",
+        test="test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run",
+    ),
+    Safeguard(
+        "a reader's key delivers nothing",
+        "schemas/chiplog_schemas/gate.py",
+        old="DOMAINS.get(domain) in permit.roles",
+        new="DOMAINS.get(domain)",
+        test="test_an_agent_with_a_readers_key_is_refused",
+    ),
+    Safeguard(
+        "an agent is told that another collector answers than the one it has the key of",
+        "schemas/chiplog_schemas/curve.py",
+        old='    about = f"it has another key than ',
+        new='    about = "it is another" or f"',
+        test="test_an_agent_that_expects_another_collector_says_so",
+    ),
+    Safeguard(
+        "an agent that has keys for its collector uses them or sends nothing",
+        "schemas/chiplog_schemas/link.py",
+        old="            self._curve.configure(socket)\n",
+        new="            pass\n",
+        test="test_an_agent_with_keys_sends_nothing_to_a_collector_without",
+    ),
+    Safeguard(
+        "a reader that is not allowed fails in the handshake",
+        "schemas/chiplog_schemas/gate.py",
+        old="        if public and self.permit(public, name, time.monotonic()) is not None:",
+        new="        if public:",
+        test="test_a_reader_that_is_not_allowed_is_told_so_at_once",
+    ),
+    Safeguard(
+        "each question is checked against the list",
+        "collector/chiplog_collector/query.py",
+        old="            if received.visitor.is_refused:\n",
+        new="            if False:\n",
+        test="test_a_reader_that_is_revoked_can_ask_no_more_and_one_that_is_allowed_again_can",
+    ),
+    Safeguard(
+        "an agent's TCP address is for the keys of ranks",
+        "agent/chiplog_agent/daemon.py",
+        old='self._gate, "ranks")',
+        new='self._gate, "ingest")',
+        test="test_a_rank_reaches_an_agent_over_tcp_with_its_key_alone",
+    ),
+    Safeguard(
+        "no rank reaches for another host without keys",
+        "schemas/chiplog_schemas/curve.py",
+        old="        if is_loopback(address):\n",
+        new="        if True:\n",
+        test="test_a_rank_without_keys_for_another_host_says_so_once_and_trains_on",
+    ),
+    Safeguard(
+        "no client reaches for another host without keys",
+        "schemas/chiplog_schemas/curve.py",
+        old="        if is_loopback(address):\n",
+        new="        if True:\n",
+        test="test_a_client_refuses_another_host_without_keys",
+    ),
+    Safeguard(
+        "keys are what lets a collector listen beyond loopback",
+        "schemas/chiplog_schemas/addresses.py",
+        old="    if not keyed and not is_loopback(address):",
+        new="    if not is_loopback(address):",
+        test="test_with_keys_a_collector_listens_beyond_loopback",
+    ),
+    Safeguard(
+        "a rank writes nothing where others can write",
+        "schemas/chiplog_schemas/places.py",
+        old="    if about.st_mode & 0o022:",
+        new="    if False:",
+        test="test_a_rank_whose_directory_others_can_write_keeps_its_events_in_memory",
+    ),
+    Safeguard(
+        "a socket is of its user alone",
+        "schemas/chiplog_schemas/router.py",
+        old='            os.chmod(address.removeprefix("ipc://"), 0o600)',
+        new="            pass",
+        test="test_sockets_and_secrets_are_of_their_user_alone",
+    ),
+    Safeguard(
+        "a ZAP handler that fails has let nobody in",
+        "schemas/chiplog_schemas/gate.py",
+        old="                    socket.send_multipart(self._answer(socket.recv_multipart()))\n",
+        new="                    request = socket.recv_multipart()\n                    try:\n"
+        "                        socket.send_multipart(self._answer(request))\n"
+        "                    except MemoryError:\n"
+        '                        answer = [*request[:2], b"200", b"", z85.encode(request[6]), b""]\n'
+        "                        socket.send_multipart(answer)\n",
+        test="test_a_collector_whose_zap_handler_dies_lets_nobody_in_and_heals",
+    ),
+    Safeguard(
+        "a ZAP handler that died is started again",
+        "schemas/chiplog_schemas/gate.py",
+        old="                self._closing.wait(pause_s)\n",
+        new="                return\n",
+        test="test_a_collector_whose_zap_handler_dies_lets_nobody_in_and_heals",
+    ),
+    Safeguard(
+        "an agent's key that was allowed as the page says speaks for its node",
+        "sdk/chiplog/cli/keys.py",
+        old="        if not nodes and Role.AGENT in allowed_roles:\n",
+        new="        if False:\n",
+        test="test_the_commands_of_the_deployment_page_connect_two_hosts",
+    ),
 ]
 
 
@@ -191,7 +321,7 @@ def test_an_allowed_agent_delivers_and_an_allowed_reader_reads(
 def test_an_agent_without_keys_is_told_that_it_needs_them(centre: Centre, host: Host) -> None:
     before = centre.log_bytes()
     host.start_at(centre.address, "--node", host.root.name)
-    refused(centre, host, before, "keys")
+    refused(centre, host, before, "wants keys")
 
 
 def test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run(centre: Centre, host: Host) -> None:
@@ -530,7 +660,12 @@ def test_a_collector_whose_zap_handler_dies_lets_nobody_in_and_heals(host: Host,
         wait_until(lambda: centre.try_sql("SELECT 1"), "a collector that answers")
         host.start_at(centre.address)
         host.log(7.0)
-        wait_until(lambda: "ZAP handler ended" in centre.output("chiplog_collector"), "a line in the collector's log")
+
+        def has_ended() -> bool:
+            assert centre.stored() == [], "it is let in"
+            return "ZAP handler ended" in centre.output("chiplog_collector")
+
+        wait_until(has_ended, "a line in the collector's log")
         wait_until(lambda: "out of reach" in host.output(), "an agent that was not let in")
         assert centre.stored() == []
         dies.unlink()
@@ -553,6 +688,7 @@ def test_the_commands_of_the_deployment_page_connect_two_hosts(
     centre = Centre(tmp_path / "centre")
     hosts: dict[str, Host] = {"collector": centre, "node": host}
     environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    environment |= {name: value for name, value in os.environ.items() if name == "PYTHONPATH"}
     for where, command in commands:
         on = hosts[where]
         on.root.mkdir(exist_ok=True)

@@ -3,6 +3,8 @@
 import contextlib
 import gc
 import os
+import random
+import socket
 import struct
 import time
 from collections.abc import Iterator
@@ -24,7 +26,7 @@ from tests.soak import SOAK_MINUTES, Rounds
 
 HELLO = wire.hello(b"12345678", bytes(16), 0, {"node": "node1"})
 _LATE_S = 0.6  # an answer that must not come is waited for so long; one that must come has a minute
-_MEMORY_BYTES = 32 << 20  # ten thousand handshakes may leave so much; one kept session is over 8 KiB
+_MEMORY_BYTES = 32 << 20 if SOAK_MINUTES else 3 << 20  # so much may be left; one kept session is over 8 KiB
 _FILES = 24
 _EVENT = struct.Struct("=Hi")
 
@@ -77,6 +79,36 @@ SAFEGUARDS = [
         old="for address in sorted(addresses, key=_is_tcp):",
         new="for address in addresses:",
         test="test_unix_sockets_go_without_keys_beside_tcp_that_does_not",
+    ),
+    Safeguard(
+        "a message is known by the key that its handshake showed",
+        "schemas/chiplog_schemas/gate.py",
+        old='            return [version, request_id, b"200", b"", public.encode(), b""]',
+        new='            return [version, request_id, b"200", b"", b"", b""]',
+        test="test_an_allowed_key_is_let_in_and_known_by_its_permit",
+    ),
+    Safeguard(
+        "a handler that died is started again",
+        "schemas/chiplog_schemas/gate.py",
+        old="                self._closing.wait(pause_s)\n",
+        new="                return\n",
+        test="test_a_handler_that_dies_lets_nobody_in_and_is_started_again",
+    ),
+    Safeguard(
+        "a handshake that does not come to its end is broken off",
+        "schemas/chiplog_schemas/gate.py",
+        old="        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)\n",
+        new="        socket.setsockopt(zmq.HANDSHAKE_IVL, 0)\n",
+        test="test_garbage_in_place_of_a_handshake_leaves_the_gate_standing",
+    ),
+    Safeguard(
+        "nothing is kept of a stranger's handshake",
+        "schemas/chiplog_schemas/gate.py",
+        old="        self.refused += 1\n        return [version",
+        # No line of ours lets go of anything here, for nothing is kept: so something is.
+        new="        self.refused += 1\n        self._kept = [*getattr(self, '_kept', []), b'x' * 131072]\n"
+        "        return [version",
+        test="test_ten_thousand_handshakes_leave_nothing_behind",
     ),
 ]
 
@@ -336,19 +368,46 @@ def test_a_handler_that_dies_lets_nobody_in_and_is_started_again(
     assert is_answered(site, again), "the handler did not come back"
 
 
-def test_garbage_in_place_of_a_handshake_leaves_the_gate_standing(site: Site) -> None:
-    import random
-    import socket
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a handshake have less time than five seconds."""
+    monkeypatch.setattr("chiplog_schemas.gate.HANDSHAKE_MS", 500)
 
+
+def test_garbage_in_place_of_a_handshake_leaves_the_gate_standing(hasty: None, site: Site) -> None:
+    """Some of it is dropped by its sender, some left as it is, to be broken off by the gate."""
     chooser = random.Random(7)
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(15) + b"\x01" + bytes(31)
-    for number in range(200):
-        with socket.create_connection(("127.0.0.1", int(site.tcp.rpartition(":")[2])), timeout=10) as peer:
+    held = []
+    try:
+        for number in range(200):
+            peer = socket.create_connection(("127.0.0.1", int(site.tcp.rpartition(":")[2])), timeout=10)
+            held.append(peer)
             data = chooser.randbytes(chooser.randrange(300))
             peer.sendall(greeting + data if number % 2 else data)
+            if number % 4 < 2:
+                held.pop().close()
+        for peer in held:
+            peer.settimeout(60)
+            assert is_broken_off(peer), "a half handshake is kept for ever"
+    finally:
+        for peer in held:
+            peer.close()
     pair = site.pair("node1")
     site.allow(pair)
     assert is_answered(site, site.knock(site.tcp, site.curve(pair)))
+
+
+def is_broken_off(peer: socket.socket) -> bool:
+    """Wait until the other end closes a connection; False when it does not."""
+    try:
+        while peer.recv(4096):
+            pass
+    except TimeoutError:
+        return False
+    except OSError:
+        pass  # reset
+    return True
 
 
 @pytest.mark.soak
@@ -377,7 +436,9 @@ def test_ten_thousand_handshakes_leave_nothing_behind(site: Site, rounds: Rounds
             break
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= files + _FILES, "closed files")
     gc.collect()
-    assert _resident_bytes() - memory < _MEMORY_BYTES
+    grown = _resident_bytes() - memory
+    print(f"{grown >> 10} KiB more after {rounds.counts['handshakes']} handshakes")
+    assert grown < _MEMORY_BYTES
     assert is_answered(site, site.knock(site.tcp, site.curve(pair)))
 
 

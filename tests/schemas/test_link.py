@@ -1,0 +1,164 @@
+"""The link over real sockets: what its log's disk or the system refuses costs a session, and nothing else."""
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from chiplog_schemas.delivery import Receiver, Reply, SenderState, Take
+from chiplog_schemas.limits import BACKOFF_MAX_S
+from chiplog_schemas.link import Link, Slice, need_descriptors
+from chiplog_schemas.record import Kind, Record, encode, scan
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a disk that refuses what is to be sent costs a session, not the daemon",
+        "schemas/chiplog_schemas/link.py",
+        old="        except (OSError, zmq.ZMQError) as error:  # a disk",
+        new="        except ZeroDivisionError as error:  #",
+        test="test_a_log_that_cannot_be_read_for_a_while_is_sent_whole_afterwards",
+    ),
+]
+SENDER = b"sender of a test"
+
+
+class Log:
+    """Ten records; whatever is asked may be refused."""
+
+    def __init__(self) -> None:
+        self.first_number = 0
+        self.position = 0
+        self.acked = 0
+        self.refused: set[str] = set()
+        self.n_asked = 0
+
+    def _ask(self, what: str) -> None:
+        self.n_asked += 1
+        if what in self.refused:
+            raise OSError(5, "Input/output error", f"{what} of a segment")
+
+    def seek(self, number: int) -> None:
+        self._ask("seek")
+        self.position = number
+
+    def read(self, max_bytes: int) -> Slice | None:
+        self._ask("read")
+        if self.position == 10:
+            return None
+        self.position += 1
+        return Slice(self.position - 1, self.position - 1, encode(Kind.BLOCK, self.position - 1, b"x"))
+
+    def acknowledged(self, next_number: int) -> None:
+        self._ask("acknowledged")
+        self.acked = max(self.acked, next_number)
+
+
+class Hop:
+    """A receiver that syncs at once, and a link to it. Time is the test's."""
+
+    def __init__(self, address: str) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.router = self.context.socket(zmq.ROUTER)
+        self.router.bind(address)
+        self.receiver = Receiver({})
+        self.taken: list[int] = []
+        self.log = Log()
+        self.told: list[tuple[SenderState, str]] = []
+        self.link = Link(
+            self.context, address, SENDER, {}, self.log, on_change=lambda state, why: self.told.append((state, why))
+        )
+        self.now = 0.0
+
+    def turn(self) -> None:
+        self.now += 0.05
+        self.link.step(self.now)
+        time.sleep(0.001)
+        while self.router.poll(0):
+            routing, *frames = self.router.recv_multipart()
+            actions = self.receiver.receive(routing, frames, self.now)
+            for action in actions:
+                match action:
+                    case Reply():
+                        self.router.send_multipart([action.routing, *action.frames])
+                    case Take(sender, _, last, payload):
+                        self.taken += [item.number for item in scan(payload) if isinstance(item, Record)]
+                        actions += self.receiver.synced(sender, last + 1)
+
+    def until(self, holds: Callable[[], bool], turns: int = 20_000) -> None:
+        for _ in range(turns):
+            if holds():
+                return
+            self.turn()
+        raise AssertionError(f"not after {turns} turns; told {self.told[-4:]}")
+
+
+@pytest.fixture
+def hop(tmp_path: Path) -> Iterator[Hop]:
+    made = Hop(f"ipc://{tmp_path}/s")
+    yield made
+    made.log.refused.clear()
+    made.link.close()
+    made.router.close(0)
+    made.context.term()
+
+
+@pytest.mark.parametrize("what", ["seek", "read", "acknowledged"])
+def test_a_log_that_cannot_be_read_for_a_while_is_sent_whole_afterwards(hop: Hop, what: str) -> None:
+    hop.log.refused = {what}
+    hop.until(lambda: bool(hop.told) and hop.told[-1][0] is SenderState.CLOSED)
+    assert "Input/output error" in hop.told[-1][1]
+    n_asked, begun = hop.log.n_asked, hop.now
+    hop.until(lambda: hop.now > begun + 20)
+    if what != "acknowledged":  # there the session is open until the first acknowledgement
+        assert hop.log.n_asked - n_asked < 20 * 5, "asked again and again, and slower"
+        assert SenderState.OPEN not in [state for state, _ in hop.told], "nobody is told that it goes well"
+    hop.log.refused.clear()
+    healed = hop.now
+    hop.until(lambda: hop.log.acked == 10)
+    assert hop.now < healed + 2 * BACKOFF_MAX_S
+    assert sorted(set(hop.taken)) == list(range(10))
+    assert hop.told[-1] == (SenderState.OPEN, hop.link.address)
+
+
+def test_a_link_says_once_that_it_is_open(hop: Hop) -> None:
+    hop.until(lambda: hop.log.acked == 10)
+    assert [state for state, _ in hop.told] == [SenderState.GREETING, SenderState.OPEN]
+
+
+def test_too_few_descriptors_are_noticed_and_the_last_ones_are_not_taken() -> None:
+    code = """
+import os, resource
+from chiplog_schemas.link import need_descriptors
+opened = len(os.listdir("/proc/self/fd")) - 1
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+refused = []
+for free in range(24):
+    resource.setrlimit(resource.RLIMIT_NOFILE, (opened + free, hard))
+    try:
+        need_descriptors()
+    except OSError as error:
+        refused.append(free)
+    assert len(os.listdir("/dev/fd") if free else range(opened + 1)) - 1 == opened
+print(refused)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.strip() == str(list(range(17))), done.stderr  # 16, and one to look
+
+
+def test_descriptors_beyond_the_limit_do_not_count_as_open() -> None:
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    high = [os.dup2(0, number) for number in range(500, 540)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
+        need_descriptors()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        for descriptor in high:
+            os.close(descriptor)
