@@ -316,7 +316,7 @@ class Node:
             self.agent = daemon.AgentDaemon(settings, None)  # type: ignore[arg-type]
         except (OSError, Killed):
             return  # whoever starts agents tries again
-        self.agent._mind_socket = lambda now: None  # type: ignore[method-assign]
+        self.agent._mind_socket = lambda *more: None  # type: ignore[method-assign]
         self.agent._deaths = SimpleNamespace(  # type: ignore[assignment]
             look=lambda now_us: False, watch=lambda *a: None, forget=lambda p: None, time_of=lambda p: None
         )

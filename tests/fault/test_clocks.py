@@ -45,8 +45,8 @@ SAFEGUARDS = [
     Safeguard(
         "the receiver's loop runs on the monotonic clock",
         "collector/chiplog_collector/receiver.py",
-        old="        now = time.monotonic()\n        self._act(self._receiver.tick(now))",
-        new="        now = time.time()\n        self._act(self._receiver.tick(now))",
+        old="        now = time.monotonic()\n        self._door.mind_descriptors(now)",
+        new="        now = time.time()\n        self._door.mind_descriptors(now)",
         test="test_order_and_completeness_are_untouched_by_clocks_that_jump",
     ),
     Safeguard(

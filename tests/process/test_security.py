@@ -72,7 +72,7 @@ SAFEGUARDS = [
         test="test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer",
     ),
     Safeguard(
-        "a message is known by the key that its handshake showed",
+        "an agent's message is known by the key that its handshake showed",
         "schemas/chiplog_schemas/gate.py",
         old='            return [version, request_id, b"200", b"", public.encode(), b""]',
         new='            return [version, request_id, b"200", b"", b"", b""]',
