@@ -142,6 +142,19 @@ def clocks(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cl
     return clocks
 
 
+_started: list["subprocess.Popen[bytes]"] = []
+
+
+@pytest.fixture(autouse=True)
+def no_rank_stays() -> Iterator[None]:
+    """End the ranks of a test that failed: they would log for ever, and start daemons to do so."""
+    yield
+    while _started:
+        rank = _started.pop()
+        rank.kill()
+        rank.wait()
+
+
 class Trial:
     """A node under wrong clocks, and a rank that logs all the while."""
 
@@ -152,6 +165,7 @@ class Trial:
         self.file = directory / f"{label}.oracle"
         root = Path(__file__).parents[2]
         self.rank = subprocess.Popen([sys.executable, "-m", RANK, str(self.file), label], cwd=root)
+        _started.append(self.rank)
         self.until_more()
 
     def stored(self) -> int:
