@@ -26,7 +26,7 @@ _QUARANTINE_BYTES_MAX = 65_536
 _REASON_CHARS_MAX = 500
 _NAME_CHARS_MAX = 4 * KEY_BYTES_MAX  # of a metric, kept in memory for ever; each byte may be shown as \xNN
 _KEY_IDS_BYTES_MAX = 64 << 20  # of tuples of keys whose integers are at hand: those of the runs that are going on
-_MISSING = "missing at the end, and records were lost on the way: see events of kind gap and quarantined"
+_MISSING = "not there after its label ended, and records were lost: see events of kind gap and quarantined"
 _LEVELS = ("debug", "info", "warning", "error")
 
 # Events that say who is who, or depend on it: a producer's are applied in its order, whatever their kinds.

@@ -520,7 +520,7 @@ def test_sixteen_clients_at_once_get_their_own_results(service):
     with ThreadPoolExecutor(16) as pool:
         for done in [pool.submit(work, number) for number in range(16)]:
             done.result()
-    assert service.counts["answered"] == 80
+    wait_until(lambda: service.counts["answered"] == 80, "eighty answers, each counted once it was sent")
 
 
 def test_a_query_is_cancelled_at_its_timeout_while_others_and_the_writer_go_on(service, asker, index):
