@@ -23,9 +23,8 @@ _PRODUCER_FIELDS = ("role", "job_type", "rank", "local_rank", "world_size", "nod
 _INT32_FIELDS = ("rank", "local_rank", "world_size")
 # Of texts, which the index keeps in memory for ever: a name has NAME_CHARS_MAX, but …
 _CHARS_MAX = {
-    **dict.fromkeys(
-        ("project", "name", "group", "job_type"), 1_024
-    ),  # … these are for people, and nothing hangs on them
+    # … these are for people, and nothing hangs on them
+    **dict.fromkeys(("project", "name", "group", "job_type"), 1_024),
     "launch": 1_024,  # with a launcher's ID, and behind it what makes it unique
     "notes": 8_192,  # a page or two
     "reason": 2_000,  # one line

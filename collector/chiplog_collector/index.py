@@ -9,7 +9,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import duckdb
@@ -55,9 +55,10 @@ class Follower:
         self._safe_number = self.database.next_number  # behind the last receipt taken
         self.read_number = self.database.next_number
         self._expected: int | None = self.read_number  # number of the next record; None behind damage
-        self._damage: list[Record | Damage] = []  # until the record behind it: the position is that of records
+        self._damage: list[Damage] = []  # until the record behind it: the position is that of records
         self.records_read = 0
-        self.damage_read: list[str] = []  # what was met since `begin`, in words
+        self.n_damages_read = 0
+        self.first_damage: str | None = None  # since `begin`, in words
 
     def _read(self, limit: int) -> list[Record | Damage]:
         """Return what follows in the log, with damage in front of the record behind it, also where numbers are gone."""
@@ -73,10 +74,17 @@ class Follower:
                     self._damage.append(Damage(0, 0, gone))
                 self._expected = item.number + 1
                 self.records_read += 1
-                self.damage_read += [entry.reason for entry in self._damage if isinstance(entry, Damage)]
-                items += [*self._damage, item]
-                self._damage = []
+                if self._damage:
+                    self._note_damage(self._damage)
+                    items += self._damage
+                    self._damage = []
+                items.append(item)
         return items
+
+    def _note_damage(self, damage: Sequence[Damage]) -> None:
+        self.n_damages_read += len(damage)
+        if self.first_damage is None:
+            self.first_damage = damage[0].reason
 
     def step(self, limit: int) -> int:
         """Apply what the log holds below `limit`, at most one flush of it; return the events written."""

@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 from chiplog_collector.index import catch_up, move_aside
-from chiplog_collector.intake import empty_receipt
+from chiplog_collector.lost_end import tell_lost_end
 from chiplog_schemas.places import Places
-from chiplog_schemas.segments import SegmentLog, log_owner, now_us
+from chiplog_schemas.segments import SegmentLog, log_owner
 from chiplog_schemas.synced import sync_directory
 from chiplog_schemas.tables import tables_sql, views_sql
 
@@ -38,10 +38,7 @@ def rebuild(place: Places) -> str:
         return f"{directory} holds no log; nothing to rebuild"
     log = SegmentLog(directory, identifier)
     try:
-        if log.lost_end is not None:
-            receipt = empty_receipt(now_us())
-            log.append(receipt.kind, receipt.payload)
-            log.commit()
+        tell_lost_end(log)
         limit = log.next_number
     finally:
         log.close()
@@ -54,12 +51,12 @@ def rebuild(place: Places) -> str:
         task = progress.add_task("rebuilding", total=limit)
         follower = catch_up(place, target, limit, lambda number: progress.update(task, completed=number))
         follower.database.close()
-        damage = follower.damage_read
-        if damage and _stored(place.index) > _stored(target):
+        if follower.first_damage and _stored(place.index) > _stored(target):
             kept = move_aside(place.index)
     line = f"{place.index} rebuilt from {follower.records_read:,} records"
-    if damage:
-        line += f"; {len(damage)} damaged or missing stretches of the log are told in the view events: {damage[0]}"
+    if follower.first_damage:
+        line += f"; {follower.n_damages_read} damaged or missing stretches of the log are told in the view events: "
+        line += follower.first_damage
         line += f"; the file before is kept as {kept.name}" if kept else ""
     return line
 

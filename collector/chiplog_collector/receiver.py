@@ -16,7 +16,8 @@ from pathlib import Path
 
 import zmq
 
-from chiplog_collector.intake import Accepted, Intake, empty_receipt, recover_senders
+from chiplog_collector.intake import Accepted, Intake, recover_senders
+from chiplog_collector.lost_end import tell_lost_end
 from chiplog_collector.memory import ALLOCATOR_SETTING
 from chiplog_schemas.delivery import Gap, Receiver, ReceiverAction, Reply, Take
 from chiplog_schemas.gate import open_gate
@@ -90,10 +91,7 @@ class ReceiverDaemon:
         if not self.log.segments():  # a new log: from now on it has an ID, which the index asks for
             self.log.append(Kind.SENDERS, self._intake.senders().payload)
             self.log.commit()
-        if self.log.lost_end is not None:
-            receipt = empty_receipt(now_us())
-            self.log.append(receipt.kind, receipt.payload)
-            self.log.commit()
+        tell_lost_end(self.log)
         self._receiver = Receiver(next_numbers, settings.credit_bytes, scopes=True)
         self._synced_number = self.log.next_number
         self._publish_after: float | None = None  # when to try again

@@ -1,0 +1,12 @@
+"""What a log that lost its end says of that, once: by the receiver at its start, or by `chiplog rebuild`."""
+
+from chiplog_collector.intake import empty_receipt
+from chiplog_schemas.segments import SegmentLog, now_us
+
+
+def tell_lost_end(log: SegmentLog) -> None:
+    """Write an empty receipt behind numbers that a log had and lost; nothing for a whole one. Raises OSError."""
+    if log.lost_end is not None:
+        receipt = empty_receipt(now_us())
+        log.append(receipt.kind, receipt.payload)
+        log.commit()
