@@ -5,7 +5,6 @@ import logging
 import math
 import os
 import signal
-import socket
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -17,9 +16,9 @@ from chiplog_agent.core import Core
 from chiplog_agent.deaths import Deaths
 from chiplog_agent.spool import Spool
 from chiplog_agent.stats.feed import Line, Sample, SamplerFeed, Stale
+from chiplog_agent.upstream import Upstream
 from chiplog_schemas.curve import ClientCurve
-from chiplog_schemas.daemons import start_daemon
-from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, SenderState, Take
+from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
 from chiplog_schemas.gate import open_gate
 from chiplog_schemas.keys import Keys
 from chiplog_schemas.limits import (
@@ -37,13 +36,9 @@ from chiplog_schemas.places import Places, make_private
 from chiplog_schemas.router import Door
 from chiplog_schemas.segments import now_us
 
-COLLECTOR_MODULE = "chiplog_collector"
 _MESSAGES_PER_TURN = 64  # then the other inputs get their turn
-_COLLECTOR_START_AFTER_S = 0.1
-_COLLECTOR_START_AGAIN_S = 5.0
 _GATHER_S = 0.025  # half of the time in which a block is due
 _REFUSED_TURN_S = 0.1  # while the disk refuses there is little to do
-_HOST_CHARS_MAX = 255  # of a name; what else stands in that file is not ours
 _WRITE_AGAIN_S = 1.0  # after a disk error
 _CREDIT_SUM_BYTES = 4 * CREDIT_BYTES  # of all ranks: the agent is to stay below 150 MiB with eight of them …
 _CREDIT_MIN_BYTES = 2 * BATCH_BYTES_MAX  # … and however many there are, one batch is on its way while one is spooled
@@ -100,7 +95,15 @@ class AgentDaemon:
             {"node": settings.node, "pid": os.getpid()},
             self._spool,
             curve=settings.curve,
-            on_change=self._on_link_change,
+            on_change=lambda state, reason: self._upstream.on_change(state, reason),
+        )
+        self._upstream = Upstream(
+            self._link,
+            places,
+            self._say_no_collector,
+            self._complain,
+            may_start=settings.embedded and settings.collector_address is None,
+            now=now,
         )
         self._feed = SamplerFeed(period_s=settings.sample_interval_s) if settings.stats else None
         self._poller = zmq.Poller()
@@ -110,10 +113,7 @@ class AgentDaemon:
         self._tidy_at = 0.0
         self._busy_at = now
         self._write_after = 0.0
-        self._start_collector_at = now + _COLLECTOR_START_AFTER_S
         self._watched: set[int] = set()
-        self._told_where = False
-        self._said_of_link = ""
         self._failed_at: dict[str, float] = {}  # what could not be done, and when last
 
     # -- the loop --
@@ -143,7 +143,7 @@ class AgentDaemon:
             self._link.step(now)
             # In every turn: what makes room is the collector's acknowledgement, when there may be nothing to flush.
             self._act(self._receiver.set_credit(self._credit), now)
-            self._mind_collector(now)
+            self._upstream.mind(now)
             if self._may_leave(now) and self._leave():
                 break
         self._shut_down()
@@ -329,53 +329,8 @@ class AgentDaemon:
             self._watched = pids
             self._feed.watch(pids)
 
-    # -- the collector --
-
-    def _on_link_change(self, state: SenderState, reason: str) -> None:
-        said = ""
-        if state is SenderState.OPEN:
-            said = f"collector {reason} answers"
-        elif state is SenderState.CLOSED:
-            said = f"collector {self._link.address} is out of reach: {reason}"
-        if said and said != self._said_of_link:  # once, however often it is tried again
-            self._said_of_link = said
-            _log.info("%s", said)
-            with contextlib.suppress(OSError):  # for `chiplog status`
-                self.settings.places.agent_link.write_text(f"{said}\n", encoding="utf-8")
-
-    def _mind_collector(self, now: float) -> None:
-        if not self.settings.embedded or self.settings.collector_address is not None or self._link.is_open:
-            return
-        if now >= self._start_collector_at:
-            self._start_collector_at = now + _COLLECTOR_START_AGAIN_S
-            try:
-                if (host := self._collector_host()) == socket.gethostname():
-                    start_daemon(COLLECTOR_MODULE, ["--embedded"], self.settings.places)
-                elif not self._told_where:
-                    self._told_where = True
-                    message = f"this directory's collector belongs to host {host}; set CHIPLOG_COLLECTOR to reach it"
-                    _log.warning("%s; the spool keeps everything", message)
-                    self._core.notice("no_collector", "warning", message, {"host": host}, now, now_us())
-            except OSError as error:
-                self._complain("no collector could be started, and the spool keeps everything", error)
-
-    def _collector_host(self) -> str:
-        """Return the host of this directory's collector: the first that asked, if it is shared. Raises OSError."""
-        own = socket.gethostname()
-        path = self.settings.places.collector / "host"
-        try:
-            make_private(path.parent)
-            with open(path, "x", encoding="utf-8") as file:
-                try:
-                    file.write(own)
-                    file.flush()
-                except OSError:
-                    os.unlink(path)  # half a name would be another host's
-                    raise
-        except FileExistsError:
-            with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
-                return file.read(_HOST_CHARS_MAX).strip() or own
-        return own
+    def _say_no_collector(self, message: str, host: str, now: float) -> None:
+        self._core.notice("no_collector", "warning", message, {"host": host}, now, now_us())
 
     # -- the end --
 

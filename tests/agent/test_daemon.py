@@ -54,7 +54,7 @@ from pathlib import Path
 from chiplog_agent import daemon
 from chiplog_schemas.locks import LockHeldError, take_lock
 from chiplog_schemas.places import make_private, places
-daemon.AgentDaemon._mind_collector = lambda self, now: None
+daemon.Upstream.mind = lambda self, now: None
 try:
     place = places(Path(sys.argv[1]))
     make_private(place.agent)
@@ -436,18 +436,17 @@ def test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_s
     path = Path(daemon.settings.places.agent_address.removeprefix("ipc://"))
     path.unlink()
     daemon._poller.register(daemon._door.socket, zmq.POLLIN)
-    daemon.settings.embedded = True
+    daemon._upstream._may_start = True
     with no_descriptors(), caplog.at_level("WARNING", "chiplog.agent"):
         for turn in range(5):
             now = time.monotonic() + 100.0 * turn
             daemon._look_for_journals(now)
             daemon._flush(now)
             daemon._link.step(now)
-            daemon._mind_collector(now)
+            daemon._upstream.mind(now)
     said = [record.getMessage().partition(":")[0] for record in caplog.records]
     assert len(said) == len(set(said)), said
     assert "journals cannot be looked for" in said
-    daemon.settings.embedded = False
     daemon._look_for_journals(time.monotonic() + 1000.0)
     assert path.exists(), "it listens again"
     daemon._flush(time.monotonic() + 1000.0)

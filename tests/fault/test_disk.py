@@ -100,9 +100,9 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a journal that cannot be made means memory",
-        "sdk/chiplog/runs.py",
-        old='        except OSError as error:\n            message = f"no journal in',
-        new='        except ZeroDivisionError as error:\n            message = f"no journal in',
+        "sdk/chiplog/opening.py",
+        old='    except OSError as error:\n        message = f"no journal in',
+        new='    except ZeroDivisionError as error:\n        message = f"no journal in',
         test="test_a_rank_whose_writes_fail_trains_on_and_loses_nothing_while_an_agent_listens",
     ),
     Safeguard(
@@ -128,7 +128,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "half a host name is taken back",
-        "agent/chiplog_agent/daemon.py",
+        "agent/chiplog_agent/upstream.py",
         old="                    os.unlink(path)  # half a name",
         new="                    pass  # half a name",
         test="test_a_host_file_that_could_not_be_written_names_nobody",

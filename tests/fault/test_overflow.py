@@ -62,7 +62,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a call that makes a larger event is split",
-        "sdk/chiplog/runs.py",
+        "sdk/chiplog/recorder.py",
         old="        if len(payload) <= self._bounds.event_bytes_max:\n",
         new="        if len(payload) <= RECORD_BYTES_MAX:\n".replace("RECORD_BYTES_MAX", "1 << 22"),
         test="test_an_event_larger_than_its_bound_is_split_each_time_it_is_logged",
@@ -83,7 +83,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "keys beyond the bound are left out and counted",
-        "sdk/chiplog/runs.py",
+        "sdk/chiplog/recorder.py",
         old="        if len(self._keys) < self._bounds.keys_max or key in self._keys:\n",
         new="        if key:\n",
         test="test_names_keys_lines_and_deferred_events_beyond_their_bounds_are_counted_in_events",

@@ -1,0 +1,92 @@
+"""What the agent says of its collector, and, embedded, how it starts one when none answers."""
+
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable
+
+from chiplog_schemas.daemons import start_daemon
+from chiplog_schemas.delivery import SenderState
+from chiplog_schemas.link import Link
+from chiplog_schemas.places import Places, make_private
+
+COLLECTOR_MODULE = "chiplog_collector"
+_START_AFTER_S = 0.1  # a collector that runs answers within this; else one is started …
+_START_AGAIN_S = 5.0  # … and again when that one did not come up
+_HOST_CHARS_MAX = 255  # of a name; what else stands in that file is not ours
+_log = logging.getLogger("chiplog.agent")
+
+
+class Upstream:
+    """Minds the collector behind a link.
+
+    may_start: whether a collector may be started here. say_elsewhere: leaves a row in `events` when this directory's
+    collector belongs to another host. complain: says what could not be done and will be tried again.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        places: Places,
+        say_elsewhere: Callable[[str, str, float], None],
+        complain: Callable[[str, Exception], None],
+        *,
+        may_start: bool,
+        now: float,
+    ) -> None:
+        self._link = link
+        self._places = places
+        self._say_elsewhere = say_elsewhere
+        self._complain = complain
+        self._may_start = may_start
+        self._start_at = now + _START_AFTER_S
+        self._told_where = False
+        self._said = ""
+
+    def on_change(self, state: SenderState, reason: str) -> None:
+        """Say whether the collector answers: once, however often it is tried again."""
+        said = ""
+        if state is SenderState.OPEN:
+            said = f"collector {reason} answers"
+        elif state is SenderState.CLOSED:
+            said = f"collector {self._link.address} is out of reach: {reason}"
+        if said and said != self._said:
+            self._said = said
+            _log.info("%s", said)
+            with contextlib.suppress(OSError):  # for `chiplog status`
+                self._places.agent_link.write_text(f"{said}\n", encoding="utf-8")
+
+    def mind(self, now: float) -> None:
+        """Start a collector if none answers and this is its host."""
+        if not self._may_start or self._link.is_open or now < self._start_at:
+            return
+        self._start_at = now + _START_AGAIN_S
+        try:
+            if (host := self._collector_host()) == socket.gethostname():
+                start_daemon(COLLECTOR_MODULE, ["--embedded"], self._places)
+            elif not self._told_where:
+                self._told_where = True
+                message = f"this directory's collector belongs to host {host}; set CHIPLOG_COLLECTOR to reach it"
+                _log.warning("%s; the spool keeps everything", message)
+                self._say_elsewhere(message, host, now)
+        except OSError as error:
+            self._complain("no collector could be started, and the spool keeps everything", error)
+
+    def _collector_host(self) -> str:
+        """Return the host of this directory's collector: the first that asked, if it is shared. Raises OSError."""
+        own = socket.gethostname()
+        path = self._places.collector / "host"
+        try:
+            make_private(path.parent)
+            with open(path, "x", encoding="utf-8") as file:
+                try:
+                    file.write(own)
+                    file.flush()
+                except OSError:
+                    os.unlink(path)  # half a name would be another host's
+                    raise
+        except FileExistsError:
+            with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:
+                return file.read(_HOST_CHARS_MAX).strip() or own
+        return own

@@ -1,0 +1,191 @@
+"""What `log()` does: numbers, texts and histograms become events, as fast as Python lets them. Raises nothing."""
+
+import math
+import struct
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from chiplog.complaints import Complaints
+from chiplog.phases import Phase
+from chiplog.stand_ins import Appendable, Nowhere
+from chiplog.values import FLOAT_TYPES, Bad, Histogram, cleaned, flatten, shown
+from chiplog_schemas.bounds import Bounds
+from chiplog_schemas.codec import pack, packer
+from chiplog_schemas.events import EventKind, encode
+from chiplog_schemas.limits import KEY_BYTES_MAX
+
+_INT_BYTES_MAX = 9  # of msgpack
+_SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
+_SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
+
+
+class Recorder:
+    """Takes what training logs, and appends events to a journal. A `Run` is one that has an identity and an end.
+
+    A base class, not a part: one call more would cost a tenth of `log()`.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._journal: Appendable = Nowhere()
+        self._finished = False
+        self._pack = packer().pack
+        # Tuples of keys seen before: their msgpack, and the function that packs their values.
+        self._shapes: dict[tuple[str, ...], tuple[bytes, Callable[..., bytes]]] = {}
+        self._shape_keys = 0
+        self._keys: set[str] = set()
+        self._next_step = 0
+        self._last_step = 0
+        self._phases: dict[str, float] = {}
+        self._complaints = Complaints(self._say)
+
+    @property
+    def id(self) -> str:
+        """The run ID."""
+        raise NotImplementedError
+
+    # -- logging --
+
+    def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
+        """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
+
+        Host values are durable when this returns: they survive SIGKILL of the process. step: int64; without it the
+        label counts its own. Steps may come in any order.
+        """
+        try:
+            values = data.values()
+            shape = self._shapes.get(tuple(data))
+            if shape is None or not FLOAT_TYPES.issuperset(map(type, values)) or self._phases:
+                self._log_slow(data, step)
+                return
+            if step is None:
+                step = self._next_step
+                self._next_step += 1
+            elif type(step) is not int or not -0x8000000000000000 <= step <= 0x7FFFFFFFFFFFFFFF:
+                step = self._step(step)
+            self._last_step = step
+            if not math.isfinite(math.hypot(*values)):  # in C doubles: a sum of numpy's small types would overflow
+                self._complaints.note_nonfinite(data, step)
+            keys, pack_values = shape
+            payload = self._pack((1, time.time_ns() // 1000, step, keys, pack_values(*values)))
+        except Exception:
+            self._log_slow(data, step)  # no dict, or an int that no float64 holds: the slow path names it
+            return
+        try:
+            self._journal.append(payload)
+        except Exception as error:
+            self._complaints.internal("log", error)
+
+    def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
+        try:
+            if self._finished:
+                self._refuse()
+                return
+            step = self._last_step = self._step(step)
+            if self._phases:
+                phases, self._phases = self._phases, {}
+                self._append_matrix(EventKind.PHASES, step, phases)
+            if not isinstance(data, Mapping):
+                message = f"log() takes a dict, not a {type(data).__name__}; log {{'name': value}}"
+                self._complaints.note(Bad("not_a_dict", type(data).__name__, message))
+                return
+            numbers: dict[str, float] = {}
+            for item in flatten(data, self._is_over):
+                if isinstance(item, Bad):
+                    self._complaints.note(item)
+                    continue
+                key, value = item
+                if not self._admit_key(key):
+                    continue
+                if isinstance(value, str):
+                    self._say(EventKind.TEXT, step, key, value)
+                elif isinstance(value, Histogram):
+                    edges, counts = value.edges, value.counts
+                    packed = struct.pack(f"<{len(edges)}d", *edges), struct.pack(f"<{len(counts)}d", *counts)
+                    self._say(EventKind.HISTOGRAM, step, key, *packed)
+                else:
+                    numbers[key] = value
+            if numbers:
+                if not math.isfinite(sum(numbers.values())):
+                    self._complaints.note_nonfinite(numbers, step)
+                self._append_matrix(EventKind.METRICS, step, numbers)
+        except Exception as error:
+            self._complaints.internal("log", error)
+
+    def _refuse(self) -> None:
+        self._complaints.counts["after_finish"] += 1
+        message = f"log() after finish() of {self.id} is not recorded; call init() again"
+        self._complaints.warn_once(("finished", ""), message)
+
+    def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float]) -> None:
+        keys = tuple(numbers)
+        shape = self._shapes.get(keys) or (pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack)
+        payload = self._pack((int(kind), time.time_ns() // 1000, step, shape[0], shape[1](*numbers.values())))
+        if len(payload) <= self._bounds.event_bytes_max:
+            self._journal.append(payload)
+            # The fast path looks at no size: a shape fits it whatever the step.
+            fits_always = len(payload) + _INT_BYTES_MAX <= self._bounds.event_bytes_max
+            if fits_always and kind is EventKind.METRICS and keys not in self._shapes and not self._finished:
+                if len(self._shapes) >= _SHAPES_MAX or self._shape_keys + len(keys) > _SHAPE_KEYS_MAX:
+                    self._shapes.clear()
+                    self._shape_keys = 0
+                self._shapes[keys] = shape
+                self._shape_keys += len(keys)
+        elif len(numbers) > 1:  # thousands of long keys in one call: two events say the same
+            items = list(numbers.items())
+            for half in (items[: len(items) // 2], items[len(items) // 2 :]):
+                self._append_matrix(kind, step, dict(half))
+
+    def _step(self, step: Any) -> int:
+        if step is None:
+            self._next_step += 1
+            return self._next_step - 1
+        try:
+            number = int(step.item() if hasattr(step, "item") else step)
+        except Exception:  # whatever a foreign type raises
+            number = 1 << 70
+        if -(1 << 63) <= number < 1 << 63:
+            return number
+        message = f"step {shown(step)} is no 64-bit integer; the label's own count is used instead"
+        self._complaints.note(Bad("bad_step", shown(step), message))
+        return self._step(None)
+
+    def _admit_key(self, key: str) -> bool:
+        if self._is_over(key):
+            return False
+        self._keys.add(key)
+        return True
+
+    def _is_over(self, key: str) -> bool:
+        """Tell whether a key is one too many, and count it: without a message for each, for there may be millions."""
+        if len(self._keys) < self._bounds.keys_max or key in self._keys:
+            return False
+        self._complaints.note_key_over(key, self._bounds.keys_max)
+        return True
+
+    # -- phases --
+
+    def phase(self, name: str) -> Phase:
+        """Time a phase of the step: `with run.phase("forward"):`, or as a decorator. Belongs to the next `log()`."""
+        key = cleaned(str(name))
+        size = len(key.encode())
+        if not 0 < size <= KEY_BYTES_MAX:
+            message = f"phase {key!r:.60} has {size} bytes, the limit is 1 to {KEY_BYTES_MAX}; it is not recorded"
+            self._complaints.note(Bad("key_length", key[:60], message))
+        elif self._admit_key(key):
+            return Phase(self._phases_of, key)
+        return Phase(dict, key)  # timed into a dict that nobody keeps
+
+    def _phases_of(self) -> dict[str, float]:
+        return self._phases
+
+    # -- events --
+
+    def _say(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
+        payload = encode(kind, time.time_ns() // 1000, *fields)
+        if len(payload) <= (limit := self._bounds.event_bytes_max):
+            self._journal.append(payload, urgent=urgent)
+        else:
+            message = f"{kind.name.lower()} of {len(payload)} bytes exceeds the limit of {limit}; split it"
+            self._complaints.note(Bad("event_too_large", kind.name.lower(), message))
