@@ -9,11 +9,12 @@ TEST_WORKERS ?= 3
 PY := .venv/bin/python
 BOOTSTRAP := scripts/bootstrap.py
 
-.PHONY: help demo test bench soak switch-off clean python
+.PHONY: help demo test matrix bench soak switch-off clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
 	@echo "make test              lint, types and all tests; the last line is pytest's summary"
+	@echo "make matrix            start a training with every launcher, and print what arrived as a table"
 	@echo "make bench             measure: cost of log(), rates, latencies"
 	@echo "make soak MINUTES=n    kill, cut, damage and fuzz for n minutes (default 10), and print the counts reached"
 	@echo "make switch-off        switch each safeguard off in turn, and see its fault test turn red"
@@ -39,6 +40,10 @@ test: python
 	@$(PY) -m mypy --no-error-summary
 	@echo "pytest $(ARGS)"
 	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup $(ARGS)
+
+matrix: python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@$(PY) -m tests.launchers.matrix $(ARGS)
 
 bench: python
 	@$(PYTHON) $(BOOTSTRAP) dev

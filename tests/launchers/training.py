@@ -1,0 +1,226 @@
+"""A training that a real launcher starts, and the one check of what SQL says of it afterwards.
+
+The scripts call chiplog as users do: `init()`, `log()`, `finish()`, nothing handed on. Beside that each rank writes
+what it logged into a file (truth.py). `Training.check` compares everything, and records a line of the matrix.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import WAIT_S
+from tests.launchers.truth import DIRECTORY, Writer, read
+
+ROOT = Path(__file__).resolve().parents[2]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+COLUMNS = ("one run", "all labels", "right ranks", "right attempts", "all rows", "complete", "right states")
+_MADE_UP = re.compile(r"[^/]+-[a-z2-9]{6}")  # {host}-{random}
+_SHOWN = 6  # differences in a message
+
+Sql = Callable[[str, Any], list[dict[str, Any]]]
+States = Sequence[tuple[str, int, str]]  # label, attempt, state
+
+
+class Training:
+    """One start of one training. It has a project of its own, so that many share a collector.
+
+    launcher: the name of its line in the matrix. sql: asks the collector. root: CHIPLOG_DIR of its processes.
+    record: takes the line of the matrix.
+    """
+
+    def __init__(
+        self, launcher: str, directory: Path, root: Path, sql: Sql, record: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.launcher = launcher
+        self.directory = directory
+        self.run_id = ""  # known after `check`
+        self._sql = sql
+        self._record = record
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._project = directory.name
+        self._truth = directory / "truth"
+        self._truth.mkdir(parents=True)
+        self._begun_us = time.time_ns() // 1000
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        self.environ = {
+            **os.environ,
+            "CHIPLOG_DIR": str(root),
+            "CHIPLOG_PROJECT": self._project,
+            DIRECTORY: str(self._truth),
+            "PYTHONPATH": path,
+            "OMP_NUM_THREADS": "1",  # two ranks on two cores, and others beside them
+        }
+        record({"launcher": launcher})  # a line even if the launcher never gets to the check
+
+    # -- start --
+
+    def script(self, text: str, name: str = "train.py") -> str:
+        """Write a training script and return its path."""
+        path = self.directory / name
+        path.write_text(text)
+        return str(path)
+
+    def start(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
+        """Start a process of the training; what it prints goes to `output`. It is killed with its group at the end."""
+        with open(self.directory / "output", "ab") as output:
+            process = subprocess.Popen(
+                command,
+                env=self.environ | (dict(environ) if environ else {}),
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        self._processes.append(process)
+        return process
+
+    def run(self, command: Sequence[str], environ: Mapping[str, str] | None = None, exit_code: int = 0) -> None:
+        """Run a command to its end."""
+        self.end(self.start(command, environ), exit_code)
+
+    def end(self, process: "subprocess.Popen[bytes]", exit_code: int = 0) -> None:
+        """Wait until a process ends by itself."""
+        try:
+            process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.launcher} has not ended after {WAIT_S:g} s:\n{self.output}") from None
+        assert process.returncode == exit_code, f"exit code {process.returncode}:\n{self.output}"
+        said = [line for line in self.output.splitlines() if line.startswith("chiplog: ")]
+        assert not said, f"chiplog complains: {said}"
+
+    @property
+    def output(self) -> str:
+        """What all of its processes printed."""
+        return (self.directory / "output").read_text(errors="replace")
+
+    def writers(self) -> list[Writer]:
+        """Return what the ranks wrote down so far."""
+        return read(self._truth)
+
+    def close(self) -> None:
+        """Kill what still runs."""
+        for process in self._processes:
+            try:
+                os.killpg(process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass  # it ended, and all of its group
+            process.wait()
+
+    # -- check --
+
+    def check(self, states: States, *, run_state: str = "finished") -> str:
+        """Compare all that SQL has of this training with what its ranks wrote down; return the run's ID.
+
+        states: label, attempt and state of all that there must be. A label that init() made up is called `*`.
+        """
+        found = _Found(self._sql, self._project, self._begun_us, self.writers())
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            problems = found.look(states, run_state)
+            if not any(problems.values()) or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        self._record({"launcher": self.launcher, **{column: not problems[column] for column in COLUMNS}})
+        wrong = "\n".join(f"{column}: {problem}" for column, problem in problems.items() if problem)
+        assert not wrong, f"{self.launcher}\n{wrong}\n{self.output[-4000:]}"
+        [self.run_id] = found.runs
+        return self.run_id
+
+
+class _Found:
+    """What SQL has of one training, beside what its ranks wrote down."""
+
+    def __init__(self, sql: Sql, project: str, begun_us: int, writers: list[Writer]) -> None:
+        self.runs: list[str] = []
+        self._sql = sql
+        self._project = project
+        self._begun_us = begun_us
+        self._writers = writers
+
+    def look(self, states: States, run_state: str) -> dict[str, str]:
+        """Return what is wrong, by column of the matrix; '' where nothing is."""
+        pids = [writer.pid for writer in self._writers]
+        of_these = (  # by project, and by the processes, wherever these ended up
+            "SELECT run_id FROM runs WHERE project = $project UNION SELECT run_id FROM labels "
+            "WHERE list_contains($pids, pid) AND started_at >= make_timestamp($begun)"
+        )
+        asked = {"project": self._project, "pids": pids, "begun": self._begun_us}
+        self.runs = sorted(row["run_id"] for row in self._sql(of_these, asked))
+        about = {"runs": self.runs}
+        own = "list_contains($runs, run_id)"
+        labels = self._sql(f"SELECT * FROM labels WHERE {own}", about)
+        complete = self._sql(f"SELECT * FROM completeness WHERE {own}", about)
+        run_states = [row["state"] for row in self._sql(f"SELECT state FROM runs WHERE {own}", about)]
+        rows = self._sql(f"SELECT * FROM metrics WHERE {own}", about)
+
+        self._name_those_made_up(labels)
+        named = {label for label, _, _ in states}
+        ended = sorted((_shown(row["label"], named), row["attempt"], row["state"]) for row in labels)
+        unfinished = [row for row in complete if row["pending"] or row["lost"] or not row["stored"]]
+        return {
+            "one run": "" if len(self.runs) == 1 else f"{len(self.runs)} runs: {self.runs}",
+            "all labels": _difference(
+                Counter((writer.label, writer.pid) for writer in self._writers),
+                Counter((row["label"], row["pid"]) for row in labels),
+            ),
+            "right ranks": _difference(
+                Counter((writer.label, writer.rank, writer.world_size) for writer in self._writers),
+                Counter((row["label"], row["rank"], row["world_size"]) for row in labels),
+            ),
+            "right attempts": _difference(
+                Counter((writer.label, writer.attempt, writer.pid) for writer in self._writers),
+                Counter((row["label"], row["attempt"], row["pid"]) for row in labels),
+            ),
+            "all rows": self._rows_wrong(rows),
+            "complete": f"{unfinished[:_SHOWN]}" if unfinished or len(complete) != len(labels) else "",
+            "right states": ""
+            if (ended, run_states) == (sorted(states), [run_state])
+            else f"labels {ended}, runs {run_states}; expected {sorted(states)}, {run_state}",
+        }
+
+    def _name_those_made_up(self, labels: list[dict[str, Any]]) -> None:
+        """Give a writer that was free in its name the one that it got, if that is a name that init() makes up."""
+        by_pid = {row["pid"]: row["label"] for row in labels if _MADE_UP.fullmatch(row["label"])}
+        for writer in self._writers:
+            if writer.label is None and writer.pid in by_pid:
+                writer.label = by_pid[writer.pid]
+
+    def _rows_wrong(self, rows: list[dict[str, Any]]) -> str:
+        run_id = self.runs[0] if self.runs else ""
+        expected: Counter[tuple[Any, ...]] = Counter()
+        perhaps: Counter[tuple[Any, ...]] = Counter()
+        for writer in self._writers:
+            who = (run_id, writer.label, writer.attempt, writer.rank)
+            expected.update((*who, *row) for row in writer.rows)
+            perhaps.update((*who, *row) for row in writer.perhaps)
+        names = ("run_id", "label", "attempt", "rank", "step", "key", "value")
+        stored = Counter(tuple(row[name] for name in names) for row in rows)
+        surplus = stored - expected
+        return _difference(expected, stored - (surplus & perhaps)) or ("" if expected else "nothing was logged")
+
+
+def _shown(label: str, named: set[str]) -> str:
+    return "*" if label not in named and _MADE_UP.fullmatch(label) else label
+
+
+def _difference(expected: Counter[tuple[Any, ...]], found: Counter[tuple[Any, ...]]) -> str:
+    missing, surplus = expected - found, found - expected
+    parts = []
+    for name, counter in (("missing", missing), ("surplus", surplus)):
+        if counter:
+            some = sorted(counter.elements(), key=str)[:_SHOWN]
+            parts.append(f"{name} {counter.total()} of {expected.total()}: {some}")
+    return "; ".join(parts)
+
+
+def finished(world_size: int, attempt: int = 0) -> list[tuple[str, int, str]]:
+    """Return the states of ranks 0..n-1 that each ended well."""
+    return [(f"rank{rank}", attempt, "finished") for rank in range(world_size)]
