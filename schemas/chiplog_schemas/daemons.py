@@ -4,10 +4,12 @@ And what it may use there: all processors, all descriptors.
 """
 
 import contextlib
+import fcntl
 import os
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from chiplog_schemas.places import Places, make_private
 OUTPUT_BYTES_MAX = 1 << 20  # daemons print starts, stops and changes of state; more than this is old
 _SPARE_DESCRIPTORS_MAX = 4096  # as many as can connect before anybody looks again
 _SHELL_WAIT_S = 10.0  # it does nothing but start a process
+_STARTING_NS = 2_000_000_000  # one that was started comes up within this, else the next who asks starts another
 _NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES")
 
 
@@ -50,6 +53,29 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
         raise OSError(f"{module} cannot be started: {error}") from error
     finally:
         os.close(output)
+
+
+def start_daemon_once(module: str, arguments: Sequence[str], places: Places) -> bool:
+    """Start a daemon unless a process of this host did just now; tell whether this one did. Raises OSError.
+
+    The ranks of a node all notice at once that nobody listens. A daemon for each of them would cost them seconds.
+    """
+    make_private(places.run)
+    stamp = os.open(places.run / f"{module}.started", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.lockf(stamp, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Time since boot, which no setting of a clock changes. A stamp of an earlier boot may lie ahead of it.
+        said, now = os.pread(stamp, 32, 0), time.monotonic_ns()
+        if said.isdigit() and 0 <= now - int(said) < _STARTING_NS:
+            return False
+        os.ftruncate(stamp, 0)
+        os.pwrite(stamp, str(now).encode(), 0)
+    except BlockingIOError:
+        return False  # another one is about to
+    finally:
+        os.close(stamp)
+    start_daemon(module, arguments, places)
+    return True
 
 
 def use_all_cores() -> None:

@@ -14,16 +14,17 @@ import zmq
 
 from chiplog.journal import Journal
 from chiplog_schemas.curve import client_curve
-from chiplog_schemas.daemons import start_daemon
+from chiplog_schemas.daemons import start_daemon_once
 from chiplog_schemas.keys import Keys, keys_dir
 from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
 from chiplog_schemas.link import Link, need_descriptors
 from chiplog_schemas.permits import Role
-from chiplog_schemas.places import Places, make_private
+from chiplog_schemas.places import Places
 
 AGENT_MODULE = "chiplog_agent"
 _START_AFTER_S = 0.1  # an agent that runs answers within this; else one is started …
 _START_AGAIN_S = 5.0  # … and again when that one did not come up
+_LOOK_AGAIN_S = 1.0  # another rank started one just now: whether it came up
 _OPEN_AGAIN_MIN_S = 0.2  # no descriptors for a socket, or keys that cannot be read just now: the first try again …
 _OPEN_AGAIN_MAX_S = 5.0  # … and the longest pause between two
 _FINISH_POLL_MS = 5
@@ -138,8 +139,7 @@ class SenderThread:
                     told = True
                     self._warn(f"{link.refused}; the journal keeps everything")
                 if not link.is_open and self._may_start_agent and now >= start_at:
-                    start_at = now + _START_AGAIN_S
-                    self._start_agent()
+                    start_at = now + (_START_AGAIN_S if self._start_agent() else _LOOK_AGAIN_S)
                 if self._deadline != float("inf"):
                     self.delivered = self._journal.acked >= self._journal.next_seq
                     if self.delivered or now >= self._deadline:
@@ -168,9 +168,10 @@ class SenderThread:
         self._journal.prepare()
         self._on_tick()
 
-    def _start_agent(self) -> None:
+    def _start_agent(self) -> bool:
+        """Tell whether this process was the one that started it."""
         try:
-            make_private(self._places.run)
-            start_daemon(AGENT_MODULE, ["--embedded"], self._places)
+            return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places)
         except OSError as error:
             self._warn(f"no agent could be started: {error}; the journal keeps everything until one runs")
+            return True

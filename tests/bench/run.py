@@ -8,7 +8,19 @@ import time
 from rich.console import Console
 from rich.table import Table
 
-NAMES = ("rank", "agent", "collector", "ranks", "latency", "cluster", "size", "bounds", "contention")
+NAMES = (
+    "rank",
+    "overhead",
+    "init",
+    "agent",
+    "collector",
+    "ranks",
+    "latency",
+    "cluster",
+    "size",
+    "bounds",
+    "contention",
+)
 
 
 def main(wanted: list[str]) -> int:

@@ -1,0 +1,264 @@
+"""What telemetry on every step costs a training: two ranks on 10 ms steps, telemetry off and on in turn.
+
+The same two processes run blocks of steps A B A B … A. In both a step computes the same and prints one line. In B it
+also times five phases, logs twenty metrics, and its line goes through the captured stdout (in A past it, to the same
+file). Each B is compared with the mean of the two A around it, so that a machine that drifts cancels out. The first
+steps of a block are left out of the difference: what A inherits from B's queues is no cost of A. The yardstick is the
+same statistic of A against the A around it: what this machine calls different when nothing differs.
+"""
+
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from tests.bench.figure import Figure, Node, percentile, tree
+
+RANKS = 2
+PAIRS = int(os.environ.get("CHIPLOG_BENCH_PAIRS", "40"))
+STEPS = 60  # of a block
+SETTLING = 20  # of them: longer than the sender's interval, the agent's flush and the index's
+RESAMPLES = 4000
+
+RANK = """
+import json, os, sys, time
+import numpy
+os.sched_setaffinity(0, map(int, sys.argv[3:]))
+rank, results = int(sys.argv[1]), os.fdopen(int(sys.argv[2]), "w", buffering=1)
+plain = os.fdopen(os.dup(1), "w")  # what print() would write to without telemetry
+import chiplog
+run = chiplog.init(project="bench", run_id="overhead", label=f"rank{rank}", primary=rank == 0)
+PHASES = ("data", "forward", "backward", "communication", "optimizer")
+clock, thread = time.perf_counter_ns, time.thread_time_ns
+weights = numpy.random.default_rng(0).normal(size=(96, 96))
+def work(times):
+    for _ in range(times):
+        weights @ weights
+def calibrated():
+    least = []
+    for _ in range(50):
+        begun = clock()
+        work(20)
+        least.append(clock() - begun)
+    return max(1, round(2e6 / (sorted(least)[25] / 20)))  # 2 ms for each of five phases
+times = calibrated()
+names = [f"train/metric_{i}" for i in range(20)]
+step = 0
+def steps(count, on):
+    global step
+    walls, cpus, phases, logs, prints = [], [], [], [], []
+    for _ in range(count):
+        step += 1
+        cpu, begun = thread(), clock()
+        in_phases = 0
+        for name in PHASES:
+            before = clock()
+            if on:
+                phase = run.phase(name)
+                phase.__enter__()
+            between = clock()
+            work(times)
+            after = clock()
+            if on:
+                phase.__exit__(None, None, None)
+            in_phases += clock() - after + between - before
+        value = step * 0.001
+        data = {name: value for name in names}
+        before = clock()
+        if on:
+            run.log(data, step=step)
+        logged = clock()
+        print("step", step, "loss", value, file=None if on else plain, flush=True)
+        ended = clock()
+        walls.append(ended - begun)
+        cpus.append(thread() - cpu)
+        phases.append(in_phases)
+        logs.append(logged - before)
+        prints.append(ended - logged)
+    return walls, cpus, phases, logs, prints
+steps(20, True)
+print("ready", file=results)
+for line in sys.stdin:
+    word, count = line.split()
+    others = time.process_time_ns() - thread()
+    measured = steps(int(count), word == "B")
+    others = time.process_time_ns() - thread() - others
+    print(json.dumps([*measured, others]), file=results)
+assert not run._complaints.counts, run._complaints.counts
+run.finish()
+"""
+WALLS, CPUS, PHASES, LOGS, PRINTS, OTHERS = range(6)
+
+
+class Rank:
+    """One process that runs the blocks it is told, on the given cores."""
+
+    def __init__(self, rank: int, root: Path, environ: dict[str, str], cores: set[int]) -> None:
+        reader, writer = os.pipe()
+        with open(root / f"rank{rank}.out", "wb") as out:
+            command = [sys.executable, "-P", "-c", RANK, str(rank), str(writer), *map(str, cores)]
+            environ = environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+            pipe = subprocess.PIPE
+            self.process = subprocess.Popen(command, env=environ, stdin=pipe, stdout=out, pass_fds=[writer], text=True)
+        os.close(writer)
+        self._results = os.fdopen(reader)
+
+    def tell(self, word: str) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{word} {STEPS}\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> str:
+        line = self._results.readline()
+        assert line, "a rank ended early"
+        return line
+
+    def end(self) -> None:
+        self.process.communicate()
+        self._results.close()
+        assert self.process.returncode == 0
+
+
+@dataclass
+class Blocks:
+    """What each rank measured in each block, A B A B … A, and the daemons' CPU in all B, µs per rank's step."""
+
+    ranks: list[list[list[Any]]]
+    agent_us: float
+    collector_us: float
+
+
+def blocks(rank_cores: list[set[int]], daemon_cores: set[int]) -> Blocks:
+    plan = "AB" * PAIRS + "A"
+    mine = os.sched_getaffinity(0)
+    with tempfile.TemporaryDirectory() as root:
+        os.sched_setaffinity(0, daemon_cores)  # inherited
+        try:
+            node = Node(Path(root))
+        finally:
+            os.sched_setaffinity(0, mine)
+        try:
+            ranks = [Rank(number, Path(root), node.environ, cores) for number, cores in enumerate(rank_cores)]
+            for rank in ranks:
+                rank.answer()
+            answers: list[list[list[Any]]] = [[] for _ in ranks]
+            spent = {"agent": 0, "collector": 0}
+            for word in plan:
+                before = {name: run_ns(node.processes[name].pid) for name in spent}
+                for rank in ranks:
+                    rank.tell(word)
+                for rank, measured in zip(ranks, answers, strict=True):
+                    measured.append(json.loads(rank.answer()))
+                if word == "B":
+                    for name in spent:
+                        spent[name] += run_ns(node.processes[name].pid) - before[name]
+            for rank in ranks:
+                rank.end()
+            check_stored(node)
+        finally:
+            node.stop()
+    steps = RANKS * PAIRS * STEPS
+    return Blocks(answers, spent["agent"] / steps / 1e3, spent["collector"] / steps / 1e3)
+
+
+def run_ns(pid: int) -> int:
+    """Return how long a process and all below it ran on a core: finer than the ticks of /proc/PID/stat."""
+    found = 0
+    for process in tree(pid):
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            found += int((thread / "schedstat").read_text().split()[0])
+    return found
+
+
+def check_stored(node: Node) -> None:
+    """Telemetry that was not stored was no telemetry: wait for every row of it."""
+    import chiplog
+
+    steps = RANKS * (20 + PAIRS * STEPS)
+    wanted = {"metrics": 20 * steps, "phases": 5 * steps, "console": steps}
+    deadline = time.monotonic() + 30
+    stored: dict[str, int] = {}
+    while stored != wanted:
+        assert time.monotonic() < deadline, (stored, wanted)
+        time.sleep(0.2)
+        with chiplog.connect(dir=node.place.root) as client:
+            stored = {view: client.sql(f"SELECT count(*) AS n FROM {view}").rows()[0]["n"] for view in wanted}
+
+
+def differences(means: list[float], first: int, apart: int) -> list[float]:
+    """Return each block from `first` on, in % of the mean of the two blocks that lie `apart` blocks around it."""
+    found = []
+    for at in range(first, len(means) - apart, 2):
+        if at >= apart:
+            base = (means[at - apart] + means[at + apart]) / 2
+            found.append((means[at] / base - 1) * 100)
+    return found
+
+
+def interval(values: list[float]) -> tuple[float, float, float]:
+    """Return the median and its 95 % confidence interval, by resampling."""
+    dice = random.Random(1)
+    medians = sorted(statistics.median(dice.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return statistics.median(values), medians[RESAMPLES // 40], medians[-RESAMPLES // 40]
+
+
+def compared(ranks: list[list[list[Any]]], which: int) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Return (B against A, A against A) of a kind of time, as intervals over the blocks of all ranks."""
+    means = [[statistics.fmean(block[which][SETTLING:]) for block in rank] for rank in ranks]
+    with_telemetry = list(chain.from_iterable(differences(rank, 1, 1) for rank in means))
+    nothing_differs = list(chain.from_iterable(differences(rank, 2, 2) for rank in means))
+    return interval(with_telemetry), interval(nothing_differs)
+
+
+def shown(found: tuple[float, float, float]) -> str:
+    return f"{found[0]:+.2f} %, 95 % CI {found[1]:+.2f} to {found[2]:+.2f}"
+
+
+def step_time(name: str, measured: Blocks, ranks: list[list[list[Any]]]) -> list[Figure]:
+    figures = []
+    for what, which in (("step time", WALLS), ("CPU time of the training's thread", CPUS)):
+        on, nothing = compared(ranks, which)
+        figure = Figure(f"{name}: {what}, on against off", on[0], "%", at_most=0.5)
+        figure.yardstick = f"{shown(on)}; off against off {shown(nothing)}"
+        figures.append(figure)
+    figures[0].yardstick += f"; CPU per step: agent {measured.agent_us:.0f} µs, collector {measured.collector_us:.0f}"
+    return figures
+
+
+def measure() -> list[Figure]:
+    cores = sorted(os.sched_getaffinity(0))
+    crowded = blocks([set(cores)] * RANKS, set(cores))
+    off, on = ([block for rank in crowded.ranks for block in rank[first::2]] for first in (0, 1))
+
+    def each(which: int, of: list[list[Any]]) -> list[float]:
+        return [ns / 1e3 for block in of for ns in block[which]]
+
+    calls = [sum(parts) for parts in zip(each(PHASES, on), each(LOGS, on), each(PRINTS, on), strict=True)]
+    empty = [sum(parts) for parts in zip(each(PHASES, off), each(LOGS, off), strict=True)]
+    step_ms = statistics.median(each(WALLS, off)) / 1e3
+    others = [sum(block[OTHERS] for block in of) / sum(len(block[WALLS]) for block in of) / 1e3 for of in (off, on)]
+    parts = ", ".join(
+        f"{what} {percentile(each(which, on), 0.5):.0f}"
+        for what, which in (("5 phases", PHASES), ("log()", LOGS), ("print", PRINTS))
+    )
+    past = percentile(each(PRINTS, off), 0.5)
+    name = f"20 metrics, 5 phases, 1 line per {step_ms:.0f} ms step"
+    figures = [
+        Figure(f"{name}: in these calls, p50", percentile(calls, 0.5), "µs", at_most=60),
+        Figure(f"{name}: in these calls, p99", percentile(calls, 0.99), "µs"),
+        Figure(f"{name}: CPU of the rank's other threads", others[1], "µs", yardstick=f"while off {others[0]:.0f}"),
+    ]
+    figures[0].yardstick = f"{parts}; print past the capture {past:.0f}, no calls {percentile(empty, 0.5):.1f}"
+    if len(cores) > 1:
+        # As on a node with a core to spare: rank 0 has its own, rank 1 and the daemons are on another.
+        spare = blocks([{cores[0]}] + [{cores[1]}] * (RANKS - 1), {cores[1]})
+        figures += step_time("rank with a core of its own", spare, spare.ranks[:1])
+    return figures + step_time(f"{RANKS} busy ranks and the daemons on {len(cores)} cores", crowded, crowded.ranks)
