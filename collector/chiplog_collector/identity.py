@@ -1,5 +1,6 @@
 """Who is who, decided in log order: runs, labels, attempts, the primary, and how each label ended."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from chiplog_collector.plain import clean, json_of, text_of
@@ -29,6 +30,8 @@ _CHARS_MAX = {
     "notes": 8_192,  # a page or two
     "reason": 2_000,  # one line
 }
+CONSOLE = "console"  # the role of a producer that tells what another one printed
+_UUID = re.compile("[0-9a-f]{32}")
 _ENTRIES_MAX = 64  # tags of a run, GPUs of a process
 
 
@@ -48,6 +51,10 @@ class Registry:
         for name in _INT32_FIELDS:
             if not -(1 << 31) <= said.get(name, 0) < 1 << 31:
                 del said[name]
+        if said.get("role") == CONSOLE and not self._take_console(producer, said):
+            message = f"identity: a console that is of {said.get('of', 'nobody')!r:.80}, or was no console before"
+            self._applier.say(producer, seq, ts, "bad_value", "warning", message, {})
+            return
         for name in _PRODUCER_FIELDS:
             if name in said:
                 setattr(producer, name, said[name])
@@ -64,6 +71,15 @@ class Registry:
                 self._tell_of_move(producer, holders, seq, ts)
             if producer.is_primary or run.primary_label is None:
                 self._describe(run, said)
+
+    def _take_console(self, producer: Producer, said: dict[str, Any]) -> bool:
+        """Note whose lines a console tells, and drop what would make it a label. False: that is no console."""
+        of = said.get("of", "")
+        if producer.run is not None or not _UUID.fullmatch(of):
+            return False
+        said.pop("run_id", None)
+        producer.owner = self._applier.producer(bytes.fromhex(of)).producer
+        return producer.owner != producer.producer
 
     def _run(self, run_id: str) -> Run:
         run = self._state.runs.get(run_id)
@@ -220,7 +236,11 @@ class Registry:
         producer.state, producer.reason = state, said.get("reason")
         producer.exit_code, producer.exit_signal = exit_code, exit_signal
         producer.ended_at = ts
-        if state != "finished":
+        if state != "finished" and producer.role == CONSOLE:
+            # The label goes on: an event of kind `crashed` would be taken for its end.
+            message = f"the helper that recorded the console {state}: {producer.reason or 'no reason given'}"
+            self._applier.say(producer, seq, ts, "console_helper", "warning", message, {})
+        elif state != "finished":
             message = f"{producer.label or 'a producer'} {state}: {producer.reason or 'no reason given'}"
             self._applier.say(producer, seq, ts, state, "error", message, {})
 

@@ -53,6 +53,7 @@ class Producer:
     produced: int | None = None
     # Names that the first restricted sender which spoke for it may speak for: they bind it until its node is known.
     nodes: list[str] = field(default_factory=list)
+    owner: int | None = None  # of a console: whose lines it tells, if both turn out to be of one node
 
 
 class State:

@@ -78,7 +78,7 @@ FIELDS: dict[int, tuple[tuple[str, Column], ...]] = {
 MATRIX_KINDS = frozenset({EventKind.METRICS, EventKind.PHASES, EventKind.SYSTEM})
 
 IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "role": str,  # rank or agent
+    "role": str,  # rank, agent or console
     "run_id": str,
     "project": str,
     "name": str,
@@ -99,6 +99,7 @@ IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "restart": int,  # the launcher's restart count
     "started_at": int,  # µs since the epoch
     "sdk": str,  # version
+    "of": str,  # of a console only: the producer, 32 hex digits, whose label its lines belong to
 }
 
 STATE_FIELDS: dict[str, type | tuple[type, ...]] = {

@@ -8,7 +8,7 @@ import pytest
 
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
-from tests.collector.log import START_US, Index, Rank, whole
+from tests.collector.log import START_US, Index, Rank, block_of, whole
 
 FACT = ["run_id", "label", "attempt", "rank", "key", "step", "seq", "ts"]
 COLUMNS = {
@@ -238,3 +238,69 @@ def test_phases_console_texts_and_histograms_are_rows_with_names(index: Index) -
     assert index.sql("SELECT label, stream, line_no, seq, line FROM console") == [("rank0", "stderr", 7, 2, "a line")]
     assert index.sql("SELECT key, step, value FROM texts") == [("note", 4, "words")]
     assert index.sql("SELECT key, edges, counts FROM histograms") == [("w", [0.0, 1.0], [9.0])]
+
+
+def console_of(rank: Rank, number: int = 100, **identity: Any) -> Rank:
+    """Return a producer that tells what a rank printed."""
+    said = {"role": "console", "of": rank.uuid.hex(), "run_id": None, "label": None, "primary": None} | identity
+    console = Rank(number, **said)
+    console.events.clear()
+    console.identity = {name: value for name, value in console.identity.items() if value is not None}
+    console.say(EventKind.IDENTITY, console.identity)
+    return console
+
+
+def test_the_lines_of_a_console_belong_to_the_label_of_its_producer(index: Index) -> None:
+    rank = Rank(0)
+    console = console_of(rank)
+    console.say(EventKind.CONSOLE, 1, 1, "from C")
+    console.say(EventKind.NOTICE, "console_lost", "warning", "3 lines", {"lines": 3})
+    index.take(whole(console))
+    assert index.sql("SELECT label, line FROM console") == [(None, "from C")], "nobody knows whose yet"
+    index.take(whole(rank))
+    assert index.sql("SELECT run_id, label, attempt, seq, line FROM console") == [("r", "rank0", 0, 1, "from C")]
+    assert index.sql("SELECT run_id, label, attempt, kind FROM events") == [("r", "rank0", 0, "console_lost")]
+    rank.become(run_id="agreed", label="rank7")
+    index.take(block_of((rank, 1, 1)))
+    assert index.sql("SELECT run_id, label, line FROM console") == [("agreed", "rank7", "from C")]
+
+
+def test_a_console_is_neither_a_label_nor_an_attempt_and_its_end_is_nobodys(index: Index) -> None:
+    rank = Rank(0)
+    first, second = console_of(rank, 100), console_of(rank, 101)
+    first.say(EventKind.CONSOLE, 1, 1, "one")
+    second.say(EventKind.CONSOLE, 1, 2, "two")
+    agent = Rank(50, role="agent", run_id=None, label=None)
+    agent.say(EventKind.PEER, first.uuid, {"state": "crashed", "reason": "killed", "produced": 5})
+    agent.say(EventKind.LOST, first.uuid, 2, 3, "gone")
+    second.say(EventKind.STATE, {"state": "finished"})
+    index.take(whole(rank, first, second), whole(agent))
+    assert index.sql("SELECT label, attempt, state FROM labels") == [("rank0", 0, "running")]
+    assert index.sql("SELECT state, n_labels, n_attempts, primary_label FROM runs") == [("running", 1, 1, "rank0")]
+    assert index.sql("SELECT kind, level, label FROM events ORDER BY kind") == [
+        ("console_helper", "warning", "rank0"),
+        ("lost", "error", "rank0"),
+    ]
+    # 1 of the rank, 5 of the first (2 stored, 2 lost, 1 pending), 3 of the second.
+    assert index.sql("SELECT * FROM completeness") == [("r", "rank0", 0, 9, 6, 2, 1, "gone")]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"node": "node-b"},
+        {"of": bytes([77] * 16).hex()},
+        {"of": "no producer"},
+        {"of": bytes([100] * 16).hex()},
+        {"run_id": "r", "label": "rank0", "primary": True, "of": None},
+    ],
+    ids=["another node", "unknown", "no hex", "itself", "a label of its own"],
+)
+def test_a_console_of_nobody_on_its_node_puts_no_line_into_a_label(index: Index, said) -> None:
+    rank = Rank(0)
+    console = console_of(rank, **said)
+    console.say(EventKind.CONSOLE, 1, 1, "smuggled")
+    index.take(whole(rank, console))
+    assert index.sql("SELECT run_id, label, line FROM console") == [(None, None, "smuggled")]
+    assert index.sql("SELECT run_id, label, produced FROM completeness") == [("r", "rank0", 1)]
+    assert index.sql("SELECT run_id, label FROM labels") == [("r", "rank0")]

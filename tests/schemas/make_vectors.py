@@ -84,6 +84,14 @@ EVENTS: dict[EventKind, list[Any]] = {
     EventKind.PEER: [PRODUCER_A, {"state": "crashed", "reason": "process ended without finish()", "produced": 10}],
 }
 
+# Forms that came later, beside the first vector of their kind.
+LATER_EVENTS: dict[str, tuple[EventKind, list[Any]]] = {
+    "identity-console": (
+        EventKind.IDENTITY,
+        [{"role": "console", "node": "node-a", "started_at": TS, "sdk": "0.1.0", "of": PRODUCER_A.hex()}],
+    ),
+}
+
 # Two producers: metrics that share keys, text, console, an event of a kind nobody knows, and bytes that are no event.
 BLOCK_ROWS: list[tuple[bytes, int, bytes]] = [
     (PRODUCER_A, 0, encode(EventKind.METRICS, TS, 0, LOSS_KEYS, doubles(1.5, float("inf")))),
@@ -163,6 +171,8 @@ def all_vectors() -> Iterator[tuple[str, bytes, str]]:
     )
     for event, fields in EVENTS.items():
         yield f"event-{event.name.lower()}.bin", encode(event, TS, *fields), f"event of kind {event}"
+    for name, (event, fields) in LATER_EVENTS.items():
+        yield f"event-{name}.bin", encode(event, TS, *fields), f"event of kind {event}, a later form"
     yield "block.bin", block(), "block of two producers: metrics, text, console, and two events kept verbatim"
     for prefix, messages in (("message", MESSAGES), ("question", QUESTIONS)):
         for name, frames in messages.items():

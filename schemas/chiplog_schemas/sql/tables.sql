@@ -1,4 +1,4 @@
--- Migration 2: the tables behind the views. Users never see them.
+-- Migration 3: the tables behind the views. Users never see them.
 -- Facts carry integers; names are in dimensions, so that an identity that becomes known later changes one row.
 -- Facts are inserted sorted by key, producer, step and have no primary key: exactly-once is kept by base.intervals.
 CREATE SCHEMA base;
@@ -15,7 +15,7 @@ CREATE TABLE base.producers (
     job_type VARCHAR, rank INTEGER, local_rank INTEGER, world_size INTEGER, node VARCHAR, pid BIGINT, gpus VARCHAR[],
     launch VARCHAR, launch_order INTEGER, restart BIGINT,
     state VARCHAR, exit_code INTEGER, exit_signal INTEGER, reason VARCHAR, sets_run BOOLEAN,
-    started_at TIMESTAMP, ended_at TIMESTAMP, produced BIGINT, nodes VARCHAR[]
+    started_at TIMESTAMP, ended_at TIMESTAMP, produced BIGINT, nodes VARCHAR[], owner INTEGER
 );
 -- Metric and phase names, names of system metrics, devices.
 CREATE TABLE base.names (id INTEGER, name VARCHAR);

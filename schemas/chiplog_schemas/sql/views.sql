@@ -1,9 +1,14 @@
 -- What users see. Names and columns are a contract; each statement is replaced at every start of the index.
 -- Joins to the dimensions cost a millisecond or two and let names change without touching a fact.
 
+-- Whose label a producer's events belong to: its own, a console's that of its owner. An owner on another node is not
+-- believed: whoever speaks for one node must not put lines into another's.
 CREATE OR REPLACE VIEW base.identified AS
-SELECT p.producer, r.run_id, p.label, p.attempt, p.rank, p.node, p.run, p.is_primary
-FROM base.producers p LEFT JOIN base.runs r ON r.run = p.run;
+SELECT p.producer, r.run_id, w.label, w.attempt, w.rank, p.node, w.run, p.is_primary, w.producer AS owner
+FROM base.producers p
+LEFT JOIN base.producers o ON p.role = 'console' AND o.producer = p.owner AND o.node = p.node AND o.role = 'rank'
+JOIN base.producers w ON w.producer = coalesce(o.producer, p.producer)
+LEFT JOIN base.runs r ON r.run = w.run;
 
 CREATE OR REPLACE VIEW base.seen AS
 SELECT producer, sum(last_seq - first_seq + 1)::BIGINT AS stored, max(last_seq) AS last_seq, max(seen_at) AS seen_at
@@ -144,17 +149,20 @@ CREATE OR REPLACE VIEW events AS
 SELECT i.run_id, i.label, i.attempt, i.node, e.seq, e.ts, e.kind, e.level, e.message, e.body::JSON AS body
 FROM base.events e LEFT JOIN base.identified i ON i.producer = e.producer;
 
--- produced = stored + lost + pending, always: pending is what is known to exist and has not come yet.
+-- produced = stored + lost + pending, always: pending is what is known to exist and has not come yet. A label's events
+-- are its own and those of its consoles.
 CREATE OR REPLACE VIEW completeness AS
 WITH lost AS (
     SELECT producer, sum(last_seq - first_seq + 1)::BIGINT AS lost, max(last_seq) AS last_seq,
            string_agg(DISTINCT reason, '; ' ORDER BY reason) AS reasons
     FROM base.losses GROUP BY producer
 ), counted AS (
-    SELECT r.run_id, p.label, p.attempt, coalesce(s.stored, 0) AS stored, coalesce(l.lost, 0) AS lost, l.reasons,
+    SELECT i.owner, i.run_id, i.label, i.attempt, coalesce(s.stored, 0) AS stored, coalesce(l.lost, 0) AS lost, l.reasons,
            greatest(coalesce(p.produced, 0), coalesce(s.last_seq + 1, 0), coalesce(l.last_seq + 1, 0)) AS produced
-    FROM base.producers p JOIN base.runs r ON r.run = p.run
+    FROM base.producers p JOIN base.identified i ON i.producer = p.producer JOIN base.producers o ON o.producer = i.owner
     LEFT JOIN base.seen s ON s.producer = p.producer LEFT JOIN lost l ON l.producer = p.producer
-    WHERE p.role = 'rank'
+    WHERE o.role = 'rank' AND i.run_id IS NOT NULL
 )
-SELECT run_id, label, attempt, produced, stored, lost, produced - stored - lost AS pending, reasons FROM counted;
+SELECT run_id, label, attempt, sum(produced)::BIGINT AS produced, sum(stored)::BIGINT AS stored, sum(lost)::BIGINT AS lost,
+       sum(produced - stored - lost)::BIGINT AS pending, string_agg(reasons, '; ' ORDER BY reasons) AS reasons
+FROM counted GROUP BY owner, run_id, label, attempt;
