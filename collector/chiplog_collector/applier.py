@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from chiplog_collector.batch import Batch, Matrix
 from chiplog_collector.identity import Registry
 from chiplog_collector.intake import Receipt, Speaker, decode_receipt
-from chiplog_collector.plain import as_list, clean, floats_of, json_of, json_text, text_of, uuid_of
+from chiplog_collector.plain import as_list, clean, count_of, digest_of, floats_of, json_of, json_text, text_of, uuid_of
 from chiplog_collector.speakers import Speakers
 from chiplog_collector.state import Producer, State
 from chiplog_schemas.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
@@ -32,7 +32,7 @@ _LEVELS = ("debug", "info", "warning", "error")
 # Events that say who is who, or depend on it: a producer's are applied in its order, whatever their kinds.
 _IN_ORDER = frozenset(
     {OPAQUE, EventKind.CONFIG, EventKind.SUMMARY, EventKind.IDENTITY, EventKind.STATE, EventKind.LOST}
-    | {EventKind.NOTICE, EventKind.PEER}
+    | {EventKind.NOTICE, EventKind.PEER, EventKind.FILE}
 )
 
 Mask = NDArray[np.bool_] | None  # None: all rows
@@ -99,6 +99,8 @@ class Applier:
             self._apply_block(record)
         elif record.kind == Kind.GAP:
             self._apply_gap(record)
+        elif record.kind == Kind.STORED:
+            self._apply_stored(record)
         elif record.kind == Kind.QUARANTINE:
             self._apply_quarantine(record)
         else:
@@ -115,6 +117,13 @@ class Applier:
             message = f"a gap that cannot be read: {error}"
         self.say(None, record.number, self.received_us, "gap", "error", message, {"record": record.number})
         self._damage_met()
+
+    def _apply_stored(self, record: Record) -> None:
+        try:
+            _, digest, n_bytes = unpack(record.payload)
+            self.batch.add("stored", (digest_of(digest), count_of(n_bytes), self.received_us))
+        except (CodecError, ValueError, TypeError) as error:
+            self.quarantine(record.number, record.kind, f"record of a file: {error}", bytes(record.payload))
 
     def _apply_quarantine(self, record: Record) -> None:
         try:
@@ -310,6 +319,8 @@ class Applier:
                 self.batch.add("console", (number, name, line_no, seq, ts, text_of(line)))
             case EventKind.CONFIG:
                 self._registry.config(producer, seq, ts, fields[0])
+            case EventKind.FILE:
+                self._registry.file(producer, seq, ts, *fields)
             case EventKind.SUMMARY:
                 for key, value in fields[0].items():
                     self.batch.add("summary", (number, seq, ts, text_of(key), json_of(value)))

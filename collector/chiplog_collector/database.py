@@ -47,6 +47,8 @@ _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("message", "o"),
         ("body", "o"),
     ),
+    "files": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("path", "o"), ("bytes", "i8"), ("sha256", "o")),
+    "stored": (("sha256", "o"), ("bytes", "i8"), ("ts", "ts")),
     "quarantine": (("number", "i8"), ("kind", "i4"), ("reason", "o"), ("bytes", "o")),
 }
 _TIMES = ("started_at", "ended_at")

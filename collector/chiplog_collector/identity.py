@@ -3,9 +3,10 @@
 import re
 from typing import TYPE_CHECKING, Any
 
-from chiplog_collector.plain import clean, json_of, text_of
+from chiplog_collector.plain import clean, count_of, digest_of, json_of, text_of
 from chiplog_collector.speakers import covers
 from chiplog_collector.state import Producer, Run, State
+from chiplog_schemas.contents import path_objection
 from chiplog_schemas.events import IDENTITY_FIELDS, STATE_FIELDS, STATES, typed
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
@@ -208,6 +209,17 @@ class Registry:
             self._applier.say(producer, seq, ts, "config_refused", "warning", message, {"keys": sorted(values)})
         for key, value in values.items():
             self._applier.batch.add("config", (producer.producer, seq, ts, text_of(key), json_of(value)))
+
+    def file(self, producer: Producer, seq: int, ts: int, path: Any, n_bytes: Any, digest: Any) -> None:
+        """Keep what was said of a file; the view shows the primary's. What another saved beside one is refused."""
+        path = text_of(path)
+        if (objection := path_objection(path)) is not None:
+            raise ValueError(f"path {path!r:.80}: {objection}")
+        run = self._state.runs_by_number.get(producer.run or 0)
+        if run is not None and run.primary_label is not None and not producer.is_primary:
+            message = f"file {path!r:.200} of {producer.label} is refused: {run.primary_label} is the primary"
+            self._applier.say(producer, seq, ts, "file_refused", "warning", message, {"path": path})
+        self._applier.batch.add("files", (producer.producer, seq, ts, path, count_of(n_bytes), digest_of(digest)))
 
     def ended(self, producer: Producer, ts: int, body: Any, *, by_itself: bool, seq: int) -> None:
         """Note how a producer ended. Its own word wins over its agent's, whichever comes first."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from chiplog_schemas.contents import DIGEST_BYTES
+
 _HALF_CHARACTERS = re.compile("[\ud800-\udfff]")
 
 
@@ -39,6 +41,20 @@ def uuid_of(value: Any) -> bytes:
     """Return a producer's 16 bytes."""
     if not (isinstance(value, bytes) and len(value) == 16):
         raise TypeError("a producer is 16 bytes")
+    return value
+
+
+def digest_of(value: Any) -> str:
+    """Return a content's SHA-256, 32 bytes, as hex digits."""
+    if not (isinstance(value, bytes) and len(value) == DIGEST_BYTES):
+        raise TypeError(f"a SHA-256 is {DIGEST_BYTES} bytes")
+    return value.hex()
+
+
+def count_of(value: Any) -> int:
+    """Return a number of bytes, not negative."""
+    if type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r:.40} is no number of bytes")
     return value
 
 

@@ -18,6 +18,9 @@ RANGES: dict[str, tuple[int, int]] = {
     "CHIPLOG_KEYS_MAX": (1, limits.KEYS_MAX),
     "CHIPLOG_CONSOLE_LINES_PER_S": (1, 1_000_000),
     "CHIPLOG_CONSOLE_BURST_LINES": (1, 10_000_000),
+    "CHIPLOG_FILE_BYTES_MAX": (4 * KIB, 1024 * GIB),
+    "CHIPLOG_OUTBOX_BYTES_MAX": (1 * MIB, 64 * 1024 * GIB),
+    "CHIPLOG_FILES_BYTES_MAX": (1 * MIB, 1024 * 1024 * GIB),
     "CHIPLOG_SPOOL_BYTES_MAX": (1 * MIB, 1024 * GIB),
     "CHIPLOG_CREDIT_BYTES": (64 * KIB, 1 * GIB),
     "CHIPLOG_QUERY_TIMEOUT_S": (1, int(limits.QUERY_TIMEOUT_S)),
@@ -41,6 +44,9 @@ class Bounds:
     keys_max: int = limits.KEYS_MAX
     console_lines_per_s: int = limits.CONSOLE_LINES_PER_S
     console_burst_lines: int = limits.CONSOLE_BURST_LINES
+    file_bytes_max: int = limits.FILE_BYTES_MAX
+    outbox_bytes_max: int = limits.OUTBOX_BYTES_MAX
+    files_bytes_max: int = limits.FILES_BYTES_MAX
     spool_bytes_max: int = limits.SPOOL_BYTES_MAX
     credit_bytes: int = limits.CREDIT_BYTES
     query_timeout_s: int = int(limits.QUERY_TIMEOUT_S)

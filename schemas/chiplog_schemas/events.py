@@ -29,6 +29,7 @@ class EventKind(IntEnum):
     NOTICE = 11  # an alert, a restart, a refusal …: a row of the view `events`
     SYSTEM = 12  # one device's sample (agents only)
     PEER = 13  # how another producer ended, said by its agent
+    FILE = 14  # a file that was saved; its bytes go a way of their own
 
 
 # Every group of a block has these columns besides its kind's fields: no field may have one of these names.
@@ -73,6 +74,7 @@ FIELDS: dict[int, tuple[tuple[str, Column], ...]] = {
     ),
     EventKind.SYSTEM: (("device", Column.OBJECT), ("keys", Column.KEYS), ("values", Column.VALUES)),
     EventKind.PEER: (("about", Column.OBJECT), ("state", Column.OBJECT)),  # 16 bytes, see STATE_FIELDS
+    EventKind.FILE: (("path", Column.OBJECT), ("bytes", Column.INT), ("sha256", Column.OBJECT)),  # the last: 32 bytes
 }
 
 MATRIX_KINDS = frozenset({EventKind.METRICS, EventKind.PHASES, EventKind.SYSTEM})

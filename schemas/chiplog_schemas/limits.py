@@ -17,6 +17,20 @@ NAME_CHARS_MAX = 128  # label and run ID: they become columns, file names and te
 TEXT_CHARS_MAX = 65_536  # a short string; anything longer is a file
 NESTING_MAX = 16  # nested dicts in one log() call: deeper is a cycle or a mistake
 
+# -- files ------------------------------------------------------------------------------------------------------------
+FILE_BYTES_MAX = 1 * GIB  # one saved file: save() takes as long as a copy of it
+FILES_PER_SAVE_MAX = 10_000  # of one save() of a directory or pattern: more is a data set
+PATH_CHARS_MAX = 1_024  # a file's name in its run
+OUTBOX_BYTES_MAX = 16 * GIB  # copies on a node that the collector does not have yet
+FILES_BYTES_MAX = 256 * GIB  # of all runs at a collector, half arrived ones included
+FREE_BYTES_MIN = 1 * GIB  # files leave this much of a disk free, or a twentieth of a small one: events come first
+FILE_CHUNK_BYTES = 256 * KIB  # a DATA frame is four times as large: events wait for no file
+FILE_CREDIT_BYTES = 1 * MIB  # of one file, sent and not yet written
+FILES_AT_ONCE = 8  # that a collector takes: memory for chunks is this times the credit
+FILE_PARTS_MAX = 64  # half arrived files that a collector keeps …
+FILE_PART_IDLE_S = 86_400.0  # … for a day without a chunk
+FILE_PAUSE_MAX_S = 60.0  # the longest pause before a file that was refused is offered again
+
 # -- how much may wait ------------------------------------------------------------------------------------------------
 JOURNAL_BYTES_MAX = 256 * MIB  # per producer; at 1 MB/s four minutes without an agent, at usual rates hours
 JOURNAL_MEMORY_BYTES_MAX = 16 * MIB  # the same without a disk: memory belongs to the training

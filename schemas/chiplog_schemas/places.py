@@ -3,11 +3,12 @@
     CHIPLOG_DIR/                default ~/.chiplog
       journals/<producer>/      one per opened run of a process: lock, head, segments
       agent/                    lock, spool/, link
-      collector/                lock, log/, index.duckdb
+      collector/                lock, log/, index.duckdb, files/
+      outbox/                   saved files on their way to the collector, by content; of offline runs offline/files
       run/                      agent.sock, collector.sock, query.sock, and the daemons' own output *.out
 
-Journals, spool and sockets must lie on a disk of this node. When CHIPLOG_DIR is on a network file system they move to
-/var/tmp/chiplog-<uid>/<hash of CHIPLOG_DIR>; when its path is too long for a socket, the sockets alone move.
+Journals, spool, outbox and sockets must lie on a disk of this node. When CHIPLOG_DIR is on a network file system they
+move to /var/tmp/chiplog-<uid>/<hash of CHIPLOG_DIR>; when its path is too long for a socket, the sockets alone move.
 """
 
 import hashlib
@@ -45,6 +46,21 @@ class Places:
     def agent_link(self) -> Path:
         """File with one line that the agent says about its link to the collector."""
         return self.agent / "link"
+
+    @property
+    def outbox(self) -> Path:
+        """Directory of saved files that the agent delivers, each under the SHA-256 of its content."""
+        return self.local / "outbox"
+
+    @property
+    def offline_files(self) -> Path:
+        """The same of offline runs, which `chiplog sync` delivers."""
+        return self.local / "offline" / "files"
+
+    @property
+    def files(self) -> Path:
+        """Directory of the files that the collector has: ab/abcdef…, by content."""
+        return self.collector / "files"
 
     @property
     def collector(self) -> Path:

@@ -46,6 +46,7 @@ class Kind(IntEnum):
     SENDERS = 4  # next number of every sender: first record of each log segment, so that a start reads one segment
     QUARANTINE = 5  # bytes that were no record, with the reason (log)
     GAP = 6  # a sender's LOST at the hop: numbers that can never come (log)
+    STORED = 7  # a file's content that is on stable storage beside the log (log)
 
 
 @dataclass(slots=True)  # not frozen: a frozen one costs a microsecond more, and a log has millions

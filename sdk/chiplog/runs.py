@@ -14,11 +14,12 @@ from chiplog.identity import PARENT_RUN, with_rank
 from chiplog.journal import Journal
 from chiplog.opening import open_journal
 from chiplog.recorder import Recorder
+from chiplog.saving import Saver
 from chiplog.sender import SenderThread
 from chiplog.settings import Settings, identity_map
 from chiplog.shared import Config, Summary, as_json
 from chiplog.stand_ins import AfterFork, Appendable, Nowhere
-from chiplog.values import cleaned, encodable
+from chiplog.values import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.limits import FINISH_WAIT_S
@@ -39,6 +40,15 @@ class Run(Recorder):
         self._disk_warned = False
         self._console: Console | None = None
         self._sender: SenderThread | None = None
+        offline = settings.mode == "offline"
+        self._saver = Saver(
+            settings.places,
+            settings.places.offline_files if offline else settings.places.outbox,
+            file_bytes_max=bounds.file_bytes_max,
+            outbox_bytes_max=bounds.outbox_bytes_max,
+            say=lambda path, size, digest: self._say(EventKind.FILE, path, size, digest),
+            complain=lambda bad: self._complaints.note(bad),
+        )
         self.config = Config(self._say_config, lambda bad: self._complaints.note(bad))
         self.summary = Summary(self._say_summary, lambda bad: self._complaints.note(bad))
         if settings.mode != "disabled":
@@ -106,6 +116,30 @@ class Run(Recorder):
             self._say(EventKind.NOTICE, "alert", alert_level(level), cleaned(str(title)), body)
         except Exception as error:
             self._complaints.internal("alert", error)
+
+    def save(self, path: str | os.PathLike[str], name: str | None = None) -> list[str]:
+        """Save a file, a directory or what a pattern (`*`, `**`) matches as files of the run. Never raises.
+
+        Takes as long as a copy: when it returns, the copy survives SIGKILL of this process, and the file may change.
+        The agent delivers it, also after the end of the run. Only the primary's files are the run's; elsewhere this
+        does nothing, and says so once. name: of the file in the run, or of the directory that several go into; without
+        it, the path relative to the working directory, of one outside its last part.
+        Returns the names in the run of what was saved.
+        """
+        try:
+            if self._settings.mode == "disabled":
+                return []
+            if self._finished:
+                self._refuse()
+                return []
+            if not self.is_primary:
+                message = f"save() on {self.label} does nothing: only the primary's files are the run's"
+                self._complaints.note(Bad("save_not_primary", "", f"{message}; call it where run.is_primary"))
+                return []
+            return self._saver.save(path, name)
+        except Exception as error:
+            self._complaints.internal("save", error)
+            return []
 
     def finish(self, exit_code: int = 0) -> None:
         """End the run for this label. Waits at most a second for the agent; what is left then is delivered later."""

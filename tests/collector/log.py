@@ -157,6 +157,7 @@ VIEWS = (
     "events",
     "completeness",
     "phases",
+    "files",
     "step_skew",
 )
 

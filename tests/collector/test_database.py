@@ -41,6 +41,7 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
         rank.say(EventKind.CONSOLE, 1, 1, "a line\0 with ü")
         rank.say(EventKind.CONFIG, {"lr": "0.1", "deep": '{"a": [1, null]}'})
         rank.say(EventKind.SUMMARY, {"best": "0.5"})
+        rank.say(EventKind.FILE, "last.pt", 10, bytes(32))
         rank.say(EventKind.NOTICE, "alert", "warning", "high", {"text": "x"})
         rank.say(EventKind.SUMMARY, "hostile")
     ranks[0].say(EventKind.STATE, {"state": "finished", "exit_code": 0})
@@ -62,6 +63,7 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
             at = max(at + 1, last - chooser.randrange(3))
     chooser.shuffle(payloads)
     payloads += [whole(*ranks), b"garbage", (Kind.GAP, pack([b"S" * 16, 1, 2, "trimmed"])), (66, b"?")]
+    payloads.append((Kind.STORED, pack([b"S" * 16, bytes(32), 10])))
     return payloads
 
 

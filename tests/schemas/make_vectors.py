@@ -81,6 +81,7 @@ EVENTS: dict[EventKind, list[Any]] = {
     EventKind.LOST: [b"", 100, 199, "journal full"],
     EventKind.NOTICE: ["alert", "warning", "loss rises", {"text": "0.5 → 0.9", "step": 7}],
     EventKind.SYSTEM: ["GPU-00000000-0000-0000-0000-000000000003", pack(["gpu.util"]), doubles(97.0)],
+    EventKind.FILE: ["checkpoints/last.pt", 1_234_567, bytes(range(64, 96))],
     EventKind.PEER: [PRODUCER_A, {"state": "crashed", "reason": "process ended without finish()", "produced": 10}],
 }
 
@@ -118,6 +119,7 @@ RECORD_PAYLOADS: dict[Kind, bytes] = {
     Kind.RECEIPT: pack([TS, [[SENDER, 3, 6, 3]]]),
     Kind.SENDERS: pack([[SENDER, 3], [PRODUCER_B, 17]]),
     Kind.QUARANTINE: pack([SENDER, "checksum mismatch", b"\x00\x01\x02"]),
+    Kind.STORED: pack([SENDER, bytes(range(64, 96)), 1_234_567]),
     Kind.GAP: pack([SENDER, 4, 5, "damaged in the spool"]),
 }
 

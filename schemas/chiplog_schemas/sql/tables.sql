@@ -32,6 +32,9 @@ CREATE TABLE base.console (
 );
 CREATE TABLE base.config (producer INTEGER, seq BIGINT, ts TIMESTAMP, key VARCHAR, value VARCHAR);
 CREATE TABLE base.summary (producer INTEGER, seq BIGINT, ts TIMESTAMP, key VARCHAR, value VARCHAR);
+-- What was said of saved files, and which contents have arrived: each at its own time, and a content perhaps often.
+CREATE TABLE base.files (producer INTEGER, seq BIGINT, ts TIMESTAMP, path VARCHAR, bytes BIGINT, sha256 VARCHAR);
+CREATE TABLE base.stored (sha256 VARCHAR, bytes BIGINT, ts TIMESTAMP);
 CREATE TABLE base.events (
     producer INTEGER, seq BIGINT, ts TIMESTAMP, kind VARCHAR, level VARCHAR, message VARCHAR, body VARCHAR
 );

@@ -145,9 +145,27 @@ UNION ALL
 SELECT run_id, label, key, value FROM last_values l
 WHERE NOT EXISTS (SELECT 1 FROM said s WHERE s.run_id = l.run_id AND s.label = l.label AND s.key = l.key);
 
+-- Every save() of a primary, and when the content arrived: perhaps before, for another run.
+CREATE OR REPLACE VIEW base.saves AS
+SELECT i.run_id, i.label, i.attempt, i.node, f.seq, f.ts, f.path, f.bytes, f.sha256, s.stored_at
+FROM base.files f JOIN base.identified i ON i.producer = f.producer
+LEFT JOIN (SELECT sha256, bytes, min(ts) AS stored_at FROM base.stored GROUP BY ALL) s
+  ON s.sha256 = f.sha256 AND s.bytes = f.bytes
+WHERE i.is_primary AND i.run_id IS NOT NULL;
+
+-- Of each path what was saved last.
+CREATE OR REPLACE VIEW files AS
+SELECT run_id, path, bytes, sha256, ts FROM base.saves
+QUALIFY row_number() OVER (PARTITION BY run_id, path ORDER BY attempt DESC, seq DESC, ts DESC) = 1;
+
 CREATE OR REPLACE VIEW events AS
 SELECT i.run_id, i.label, i.attempt, i.node, e.seq, e.ts, e.kind, e.level, e.message, e.body::JSON AS body
-FROM base.events e LEFT JOIN base.identified i ON i.producer = e.producer;
+FROM base.events e LEFT JOIN base.identified i ON i.producer = e.producer
+UNION ALL
+SELECT run_id, label, attempt, node, seq, greatest(ts, stored_at), 'file_stored', 'info',
+       'file ' || path || ' arrived whole, ' || bytes || ' bytes',
+       json_object('path', path, 'bytes', bytes, 'sha256', sha256)
+FROM base.saves WHERE stored_at IS NOT NULL;
 
 -- produced = stored + lost + pending, always: pending is what is known to exist and has not come yet. A label's events
 -- are its own and those of its consoles.

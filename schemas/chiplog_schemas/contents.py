@@ -1,0 +1,44 @@
+"""Files by content: their names on disk, a file's name in a run, and how much of a disk they may take.
+
+A content's name is its SHA-256 in 64 lower-case hex digits, in the outbox of a node and in `files/` of a collector. A
+peer names contents by those 32 bytes and never by a path.
+"""
+
+import os
+import re
+from pathlib import Path
+
+from chiplog_schemas.limits import FREE_BYTES_MIN, PATH_CHARS_MAX
+
+DIGEST_BYTES = 32
+_NAME = re.compile(r"[0-9a-f]{64}")
+_FREE_SHARE = 20  # of a disk that is smaller than that many times FREE_BYTES_MIN, one part stays free
+
+
+def is_content_name(name: str) -> bool:
+    """Tell whether a file's name on disk is that of a content."""
+    return _NAME.fullmatch(name) is not None
+
+
+def path_objection(path: str) -> str | None:
+    """Return why something cannot be a file's name in a run, None when it can."""
+    if len(path) > PATH_CHARS_MAX:
+        return f"it has {len(path)} characters, the limit is {PATH_CHARS_MAX}"
+    if any(part in ("", ".", "..") for part in path.split("/")):
+        return "it is to be relative, without empty parts and '..'"
+    if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in path):
+        return "it has control characters"
+    return None
+
+
+def room_objection(directory: Path, n_bytes: int) -> str | None:
+    """Return why a file of this size would take what events need of a disk, None when it may be written.
+
+    Raises OSError when the disk cannot be asked.
+    """
+    disk = os.statvfs(directory)
+    free = disk.f_bavail * disk.f_frsize
+    kept = min(FREE_BYTES_MIN, disk.f_blocks * disk.f_frsize // _FREE_SHARE)
+    if free - n_bytes >= kept:
+        return None
+    return f"{directory} has {free} bytes free, of which {kept} are kept for events; make room"
