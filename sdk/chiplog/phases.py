@@ -1,23 +1,114 @@
-"""Time spent in the phases of a step, gathered until the next `log()` gives them a step."""
+"""Time spent in the phases of a step, gathered until the next `log()` or `step()` gives them a step."""
 
-import time
+import functools
+import inspect
 from collections.abc import Callable
-from contextlib import ContextDecorator
+from threading import get_ident
+from time import perf_counter
+from typing import Any, Protocol
+
+from chiplog.values import Bad
+
+DATA, STEP, GC = "data", "step", "gc"  # phases that are recorded unasked; the view `data_wait` goes by the first two
+
+# What `begin` returns: whose phase, when it began on the host, and the device's mark. None: it is inside of itself.
+Begun = tuple[tuple[int, str], float, Any] | None
 
 
-class Phase(ContextDecorator):
-    """A context manager and decorator that adds the wall time spent inside to its phase. Seconds, monotonic clock."""
+class Stopwatch(Protocol):
+    """What times a phase on a device."""
 
-    def __init__(self, totals: Callable[[], dict[str, float]], name: str) -> None:
-        self._totals = totals
+    def begin(self) -> Any:
+        """Return a mark of now in the stream of work; None when the host is to time this phase."""
+        ...
+
+    def end(self, name: str, mark: Any) -> bool:
+        """Note what lies between that mark and now. False: the host is to time this phase."""
+        ...
+
+
+class Timing:
+    """The phases of one run that wait for their step. Seconds by name; each name's outermost phase counts.
+
+    device: what times on a device, once there is one.
+    """
+
+    def __init__(self, complain: Callable[[Bad], None] = lambda bad: None) -> None:
+        self.totals: dict[str, float] = {}
+        self.is_pending = False  # something waits for its step
+        self.device: Stopwatch | None = None
+        self.complain = complain
+        self._open: set[tuple[int, str]] = set()
+
+    def begin(self, name: str, on_host: bool = False) -> Begun:
+        """Return what `end` needs."""
+        key = (get_ident(), name)
+        if key in self._open:
+            return None
+        self._open.add(key)
+        device = self.device
+        return key, perf_counter(), None if device is None or on_host else device.begin()
+
+    def end(self, begun: Begun) -> None:
+        """Add what was spent since."""
+        if begun is None:
+            return
+        key, began, mark = begun
+        self._open.discard(key)
+        if mark is not None and self.device is not None and self.device.end(key[1], mark):
+            self.is_pending = True
+        else:
+            self.add(key[1], perf_counter() - began)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds to a phase."""
+        totals = self.totals
+        totals[name] = totals.get(name, 0.0) + seconds
+        self.is_pending = True
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: what was going on is the parent's."""
+        self.totals = {}
+        self.is_pending = False
+        self.device = None
+        self._open = set()
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds by name, and begin anew."""
+        totals, self.totals = self.totals, {}
+        return totals
+
+
+class Phase:
+    """A context manager and decorator that adds the time spent inside to its phase. It may be entered again inside."""
+
+    __slots__ = ("_begun", "_name", "_on_host", "_timing")
+
+    def __init__(self, timing: Timing, name: str, on_host: bool = False) -> None:
+        self._timing = timing
         self._name = name
-        self._entered: list[float] = []  # a stack: the same phase may be entered recursively
+        self._on_host = on_host
+        self._begun: list[Begun] = []
 
     def __enter__(self) -> "Phase":
-        self._entered.append(time.perf_counter())
+        self._begun.append(self._timing.begin(self._name, self._on_host))
         return self
 
     def __exit__(self, *error: object) -> None:
-        spent = time.perf_counter() - self._entered.pop()
-        totals = self._totals()
-        totals[self._name] = totals.get(self._name, 0.0) + spent
+        if self._begun:
+            self._timing.end(self._begun.pop())
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that is timed. Not for generators and coroutines: their calls return before they run."""
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            message = f"phase {self._name!r:.60} on a generator or coroutine times nothing; put `with` inside of it"
+            self._timing.complain(Bad("phase_of_generator", self._name, message))
+            return function
+        timing, name, on_host = self._timing, self._name, self._on_host
+
+        @functools.wraps(function)
+        def timed(*arguments: Any, **named: Any) -> Any:
+            with Phase(timing, name, on_host):
+                return function(*arguments, **named)
+
+        return timed

@@ -3,12 +3,13 @@
 import math
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from chiplog.complaints import Complaints
-from chiplog.phases import Phase
+from chiplog.phases import DATA, GC, STEP, Phase, Timing
 from chiplog.stand_ins import Appendable, Nowhere
+from chiplog.steps import Loader, Step, Steps
 from chiplog.values import FLOAT_TYPES, Bad, Histogram, cleaned, flatten, shown
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.codec import pack, packer
@@ -16,6 +17,7 @@ from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.limits import KEY_BYTES_MAX
 
 _INT_BYTES_MAX = 9  # of msgpack
+_STEP_MAX = 0x7FFFFFFFFFFFFFFF
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
 
@@ -37,8 +39,14 @@ class Recorder:
         self._keys: set[str] = set()
         self._next_step = 0
         self._last_step = 0
-        self._phases: dict[str, float] = {}
+        self._steps_per_log = 1  # that `log()` without a step counts on; none once `step()` does
+        self._count_before = 0  # the last `step()`
+        # What the first `step()` ends, until it is clear that it is not the beginning of a `with`.
+        self._held: tuple[int, dict[str, float]] = (0, {})
         self._complaints = Complaints(self._say)
+        self._timing = Timing(lambda bad: self._complaints.note(bad))
+        self._steps = Steps(self._timing)
+        self._phase_names: set[str] = set()
 
     @property
     def id(self) -> str:
@@ -56,15 +64,17 @@ class Recorder:
         try:
             values = data.values()
             shape = self._shapes.get(tuple(data))
-            if shape is None or not FLOAT_TYPES.issuperset(map(type, values)) or self._phases:
+            if shape is None or not FLOAT_TYPES.issuperset(map(type, values)):
                 self._log_slow(data, step)
                 return
             if step is None:
                 step = self._next_step
-                self._next_step += 1
+                self._next_step += self._steps_per_log
             elif type(step) is not int or not -0x8000000000000000 <= step <= 0x7FFFFFFFFFFFFFFF:
                 step = self._step(step)
             self._last_step = step
+            if self._timing.is_pending and self._steps_per_log:
+                self._append_phases(step)
             if not math.isfinite(math.hypot(*values)):  # in C doubles: a sum of numpy's small types would overflow
                 self._complaints.note_nonfinite(data, step)
             keys, pack_values = shape
@@ -83,9 +93,8 @@ class Recorder:
                 self._refuse()
                 return
             step = self._last_step = self._step(step)
-            if self._phases:
-                phases, self._phases = self._phases, {}
-                self._append_matrix(EventKind.PHASES, step, phases)
+            if self._timing.is_pending and self._steps_per_log:
+                self._append_phases(step)
             if not isinstance(data, Mapping):
                 message = f"log() takes a dict, not a {type(data).__name__}; log {{'name': value}}"
                 self._complaints.note(Bad("not_a_dict", type(data).__name__, message))
@@ -126,7 +135,7 @@ class Recorder:
             self._journal.append(payload)
             # The fast path looks at no size: a shape fits it whatever the step.
             fits_always = len(payload) + _INT_BYTES_MAX <= self._bounds.event_bytes_max
-            if fits_always and kind is EventKind.METRICS and keys not in self._shapes and not self._finished:
+            if fits_always and keys not in self._shapes and not self._finished:
                 if len(self._shapes) >= _SHAPES_MAX or self._shape_keys + len(keys) > _SHAPE_KEYS_MAX:
                     self._shapes.clear()
                     self._shape_keys = 0
@@ -139,8 +148,9 @@ class Recorder:
 
     def _step(self, step: Any) -> int:
         if step is None:
-            self._next_step += 1
-            return self._next_step - 1
+            step = self._next_step
+            self._next_step += self._steps_per_log
+            return int(step)
         try:
             number = int(step.item() if hasattr(step, "item") else step)
         except Exception:  # whatever a foreign type raises
@@ -164,21 +174,82 @@ class Recorder:
         self._complaints.note_key_over(key, self._bounds.keys_max)
         return True
 
-    # -- phases --
+    # -- phases and steps --
 
-    def phase(self, name: str) -> Phase:
-        """Time a phase of the step: `with run.phase("forward"):`, or as a decorator. Belongs to the next `log()`."""
-        key = cleaned(str(name))
+    def phase(self, name: str, on_host: bool = False) -> Phase:
+        """Time a phase of the step: `with run.phase("forward"):`, or as a decorator. Belongs to the next `log()`.
+
+        Where CUDA is in use, seconds are those between two marks in the current stream, and nothing waits for them;
+        with on_host, and elsewhere, wall time. Phases inside of others count for both. With `step()`, a phase belongs
+        to the step that it ends.
+        """
+        try:
+            if name not in self._phase_names:
+                return self._new_phase(cleaned(str(name)), on_host)
+        except Exception as error:  # a name that cannot be hashed, or has no text
+            self._complaints.internal("phase", error)
+            return Phase(Timing(), "")
+        return Phase(self._timing, name, on_host)
+
+    def _new_phase(self, key: str, on_host: bool) -> Phase:
         size = len(key.encode())
         if not 0 < size <= KEY_BYTES_MAX:
             message = f"phase {key!r:.60} has {size} bytes, the limit is 1 to {KEY_BYTES_MAX}; it is not recorded"
             self._complaints.note(Bad("key_length", key[:60], message))
         elif self._admit_key(key):
-            return Phase(self._phases_of, key)
-        return Phase(dict, key)  # timed into a dict that nobody keeps
+            self._phase_names.add(key)
+            return Phase(self._timing, key, on_host)
+        return Phase(Timing(), key)  # timed for nobody
 
-    def _phases_of(self) -> dict[str, float]:
-        return self._phases
+    def step(self) -> Step:
+        """Mark the end of a step: `run.step()` behind each, or `with run.step():` around each, not both.
+
+        Records the phase `step`, seconds from end to end, or of what is inside and the waiting for its data. From then
+        on `log()` without a step logs to the current one, phases belong to it, and `gc` is what the garbage collector
+        took of it. A step has the number that was logged last, else the label's own count.
+        """
+        if not self._steps.is_entered:
+            self._end_step()
+        return Step(self._enter_step, self._end_step)
+
+    def data(self, loader: Iterable[Any]) -> Loader:
+        """Return the loader with its waiting timed: `for batch in run.data(loader):`. Seconds are the phase `data`."""
+        return Loader(loader, self._steps.waited)
+
+    def _enter_step(self) -> None:
+        if self._steps.enter():
+            self._next_step = self._last_step = self._count_before
+            (_, phases), self._held = self._held, (0, {})
+            for name, seconds in phases.items():
+                self._timing.add(name, seconds)
+
+    def _end_step(self) -> None:
+        try:
+            if self._finished:
+                self._refuse()
+                return
+            self._count_before, step = self._next_step, self._last_step
+            if self._steps_per_log:
+                self._steps_per_log = 0
+                for name in (DATA, STEP, GC):
+                    self._admit_key(name)
+                self._held = step, self._timing.take()
+                self._steps.end()
+            else:
+                self._steps.end()
+                self._append_phases(step)
+            self._next_step = self._last_step = min(step + 1, _STEP_MAX)
+        except Exception as error:
+            self._complaints.internal("step", error)
+
+    def _append_phases(self, step: int) -> None:
+        self._timing.is_pending = False
+        if self._held[1]:
+            held, self._held = self._held, (0, {})
+            self._append_matrix(EventKind.PHASES, *held)
+        phases = self._timing.take()
+        if phases:
+            self._append_matrix(EventKind.PHASES, step, phases)
 
     # -- events --
 

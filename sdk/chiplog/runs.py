@@ -156,8 +156,8 @@ class Run(Recorder):
         self._shapes = {}  # whoever logs now takes the slow path, which says so
         if self._console is not None:
             self._console.close()
-        if self._phases:
-            self._append_matrix(EventKind.PHASES, self._last_step, self._phases)
+        self._steps.stop()
+        self._append_phases(self._last_step)
         if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
             self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
         self._complaints.report()
@@ -286,7 +286,9 @@ class Run(Recorder):
         _kept_from_the_collector.append((self._journal, self._sender))
         self._sender = None
         self._finish_lock = threading.Lock()
-        self._phases = {}
+        self._steps.stop()
+        self._timing.forget()
+        self._held = (0, {})
         self._complaints = Complaints(self._say)
         self._pid = os.getpid()
         self._journal = AfterFork(self._open_in_child)

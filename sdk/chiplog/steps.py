@@ -1,0 +1,106 @@
+"""Whole steps: where each ends, what it took, and what of it was waiting for data."""
+
+from collections.abc import Callable, Iterable, Iterator
+from time import perf_counter
+from typing import Any
+
+from chiplog.pauses import Pauses
+from chiplog.phases import DATA, GC, STEP, Timing
+
+
+class Steps:
+    """The steps of one run. Each is ended by a call behind it, or entered and ended; then the call means nothing."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
+        self._pauses = Pauses()
+        self._began: float | None = None
+        self._waited = 0.0  # for data, since the last step ended
+        self.is_entered = False  # `with run.step():`
+        self.is_used = False
+
+    def enter(self) -> bool:
+        """Begin a step. True: the first; the call that made its context manager ended none."""
+        is_first, self.is_entered = not self.is_entered, True
+        self._began = perf_counter() - self._waited  # a step begins where it begins to wait for its data
+        return is_first
+
+    def end(self) -> None:
+        """Note what the step took. The first one that is not entered has no beginning."""
+        now = perf_counter()
+        if not self.is_used:
+            self.is_used = True
+            self._pauses.start()
+        if self._began is not None:
+            self._timing.add(STEP, now - self._began)
+        if (paused := self._pauses.take()) > 0:
+            self._timing.add(GC, paused)
+        self._began = None if self.is_entered else now
+        if self.is_entered:
+            self._waited = 0.0
+
+    def waited(self, seconds: float) -> None:
+        """Note time spent waiting for data."""
+        self._waited += seconds
+        self._timing.add(DATA, seconds)
+
+    def stop(self) -> None:
+        """Look at nothing any more; a forked child begins anew."""
+        self._pauses.stop()
+        self._began, self._waited = None, 0.0
+        self.is_entered = self.is_used = False
+
+
+class Step:
+    """What `run.step()` returns: nothing to keep, or a context manager."""
+
+    __slots__ = ("_end", "_enter")
+
+    def __init__(self, enter: Callable[[], None], end: Callable[[], None]) -> None:
+        self._enter = enter
+        self._end = end
+
+    def __enter__(self) -> "Step":
+        self._enter()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._end()
+
+
+class Loader:
+    """A data loader whose waiting is timed. All else of it is the loader's own."""
+
+    def __init__(self, loader: Iterable[Any], waited: Callable[[float], None]) -> None:
+        self._loader = loader
+        self._waited = waited
+
+    def __iter__(self) -> Iterator[Any]:
+        began = perf_counter()
+        batches = iter(self._loader)  # starts the workers, and waits for them
+        self._waited(perf_counter() - began)
+        return _Batches(batches, self._waited)
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # raises what the loader's own raises
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Batches:
+    """No generator: that would keep the batch alive while the next one is made."""
+
+    def __init__(self, batches: Iterator[Any], waited: Callable[[float], None]) -> None:
+        self._batches = batches
+        self._waited = waited
+
+    def __iter__(self) -> "_Batches":
+        return self
+
+    def __next__(self) -> Any:
+        began = perf_counter()
+        try:
+            return next(self._batches)
+        finally:
+            self._waited(perf_counter() - began)

@@ -1,0 +1,163 @@
+"""Phases of a step: what is timed, to which step it belongs, and that nothing of it is raised into training."""
+
+import os
+import struct
+import threading
+import time
+
+import pytest
+
+import chiplog
+from chiplog_schemas.codec import unpack
+from chiplog_schemas.events import EventKind
+
+
+@pytest.fixture
+def run(chiplog_dir):
+    with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
+        yield run
+
+
+def phases(events) -> list[tuple[int, dict[str, float]]]:
+    """Return (step, seconds by phase) of each event of phases."""
+    found = []
+    for event in events:
+        if event.kind == EventKind.PHASES:
+            keys = unpack(event.fields["keys"])
+            seconds = struct.unpack(f"<{len(keys)}d", event.fields["values"])
+            found.append((event.fields["step"], dict(zip(keys, seconds, strict=True))))
+    return found
+
+
+def test_phases_wait_for_the_next_log_also_when_it_takes_the_fast_path(run, offline) -> None:
+    for step in range(3):
+        with run.phase("forward"), run.phase("attention"):
+            pass
+        run.log({"loss": 0.5}, step=step)
+        run.log({"loss": 0.25}, step=step)
+    run.finish()
+    assert [(step, list(seconds)) for step, seconds in phases(offline())] == [
+        (step, ["attention", "forward"]) for step in range(3)
+    ]
+
+
+def test_a_phase_inside_of_itself_counts_once_and_inside_of_another_for_both(run, offline) -> None:
+    @run.phase("recursive")
+    def recursive(depth: int) -> None:
+        with run.phase("leaf"):
+            time.sleep(0.002)
+        if depth:
+            recursive(depth - 1)
+
+    began = time.perf_counter()
+    recursive(20)
+    took = time.perf_counter() - began
+    run.log({"x": 1.0})
+    run.finish()
+    [(_, seconds)] = phases(offline())
+    assert 21 * 0.002 <= seconds["leaf"] <= seconds["recursive"] <= took
+
+
+def test_one_phase_object_may_be_entered_inside_of_itself(run, offline) -> None:
+    forward = run.phase("forward")
+    with forward, forward:
+        time.sleep(0.002)
+    with forward:
+        time.sleep(0.002)
+    run.log({"x": 1.0})
+    run.finish()
+    [(_, seconds)] = phases(offline())
+    assert list(seconds) == ["forward"]
+    assert seconds["forward"] >= 0.004
+
+
+def test_threads_time_the_same_phase_side_by_side(run, offline) -> None:
+    barrier = threading.Barrier(3)
+
+    def work() -> None:
+        with run.phase("io"):
+            barrier.wait()
+            time.sleep(0.005)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    run.log({"x": 1.0})
+    run.finish()
+    [(_, seconds)] = phases(offline())
+    assert seconds["io"] >= 0.015
+
+
+def test_a_decorated_function_keeps_its_name_its_result_and_its_exceptions(run, offline) -> None:
+    @run.phase("backward")
+    def backward(value: int, *, by: int = 1) -> float:
+        """Divide."""
+        return value / by
+
+    assert (backward.__name__, backward.__doc__, backward(6, by=3)) == ("backward", "Divide.", 2.0)
+    with pytest.raises(ZeroDivisionError):
+        backward(1, by=0)
+    run.log({"x": 1.0})
+    run.finish()
+    assert [list(seconds) for _, seconds in phases(offline())] == [["backward"]]
+
+
+def test_a_generator_is_not_timed_and_that_is_said(run, offline, caplog) -> None:
+    @run.phase("batches")
+    def batches():
+        yield 1
+
+    assert list(batches()) == [1]
+    run.finish()
+    assert phases(offline()) == []
+    assert "phase 'batches' on a generator or coroutine times nothing; put `with` inside of it" in caplog.text
+
+
+class Unhashable:
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_a_phase_may_be_named_by_anything_and_left_without_having_been_entered(run, offline) -> None:
+    for name in (3, None, Unhashable(), "x"):
+        with run.phase(name):
+            pass
+    run.phase("never entered").__exit__(None, None, None)
+    run.log({"x": 1.0})
+    run.finish()
+    assert [list(seconds) for _, seconds in phases(offline())] == [["3", "None", "x"]]
+
+
+def test_phases_that_no_log_followed_are_recorded_at_the_end(run, offline) -> None:
+    run.log({"x": 1.0}, step=7)
+    with run.phase("save"):
+        pass
+    run.finish()
+    assert [(step, list(seconds)) for step, seconds in phases(offline())] == [(7, ["save"])]
+
+
+def test_a_phase_after_the_end_is_nobodys(run, offline) -> None:
+    forward = run.phase("forward")
+    with forward:
+        run.finish()
+    with forward:
+        pass
+    assert phases(offline()) == []
+
+
+def test_a_forked_child_times_phases_that_were_made_before_the_fork(run, offline) -> None:
+    @run.phase("work")
+    def work() -> None:
+        pass
+
+    with run.phase("parents"):
+        pid = os.fork()
+        if pid == 0:
+            work()
+            run.log({"x": 1.0}, step=3)
+            run.finish()
+            os._exit(0)
+    os.waitpid(pid, 0)
+    run.finish()
+    assert sorted((step, list(seconds)) for step, seconds in phases(offline())) == [(0, ["parents"]), (3, ["work"])]

@@ -1,0 +1,142 @@
+"""Whole steps: their numbers, what each took, the waiting for data and the collector's pauses."""
+
+import gc
+import time
+import weakref
+
+import pytest
+from tests.sdk.test_phases import phases
+from tests.sdk.test_runs import numbers
+
+import chiplog
+from chiplog_schemas.events import EventKind
+
+
+@pytest.fixture
+def run(chiplog_dir):
+    with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
+        yield run
+
+
+def named(events) -> list[tuple[int, list[str]]]:
+    """Return (step, names of phases) without the collector's pauses, which come when they come."""
+    return [(step, [name for name in seconds if name != "gc"]) for step, seconds in phases(events)]
+
+
+def test_a_call_behind_each_step_counts_them_and_gathers_their_phases(run, offline) -> None:
+    for number in range(3):
+        with run.phase("forward"):
+            pass
+        run.log({"loss": number})
+        with run.phase("backward"):
+            time.sleep(0.002)
+        run.log({"lr": 0.1}) if number else None
+        run.step()
+    run.finish()
+    assert numbers(offline()) == [("loss", 0, 0.0), ("loss", 1, 1.0), ("lr", 1, 0.1), ("loss", 2, 2.0), ("lr", 2, 0.1)]
+    assert named(offline()) == [
+        (0, ["forward"]),  # before the first call it was not known that steps are marked
+        (0, ["backward"]),
+        (1, ["forward", "backward", "step"]),
+        (2, ["forward", "backward", "step"]),
+    ]
+    assert all(seconds["step"] >= seconds["backward"] >= 0.002 for _, seconds in phases(offline())[2:])
+
+
+def test_a_step_has_the_number_that_was_logged_in_it(run, offline) -> None:
+    for number in (100, 110, 120):
+        run.log({"loss": 1.0}, step=number)
+        run.step()
+    run.log({"loss": 1.0})
+    run.finish()
+    assert [step for step, _ in named(offline())] == [100, 110, 120][1:]
+    assert [step for _, step, _ in numbers(offline())] == [100, 110, 120, 121]
+
+
+def test_with_around_each_step_leaves_out_what_is_between_them(run, offline) -> None:
+    for _ in range(3):
+        with run.step():
+            with run.phase("forward"):
+                time.sleep(0.001)
+            run.log({"loss": 1.0})
+        time.sleep(0.05)  # an evaluation, say
+    run.finish()
+    assert [step for _, step, _ in numbers(offline())] == [0, 1, 2]
+    assert named(offline()) == [(step, ["forward", "step"]) for step in range(3)]
+    assert all(0.001 <= seconds["step"] < 0.05 for _, seconds in phases(offline()))
+
+
+def test_an_exception_ends_its_step_and_goes_on(run, offline) -> None:
+    with pytest.raises(ZeroDivisionError), run.step():
+        raise ZeroDivisionError
+    with run.step():
+        run.log({"x": 1.0})
+    run.finish()
+    assert [step for step, _ in named(offline())] == [0, 1]
+    assert [step for _, step, _ in numbers(offline())] == [1]
+
+
+def test_waiting_for_data_is_a_phase_and_part_of_its_step(run, offline) -> None:
+    class Loader:
+        dataset = "a dataset"
+
+        def __len__(self) -> int:
+            return 3
+
+        def __iter__(self):
+            for number in range(3):
+                time.sleep(0.004)
+                yield number
+
+    loader = run.data(Loader())
+    assert (len(loader), loader.dataset) == (3, "a dataset")
+    for epoch in range(2):
+        for number in loader:
+            with run.step():
+                run.log({"number": number, "epoch": epoch})
+    run.finish()
+    assert [step for _, step, _ in numbers(offline())[::2]] == list(range(6))
+    found = phases(offline())
+    assert [step for step, _ in found] == [*range(6), 6]
+    for _, seconds in found[:6]:
+        assert 0.004 <= seconds["data"] <= seconds["step"]
+    assert list(found[6][1]) == ["data"], "what came after the last batch belongs to no step"
+
+
+def test_the_loader_keeps_no_batch_alive_and_its_errors_are_its_own(run) -> None:
+    class Batch:
+        pass
+
+    def batches():
+        yield Batch()
+        yield Batch()
+        raise RuntimeError("a worker died")
+
+    iterator = iter(run.data(batches()))
+    first = weakref.ref(next(iterator))
+    assert first() is None
+    next(iterator)
+    with pytest.raises(RuntimeError, match="a worker died"):
+        next(iterator)
+    with pytest.raises(TypeError):
+        len(run.data(batches()))
+
+
+def test_the_collectors_pauses_belong_to_the_step_they_stopped(run, offline) -> None:
+    run.step()
+    gc.collect()
+    run.step()
+    run.finish()
+    [seconds] = [seconds for _, seconds in phases(offline()) if "step" in seconds]
+    assert 0 < seconds["gc"] <= seconds["step"]
+    assert not [noted for noted in gc.callbacks if "chiplog" in getattr(noted, "__module__", "")]
+
+
+def test_a_step_after_the_end_is_counted_as_bad_and_not_recorded(run, offline, caplog) -> None:
+    run.finish()
+    run.step()
+    with run.step():
+        pass
+    assert offline(EventKind.PHASES) == []
+    assert "after finish()" in caplog.text
+    assert not [noted for noted in gc.callbacks if "chiplog" in getattr(noted, "__module__", "")]
