@@ -36,6 +36,7 @@ _SETTINGS = (
     "PRIMARY",
     "GPU_DEVICE_IDS",
     "PARENT_RUN",
+    "SETUP",
     "KEYS",
     *(variable.removeprefix("CHIPLOG_") for variable in RANGES),
 )

@@ -102,6 +102,8 @@ IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "started_at": int,  # µs since the epoch
     "sdk": str,  # version
     "of": str,  # of a console only: the producer, 32 hex digits, whose label its lines belong to
+    "fallback": bool,  # claims to be primary only as long as nobody claims it for certain
+    "formerly": str,  # the run ID that it used until the ranks agreed on this one: the same run by another name
 }
 
 STATE_FIELDS: dict[str, type | tuple[type, ...]] = {

@@ -8,13 +8,24 @@ torch.distributed's store later on.
 
 import base64
 import hashlib
+import itertools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-PARENT_RUN = "CHIPLOG_PARENT_RUN"  # "pid:run_id/label/rank": set by init() for the processes that this one starts
+# "pid:run_id/label/rank/settled", for the processes that this one starts: set by init() while its run is open, …
+PARENT_RUN = "CHIPLOG_PARENT_RUN"
+SETUP = "CHIPLOG_SETUP"  # … and by setup(): who its process would be. Without a label: that is for the children to say
+
+
+@dataclass(frozen=True, slots=True)
+class Spawned:
+    """Where a process stands among those that one call of torch.multiprocessing's spawn() started."""
+
+    call: str  # names that call: the same for all that it starts, and different for every other call
+    index: int  # from 0; the rank, where there is one node
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +37,8 @@ class Facts:
     parent: str  # parent's PID, its start time and the boot's ID: the same for siblings, unique over restarts
     now_s: float
     random: str  # a few random characters
+    spawned: Spawned | None = None
+    opened: frozenset[str] = frozenset()  # runs that this process opened and finished, of those that nobody named
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +54,11 @@ class Identity:
     world_size: int | None = None
     primary: bool = True
     needs_agreement: bool = False  # run ID, and perhaps label and rank, are provisional
+    settled: bool = False  # the run ID is not: it was given, or is that of a process that knows it for certain
+    joined: bool = False  # another process opened the run, and is or knows its primary
+    fallback: bool = False  # claims to be primary only because nobody knows a better one
+    told: bool = False  # rank and world size are the launcher's word
+    formerly: str | None = None  # the provisional run ID, once another was agreed on
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,37 +79,74 @@ _LAUNCHERS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class _Parent:
+    """What the process that started this one, or one further up, left in the environment."""
+
+    run_id: str
+    label: str  # '' if it only prepared the run
+    rank: str
+    settled: bool
+    is_open: bool  # by init(), not only prepared by setup()
+
+    @property
+    def joins_us(self) -> bool:
+        """Whether it is in the run itself, or is a rank that will be."""
+        return self.is_open or bool(self.label)
+
+    def is_rank(self, rank: int | None) -> bool:
+        """Tell whether it is this rank itself, or a child of it: then the launcher's variables are not about us."""
+        own = f"rank{rank}"
+        return self.rank == str(rank) or self.label == own or self.label.startswith(f"{own}.")
+
+
 def parent_run(pid: int, run_id: str, identity: Identity) -> str:
     """Return what PARENT_RUN is to say. Neither a run ID nor a label has a slash."""
-    return f"{pid}:{run_id}/{identity.label}/{'' if identity.rank is None else identity.rank}"
+    rank = "" if identity.rank is None else str(identity.rank)
+    return f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}"
 
 
-def identify(environ: Mapping[str, str], facts: Facts, given_label: str | None = None) -> Identity:
-    """Work out the identity from variables, and the label that `init` was given.
+def prepared_run(environ: Mapping[str, str], facts: Facts) -> str:
+    """Return what SETUP is to say: the run that children share which this process starts before, or without, init()."""
+    before = environ.get(SETUP, "")
+    if before and not before.startswith(f"{facts.pid}:"):
+        return before  # of a process further up: a script that spawned children import calls setup() once more
+    identity = identify({name: value for name, value in environ.items() if name != SETUP}, facts)
+    if identity.rank is None and not identity.joined:
+        identity = replace(identity, label="")
+    return parent_run(facts.pid, identity.run_id, identity)
+
+
+def identify(
+    environ: Mapping[str, str], facts: Facts, given_label: str | None = None, given_run: str | None = None
+) -> Identity:
+    """Work out the identity from variables, and the label and run ID that `init` was given.
 
     A child of a rank sees the variables of its parent's launcher. It joins the run, but is not that rank.
     """
     launcher = next((entry for entry in _LAUNCHERS if _number(environ, entry.rank) is not None), None)
-    parent_pid, _, parent = environ.get(PARENT_RUN, "").partition(":")
-    parent_id, parent_label, parent_rank = [*parent.split("/"), "", ""][:3]
-    joins = bool(parent_id) and parent_pid != str(facts.pid)
+    own_run = given_run or environ.get("CHIPLOG_RUN_ID")
+    parent = _parent_of(environ, PARENT_RUN, facts) or _parent_of(environ, SETUP, facts)
+    joins = parent is not None and own_run in (None, "", parent.run_id)
     given = given_label or environ.get("CHIPLOG_LABEL")
-    if joins and given and given == parent_label:
+    if joins and given and parent is not None and given == parent.label:
         given = _childs(given, facts)
     if launcher is None:
-        # No launcher: a run of one's own, or the run of the process that started this one.
-        launch = _launch_of_one(facts)
-        run_id = environ.get("CHIPLOG_RUN_ID") or (parent_id if joins else new_run_id(facts.now_s, facts.random))
-        label = given or f"{facts.host}-{facts.random}"
-        # Also with a given run ID: rank and label are torch.distributed's to tell.
-        return Identity(run_id, label, launch, primary=not joins, needs_agreement=True)
+        return _without_launcher(environ, facts, given, own_run, parent if joins else None)
     rank = _number(environ, launcher.rank)
+    if parent is not None and parent.is_rank(rank) and not joins:
+        # A rank's child with a run of its own: the launcher's variables are the parent's.
+        return Identity(str(own_run), given or _made_up(facts), _launch_of_one(facts), settled=True)
     world_size = _number(environ, launcher.world_size)
     launch, is_unique = _launch(environ, facts, launcher, world_size)
-    run_id = environ.get("CHIPLOG_RUN_ID") or (parent_id if joins else _run_id_of(launch, facts))
+    run_id = own_run or (_joined_run(parent, facts) if parent and joins else _next(_run_id_of(launch, facts), facts))
+    settled = bool(own_run) or (joins and parent is not None and parent.settled)
     own = f"rank{rank}"
-    if joins and (parent_rank == str(rank) or parent_label == own or parent_label.startswith(f"{own}.")):
-        return Identity(run_id, given or _childs(own, facts), launch, world_size=world_size, primary=False)
+    if parent is not None and parent.is_rank(rank):
+        label = given or _childs(own, facts)
+        return Identity(
+            run_id, label, launch, world_size=world_size, primary=False, settled=settled, joined=True, told=True
+        )
     return Identity(
         run_id,
         given or own,
@@ -101,27 +156,102 @@ def identify(environ: Mapping[str, str], facts: Facts, given_label: str | None =
         _number(environ, launcher.local_rank),
         world_size,
         primary=rank == 0,
-        needs_agreement=not is_unique and not environ.get("CHIPLOG_RUN_ID"),
+        needs_agreement=not is_unique and not own_run,
+        settled=settled,
+        told=True,
     )
 
 
-def with_rank(identity: Identity, rank: int, world_size: int, run_id: str, *, label_given: bool) -> Identity:
-    """Complete an identity by what torch.distributed said later."""
-    label = identity.label if label_given or identity.rank is not None else f"rank{rank}"
-    return replace(
-        identity,
-        run_id=run_id,
-        label=label,
-        rank=rank if identity.rank is None else identity.rank,
-        world_size=world_size,
-        primary=(rank == 0) if identity.rank is None else identity.primary,
-        needs_agreement=False,
+def _without_launcher(
+    environ: Mapping[str, str], facts: Facts, label: str | None, own_run: str | None, parent: _Parent | None
+) -> Identity:
+    """Take a run of one's own, or one that a process further up opened or prepared, or that of an mp.spawn().
+
+    Rank, label and perhaps the run ID are torch.distributed's to tell, later.
+    """
+    spawned = facts.spawned
+    launch = f"spawn:{spawned.call}" if spawned is not None else _launch_of_one(facts)
+    prepared, _, record = environ.get(SETUP, "").partition(":")
+    is_first = spawned is None or spawned.index == 0
+    joined = parent is not None and parent.joins_us
+    if own_run:
+        run_id = own_run
+    elif parent is not None:
+        run_id = _joined_run(parent, facts)
+    elif prepared == str(facts.pid) and record:
+        run_id = _next(record.split("/")[0], facts)
+    elif spawned is not None:
+        run_id = _next(_run_id_of(launch, facts), facts)
+    else:
+        run_id = new_run_id(facts.now_s, facts.random)
+    return Identity(
+        run_id,
+        label or _made_up(facts),
+        launch,
+        primary=is_first and not joined,
+        needs_agreement=True,
+        settled=bool(own_run) or (parent is not None and parent.settled),
+        joined=joined,
+        fallback=parent is not None and not joined and spawned is None,
     )
+
+
+def with_rank(
+    identity: Identity,
+    rank: int,
+    world_size: int,
+    run_id: str,
+    name: str | None = None,
+    *,
+    label_given: bool = False,
+    primary_given: bool = False,
+) -> Identity:
+    """Complete an identity by what torch.distributed said later. name: the worker's, where RPC told it."""
+    run_id = identity.run_id if identity.settled else run_id
+    formerly = identity.run_id if run_id != identity.run_id else None
+    known = replace(identity, run_id=run_id, formerly=formerly, needs_agreement=False)
+    if identity.told:
+        return replace(known, world_size=world_size) if name is None else known
+    label = identity.label if label_given else name or f"rank{rank}"
+    known = replace(known, label=label, rank=rank, world_size=world_size)
+    if primary_given or identity.joined:
+        return known
+    return replace(known, primary=rank == 0, fallback=False)
 
 
 def new_run_id(started_s: float, word: str) -> str:
     """Return a run ID that sorts by time and can be read out: 20261121-0115-k3f9ab."""
     return f"{datetime.fromtimestamp(started_s, UTC):%Y%m%d-%H%M}-{word}"
+
+
+_SETTLED = "settled"
+
+
+def _is_settled(identity: Identity) -> bool:
+    return identity.settled or not identity.needs_agreement
+
+
+def _parent_of(environ: Mapping[str, str], name: str, facts: Facts) -> _Parent | None:
+    pid, _, said = environ.get(name, "").partition(":")
+    run_id, label, rank, settled = [*said.split("/"), "", "", "", ""][:4]
+    if not run_id or pid == str(facts.pid):
+        return None
+    return _Parent(run_id, label, rank, settled == _SETTLED, name == PARENT_RUN)
+
+
+def _joined_run(parent: _Parent, facts: Facts) -> str:
+    """Return the run: an open one is joined as often as one likes, of a prepared one each init() is the next."""
+    return parent.run_id if parent.joins_us else _next(parent.run_id, facts)
+
+
+def _next(run_id: str, facts: Facts) -> str:
+    """Each init() after a finish() is another run: the second of each rank is the second of all, without talking."""
+    numbered = (run_id if n == 1 else f"{run_id}-{n}" for n in itertools.count(1))
+    return next(name for name in numbered if name not in facts.opened)
+
+
+def _made_up(facts: Facts) -> str:
+    return f"{facts.host}-{facts.random}"
 
 
 def _childs(label: str, facts: Facts) -> str:

@@ -3,10 +3,13 @@
 import os
 import secrets
 import socket
+import sys
 import time
+from collections.abc import Iterable
 
-from chiplog.identity import Facts
+from chiplog.identity import Facts, Spawned
 
+_SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # what each process of mp.spawn() runs
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # without what people confuse
 
 
@@ -15,8 +18,8 @@ def random_word(length: int = 6) -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(length))
 
 
-def facts() -> Facts:
-    """Gather the facts of this process."""
+def facts(opened: Iterable[str] = ()) -> Facts:
+    """Gather the facts of this process. opened: see there."""
     parent = os.getppid()
     return Facts(
         host=host_name(),
@@ -24,6 +27,8 @@ def facts() -> Facts:
         parent=f"{parent}:{_start_of(parent)}:{_boot_id()}",
         now_s=time.time(),
         random=random_word(),
+        spawned=_spawned(),
+        opened=frozenset(opened),
     )
 
 
@@ -36,6 +41,34 @@ def visible_gpus() -> list[str]:
     """Return what CUDA_VISIBLE_DEVICES lets this process see, as written there; UUIDs stay, indices need the driver."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return [entry.strip() for entry in listed.split(",") if entry.strip().startswith(("GPU-", "MIG-"))]
+
+
+def is_multiprocessing_child() -> bool:
+    """Tell whether multiprocessing started this process."""
+    module = sys.modules.get("multiprocessing.process")
+    return module is not None and module.parent_process() is not None
+
+
+def _spawned() -> Spawned | None:
+    """Return which of the processes of a torch.multiprocessing.spawn() this is, as far as it can be told.
+
+    It sets no variable. But it starts a function of its own, with the index as second argument, and multiprocessing
+    counts the children of a process: what is left without the index names the call. A process of another kind that
+    another thread starts in between, and starting them in parallel, would break that; then only the group tells.
+    """
+    if not is_multiprocessing_child():
+        return None
+    try:
+        module = sys.modules["multiprocessing.process"]
+        process, parent = module.current_process(), module.parent_process().pid
+        target, (_, index, *_), number = process._target, process._args, process._identity[-1]
+        if (target.__module__, target.__name__) != _SPAWN or type(index) is not int or not 0 <= index < number:
+            return None
+        if os.environ.get("TORCH_MP_PARALLEL_START") == "1" and process._start_method == "forkserver":
+            return None
+    except (AttributeError, TypeError, ValueError, IndexError):
+        return None
+    return Spawned(f"{parent}:{_start_of(parent)}:{_boot_id()}:{number - index}", index)
 
 
 def _start_of(pid: int) -> str:

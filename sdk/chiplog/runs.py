@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from chiplog import agreement
+from chiplog.agreement import Agreed, Question
 from chiplog.complaints import Complaints, alert_level, ending_of
 from chiplog.console import Console
 from chiplog.identity import PARENT_RUN, with_rank
@@ -16,13 +16,15 @@ from chiplog.opening import open_journal
 from chiplog.recorder import Recorder
 from chiplog.saving import Saver
 from chiplog.sender import SenderThread
-from chiplog.settings import Settings, identity_map
+from chiplog.settings import Settings, identity_map, safe_name
 from chiplog.shared import Config, Summary, as_json
 from chiplog.stand_ins import AfterFork, Appendable, Nowhere
 from chiplog.values import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.limits import FINISH_WAIT_S
+from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
+
+_ASK_WAIT_S = 0.25  # of the second that finish() may take: for the group's answer to a rank that asked nobody yet
 
 
 class Run(Recorder):
@@ -37,6 +39,10 @@ class Run(Recorder):
         self._pid = os.getpid()
         self._exit: tuple[str, int | None, str | None] = ("finished", 0, None)
         self._finish_lock = threading.Lock()
+        self._asks = settings.identity.needs_agreement
+        self._question = Question()
+        self._is_inherited = False  # by a forked child
+        self._looked = threading.Event()  # set whenever the sender thread has looked around
         self._disk_warned = False
         self._console: Console | None = None
         self._sender: SenderThread | None = None
@@ -107,6 +113,12 @@ class Run(Recorder):
             self.mark_exit(error)
         self.finish()
 
+    def is_same(self, settings: Settings) -> bool:
+        """Tell whether another `init` of this process means this run: its ID, by now or at first, and its label."""
+        ids = (self._identity.run_id, self._settings.identity.run_id)
+        is_label = not settings.label_given or settings.identity.label == self.label
+        return settings.identity.run_id in ids and is_label and not self._is_inherited
+
     # -- everything else that is said --
 
     def alert(self, title: str, text: str = "", level: str = "warning") -> None:
@@ -146,13 +158,23 @@ class Run(Recorder):
         with self._finish_lock:
             if self._finished:
                 return
+            asked_at = time.monotonic()
+            self._hear_group()
             self._finished = True
         try:
-            self._finish(exit_code)
+            self._finish(exit_code, FINISH_WAIT_S - (time.monotonic() - asked_at))
         except Exception as error:
             self._complaints.internal("finish", error)
 
-    def _finish(self, exit_code: int) -> None:
+    def _hear_group(self) -> None:
+        """Let the sender thread ask once more who this is: a short training ends before it looked."""
+        sender = self._sender
+        if sender is not None and self._asks and self._question.can_ask:
+            self._looked.clear()
+            sender.wake()
+            self._looked.wait(_ASK_WAIT_S)
+
+    def _finish(self, exit_code: int, wait_s: float) -> None:
         self._shapes = {}  # whoever logs now takes the slow path, which says so
         if self._console is not None:
             self._console.close()
@@ -176,7 +198,7 @@ class Run(Recorder):
                 return
             # Another thread may have been logging: what it got in comes before the last event.
             journal.mark_finished()
-            delivered = self._sender.stop(FINISH_WAIT_S) if self._sender is not None else False
+            delivered = self._sender.stop(wait_s) if self._sender is not None else False
             self._complaints.note_ending(journal.only_in_memory, journal.disk_error)
             journal.close(remove=delivered)
             self._journal = Nowhere(journal.next_seq, self._refuse)
@@ -248,6 +270,8 @@ class Run(Recorder):
             self._complaints.report(time.monotonic())
         except Exception as error:  # sending must go on
             self._complaints.internal("tick", error)
+        finally:
+            self._looked.set()
 
     def _look_around(self) -> None:
         """Tell of a disk that refuses, and ask torch.distributed for what the launcher did not tell."""
@@ -257,16 +281,16 @@ class Run(Recorder):
             message = f"journal cannot grow on disk: {journal.disk_error}; events are kept in memory, bounded"
             self._complaints.warn_once(("disk", ""), message)
             self._say(EventKind.NOTICE, "journal_memory", "warning", message, {})
-        if self._identity.needs_agreement:
-            agreed = agreement.ask_group(self._identity.run_id)
+        if self._asks:
+            agreed = self._question.ask(self._identity.run_id)
             if agreed is not None:
                 self._become(agreed)
 
-    def _become(self, agreed: agreement.Agreed) -> None:
-        run_id = self._identity.run_id if self._settings.run_id_given else agreed.run_id
-        self._identity = with_rank(
-            self._identity, agreed.rank, agreed.world_size, run_id, label_given=self._settings.label_given
-        )
+    def _become(self, agreed: Agreed) -> None:
+        settings = self._settings
+        name = None if agreed.name is None else safe_name("label", agreed.name, NAME_CHARS_MAX)[0]
+        given = {"label_given": settings.label_given, "primary_given": settings.primary_given}
+        self._identity = with_rank(self._identity, agreed.rank, agreed.world_size, agreed.run_id, name, **given)
         info = self._identity_map()
         if isinstance(self._journal, Journal):
             self._journal.set_identity(pack(info))
@@ -285,6 +309,8 @@ class Run(Recorder):
             self._console = None
         _kept_from_the_collector.append((self._journal, self._sender))
         self._sender = None
+        self._asks = False  # the group that it sees is its parent's
+        self._is_inherited = True
         self._finish_lock = threading.Lock()
         self._steps.stop()
         self._timing.forget()

@@ -96,7 +96,8 @@ class SenderThread:
         waker = self._waker()
         while self._deadline == float("inf") and time.monotonic() < until:
             self._maintain()
-            waker.poll(SEND_INTERVAL_S * 1000)
+            if waker.poll(SEND_INTERVAL_S * 1000):
+                os.eventfd_read(self._wake)
         self._maintain()
 
     def _open(self) -> tuple[zmq.Context[zmq.Socket[bytes]], Link] | None:

@@ -30,15 +30,17 @@ class Settings:
     notes: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
     label_given: bool = False
-    run_id_given: bool = False
+    primary_given: bool = False
     gpu_device_ids: tuple[str, ...] | None = None
     update_finish_state: bool | None = None
     capture_console: bool = True
     bounds: Bounds = field(default_factory=Bounds)
 
-    def sets_run(self, identity: Identity) -> bool:
-        """Tell whether the run's state follows this label's: by default if it is the primary."""
-        return identity.primary if self.update_finish_state is None else self.update_finish_state
+    def sets_run(self, identity: Identity) -> bool | None:
+        """Tell whether the run's state follows this label's: by default if it is the primary, None if that is open."""
+        if self.update_finish_state is not None:
+            return self.update_finish_state
+        return None if identity.fallback else identity.primary
 
 
 def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
@@ -98,5 +100,7 @@ def identity_map(settings: Settings, identity: Identity, started_us: int, pid: i
         "restart": identity.restart,
         "started_at": started_us,
         "sdk": __version__,
+        "fallback": identity.fallback or None,
+        "formerly": identity.formerly,
     }
     return {name: value for name, value in known.items() if value is not None}

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from chiplog import process
 from chiplog.complaints import shown_error
-from chiplog.identity import PARENT_RUN, identify, parent_run
+from chiplog.identity import PARENT_RUN, SETUP, identify, parent_run, prepared_run
 from chiplog.runs import Run
 from chiplog.settings import Settings, config_of, safe_name, words_of
 from chiplog.values import cleaned
@@ -26,6 +26,7 @@ _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
 _current: Run | None = None
 _hooked = False
+_opened: set[str] = set()  # IDs of runs that this process opened, as they were before any group was asked
 _left: SystemExit | None = None  # the last sys.exit() since init() that nobody caught
 
 
@@ -89,11 +90,13 @@ def init(
     with _lock:
         before = _current
     if before is not None and not before._finished:
-        if before.id == settings.identity.run_id and before.label == settings.identity.label:
+        if before.is_same(settings):
             _log.warning("chiplog: init() was called twice for run %s; the open run is returned", before.id)
             return before
         before.finish()
     run = _open(settings)
+    if run.mode != "disabled":
+        _opened.add(settings.identity.run_id)
     with _lock:
         _current = run
         _left = None
@@ -125,8 +128,18 @@ def finish(exit_code: int = 0) -> None:
 
 
 def setup() -> None:
-    """Prepare this process for children that will call `init`. Never required."""
+    """Prepare one run for this process and for all that it starts from now on, whoever calls `init` first, or at all.
+
+    For a parent that only starts workers: those that call `init` agree on one run, also when no launcher and no process
+    group tells them that they belong together. Never required: a parent that calls `init` itself, a launcher,
+    torch.multiprocessing.spawn() and torch.distributed do the same. Called again it prepares another run; in a child,
+    which may import the parent's script, it changes nothing.
+    """
     _install_hooks()
+    try:
+        os.environ[SETUP] = prepared_run(os.environ, process.facts(_opened))
+    except Exception as error:
+        _log.warning("chiplog: setup() failed inside (%s); children are on their own", shown_error(error))
 
 
 def _open(settings: Settings) -> Run:
@@ -138,17 +151,12 @@ def _open(settings: Settings) -> Run:
 
 
 def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **given: Any) -> Settings:
-    identity = identify(environ, process.facts(), str(given["label"]) if given["label"] else None)
-    run_id = given["run_id"]
-    if run_id:
-        needs_rank = identity.needs_agreement and identity.rank is None
-        identity = replace(identity, run_id=str(run_id), needs_agreement=needs_rank)
-    label_given = bool(given["label"] or environ.get("CHIPLOG_LABEL"))
-    clean_id, id_change = safe_name("run ID", identity.run_id, NAME_CHARS_MAX)
-    clean_label, label_change = safe_name("label", identity.label, NAME_CHARS_MAX)
-    for change in filter(None, (id_change, label_change)):
-        _log.warning("chiplog: %s", change)
-    identity = replace(identity, run_id=clean_id, label=clean_label)
+    run_id = _name("run ID", given["run_id"] or environ.get("CHIPLOG_RUN_ID"))
+    label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"))
+    still_open = _current._settings.identity.run_id if _current is not None and not _current._finished else ""
+    identity = identify(environ, process.facts(_opened - {still_open}), label, run_id)
+    clean_id, clean_label = _name("run ID", identity.run_id), _name("label", identity.label)
+    identity = replace(identity, run_id=clean_id or "", label=clean_label or "")
     primary = given["primary"] if given["primary"] is not None else _flag(environ, "CHIPLOG_PRIMARY")
     if primary is not None:
         identity = replace(identity, primary=bool(primary))
@@ -176,13 +184,23 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         tags=words_of(given["tags"]),
         notes=_text(given["notes"]),
         config=config,
-        label_given=label_given,
-        run_id_given=bool(run_id or environ.get("CHIPLOG_RUN_ID")),
+        label_given=bool(label),
+        primary_given=primary is not None,
         gpu_device_ids=None if gpus is None else words_of(gpus),
         update_finish_state=given["update_finish_state"],
         capture_console=given["capture_console"],
         bounds=read_bounds(environ, lambda message: _log.warning("chiplog: %s", message)),
     )
+
+
+def _name(kind: str, value: Any) -> str | None:
+    """Return a run ID or label as it can be kept, and say what was changed; None when there is none."""
+    if value is None or value == "":
+        return None
+    clean, change = safe_name(kind, str(value), NAME_CHARS_MAX)
+    if change:
+        _log.warning("chiplog: %s", change)
+    return clean
 
 
 def _text(value: Any) -> str | None:
@@ -268,6 +286,7 @@ def _at_exit() -> None:
 def _after_fork() -> None:
     global _lock, _left
     _left = None
+    _opened.clear()
     _lock = threading.Lock()  # another thread of the parent may have held it
     if _current is not None:
         _current.after_fork()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from chiplog.identity import Facts, Identity, identify, with_rank
+from chiplog.identity import SETUP, Facts, Identity, Spawned, identify, prepared_run, with_rank
 from chiplog.process import facts, random_word
 
 UUID = "0e4a41e5-0c7a-4c7e-9a57-64e7b1e5a001"
@@ -181,6 +181,85 @@ def test_trainings_started_from_a_shell_with_exported_ranks_are_runs_of_their_ow
     pair = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
     assert identify(pair, FACTS).launch == identify(pair | {"RANK": "1"}, replace(FACTS, pid=101)).launch
     assert identify(pair, FACTS).run_id != identify(pair | {"MASTER_PORT": "29501"}, FACTS).run_id
+
+
+def spawned(index: int, call: str = "77:1:boot:1") -> Facts:
+    return replace(FACTS, pid=100 + index, random=f"aaaaa{index + 2}", spawned=Spawned(call, index))
+
+
+def test_processes_of_one_mp_spawn_are_one_run_before_anybody_talks_and_another_call_is_another() -> None:
+    zero, one = identify({}, spawned(0)), identify({}, spawned(1))
+    assert (zero.run_id, zero.launch) == (one.run_id, one.launch)
+    assert zero.label != one.label, "who is which rank is the group's to tell"
+    assert (zero.primary, one.primary, zero.needs_agreement, zero.settled) == (True, False, True, False)
+    assert identify({}, spawned(0, "77:1:boot:3")).run_id != zero.run_id
+    given = identify({}, spawned(1), given_run="mine")
+    assert (given.run_id, given.primary, given.settled) == ("mine", False, True)
+
+
+def test_children_of_a_process_that_called_setup_agree_and_one_of_them_is_primary_for_want_of_a_better() -> None:
+    setup = {SETUP: prepared_run({}, FACTS)}
+    one, two = (identify(setup, replace(FACTS, pid=pid, random=f"bbbbb{pid}")) for pid in (201, 202))
+    assert one.run_id == two.run_id == identify(setup, FACTS).run_id, "its own init() is of that run too"
+    assert one.label != two.label
+    assert (one.primary, one.fallback, two.primary, two.fallback) == (True, True, True, True)
+    assert not identify(setup, FACTS).fallback
+    ranks = identify(elastic(0, 0, 2, 2) | setup, replace(FACTS, pid=203))
+    assert (ranks.run_id, ranks.label, ranks.primary, ranks.fallback) == (one.run_id, "rank0", True, False)
+    assert prepared_run(setup, replace(FACTS, pid=201)) == setup[SETUP], "a child that imports its parent's script"
+    assert prepared_run(setup, replace(FACTS, random="cccccc")) != setup[SETUP], "called again: another run"
+
+
+def test_children_of_a_rank_that_called_setup_join_its_run_and_are_not_that_rank() -> None:
+    rank = elastic(0, 0, 2, 2)
+    setup = rank | {SETUP: prepared_run(rank, FACTS)}
+    child = identify(setup, replace(FACTS, pid=201))
+    assert child.run_id == identify(rank, FACTS).run_id == identify(setup, FACTS).run_id
+    assert (child.label, child.rank, child.primary, child.joined) == ("rank0.201", None, False, True)
+
+
+@pytest.mark.parametrize("environ", [elastic(0, 0, 2, 2), slurm(0, 0), {SETUP: "99:prepared///"}], ids=str)
+def test_each_init_after_a_finish_is_another_run_and_the_second_of_each_rank_is_the_same(environ) -> None:
+    first = identify(environ, FACTS)
+    second = identify(environ, replace(FACTS, opened=frozenset({first.run_id})))
+    assert second.run_id == f"{first.run_id}-2"
+    third = identify(environ, replace(FACTS, opened=frozenset({first.run_id, second.run_id})))
+    assert third.run_id == f"{first.run_id}-3"
+    assert identify(environ | {"CHIPLOG_RUN_ID": "r"}, replace(FACTS, opened=frozenset({"r"}))).run_id == "r"
+    joined = {"CHIPLOG_PARENT_RUN": "99:r/x//"}
+    assert identify(joined, replace(FACTS, opened=frozenset({"r"}))).run_id == "r", "as long as the parent's is open"
+
+
+def test_a_worker_with_a_run_id_of_its_own_is_no_part_of_its_parents_run() -> None:
+    parents = {"CHIPLOG_PARENT_RUN": "99:sweep/node-a-zzzzzz//"}
+    trial = identify(parents, FACTS, given_run="trial-3")
+    assert (trial.run_id, trial.primary, trial.joined, trial.settled) == ("trial-3", True, False, True)
+    of_a_rank = elastic(1, 1, 2, 2) | {"CHIPLOG_PARENT_RUN": "99:r/rank1/1/settled"}
+    trial = identify(of_a_rank, FACTS, given_run="trial-3")
+    assert (trial.label, trial.rank, trial.primary) == ("node-a-k3f9ab", None, True)
+    assert identify(parents, FACTS, given_run="sweep").joined
+
+
+def test_a_child_that_joined_becomes_a_rank_but_leaves_run_and_primary_to_its_parent() -> None:
+    settled = identify({"CHIPLOG_PARENT_RUN": "99:r/x//settled"}, FACTS)
+    later = with_rank(settled, 0, 2, "another", label_given=False)
+    assert (later.run_id, later.label, later.rank, later.primary, later.formerly) == ("r", "rank0", 0, False, None)
+    open_to_talk = identify({"CHIPLOG_PARENT_RUN": "99:r/x//"}, FACTS)
+    assert with_rank(open_to_talk, 0, 2, "another", label_given=False).formerly == "r"
+
+
+def test_workers_of_rpc_are_called_by_their_names() -> None:
+    found = with_rank(identify({}, FACTS), 2, 4, "agreed", "trainer2")
+    assert (found.label, found.rank, found.world_size, found.primary) == ("trainer2", 2, 4, False)
+    assert with_rank(found, 0, 2, "agreed", "master").label == "master", "the later word of the two"
+    told = identify(elastic(3, 1, 4, 2, "100"), FACTS)
+    assert with_rank(told, 0, 9, "agreed", "ps").label == "rank3"
+
+
+def test_what_init_was_given_of_the_primary_stays() -> None:
+    alone = replace(identify({}, FACTS), primary=False)
+    assert not with_rank(alone, 0, 2, "agreed", primary_given=True).primary
+    assert with_rank(alone, 0, 2, "agreed").primary
 
 
 def test_what_the_group_says_later_completes_an_identity() -> None:
