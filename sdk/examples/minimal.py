@@ -1,4 +1,7 @@
-"""The smallest program that chiplog records: three lines around a loop, and nothing to configure or start first."""
+"""The smallest program that chiplog records: three lines around a loop, and nothing to configure or start first.
+
+Run: `python minimal.py`
+"""
 
 import math
 import random

@@ -1,0 +1,29 @@
+"""multiprocessing: children that call `init()` join their parent's run. The argument is the start method.
+
+Run: `python children.py fork`
+"""
+
+import multiprocessing
+import sys
+
+import chiplog
+
+
+def work(number: int) -> None:
+    """Be one child: the parent's run, under a label of its own."""
+    run = chiplog.init(label=f"worker{number}")
+    for step in range(10):
+        run.log({"value": float(step * number)}, step=step)
+
+
+if __name__ == "__main__":
+    method = sys.argv[1]
+    chiplog.setup()  # never required: see the guide
+    context = multiprocessing.get_context(method)
+    with chiplog.init(project=f"children_{method}", label="parent") as run:
+        run.log({"children": 2})
+        workers = [context.Process(target=work, args=(number,)) for number in (1, 2)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()

@@ -1,0 +1,23 @@
+"""A Pool whose workers make one run for each task, in one group.
+
+Run: `python pool.py`
+"""
+
+from multiprocessing import Pool
+
+import chiplog
+
+
+def trial(lr: float) -> float:
+    """Train once, as a run of its own."""
+    with chiplog.init(project="pool", group="trials", job_type="trial", config={"lr": lr}) as run:
+        loss = 1.0
+        for step in range(20):
+            loss *= 1 - lr
+            run.log({"loss": loss}, step=step)
+    return loss
+
+
+if __name__ == "__main__":
+    with Pool(2) as pool:
+        print("best", min(pool.map(trial, [0.4, 0.2, 0.1])))

@@ -1,0 +1,36 @@
+"""torch.distributed.rpc: each process calls `init()` with its worker's name as label.
+
+Run: `python rpc.py`
+"""
+
+import tempfile
+
+import torch
+import torch.distributed.rpc as rpc
+import torch.multiprocessing as mp
+
+import chiplog
+
+NAMES = ("parameters", "trainer")
+
+
+def square(value: torch.Tensor) -> torch.Tensor:
+    """Run where the caller wants it, in a thread of RPC: what it logs is the callee's."""
+    chiplog.log({"squared": value.item()})
+    return value * value
+
+
+def work(rank: int, address: str) -> None:
+    """Be one worker."""
+    options = rpc.TensorPipeRpcBackendOptions(init_method=address)
+    rpc.init_rpc(NAMES[rank], rank=rank, world_size=2, rpc_backend_options=options)
+    with chiplog.init(label=NAMES[rank]) as run:
+        if NAMES[rank] == "trainer":
+            for step in range(10):
+                run.log({"result": rpc.rpc_sync("parameters", square, (torch.tensor(float(step)),))}, step=step)
+        rpc.shutdown()
+
+
+if __name__ == "__main__":
+    with chiplog.init(project="rpc", label="launcher"), tempfile.TemporaryDirectory() as directory:
+        mp.spawn(work, args=(f"file://{directory}/store",), nprocs=2)

@@ -1,0 +1,155 @@
+"""The guides of sdk/README.md, run as they stand: each command line, each query, and the rows that it shows.
+
+A section is one test. Lines that begin with `$` are run in sdk/examples, by a shell; the lines behind a `chiplog sql`
+are its answer, one row a line, columns apart by two spaces; `*` is what differs from time to time, `-` is NULL.
+Blocks that name a language are for other machines and are not run.
+"""
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import WAIT_S, Node, wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "sdk" / "examples"
+LINES_MAX = 40
+LARGER = ("char_gpt.py", "demo.py")  # no guides: what `make demo` runs
+
+
+@dataclass
+class Line:
+    """One command of a guide, and what the guide shows behind it."""
+
+    command: str
+    shown: list[str] = field(default_factory=list)
+
+
+def guides() -> dict[str, list[Line]]:
+    """Return the commands of each `### section` below `## Guides`, those without commands left out."""
+    text = (ROOT / "sdk" / "README.md").read_text(encoding="utf-8")
+    _, _, text = text.partition("\n## Guides\n")
+    text = text.partition("\n## ")[0]
+    found: dict[str, list[Line]] = {}
+    for section in text.split("\n### ")[1:]:
+        title, _, body = section.partition("\n")
+        lines: list[Line] = []
+        for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", body, re.DOTALL | re.MULTILINE):
+            for line in block.splitlines() if not language else ():
+                if line.startswith("$ "):
+                    lines.append(Line(line.removeprefix("$ ")))
+                elif lines[-1].command.endswith("\\"):
+                    lines[-1].command = lines[-1].command.removesuffix("\\") + line.strip()
+                else:
+                    lines[-1].shown.append(line)
+        if lines:
+            found[title] = lines
+    return found
+
+
+GUIDES = guides()
+
+
+@pytest.fixture
+def shell(shared_node: Node, tmp_path: Path) -> Iterator[Any]:
+    """Return what runs a command line in sdk/examples and returns its output. What it leaves behind is killed."""
+    left: list[subprocess.Popen[str]] = []
+    environ = os.environ | {
+        "CHIPLOG_DIR": str(shared_node.root),
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONWARNINGS": "ignore",  # torch's own, which would stand between what is printed
+        "TMPDIR": str(tmp_path),
+    }
+
+    def run(command: str, expected: list[str]) -> str:
+        process = subprocess.Popen(
+            ["bash", "-c", command],
+            cwd=EXAMPLES,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        left.append(process)
+        output, _ = process.communicate(timeout=WAIT_S)
+        said = [line for line in output.splitlines() if line.startswith("chiplog: ") and line not in expected]
+        assert not said, f"{command}\n{output}"
+        return f"{output}\n[exit {process.returncode}]"
+
+    yield run
+    for process in left:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it ended, and all of its group
+        process.wait()
+
+
+def cell(value: Any) -> str:
+    return "-" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def rows_of(node: Node, query: str) -> list[list[str]]:
+    rows = node.try_sql(query)
+    return [list(rows[0]), *([cell(value) for value in row.values()] for row in rows)] if rows else []
+
+
+def matches(shown: list[list[str]], found: list[list[str]]) -> bool:
+    """Tell whether the rows are those that the guide shows."""
+    return len(shown) == len(found) and all(
+        len(one) == len(other)
+        and all(re.fullmatch(re.escape(a).replace(r"\*", ".*"), b) for a, b in zip(one, other, strict=True))
+        for one, other in zip(shown, found, strict=True)
+    )
+
+
+@pytest.mark.parametrize("title", GUIDES)
+def test_a_guide_does_what_it_shows(title: str, shell: Any, shared_node: Node) -> None:
+    said = ""
+    for line in GUIDES[title]:
+        if line.command.startswith("chiplog sql "):
+            query = shlex.split(line.command)[2]
+            shown = [re.split(r" {2,}", row.strip()) for row in line.shown]
+            found: list[list[str]] = []
+
+            def holds(query: str = query, shown: list[list[str]] = shown) -> bool:
+                nonlocal found
+                found = rows_of(shared_node, query)
+                return matches(shown, found)
+
+            try:
+                wait_until(holds, query, WAIT_S / 3)
+            except AssertionError:
+                table = "\n".join("  ".join(row) for row in found)
+                raise AssertionError(f"{query}\nthe guide shows\n{line.shown}\nSQL has\n{table}\n{said}") from None
+        else:
+            output = shell(line.command, line.shown)
+            said += f"$ {line.command}\n{output}"
+            printed = output.splitlines()
+            for row in line.shown:
+                assert any(re.fullmatch(re.escape(row).replace(r"\*", ".*"), text) for text in printed), (row, said)
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+def test_each_example_is_short_and_its_command_stands_in_a_guide(path: Path) -> None:
+    if path.name in LARGER:
+        return
+    text = path.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LINES_MAX
+    command = re.search(r"^Run: `(.+?)`", text.split('"""')[1], re.MULTILINE)
+    assert command is not None, "its docstring has the command that runs it"
+    assert command[1] in (ROOT / "sdk" / "README.md").read_text(encoding="utf-8"), f"no guide has: {command[1]}"
+    assert any(path.name in line.command for lines in GUIDES.values() for line in lines), "no guide runs it"
+    assert f"`{path.name}`" in (EXAMPLES / "README.md").read_text(encoding="utf-8")
