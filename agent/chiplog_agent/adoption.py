@@ -3,19 +3,18 @@
 import errno
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from chiplog_agent.core import Core
+from chiplog_agent.endings import Endings
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.events import EventKind, decode
 from chiplog_schemas.journals import LOCK_NAME, DeadJournal, list_journals
 from chiplog_schemas.locks import Lock, LockHeldError
 from chiplog_schemas.record import Damage, Record
 
-VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
-STATE_LOST = "finished, but what it said last was lost with the memory of its process"
 _ADOPTED_MAX = 64  # at once: each holds the descriptor of its lock, and a node of dead ranks may leave thousands
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # it says nothing of the journal: at the next look again
 _LEFTOVER_AGE_S = 600.0  # making and removing a journal take milliseconds, on a stalled disk perhaps minutes
@@ -36,9 +35,9 @@ class Adopted:
 class Adoption:
     """All journals of a directory that are being adopted."""
 
-    def __init__(self, journals: Path, died_us: Callable[[bytes], int | None] = lambda producer: None) -> None:
+    def __init__(self, journals: Path, endings: Endings | None = None) -> None:
         self._journals = journals
-        self._died_us = died_us  # when a producer's process ended, if somebody saw it
+        self._endings = endings if endings is not None else Endings(journals)
         self._adopted: dict[bytes, Adopted] = {}
         self._paused: list[Adopted] = []  # until the next look: there was no descriptor to read on
         self._waiting: list[Adopted] = []  # given to the core, to be removed after the next sync
@@ -86,6 +85,7 @@ class Adoption:
                 lock = Lock(directory / LOCK_NAME, create=False)
             except LockHeldError:
                 alive += 1
+                self._endings.greet(producer)  # also one that has not connected: this agent may just have started
                 continue
             except OSError as error:
                 alive += error.errno in _OUT_OF_DESCRIPTORS
@@ -147,10 +147,11 @@ class Adoption:
         if produced > adopted.next_seq:
             core.declare_lost(adopted.producer, adopted.next_seq, produced - 1, "not in the journal at its end", now_us)
         # What a run says last is its state: where the end is missing, so is that.
-        finished = head is not None and head.finished
+        finished = bool(head is not None and head.finished)
         if not (peer is not None and peer.finished) and not (finished and produced == adopted.next_seq):
-            reason = STATE_LOST if finished else VANISHED
-            core.vanished(adopted.producer, produced, reason, now, self._died_us(adopted.producer) or now_us)
+            known = {**(head.identity if head is not None else {}), **(peer.identity if peer is not None else {})}
+            ts_us, state = self._endings.of(adopted.producer, known, now_us, finished=finished)
+            core.vanished(adopted.producer, produced, state, now, ts_us)
         core.forget(adopted.producer)
 
     def synced(self) -> list[bytes]:

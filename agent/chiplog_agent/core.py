@@ -23,7 +23,9 @@ from chiplog_schemas.limits import (
 from chiplog_schemas.record import Damage, Record, scan
 
 _BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more event of the largest size must fit
-_PEER_FIELDS = {"pid": IDENTITY_FIELDS["pid"]}  # what is used here; the rest would be memory that a peer can fill
+# What is used here; the rest would be memory that a peer can fill.
+_PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in ("pid", "rank", "started_at", "error_file")}
+_PATH_CHARS_MAX = 4_096  # PATH_MAX of Linux
 _LIGHT_BYTES = SPOOL_SYNC_BYTES // 16  # below this the agent is in no hurry
 
 
@@ -71,7 +73,7 @@ class Core:
 
     def greet(self, producer: bytes, info: Mapping[str, Any]) -> None:
         """Note what a producer says of itself in HELLO."""
-        self._peer(producer).identity.update(typed(dict(info), _PEER_FIELDS))
+        self._peer(producer).identity.update(_kept(dict(info)))
 
     def take(
         self, producer: bytes, first: int, last: int, payload: bytes | memoryview, now: float, now_us: int
@@ -128,10 +130,9 @@ class Core:
         """Declare seqs of a producer that can never come."""
         self._say(EventKind.LOST, now_us, 0.0, producer, first, last, reason)
 
-    def vanished(self, producer: bytes, produced: int, reason: str, now: float, now_us: int) -> None:
-        """Say that a producer's process ended without finishing its run."""
-        state = {"state": "crashed", "reason": reason, "produced": produced}
-        self._say(EventKind.PEER, now_us, now, producer, state)
+    def vanished(self, producer: bytes, produced: int, state: Mapping[str, Any], now: float, ts_us: int) -> None:
+        """Say how a producer's process ended that did not say so itself. state: the STATE map. ts_us: when."""
+        self._say(EventKind.PEER, ts_us, now, producer, {**state, "produced": produced})
 
     def forget(self, producer: bytes) -> None:
         """Drop what is known of a producer that is gone and delivered."""
@@ -186,6 +187,11 @@ class Core:
 
     def _follow(self, peer: Peer, event: list[Any]) -> None:
         if event[0] == EventKind.IDENTITY and len(event) > 2:
-            peer.identity = typed(event[2], _PEER_FIELDS)
+            peer.identity = _kept(event[2])
         elif event[0] == EventKind.STATE:
             peer.finished = True
+
+
+def _kept(identity: Any) -> dict[str, Any]:
+    known = typed(identity, _PEER_FIELDS)
+    return {name: value for name, value in known.items() if not isinstance(value, str) or len(value) <= _PATH_CHARS_MAX}

@@ -13,7 +13,7 @@ import zmq
 
 from chiplog_agent.adoption import Adoption, remove_leftovers
 from chiplog_agent.core import Core
-from chiplog_agent.deaths import Deaths
+from chiplog_agent.endings import Endings
 from chiplog_agent.spool import Spool
 from chiplog_agent.stats.feed import Line, Sample, SamplerFeed, Stale
 from chiplog_agent.upstream import Upstream
@@ -82,8 +82,8 @@ class AgentDaemon:
         self._core = Core(os.urandom(16), settings.node, os.getpid(), version("chiplog"), now_us())
         self._spool = Spool(places.agent / "spool", os.urandom(16), bytes_max=settings.spool_bytes_max)
         self._receiver = Receiver(credit=settings.credit_bytes)
-        self._deaths = Deaths()
-        self._adoption = Adoption(places.journals, self._deaths.time_of)
+        self._endings = Endings(places.journals)
+        self._adoption = Adoption(places.journals, self._endings)
         self._synced: dict[bytes, int] = {}  # producer -> next seq in the spool, while its journal may exist
         self._acks: dict[bytes, int] = {}  # to be sent after the next sync
         self._gate = open_gate(self._context, settings.keys, Role.AGENT) if settings.bind else None
@@ -127,6 +127,7 @@ class AgentDaemon:
         signal.signal(signal.SIGTERM, self.stop)
         signal.signal(signal.SIGINT, self.stop)
         self._poller.register(self._door.socket, zmq.POLLIN)
+        self._poller.register(self._endings.fileno(), zmq.POLLIN)
         if self._feed is not None:
             self._feed.start()
             self._poller.register(self._feed.fileno(), zmq.POLLIN)
@@ -197,7 +198,7 @@ class AgentDaemon:
                     self._door.reply(action, now)
                 case Greeted(sender, info):
                     self._core.greet(sender, info)
-                    self._deaths.watch(sender, info.get("pid"))
+                    self._endings.greet(sender)
                     self._watch()
                 case Gap(sender, first, last, reason):
                     self._core.declare_lost(sender, first, last, reason, now_us())
@@ -248,7 +249,7 @@ class AgentDaemon:
         return self._adoption.is_busy and self._has_room
 
     def _look_for_journals(self, now: float) -> None:
-        if self._deaths.look(now_us()) or now - self._looked_at >= ADOPT_INTERVAL_S:
+        if self._endings.look(now_us()) or now - self._looked_at >= ADOPT_INTERVAL_S:
             self._looked_at = now
             self._mind_socket()
             self._adopt(now)
@@ -278,7 +279,7 @@ class AgentDaemon:
         """Drop all that is known of a producer: an agent lives for months, and has descriptors and memory to lose."""
         self._core.forget(producer)
         self._receiver.forget(producer)
-        self._deaths.forget(producer)
+        self._endings.forget(producer)
         self._synced.pop(producer, None)
 
     def _complain(self, what: str, error: Exception) -> None:

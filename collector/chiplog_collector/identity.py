@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING, Any
 
-from chiplog_collector.plain import clean, count_of, digest_of, json_of, text_of
+from chiplog_collector.plain import clean, count_of, detail_of, digest_of, json_of, text_of
 from chiplog_collector.speakers import covers
 from chiplog_collector.state import Producer, Run, State
 from chiplog_schemas.contents import path_objection
@@ -22,6 +22,8 @@ _RUN_FIELDS = {
     "notes": "notes",
 }
 _PRODUCER_FIELDS = ("role", "job_type", "rank", "local_rank", "world_size", "node", "pid", "launch", "restart")
+_KEPT_FIELDS = {name: kind for name, kind in IDENTITY_FIELDS.items() if name != "error_file"}  # that is the agent's
+_STATE_FIELDS = {name: kind for name, kind in STATE_FIELDS.items() if name != "detail"}
 _INT32_FIELDS = ("rank", "local_rank", "world_size")
 # Of texts, which the index keeps in memory for ever: a name has NAME_CHARS_MAX, but …
 _CHARS_MAX = {
@@ -45,7 +47,7 @@ class Registry:
 
     def identity(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
         """Take what a producer says of itself; a later word replaces an earlier one."""
-        said, cut = _plain(typed(body, IDENTITY_FIELDS))
+        said, cut = _plain(typed(body, _KEPT_FIELDS))
         if cut:
             message = f"identity: {', '.join(cut)} cut to what is kept of it; shorten it"
             self._applier.say(producer, seq, ts, "bad_value", "warning", message, {"fields": cut})
@@ -223,7 +225,8 @@ class Registry:
 
     def ended(self, producer: Producer, ts: int, body: Any, *, by_itself: bool, seq: int) -> None:
         """Note how a producer ended. Its own word wins over its agent's, whichever comes first."""
-        said, _ = _plain(typed(body, STATE_FIELDS))
+        said, _ = _plain(typed(body, _STATE_FIELDS))
+        detail = typed(body, {"detail": dict}).get("detail", {})
         state = said.get("state")
         if state not in STATES:
             raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
@@ -232,12 +235,13 @@ class Registry:
         if by_itself:
             producer.produced = max(seq + 1, producer.produced or 0)
         self._applier.batch.producers.add(producer.producer)
-        self._note_end(producer, ts, said, state, by_itself=by_itself, seq=seq)
+        self._note_end(producer, ts, said, detail, by_itself=by_itself, seq=seq)
         self._applier.settle(producer)
 
     def _note_end(
-        self, producer: Producer, ts: int, said: dict[str, Any], state: str, *, by_itself: bool, seq: int
+        self, producer: Producer, ts: int, said: dict[str, Any], detail: dict[str, Any], *, by_itself: bool, seq: int
     ) -> None:
+        state = said["state"]
         if not by_itself and producer.state in ("finished", "failed"):
             return
         exit_code, exit_signal = _int32(said.get("exit_code")), _int32(said.get("exit_signal"))
@@ -254,7 +258,7 @@ class Registry:
             self._applier.say(producer, seq, ts, "console_helper", "warning", message, {})
         elif state != "finished":
             message = f"{producer.label or 'a producer'} {state}: {producer.reason or 'no reason given'}"
-            self._applier.say(producer, seq, ts, state, "error", message, {})
+            self._applier.say(producer, seq, ts, state, "error", message, detail_of(detail))
 
 
 def _int32(value: int | None) -> int | None:

@@ -8,6 +8,9 @@ import numpy as np
 
 from chiplog_schemas.contents import DIGEST_BYTES
 
+_DETAILS_MAX = 32  # what a peer says beside an end: a traceback, and a few words
+_DETAIL_NAME_CHARS_MAX = 128
+_DETAIL_CHARS_MAX = 65_536
 _HALF_CHARACTERS = re.compile("[\ud800-\udfff]")
 
 
@@ -35,6 +38,17 @@ def json_text(value: Any) -> str:
     beyond float64, which only a text like 1e999 makes.
     """
     return _HALF_CHARACTERS.sub("\ufffd", json.dumps(value, default=plain, ensure_ascii=False, allow_nan=False))
+
+
+def detail_of(detail: dict[Any, Any]) -> dict[str, Any]:
+    """Return what a peer says beside the end of a label, bounded: plain values, long texts by their end."""
+    kept: dict[str, Any] = {}
+    for name, value in list(detail.items())[:_DETAILS_MAX]:
+        if isinstance(value, str):
+            kept[str(name)[:_DETAIL_NAME_CHARS_MAX]] = clean(value[-_DETAIL_CHARS_MAX:])
+        elif value is None or isinstance(value, bool | int | float):
+            kept[str(name)[:_DETAIL_NAME_CHARS_MAX]] = value
+    return kept
 
 
 def uuid_of(value: Any) -> bytes:

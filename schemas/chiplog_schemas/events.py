@@ -104,6 +104,8 @@ IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "of": str,  # of a console only: the producer, 32 hex digits, whose label its lines belong to
     "fallback": bool,  # claims to be primary only as long as nobody claims it for certain
     "formerly": str,  # the run ID that it used until the ranks agreed on this one: the same run by another name
+    "boot": str,  # ID of the boot of the machine that it runs on
+    "error_file": str,  # where torchelastic looks for the exception that ends this process
 }
 
 STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -112,6 +114,8 @@ STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
     "exit_signal": int,
     "reason": str,
     "produced": int,  # how many seqs the producer gave out (PEER only)
+    "late_us": int,  # it may have ended as much earlier than `ts` says (PEER only); absent: 0
+    "detail": dict,  # {str: plain value}: traceback, source of the status …; the body of the row in `events`
 }
 
 STATES = ("running", "finished", "failed", "crashed")

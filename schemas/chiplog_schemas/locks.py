@@ -81,6 +81,31 @@ def take_lock(path: Path, *, patient_s: float = 0.0, note: str = "") -> Lock:
             time.sleep(_LOOK_AGAIN_S)
 
 
+def locker_of(path: Path) -> int:
+    """Return the PID of the process that holds a lock, as the kernel names it in this process's own PID namespace.
+
+    0 when nobody does, when there is no such file, or when the holder cannot be seen from here. Only looks, as
+    `holder_of` does; what stands in the file is not asked.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        return max(0, _locker(descriptor)[1])
+    except OSError:
+        return 0
+    finally:
+        os.close(descriptor)
+
+
+def _locker(descriptor: int) -> tuple[bool, int]:
+    """Return whether another process holds the lock, and its PID by the kernel. Raises OSError."""
+    asked = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
+    kind, _, _, _, pid = _FLOCK.unpack(asked)
+    return (True, int(pid)) if kind != fcntl.F_UNLCK else (False, 0)
+
+
 def holder_of(path: Path) -> int:
     """Return the PID of the process that holds a lock; 0 when nobody does or there is no such file.
 
@@ -92,11 +117,8 @@ def holder_of(path: Path) -> int:
     except OSError:
         return 0
     try:
-        asked = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
-        kind, _, _, _, pid = _FLOCK.unpack(asked)
-        if kind == fcntl.F_UNLCK:
-            return 0
-        return read_pid(descriptor) or int(pid) or -1
+        is_held, pid = _locker(descriptor)
+        return (read_pid(descriptor) or pid or -1) if is_held else 0
     except OSError:
         return 0
     finally:

@@ -24,7 +24,7 @@ def facts(opened: Iterable[str] = ()) -> Facts:
     return Facts(
         host=host_name(),
         pid=os.getpid(),
-        parent=f"{parent}:{_start_of(parent)}:{_boot_id()}",
+        parent=f"{parent}:{_start_of(parent)}:{boot_id()}",
         now_s=time.time(),
         random=random_word(),
         spawned=_spawned(),
@@ -68,7 +68,7 @@ def _spawned() -> Spawned | None:
             return None
     except (AttributeError, TypeError, ValueError, IndexError):
         return None
-    return Spawned(f"{parent}:{_start_of(parent)}:{_boot_id()}:{number - index}", index)
+    return Spawned(f"{parent}:{_start_of(parent)}:{boot_id()}:{number - index}", index)
 
 
 def _start_of(pid: int) -> str:
@@ -80,7 +80,8 @@ def _start_of(pid: int) -> str:
         return "0"
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
+    """Return the ID of this machine's boot."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot_id:
             return boot_id.read().strip()

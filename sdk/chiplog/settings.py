@@ -1,12 +1,13 @@
 """What `init` worked out for one run, made of arguments and variables that may be anything."""
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from chiplog.identity import Identity
-from chiplog.process import host_name, visible_gpus
+from chiplog.process import boot_id, host_name, visible_gpus
 from chiplog.values import cleaned
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.places import Places
@@ -102,5 +103,7 @@ def identity_map(settings: Settings, identity: Identity, started_us: int, pid: i
         "sdk": __version__,
         "fallback": identity.fallback or None,
         "formerly": identity.formerly,
+        "boot": boot_id(),
+        "error_file": os.environ.get("TORCHELASTIC_ERROR_FILE"),
     }
     return {name: value for name, value in known.items() if value is not None}

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from chiplog_agent import adoption
-from chiplog_agent.adoption import VANISHED, Adoption, remove_leftovers
+from chiplog_agent.adoption import Adoption, remove_leftovers
 from chiplog_agent.core import Core
+from chiplog_agent.endings import VANISHED
 from chiplog_schemas.blocks import decode_block, rows_of
 from chiplog_schemas.events import EventKind, decode
 from chiplog_schemas.journals import HEAD_NAME, list_journals

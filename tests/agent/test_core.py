@@ -152,7 +152,7 @@ def test_samples_notices_and_ends_are_events_of_the_agents_own_gapless_seq(core)
     core.sample("GPU-1", ("power", "util"), (3.0, 4.0), 10, 1.0)
     core.notice("sampler", "info", "started", {"a": 1}, 1.0, 11)
     core.declare_lost(RANK, 3, 4, "gone", 12)
-    core.vanished(RANK, 7, "killed", 1.0, 13)
+    core.vanished(RANK, 7, {"state": "crashed", "reason": "killed"}, 1.0, 13)
     rows, taken = built(core)
     assert taken == {}
     assert [(producer, seq) for producer, seq, _ in rows] == [(AGENT, seq) for seq in range(1, 6)]

@@ -1,6 +1,7 @@
 """The agent as a process: one per directory, nothing that arrives stops it, nothing is left behind when it leaves."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import pytest
 import zmq
 
 import chiplog
-from chiplog_agent.adoption import VANISHED
 from chiplog_agent.daemon import AgentDaemon, Settings
 from chiplog_schemas import wire
 from chiplog_schemas.codec import pack
@@ -317,11 +317,15 @@ def test_an_embedded_agent_stays_while_a_rank_lives_or_its_spool_is_not_delivere
 
 
 def test_a_killed_rank_is_delivered_and_reported_crashed(node) -> None:
-    code = RANK.replace("run.finish()", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    done = subprocess.run([sys.executable, "-c", code, "rank0"], timeout=60)
-    assert done.returncode == -signal.SIGKILL
-    rows = node.until("SELECT state, reason FROM labels", lambda rows: rows[0]["state"] != "running")
-    assert rows == [{"state": "crashed", "reason": VANISHED}]
+    code = RANK.replace("run.finish()", "input()")
+    rank = subprocess.Popen([sys.executable, "-c", code, "rank0"], stdin=subprocess.PIPE)
+    node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] > 0)  # so the agent knows it
+    rank.kill()
+    rank.communicate()
+    rows = node.until(
+        "SELECT state, exit_code, exit_signal, reason FROM labels", lambda rows: rows[0]["state"] != "running"
+    )
+    assert rows == [{"state": "crashed", "exit_code": None, "exit_signal": 9, "reason": "killed by SIGKILL"}]
     assert node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 100}]
     assert node.sql("SELECT lost, pending FROM completeness") == [{"lost": 0, "pending": 0}]
 
@@ -403,20 +407,27 @@ def daemon(chiplog_dir: Path) -> Iterator[AgentDaemon]:
 
 def test_a_producer_that_is_gone_is_forgotten_in_all_respects(daemon: AgentDaemon) -> None:
     producer = b"P" * 16
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lock = daemon.settings.places.journals / producer.hex() / "lock"
+    lock.parent.mkdir(parents=True)
+    held = f"import pathlib, chiplog_schemas.locks as l; l = l.Lock(pathlib.Path({str(lock)!r})); print(); input()"
+    process = subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
     daemon._act([Greeted(producer, {"pid": process.pid})], 1.0)
     records = frame(Kind.EVENT, 0, encode(EventKind.STATE, 1, {"state": "finished"}))
     daemon._act([Take(producer, 0, 0, records)], 1.0)
     daemon._flush(100.0)
     assert daemon._synced == {producer: 1}
     process.communicate()
-    assert daemon._deaths.look(42) and daemon._deaths.time_of(producer) == 42
+    shutil.rmtree(lock.parent)
+    assert daemon._endings.look(42)
+    assert daemon._endings.of(producer, {}, 99, finished=False)[0] == 42
     daemon._act([Left(producer, "bye")], 2.0)
     daemon._flush(200.0)
     daemon._look_for_journals(200.0)
     assert producer not in daemon._core.peers
     assert daemon._synced == {}
-    assert daemon._deaths.time_of(producer) is None
+    assert daemon._endings.of(producer, {}, 99, finished=False)[0] == 99
 
 
 def test_an_acknowledgement_behind_the_goodbye_is_forgotten_too(daemon: AgentDaemon) -> None:

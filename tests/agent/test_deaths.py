@@ -1,10 +1,14 @@
 """When a process ended is noticed by pidfd, and garbage in place of a PID is not."""
 
 import os
+import select
+import signal
 import subprocess
 import sys
 
-from chiplog_agent.deaths import Deaths
+import pytest
+
+from chiplog_agent.deaths import Death, Deaths
 from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
 
@@ -24,18 +28,51 @@ def test_the_end_of_a_killed_process_gets_a_time() -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     deaths.watch(b"p" * 16, process.pid)
     assert not deaths.look(1)
-    assert deaths.time_of(b"p" * 16) is None
+    assert deaths.of(b"p" * 16) is None
     process.kill()
-    wait_until(lambda: deaths.look(42), "the pidfd to tell")
+    wait_until(lambda: select.select([deaths], [], [], 0)[0], "the descriptor that tells of all of them")
+    assert deaths.look(42)
     process.wait()
-    assert deaths.time_of(b"p" * 16) == 42
+    assert deaths.of(b"p" * 16) == Death(42, signal.SIGKILL, "/proc/PID/stat")
     deaths.forget(b"p" * 16)
-    assert deaths.time_of(b"p" * 16) is None
+    assert deaths.of(b"p" * 16) is None
+
+
+@pytest.mark.parametrize("is_reaped", [True, False], ids=["reaped", "zombie"])
+@pytest.mark.parametrize(
+    ("how", "code", "number"),
+    [
+        ("os._exit(3)", 3, None),
+        ("os._exit(0)", 0, None),
+        ("os.kill(os.getpid(), 9)", None, 9),
+        ("os.kill(os.getpid(), 15)", None, 15),
+        ("os.abort()", None, 6),
+    ],
+)
+def test_the_status_of_a_process_is_known_before_and_after_its_parent_waited_for_it(
+    how: str, code: int | None, number: int | None, *, is_reaped: bool
+) -> None:
+    deaths = Deaths()
+    process = subprocess.Popen(
+        [sys.executable, "-S", "-c", f"import os, sys; sys.stdin.read(); {how}"], stdin=subprocess.PIPE
+    )
+    deaths.watch(b"p" * 16, process.pid)
+    assert process.stdin is not None
+    process.stdin.close()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    if is_reaped:
+        process.wait()
+    assert deaths.look(42)
+    death = deaths.of(b"p" * 16)
+    assert death is not None
+    assert (death.exit_code, death.exit_signal) == (code, number)
+    assert death.source == ("pidfd" if is_reaped else "/proc/PID/stat")
+    process.wait()
 
 
 def test_what_is_no_pid_of_a_living_process_is_left_to_the_lock() -> None:
     deaths = Deaths()
-    for pid in (None, "12", -1, 0, True, 1 << 40, (1 << 31) - 1):
+    for pid in (-1, 0, 1 << 40, (1 << 31) - 1):
         deaths.watch(b"p" * 16, pid)
     assert not deaths.look(1)
 
@@ -73,9 +110,9 @@ def test_all_producers_of_a_process_end_with_it_and_later_ones_are_of_another() 
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # not reaped: its PID is still its own
     deaths.watch(late, process.pid)
     assert deaths.look(42)
-    assert [deaths.time_of(producer) for producer in (one, other, late)] == [42] * 3
+    assert [death.ts_us for death in map(deaths.of, (one, other, late)) if death] == [42] * 3
     assert not deaths.look(43)
     process.wait()
     for producer in (one, other, late):
         deaths.forget(producer)
-        assert deaths.time_of(producer) is None
+        assert deaths.of(producer) is None

@@ -129,7 +129,9 @@ class DeadJournal:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self.directory = journal.producer.hex()
-        self.head = SimpleNamespace(acked=journal.acked, produced=journal.produced, finished=journal.finished)
+        self.head = SimpleNamespace(
+            acked=journal.acked, produced=journal.produced, finished=journal.finished, identity={}
+        )
 
     def records(self, first: int) -> Iterator[Record | Damage]:
         return iter([item for seq, data in self._journal.records if seq >= first for item in scan(data)])
@@ -137,6 +139,15 @@ class DeadJournal:
     def remove(self) -> None:
         self._journal.world.check_acknowledged(self._journal, self._journal.next_seq, removed=True)
         self._journal.node.journals.pop(self._journal.producer, None)
+
+
+# Processes are virtual too: their locks tell that they ended, and nobody how.
+UNSEEN_ENDS = SimpleNamespace(
+    look=lambda now_us: False,
+    greet=lambda producer: None,
+    forget=lambda producer: None,
+    of=lambda producer, identity, now_us, finished: (now_us, {"state": "crashed", "reason": "vanished"}),
+)
 
 
 class VirtualAdoption(Adoption):
@@ -317,10 +328,6 @@ class Node:
         except (OSError, Killed):
             return  # whoever starts agents tries again
         self.agent._mind_socket = lambda *more: None  # type: ignore[method-assign]
-        self.agent._deaths = SimpleNamespace(  # type: ignore[assignment]
-            look=lambda now_us: False, watch=lambda *a: None, forget=lambda p: None, time_of=lambda p: None
-        )
-        self.agent._adoption._died_us = lambda producer: None
 
     def kill_agent(self) -> None:
         if self.agent is not None:
@@ -694,7 +701,7 @@ def patched(world: World) -> Iterator[None]:
         link: {"time": clock, "BATCH_BYTES_MAX": BATCH, "RECORD_BYTES_MAX": BATCH, "failure_of": nothing},
         daemon: shared
         | {"Spool": VirtualSpool, "Link": VirtualLink, "Adoption": VirtualAdoption, "version": lambda name: "1"}
-        | {"Deaths": lambda: SimpleNamespace(time_of=nothing), "remove_leftovers": nothing},
+        | {"Endings": lambda journals: UNSEEN_ENDS, "remove_leftovers": nothing},
         receiver: shared | {"Synced": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
     }
     missing = object()

@@ -57,7 +57,7 @@ SAFEGUARDS = [
     Safeguard(
         "an agent gives back the descriptor of a producer that finished",
         "agent/chiplog_agent/daemon.py",
-        old="        self._deaths.forget(producer)\n",
+        old="        self._endings.forget(producer)\n",
         new="",
         test="test_many_runs_of_one_process_cost_an_agent_no_descriptors",
     ),

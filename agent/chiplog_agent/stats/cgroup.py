@@ -19,7 +19,7 @@ class MemoryGroup:
     """
 
     def __init__(self, pid: int | str = "self", *, proc: str = "/proc") -> None:
-        self._version, self._folders = _find(pid, proc)
+        self._version, self._folders = find_groups(pid, proc)
 
     def read(self, host_bytes: int) -> tuple[int, int] | None:
         """Return (usage, limit) in bytes of the tightest group when its limit is below `host_bytes`, else None.
@@ -50,7 +50,7 @@ def _limit(path: str) -> int | None:
     return None if text == b"max" else int(text)
 
 
-def _find(pid: int | str, proc: str) -> tuple[int, list[str]]:
+def find_groups(pid: int | str, proc: str) -> tuple[int, list[str]]:
     """Return the version of the hierarchy that governs memory, and the process's folders in it, innermost first."""
     groups: dict[int, str] = {}
     for line in _read(f"{proc}/{pid}/cgroup").decode(errors="surrogateescape").splitlines():

@@ -1,0 +1,154 @@
+"""How a rank ended, by all that its node knows: exit status, want of memory, torchelastic's error file.
+
+Asked by the adoption of a journal, once its lock proves that the process is gone. What a rank said of its end itself is
+worth more, and is not asked for here.
+"""
+
+import json
+import os
+import signal
+import stat
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from chiplog_agent.deaths import Deaths
+from chiplog_agent.oom import OomKills
+from chiplog_schemas.journals import LOCK_NAME
+from chiplog_schemas.limits import ADOPT_INTERVAL_S
+from chiplog_schemas.locks import locker_of
+
+VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
+STATE_LOST = "finished, but what it said last was lost with the memory of its process"
+_ERROR_BYTES_MAX = 262_144  # of an error file: a traceback with room; a larger one is something else
+_ERROR_WAIT_S = 0.5  # for a disk that hangs: then the file is done without
+_MESSAGE_CHARS_MAX = 1_000
+_TRACEBACK_CHARS_MAX = 16_384  # its end: there stands what happened
+_CLOCK_SLACK_S = 2.0  # whole seconds of a file's time, and a clock that was set a little
+
+
+class Endings:
+    """What becomes of the producers of a journals directory."""
+
+    def __init__(self, journals: Path) -> None:
+        self._journals = journals
+        self._deaths = Deaths()
+        self._kills = OomKills()
+        self._pids: dict[bytes, int] = {}
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable once a rank's process has ended."""
+        return self._deaths.fileno()
+
+    def greet(self, producer: bytes) -> None:
+        """Watch the process that holds the lock of a producer's journal. One without a journal here is not watched."""
+        if producer in self._pids:
+            return
+        pid = locker_of(self._journals / producer.hex() / LOCK_NAME)
+        if pid > 0:
+            self._pids[producer] = pid
+            self._deaths.watch(producer, pid)
+            self._kills.watch(producer, pid)
+
+    def look(self, now_us: int) -> bool:
+        """Note who ended since the last look; tell whether somebody did."""
+        return self._deaths.look(now_us)
+
+    def forget(self, producer: bytes) -> None:
+        """Drop what is known of a producer that is delivered."""
+        self._deaths.forget(producer)
+        self._kills.forget(producer)
+        self._pids.pop(producer, None)
+
+    def of(
+        self, producer: bytes, identity: Mapping[str, Any], now_us: int, *, finished: bool
+    ) -> tuple[int, dict[str, Any]]:
+        """Return when a producer's process ended, and the STATE map that says how.
+
+        identity: what it said of itself. finished: whether its journal says that it did.
+        """
+        death = self._deaths.of(producer)
+        state: dict[str, Any] = {"state": "crashed", "reason": STATE_LOST if finished else VANISHED}
+        detail: dict[str, Any] = {}
+        ts_us = now_us
+        if death is None:
+            # Watched, and nobody told: found by the lock at one of the regular looks. Else it may have ended long ago.
+            since = (
+                int(ADOPT_INTERVAL_S * 1e6) if producer in self._pids else now_us - identity.get("started_at", now_us)
+            )
+            state["late_us"] = max(0, since)
+        else:
+            ts_us = death.ts_us
+            detail["status_by"] = death.source or "nobody"
+            if death.exit_code is not None:
+                state |= _by_exit(death.exit_code, finished=finished)
+            elif death.exit_signal is not None:
+                state |= _by_signal(death.exit_signal, finished=finished)
+        if death is not None and death.exit_signal == signal.SIGKILL:
+            kill = self._kills.kill_of(producer, self._pids.get(producer, 0))
+            if kill is not None:
+                state["reason"] = f"out of memory: {kill.text}"
+                detail |= {"out_of_memory": kill.source, "cgroup": kill.group}
+        if state["state"] != "finished":
+            error = _error_of(identity)
+            if error:
+                detail |= error
+                if "out_of_memory" not in detail and error["message"]:
+                    state["reason"] = f"{state['reason']}; its error file says: {error['message']}"
+        return ts_us, state | ({"detail": detail} if detail else {})
+
+
+def _by_exit(code: int, *, finished: bool) -> dict[str, Any]:
+    if finished:  # what was lost is only how it put that
+        return {"state": "failed" if code else "finished", "exit_code": code, "reason": STATE_LOST}
+    return {"exit_code": code, "reason": f"ended with exit code {code} without finish(): os._exit, or native code"}
+
+
+def _by_signal(number: int, *, finished: bool) -> dict[str, Any]:
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return {"exit_signal": number, "reason": f"killed by {name}{', after finish()' if finished else ''}"}
+
+
+def _error_of(identity: Mapping[str, Any]) -> dict[str, Any]:
+    """Return message and traceback of a rank's error file; nothing where there is none, or an older one.
+
+    Processes that a rank starts see its variables: the file is the rank's alone.
+    """
+    path = identity.get("error_file")
+    if not path or "rank" not in identity:
+        return {}
+    found: list[dict[str, Any]] = []
+    reader = threading.Thread(
+        target=lambda: found.append(_read_error(path, identity.get("started_at", 0))), daemon=True
+    )
+    reader.start()
+    reader.join(_ERROR_WAIT_S)
+    return found[0] if found else {}
+
+
+def _read_error(path: str, started_us: int) -> dict[str, Any]:
+    """Read `{"message": {"message": …, "extraInfo": {"py_callstack": …}}}`: torch.distributed.elastic, ErrorHandler."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            is_older = about.st_mtime < started_us / 1e6 - _CLOCK_SLACK_S
+            if not stat.S_ISREG(about.st_mode) or is_older or about.st_size > _ERROR_BYTES_MAX:
+                return {}
+            said = json.loads(file.read(_ERROR_BYTES_MAX))["message"]
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return {}
+    if isinstance(said, str):
+        return {"message": said[:_MESSAGE_CHARS_MAX], "error_file": path}
+    if not isinstance(said, dict):
+        return {}
+    extra = said.get("extraInfo")
+    stack = extra.get("py_callstack") if isinstance(extra, dict) else None
+    error = {"message": str(said.get("message") or "")[:_MESSAGE_CHARS_MAX], "error_file": path}
+    if isinstance(stack, str) and stack:
+        error["traceback"] = stack[-_TRACEBACK_CHARS_MAX:]
+    return error

@@ -1,0 +1,141 @@
+"""Whether a process died of want of memory: what the kernel counts in its control group, and writes into its log.
+
+The log names the process, but only root may read it, and only outside of containers are its PIDs ours. The counts name
+nobody: one more kill in a group since it was last looked at is the one whose death is being looked at.
+Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst; Documentation/ABI/testing/dev-kmsg.
+"""
+
+import os
+import re
+from dataclasses import dataclass, field
+
+from chiplog_agent.stats.cgroup import find_groups
+
+_COUNTS = {2: "memory.events", 1: "memory.oom_control"}
+_KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
+_KERNEL_LOG = "/dev/kmsg"
+_KERNEL_RECORD_BYTES_MAX = 8_192  # one read is one record
+_KERNEL_RECORDS_MAX = 20_000  # read in one go: a log that grows faster than it is read has other news
+_NAMES_MAX = 1_024  # killed processes that are remembered, for the time until somebody asks
+_KILLED = re.compile(r"(?P<what>Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+) (?P<rest>.*)")
+_SIZES = re.compile(r"(anon-rss|file-rss|shmem-rss):(\d+)kB")
+_INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_fs.h
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """A process that the kernel ended for want of memory."""
+
+    source: str  # "kernel log" or "cgroup"
+    text: str  # for people
+    group: str = ""
+
+
+@dataclass(slots=True)
+class _Group:
+    """A control group of memory whose kills are counted, for as long as one of its producers is watched."""
+
+    file: str
+    kills: int
+    producers: set[bytes] = field(default_factory=set)
+
+
+class OomKills:
+    """The kernel's kills among the processes of producers. Asked once for each process that SIGKILL ended."""
+
+    def __init__(self, *, proc: str = "/proc", kernel_log: str = _KERNEL_LOG) -> None:
+        self._proc = proc
+        self._groups: dict[str, _Group] = {}  # by path
+        self._group_of: dict[bytes, str] = {}
+        self._log = _KernelLog(kernel_log)
+
+    def watch(self, producer: bytes, pid: int) -> None:
+        """Note the group of a producer's process, and how many kills it has seen. Costs some reads of small files."""
+        if producer in self._group_of:
+            return
+        try:
+            version, folders = find_groups(pid, self._proc)
+            folder = folders[0]
+            file = f"{folder}/{_COUNTS[version]}"
+            group = self._groups.get(folder)
+            if group is None:
+                group = self._groups[folder] = _Group(file, _kills_in(file))
+        except (OSError, LookupError, ValueError):
+            return  # no such group, none of memory, or none that can be seen from here
+        group.producers.add(producer)
+        self._group_of[producer] = folder
+
+    def kill_of(self, producer: bytes, pid: int) -> Kill | None:
+        """Tell whether the kernel killed a producer's process, which SIGKILL ended, for want of memory."""
+        line = self._log.line_of(pid)
+        group = self._groups.get(self._group_of.get(producer, ""))
+        is_counted = False
+        if group is not None:
+            try:
+                is_counted = _kills_in(group.file) > group.kills
+            except (OSError, ValueError):
+                pass  # the group is gone with its last process
+            group.kills += is_counted
+        name = self._group_of.get(producer, "")
+        if line is not None:
+            return Kill("kernel log", line, name)
+        if is_counted:
+            return Kill("cgroup", f"its control group {name} counts one more kill for want of memory", name)
+        return None
+
+    def forget(self, producer: bytes) -> None:
+        """Drop what is known of a producer."""
+        name = self._group_of.pop(producer, None)
+        if name is not None:
+            group = self._groups[name]
+            group.producers.discard(producer)
+            if not group.producers:
+                del self._groups[name]
+
+
+def _kills_in(file: str) -> int:
+    with open(file, "rb", buffering=0) as counts:
+        found = _KILLS.search(counts.read())
+    if found is None:
+        raise ValueError(f"{file} has no oom_kill")
+    return int(found[1])
+
+
+class _KernelLog:
+    """The kernel's log from now on, where this process may read it and its PIDs are this namespace's."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = -1
+        self._lines: dict[int, str] = {}
+        try:
+            if os.readlink("/proc/self/ns/pid") == _INITIAL_PID_NAMESPACE:
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+                os.lseek(self._descriptor, 0, os.SEEK_END)
+        except OSError:
+            pass  # no permission, or no such device in this container
+
+    def line_of(self, pid: int) -> str | None:
+        """Return what the log says of a process that was killed for want of memory; of a PID the last time."""
+        self._read_on()
+        return self._lines.pop(pid, None)
+
+    def _read_on(self) -> None:
+        if self._descriptor < 0:
+            return
+        for _ in range(_KERNEL_RECORDS_MAX):
+            try:
+                record = os.read(self._descriptor, _KERNEL_RECORD_BYTES_MAX)
+            except BlockingIOError:
+                return
+            except BrokenPipeError:
+                continue  # records were overwritten before they were read: the next read goes on behind them
+            except OSError:
+                return
+            text = record.partition(b";")[2].partition(b"\n")[0].decode(errors="replace")
+            if (found := _KILLED.search(text)) is not None:
+                sizes = ", ".join(f"{name} {int(kib) >> 10} MiB" for name, kib in _SIZES.findall(found["rest"]))
+                self._lines[int(found["pid"])] = (
+                    f"{found['what']}: killed by the kernel{f' ({sizes})' if sizes else ''}"
+                )
+                while len(self._lines) > _NAMES_MAX:
+                    del self._lines[next(iter(self._lines))]
