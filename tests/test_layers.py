@@ -21,8 +21,9 @@ PURE = [
     "schemas/chiplog_schemas/permits.py",
     "agent/chiplog_agent/core.py",
     *(f"collector/chiplog_collector/{name}.py" for name in ("applier", "intake", "speakers", "identity")),
-    *(f"collector/chiplog_collector/{name}.py" for name in ("batch", "state")),
+    *(f"collector/chiplog_collector/{name}.py" for name in ("batch", "state", "definitions")),
     "sdk/chiplog/identity.py",
+    "sdk/chiplog/config.py",
 ]
 IMPURE = {"zmq", "duckdb", "threading", "asyncio", "time", "socket"}
 ONLY_IN = {

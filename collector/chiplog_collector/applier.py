@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chiplog_collector.batch import Batch, Matrix
+from chiplog_collector.definitions import definition_of, hashes_of
 from chiplog_collector.identity import Registry
 from chiplog_collector.intake import Receipt, Speaker, decode_receipt
 from chiplog_collector.plain import as_list, clean, count_of, digest_of, floats_of, json_of, json_text, text_of, uuid_of
@@ -324,6 +325,10 @@ class Applier:
             case EventKind.SUMMARY:
                 for key, value in fields[0].items():
                     self.batch.add("summary", (number, seq, ts, text_of(key), json_of(value)))
+            case EventKind.DEFINE:
+                self.batch.add("definitions", (number, seq, ts, *definition_of(*fields)))
+            case EventKind.CONFIG_HASHES:
+                self.batch.add("config_hashes", (number, seq, ts, bool(fields[0]), hashes_of(fields[1])))
             case EventKind.IDENTITY:
                 self._registry.identity(producer, seq, ts, fields[0])
             case EventKind.STATE:

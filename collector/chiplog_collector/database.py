@@ -38,6 +38,15 @@ _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "console": (("producer", "i4"), ("stream", "o"), ("line_no", "i8"), ("seq", "i8"), ("ts", "ts"), ("line", "o")),
     "config": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("key", "o"), ("value", "o")),
     "summary": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("key", "o"), ("value", "o")),
+    "definitions": (
+        ("producer", "i4"),
+        ("seq", "i8"),
+        ("ts", "ts"),
+        ("name", "o"),
+        ("summary", "o"),
+        ("step_metric", "o"),
+    ),
+    "config_hashes": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("is_whole", "?"), ("hashes", "o")),
     "events": (
         ("producer", "i4"),
         ("seq", "i8"),

@@ -13,7 +13,7 @@
 
 Every group has the columns `producer` (<u4, index into producers), `seq` and `ts` (<i8), and those that FIELDS gives
 its kind. `values` is the matrix of n_rows × n_keys, row by row. A group of kind 0 holds events that this version cannot
-take apart: its column `payload` keeps them verbatim.
+take apart, and those of kinds above 13: its column `payload` keeps them verbatim.
 """
 
 import struct
@@ -31,6 +31,7 @@ from chiplog_schemas.record import NUMBER_LIMIT
 
 BLOCK_VERSION = 1
 OPAQUE = 0  # the group kind of events kept verbatim
+_LAST_GROUP_KIND = 13  # that a block of version 1 may have: its first readers refuse a block with a higher one
 _PREFIX = struct.Struct("<IHH")
 _FLOAT32 = b"\xca"  # begins one in msgpack
 
@@ -132,7 +133,7 @@ class BlockBuilder:
             self._add_opaque(index, seq, 0, payload)
             return None
         kind = event[0]
-        if not fits_schema(event):
+        if not fits_schema(event) or kind > _LAST_GROUP_KIND:
             self._add_opaque(index, seq, event[1], payload)
             return event
         if kind in MATRIX_KINDS:
@@ -291,7 +292,7 @@ def _column_types(kind: int) -> dict[str, str]:
     types = {"producer": "<u4", "seq": "<i8", "ts": "<i8"}
     if kind == OPAQUE:
         return types | {"payload": "o"}
-    if kind not in FIELDS:
+    if kind not in FIELDS or kind > _LAST_GROUP_KIND:
         raise BlockError(f"group of kind {shown(kind)} is unknown")
     return types | {name: _COLUMN_TYPES[column] for name, column in FIELDS[kind] if column is not Column.KEYS}
 

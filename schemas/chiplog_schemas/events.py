@@ -30,6 +30,8 @@ class EventKind(IntEnum):
     SYSTEM = 12  # one device's sample (agents only)
     PEER = 13  # how another producer ended, said by its agent
     FILE = 14  # a file that was saved; its bytes go a way of their own
+    DEFINE = 15  # what the summary of a metric is, and which metric it is drawn over
+    CONFIG_HASHES = 16  # hashes of a rank's config, by which the index tells where it differs from the primary's
 
 
 # Every group of a block has these columns besides its kind's fields: no field may have one of these names.
@@ -75,6 +77,8 @@ FIELDS: dict[int, tuple[tuple[str, Column], ...]] = {
     EventKind.SYSTEM: (("device", Column.OBJECT), ("keys", Column.KEYS), ("values", Column.VALUES)),
     EventKind.PEER: (("about", Column.OBJECT), ("state", Column.OBJECT)),  # 16 bytes, see STATE_FIELDS
     EventKind.FILE: (("path", Column.OBJECT), ("bytes", Column.INT), ("sha256", Column.OBJECT)),  # the last: 32 bytes
+    EventKind.DEFINE: (("name", Column.OBJECT), ("definition", Column.OBJECT)),  # str, see DEFINITION_FIELDS
+    EventKind.CONFIG_HASHES: (("whole", Column.INT), ("hashes", Column.OBJECT)),  # 1 or 0; {key: hex digits}
 }
 
 MATRIX_KINDS = frozenset({EventKind.METRICS, EventKind.PHASES, EventKind.SYSTEM})
@@ -118,6 +122,12 @@ STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
     "detail": dict,  # {str: plain value}: traceback, source of the status …; the body of the row in `events`
 }
 
+DEFINITION_FIELDS: dict[str, type | tuple[type, ...]] = {
+    "summary": str,  # one of SUMMARIES
+    "step_metric": str,  # name of the metric whose value is the x axis
+}
+
+SUMMARIES = ("min", "max", "mean", "last", "first", "none")
 STATES = ("running", "finished", "failed", "crashed")
 CONSOLE_STREAMS = {1: "stdout", 2: "stderr"}
 

@@ -17,7 +17,7 @@ from chiplog.recorder import Recorder
 from chiplog.saving import Saver
 from chiplog.sender import SenderThread
 from chiplog.settings import Settings, identity_map, safe_name
-from chiplog.shared import Config, Summary, as_json
+from chiplog.shared import Config, Shared, Summary
 from chiplog.stand_ins import AfterFork, Appendable, Nowhere
 from chiplog.values import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
@@ -54,6 +54,14 @@ class Run(Recorder):
             outbox_bytes_max=bounds.outbox_bytes_max,
             say=lambda path, size, digest: self._say(EventKind.FILE, path, size, digest),
             complain=lambda bad: self._complaints.note(bad),
+        )
+        self._shared = Shared(
+            self._say,
+            lambda bad: self._complaints.note(bad),
+            is_primary=lambda: self.is_primary,
+            is_silent=lambda: self._finished or settings.mode == "disabled",
+            whole=bool(settings.config),
+            event_bytes_max=bounds.event_bytes_max,
         )
         self.config = Config(self._say_config, lambda bad: self._complaints.note(bad))
         self.summary = Summary(self._say_summary, lambda bad: self._complaints.note(bad))
@@ -153,6 +161,17 @@ class Run(Recorder):
             self._complaints.internal("save", error)
             return []
 
+    def define_metric(self, name: str, summary: str | None = None, step_metric: str | None = None) -> None:
+        """Say how a metric is summed up in the view `summary`, and which metric is the x axis of its curve.
+
+        name: a metric's name, or a pattern such as `val/*`. summary: min, max, mean, last, first, or none for no row;
+        without it the last value. The last call for a name counts; the primary's are the default of other labels.
+        """
+        try:
+            self._shared.define(name, summary, step_metric)
+        except Exception as error:
+            self._complaints.internal("define_metric", error)
+
     def finish(self, exit_code: int = 0) -> None:
         """End the run for this label. Waits at most a second for the agent; what is left then is delivered later."""
         with self._finish_lock:
@@ -182,6 +201,7 @@ class Run(Recorder):
         self._append_phases(self._last_step)
         if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
             self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
+        self._shared.say_hashes()
         self._complaints.report()
         if exit_code and self._exit[0] == "finished":
             self.mark_failed(f"finish(exit_code={exit_code})", exit_code)
@@ -216,19 +236,16 @@ class Run(Recorder):
             self.mark_failed(reason, code)
 
     def _say_config(self, values: Mapping[str, Any]) -> None:
-        self._say_map(EventKind.CONFIG, values)
+        try:
+            self._shared.say_config(values)
+        except Exception as error:
+            self._complaints.internal("config", error)
 
     def _say_summary(self, values: Mapping[str, Any]) -> None:
-        self._say_map(EventKind.SUMMARY, values)
-
-    def _say_map(self, kind: EventKind, values: Mapping[str, Any]) -> None:
-        if self._finished or (kind is EventKind.CONFIG and not self.is_primary):
-            return  # every rank passes the same config; the primary's is the run's
         try:
-            for said in as_json(kind.name.lower(), values, self._complaints.note, self._bounds.event_bytes_max):
-                self._say(kind, said)
+            self._shared.say_summary(values)
         except Exception as error:
-            self._complaints.internal(kind.name.lower(), error)
+            self._complaints.internal("summary", error)
 
     def _say_line(self, stream: int, line_no: int, line: str) -> None:
         self._say(EventKind.CONSOLE, stream, line_no, line if encodable(line) else cleaned(line))
@@ -267,6 +284,7 @@ class Run(Recorder):
             return
         try:
             self._look_around()
+            self._shared.say_hashes(time.monotonic())
             self._complaints.report(time.monotonic())
         except Exception as error:  # sending must go on
             self._complaints.internal("tick", error)
@@ -316,6 +334,7 @@ class Run(Recorder):
         self._timing.forget()
         self._held = (0, {})
         self._complaints = Complaints(self._say)
+        self._shared.forget_changes()
         self._pid = os.getpid()
         self._journal = AfterFork(self._open_in_child)
 

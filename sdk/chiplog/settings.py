@@ -1,6 +1,5 @@
 """What `init` worked out for one run, made of arguments and variables that may be anything."""
 
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -53,19 +52,6 @@ def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
         cleaned,
         f"{kind} {text!r:.80} has a slash, control characters or over {limit} of them; {cleaned!r:.80} is used",
     )
-
-
-def config_of(value: Any) -> dict[str, Any]:
-    """Turn a dict, a dataclass instance, an argparse namespace or an object with items() into a dict."""
-    if value is None:
-        return {}
-    if isinstance(value, Mapping):
-        return {str(key): entry for key, entry in value.items()}
-    if hasattr(value, "items"):
-        return {str(key): entry for key, entry in value.items()}
-    if dataclasses.is_dataclass(value):
-        return {entry.name: getattr(value, entry.name) for entry in dataclasses.fields(value)}
-    return dict(vars(value))
 
 
 def words_of(words: Any) -> tuple[str, ...]:

@@ -1,11 +1,18 @@
-"""`run.config` and `run.summary`: dicts whose changes become events."""
+"""`run.config`, `run.summary` and `define_metric`: what is said of a run beside `log()`."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+from chiplog.config import Fingerprints, as_plain
 from chiplog.values import Bad, cleaned, shown
-from chiplog_schemas.limits import EVENT_BYTES_MAX
+from chiplog_schemas.events import SUMMARIES, EventKind
+from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
+
+_DEFINITIONS_MAX = 1_000  # names and patterns of one label: more are made by a program
+
+_HASHES_INTERVAL_S = 1.0  # between two words of them: a config that changes in each step costs one event a second
 
 
 class _Said(MutableMapping[str, Any]):
@@ -73,19 +80,105 @@ class Summary(_Said):
     """What is worth remembering of this label. What is not set here is the last value of each metric."""
 
 
-def as_json(
-    what: str, values: Mapping[str, Any], complain: Callable[[Bad], None], event_bytes_max: int = EVENT_BYTES_MAX
-) -> Iterator[dict[str, str]]:
-    """Yield the values as JSON, in as many dicts as fit an event each. `what`: config or summary, for complaints."""
-    said: dict[str, str] = {}
-    for key, value in values.items():
-        try:
-            said[cleaned(str(key))] = json.dumps(value, default=str)
-        except Exception as error:  # whatever a foreign type raises: one value, not all of them
-            name = f"{what} {shown(key)}"
-            message = f"{name} cannot be written as JSON ({type(error).__name__} {error}); use plain values"
-            complain(Bad("not_json", name, message))
-    return _split(said, event_bytes_max // 2)
+class Shared:
+    """Turns what training says of config, summary and metrics into events. All say hashes, the primary the config.
+
+    say: appends an event. is_silent: whether nothing is to be said, for the run is disabled or over.
+    whole: whether init() was given a config; if so, a key that it lacks differs from the primary's, too.
+    """
+
+    def __init__(
+        self,
+        say: Callable[..., None],
+        complain: Callable[[Bad], None],
+        *,
+        is_primary: Callable[[], bool],
+        is_silent: Callable[[], bool],
+        whole: bool = True,
+        event_bytes_max: int = EVENT_BYTES_MAX,
+    ) -> None:
+        self._say = say
+        self._complain = complain
+        self._is_primary = is_primary
+        self._is_silent = is_silent
+        self._event_bytes_max = event_bytes_max
+        self._fingerprints = Fingerprints()
+        self._whole = whole
+        self._hashes_are_new = False
+        self._hashes_at = 0.0
+        self._hashes_lock = threading.Lock()  # between the sender's thread and the end, which must not overtake it
+        self._definitions: dict[str, dict[str, str]] = {}
+
+    def say_config(self, values: Mapping[str, Any]) -> None:
+        """Say entries of the config, as the primary; in any case remember their hashes."""
+        if self._is_silent() or not values:
+            return
+        plain = self._plain("config", values)
+        self._fingerprints.take(plain)
+        self._hashes_are_new = True
+        if self._is_primary():
+            self._say_json(EventKind.CONFIG, plain)
+
+    def say_summary(self, values: Mapping[str, Any]) -> None:
+        """Say entries of the summary."""
+        if not self._is_silent():
+            self._say_json(EventKind.SUMMARY, self._plain("summary", values))
+
+    def define(self, name: Any, summary: Any, step_metric: Any) -> None:
+        """Say how a metric, or those that a pattern means, is summed up and over which metric it is drawn."""
+        if self._is_silent() or not self._is_name(name, "name", name):
+            return
+        said: dict[str, str] = {}
+        if isinstance(summary, str) and summary in SUMMARIES:
+            said["summary"] = summary
+        elif summary is not None:
+            self._complain_of(name, f"summary {shown(summary)} is none of {', '.join(SUMMARIES)}; it stays as it was")
+        if step_metric is not None and self._is_name(name, "step_metric", step_metric):
+            said["step_metric"] = cleaned(step_metric)
+        name = cleaned(name)
+        merged = self._definitions.get(name, {}) | said
+        if merged == self._definitions.get(name, {}):  # scripts define in every epoch
+            return
+        if name not in self._definitions and len(self._definitions) >= _DEFINITIONS_MAX:
+            self._complain_of(name, f"is the one beyond {_DEFINITIONS_MAX}; use a pattern such as val/*")
+            return
+        self._definitions[name] = merged
+        self._say(EventKind.DEFINE, name, merged)
+
+    def _is_name(self, name: Any, what: str, given: Any) -> bool:
+        size = len(given.encode("utf-8", "replace")) if isinstance(given, str) else 0
+        if 0 < size <= KEY_BYTES_MAX:
+            return True
+        self._complain_of(name, f"{what} {shown(given)} is no text of 1 to {KEY_BYTES_MAX} bytes; name a metric")
+        return False
+
+    def _complain_of(self, name: Any, what: str) -> None:
+        self._complain(Bad("bad_definition", shown(name), f"define_metric({shown(name)}): {what}"))
+
+    def say_hashes(self, now: float | None = None) -> None:
+        """Say the hashes of the config if it changed; with `now` in seconds at most once in an interval."""
+        with self._hashes_lock:
+            if self._hashes_are_new and (now is None or now - self._hashes_at >= _HASHES_INTERVAL_S):
+                self._hashes_are_new = False
+                self._hashes_at = now or 0.0
+                self._say(EventKind.CONFIG_HASHES, int(self._whole), self._fingerprints.said())
+
+    def forget_changes(self) -> None:
+        """Leave it to the parent to say its hashes: this is a forked child."""
+        self._hashes_are_new = False
+        self._hashes_lock = threading.Lock()  # the parent's sender may have held it
+
+    def _plain(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        plain = {}
+        for key, value in values.items():
+            name = key if isinstance(key, str) else shown(key)
+            plain[cleaned(name)] = as_plain(f"{what} {shown(key)}", value, self._complain)
+        return plain
+
+    def _say_json(self, kind: EventKind, plain: Mapping[str, Any]) -> None:
+        said = {key: json.dumps(value) for key, value in plain.items()}
+        for part in _split(said, self._event_bytes_max // 2):
+            self._say(kind, part)
 
 
 def _split(said: dict[str, str], chars_max: int) -> Iterator[dict[str, str]]:

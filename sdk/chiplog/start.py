@@ -12,9 +12,10 @@ from typing import Any, NoReturn
 
 from chiplog import process
 from chiplog.complaints import shown_error
+from chiplog.config import config_of
 from chiplog.identity import PARENT_RUN, SETUP, identify, parent_run, prepared_run
 from chiplog.runs import Run
-from chiplog.settings import Settings, config_of, safe_name, words_of
+from chiplog.settings import Settings, safe_name, words_of
 from chiplog.values import cleaned
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
@@ -58,7 +59,7 @@ def init(
 
     resume: the ID of a run to go on with; the same as run_id.
     mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`) or disabled.
-    config: a dict, dataclass instance or argparse namespace; the primary's is the run's.
+    config: a dict, argparse namespace, dataclass, OmegaConf, attrs or pydantic object; the primary's is the run's.
     update_finish_state: whether the run's state follows this label's; by default only the primary's does.
     dir: in place of CHIPLOG_DIR. agent: a ZeroMQ address; without it the node's own, started when none listens.
     """

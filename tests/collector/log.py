@@ -154,6 +154,8 @@ VIEWS = (
     "console",
     "config",
     "summary",
+    "run_summary",
+    "metric_definitions",
     "events",
     "completeness",
     "phases",

@@ -66,8 +66,8 @@ SAFEGUARDS = [
     Safeguard(
         "the last value is the one with the highest seq",
         "schemas/chiplog_schemas/sql/views.sql",
-        old="arg_max(value, seq) AS value FROM base.metrics",
-        new="arg_max(value, ts) AS value FROM base.metrics",
+        old="arg_max(f.value, f.seq) AS last,",
+        new="arg_max(f.value, f.ts) AS last,",
         test="test_the_last_word_is_the_last_by_seq_whatever_its_time",
     ),
     Safeguard(

@@ -83,6 +83,8 @@ EVENTS: dict[EventKind, list[Any]] = {
     EventKind.SYSTEM: ["GPU-00000000-0000-0000-0000-000000000003", pack(["gpu.util"]), doubles(97.0)],
     EventKind.FILE: ["checkpoints/last.pt", 1_234_567, bytes(range(64, 96))],
     EventKind.PEER: [PRODUCER_A, {"state": "crashed", "reason": "process ended without finish()", "produced": 10}],
+    EventKind.DEFINE: ["val/*", {"summary": "min", "step_metric": "epoch"}],
+    EventKind.CONFIG_HASHES: [1, {"lr": "5f70bf18", "model/layers": "4b227777"}],
 }
 
 # Forms that came later, beside the first vector of their kind.

@@ -41,7 +41,11 @@ def test_every_field_stands_in_the_law_with_its_type_and_in_its_order(kind: even
     assert named == [(name, column.name) for name, column in events.FIELDS[kind]]
 
 
-@pytest.mark.parametrize("fields", [events.IDENTITY_FIELDS, events.STATE_FIELDS], ids=["identity", "state"])
+@pytest.mark.parametrize(
+    "fields",
+    [events.IDENTITY_FIELDS, events.STATE_FIELDS, events.DEFINITION_FIELDS],
+    ids=["identity", "state", "definition"],
+)
 def test_every_entry_of_the_maps_stands_in_the_law(fields: dict[str, type]) -> None:
     for name, kind in fields.items():
         assert re.search(rf"\b{name} {kind.__name__}\b", LAW), name
@@ -52,8 +56,12 @@ def test_every_limit_stands_in_the_law_with_its_number(name: str) -> None:
     assert row_of("9", name)[0] == f"{LIMITS[name]:,}"
 
 
+def test_every_word_for_a_summary_stands_in_the_law() -> None:
+    assert all(f"`{word}`" in LAW.split("- definition:")[1].splitlines()[0] for word in events.SUMMARIES)
+
+
 def test_the_law_names_no_limit_that_is_not_there() -> None:
-    assert set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", LAW)) <= set(LIMITS)
+    assert set(re.findall(r"\b[A-Z]+(?:_[A-Z]+)+\b", LAW)) <= set(LIMITS) | set(events.EventKind.__members__)
 
 
 def test_magics_and_versions_are_those_of_the_law() -> None:

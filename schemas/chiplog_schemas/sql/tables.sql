@@ -35,6 +35,12 @@ CREATE TABLE base.summary (producer INTEGER, seq BIGINT, ts TIMESTAMP, key VARCH
 -- What was said of saved files, and which contents have arrived: each at its own time, and a content perhaps often.
 CREATE TABLE base.files (producer INTEGER, seq BIGINT, ts TIMESTAMP, path VARCHAR, bytes BIGINT, sha256 VARCHAR);
 CREATE TABLE base.stored (sha256 VARCHAR, bytes BIGINT, ts TIMESTAMP);
+-- What define_metric said: a name or pattern of names; empty where nothing was said.
+CREATE TABLE base.definitions (
+    producer INTEGER, seq BIGINT, ts TIMESTAMP, name VARCHAR, summary VARCHAR, step_metric VARCHAR
+);
+-- Hashes of each rank's config by key, as JSON with sorted keys: equal configs are equal texts.
+CREATE TABLE base.config_hashes (producer INTEGER, seq BIGINT, ts TIMESTAMP, is_whole BOOLEAN, hashes VARCHAR);
 CREATE TABLE base.events (
     producer INTEGER, seq BIGINT, ts TIMESTAMP, kind VARCHAR, level VARCHAR, message VARCHAR, body VARCHAR
 );

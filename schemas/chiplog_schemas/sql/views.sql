@@ -125,25 +125,127 @@ FROM base.config c JOIN base.identified i ON i.producer = c.producer
 WHERE i.is_primary
 QUALIFY row_number() OVER (PARTITION BY i.run_id, c.key ORDER BY i.attempt DESC, c.seq DESC) = 1;
 
--- What the user set; for a metric that nobody set, its last value (by attempt and seq).
-CREATE OR REPLACE VIEW summary AS
+-- What define_metric said last, of each label and name.
+CREATE OR REPLACE VIEW metric_definitions AS
+SELECT i.run_id, i.label, d.name, nullif(d.summary, '') AS summary, nullif(d.step_metric, '') AS step_metric
+FROM base.definitions d JOIN base.identified i ON i.producer = d.producer
+WHERE i.run_id IS NOT NULL
+QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label, d.name ORDER BY i.attempt DESC, d.seq DESC) = 1;
+
+-- Which names and patterns of definitions mean which metrics. The name itself weighs most, then the longer pattern.
+CREATE OR REPLACE VIEW base.meant AS
+SELECT p.name, n.id AS key, (p.name = n.name)::BIGINT * 1000000 + length(p.name) AS weight
+FROM (SELECT DISTINCT name FROM base.definitions WHERE summary <> '') p
+JOIN base.names n ON n.name = p.name OR n.name GLOB p.name;
+
+-- How each label's metrics are summed up, where somebody said it: the label itself, else the primary.
+CREATE OR REPLACE VIEW base.summary_kinds AS
 WITH said AS (
-    SELECT i.run_id, i.label, s.key, s.value::JSON AS value
-    FROM base.summary s JOIN base.identified i ON i.producer = s.producer
-    QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label, s.key ORDER BY i.attempt DESC, s.seq DESC) = 1
-), last_of_producer AS (
-    SELECT producer, key, arg_max(value, seq) AS value FROM base.metrics GROUP BY producer, key
-), last_values AS (
-    SELECT i.run_id, i.label, n.name AS key,
-           CASE WHEN isfinite(arg_max(f.value, i.attempt)) THEN to_json(arg_max(f.value, i.attempt))
-                ELSE to_json(arg_max(f.value, i.attempt)::VARCHAR) END AS value
-    FROM last_of_producer f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key
-    GROUP BY i.run_id, i.label, n.name
+    SELECT d.run_id, d.label, m.key, arg_max(d.summary, (m.weight, m.name)) AS kind
+    FROM metric_definitions d JOIN base.meant m ON m.name = d.name WHERE d.summary IS NOT NULL
+    GROUP BY d.run_id, d.label, m.key
+), spread AS (
+    SELECT DISTINCT r.run_id, p.label, s.key, s.kind
+    FROM said s JOIN base.runs r ON r.run_id = s.run_id AND r.primary_label = s.label
+    JOIN base.producers p ON p.run = r.run AND p.label <> s.label
 )
-SELECT run_id, label, key, value FROM said
+SELECT run_id, label, key, kind FROM said
 UNION ALL
-SELECT run_id, label, key, value FROM last_values l
-WHERE NOT EXISTS (SELECT 1 FROM said s WHERE s.run_id = l.run_id AND s.label = l.label AND s.key = l.key);
+SELECT run_id, label, key, kind FROM spread s
+WHERE NOT EXISTS (SELECT 1 FROM said o WHERE o.run_id = s.run_id AND o.label = s.label AND o.key = s.key);
+
+-- Of each label and metric what a summary may be made of. NaN is no minimum and no maximum, and in no mean. Grouped by
+-- the run's name, so that a question about one run reads that run alone.
+CREATE OR REPLACE VIEW base.tallies AS
+SELECT run_id, label, key, arg_max(last, attempt) AS last, arg_min(first, attempt) AS first,
+       min(min) AS min, max(max) AS max, fsum(sum) AS sum, sum(n)::BIGINT AS n,
+       bool_or(is_primary) AS is_primary, min(rank) AS rank
+FROM (
+    SELECT i.run_id, i.label, i.attempt, i.producer, i.is_primary, i.rank, f.key,
+           arg_max(f.value, f.seq) AS last, arg_min(f.value, f.seq) AS first,
+           min(nullif(f.value, 'nan'::DOUBLE)) AS min, max(nullif(f.value, 'nan'::DOUBLE)) AS max,
+           fsum(nullif(f.value, 'nan'::DOUBLE)) AS sum, count(nullif(f.value, 'nan'::DOUBLE)) AS n
+    FROM base.metrics f JOIN base.identified i ON i.producer = f.producer
+    GROUP BY i.run_id, i.label, i.attempt, i.producer, i.is_primary, i.rank, f.key
+)
+GROUP BY run_id, label, key;
+
+-- What the user set, of each label the last word.
+CREATE OR REPLACE VIEW base.summary_said AS
+SELECT i.run_id, i.label, s.key, s.value::JSON AS value, i.is_primary, i.rank
+FROM base.summary s JOIN base.identified i ON i.producer = s.producer
+QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label, s.key ORDER BY i.attempt DESC, s.seq DESC) = 1;
+
+CREATE OR REPLACE VIEW summary AS
+WITH computed AS (
+    SELECT t.run_id, t.label, n.name AS key,
+           CASE k.kind WHEN 'min' THEN coalesce(t.min, 'nan') WHEN 'max' THEN coalesce(t.max, 'nan')
+                WHEN 'mean' THEN coalesce(t.sum / t.n, 'nan') WHEN 'first' THEN t.first ELSE t.last END AS value
+    FROM base.tallies t JOIN base.names n ON n.id = t.key
+    LEFT JOIN base.summary_kinds k ON k.run_id = t.run_id AND k.label = t.label AND k.key = t.key
+    WHERE k.kind IS DISTINCT FROM 'none'
+)
+SELECT run_id, label, key, value FROM base.summary_said
+UNION ALL
+SELECT run_id, label, key, CASE WHEN isfinite(value) THEN to_json(value) ELSE to_json(value::VARCHAR) END
+FROM computed c
+WHERE NOT EXISTS (SELECT 1 FROM base.summary_said s WHERE s.run_id = c.run_id AND s.label = c.label AND s.key = c.key);
+
+-- One word for the run: what the primary set, else its labels together; a last or first value is the primary's. Where
+-- it has none, the lowest rank that has one speaks for it.
+CREATE OR REPLACE VIEW run_summary AS
+WITH said AS (
+    SELECT run_id, key, value FROM base.summary_said
+    QUALIFY row_number() OVER (PARTITION BY run_id, key ORDER BY is_primary DESC, rank NULLS LAST, label) = 1
+), spoken AS (
+    SELECT t.*, k.kind, min(t.min) OVER everybody AS run_min, max(t.max) OVER everybody AS run_max,
+           fsum(t.sum) OVER everybody AS run_sum, sum(t.n) OVER everybody AS run_n
+    FROM base.tallies t
+    LEFT JOIN base.summary_kinds k ON k.run_id = t.run_id AND k.label = t.label AND k.key = t.key
+    WINDOW everybody AS (PARTITION BY t.run_id, t.key)
+    QUALIFY row_number() OVER (
+        PARTITION BY t.run_id, t.key ORDER BY t.is_primary DESC, t.rank NULLS LAST, t.label
+    ) = 1
+), computed AS (
+    SELECT s.run_id, n.name AS key,
+           CASE s.kind WHEN 'min' THEN coalesce(s.run_min, 'nan') WHEN 'max' THEN coalesce(s.run_max, 'nan')
+                WHEN 'mean' THEN coalesce(s.run_sum / s.run_n, 'nan')
+                WHEN 'first' THEN s.first ELSE s.last END AS value
+    FROM spoken s JOIN base.names n ON n.id = s.key WHERE s.kind IS DISTINCT FROM 'none'
+)
+SELECT run_id, key, value FROM said
+UNION ALL
+SELECT run_id, key, CASE WHEN isfinite(value) THEN to_json(value) ELSE to_json(value::VARCHAR) END
+FROM computed c WHERE NOT EXISTS (SELECT 1 FROM said s WHERE s.run_id = c.run_id AND s.key = c.key);
+
+-- Labels whose config is not the primary's: of each the newest attempt's last word, of labels of the primary's kind of
+-- job. What a label lacks counts if it was given a config of its own.
+CREATE OR REPLACE VIEW base.config_last AS
+SELECT c.producer, i.run, i.run_id, i.label, p.job_type, i.is_primary, c.seq, c.ts, c.is_whole, c.hashes
+FROM base.config_hashes c JOIN base.identified i ON i.producer = c.producer
+JOIN base.producers p ON p.producer = c.producer
+WHERE i.run_id IS NOT NULL
+QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label ORDER BY i.attempt DESC, c.seq DESC) = 1;
+
+CREATE OR REPLACE VIEW base.drifts AS
+WITH pairs AS (
+    SELECT l.producer, l.seq, l.ts, l.label, l.is_whole, r.primary_label,
+           l.hashes::JSON::MAP(VARCHAR, VARCHAR) AS mine, h.hashes::JSON::MAP(VARCHAR, VARCHAR) AS theirs
+    FROM base.config_last l JOIN base.runs r ON r.run = l.run
+    JOIN base.config_last h ON h.run = l.run AND h.label = r.primary_label
+    WHERE l.label <> r.primary_label AND l.hashes <> h.hashes AND l.job_type IS NOT DISTINCT FROM h.job_type
+), hashes AS (
+    SELECT producer, unnest(map_keys(mine)) AS key, unnest(map_values(mine)) AS hash, true AS is_mine FROM pairs
+    UNION ALL
+    SELECT producer, unnest(map_keys(theirs)), unnest(map_values(theirs)), false FROM pairs
+), compared AS (
+    SELECT producer, key, max(hash) FILTER (is_mine) AS mine, max(hash) FILTER (NOT is_mine) AS theirs
+    FROM hashes GROUP BY producer, key
+)
+SELECT p.producer, p.seq, p.ts, p.label, p.primary_label, list(c.key ORDER BY c.key) AS keys
+FROM pairs p JOIN compared c ON c.producer = p.producer
+WHERE c.mine IS DISTINCT FROM c.theirs AND (c.mine IS NOT NULL OR p.is_whole)
+GROUP BY p.producer, p.seq, p.ts, p.label, p.primary_label;
 
 -- Every save() of a primary, and when the content arrived: perhaps before, for another run.
 CREATE OR REPLACE VIEW base.saves AS
@@ -160,7 +262,15 @@ QUALIFY row_number() OVER (PARTITION BY run_id, path ORDER BY attempt DESC, seq 
 
 CREATE OR REPLACE VIEW events AS
 SELECT i.run_id, i.label, i.attempt, i.node, e.seq, e.ts, e.kind, e.level, e.message, e.body::JSON AS body
-FROM base.events e LEFT JOIN base.identified i ON i.producer = e.producer
+FROM (
+    SELECT producer, seq, ts, kind, level, message, body FROM base.events
+    UNION ALL
+    SELECT producer, seq, ts, 'config_drift', 'warning',
+           label || ' has another config than ' || primary_label || ': ' || array_to_string(keys[1:20], ', ')
+               || CASE WHEN len(keys) > 20 THEN ' and ' || len(keys) - 20 || ' more' ELSE '' END,
+           json_object('keys', keys, 'primary', primary_label)::VARCHAR
+    FROM base.drifts
+) e LEFT JOIN base.identified i ON i.producer = e.producer
 UNION ALL
 SELECT run_id, label, attempt, node, seq, greatest(ts, stored_at), 'file_stored', 'info',
        'file ' || path || ' arrived whole, ' || bytes || ' bytes',

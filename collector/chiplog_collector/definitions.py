@@ -1,0 +1,33 @@
+"""Check what ranks say of their metrics' summaries and of hashes of their configs; raise TypeError or ValueError."""
+
+import json
+from typing import Any
+
+from chiplog_collector.plain import clean, text_of
+from chiplog_schemas.codec import shown
+from chiplog_schemas.events import DEFINITION_FIELDS, SUMMARIES, typed
+from chiplog_schemas.limits import KEY_BYTES_MAX
+
+_NAME_CHARS_MAX = 4 * KEY_BYTES_MAX  # each byte may be shown as \\xNN
+_HASHES_MAX = 10_000  # of one config; an SDK sends a tenth of it at most
+_HASH_CHARS_MAX = 64
+
+
+def definition_of(name: Any, definition: Any) -> tuple[str, str, str]:
+    """Return (name, summary, step metric) of a DEFINE event; empty where nothing was said."""
+    said = typed(definition, DEFINITION_FIELDS)
+    summary = said.get("summary", "")
+    if summary and summary not in SUMMARIES:
+        raise ValueError(f"summary {shown(summary)} is none of {', '.join(SUMMARIES)}")
+    pattern = text_of(name)
+    if not 0 < len(pattern) <= _NAME_CHARS_MAX:
+        raise ValueError(f"name of {len(pattern)} characters, the limit is 1 to {_NAME_CHARS_MAX}")
+    return pattern, summary, clean(said.get("step_metric", ""))[:_NAME_CHARS_MAX]
+
+
+def hashes_of(hashes: Any) -> str:
+    """Return the hashes of a CONFIG_HASHES event as JSON: the same text for the same hashes."""
+    if not isinstance(hashes, dict) or len(hashes) > _HASHES_MAX:
+        raise ValueError(f"hashes are a map of at most {_HASHES_MAX}")
+    named = {text_of(key)[:_NAME_CHARS_MAX]: text_of(value)[:_HASH_CHARS_MAX] for key, value in hashes.items()}
+    return json.dumps(named, sort_keys=True)

@@ -1,0 +1,265 @@
+"""Turn a config of any make into plain values, and into hashes by which ranks are compared. Pure, never raises.
+
+Takes dicts, dataclasses, argparse namespaces, OmegaConf, attrs and pydantic objects, nested at will. What JSON lacks
+becomes text: a dtype `torch.float32`, a path, an enum's name, a function's full name.
+"""
+
+import dataclasses
+import enum
+import hashlib
+import json
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from chiplog.values import Bad, cleaned, shown
+from chiplog_schemas.limits import KEY_BYTES_MAX
+
+VALUES_MAX = 100_000  # in one config: what has more is a data set, and walking it would hold up init()
+TEXT_CHARS_MAX = 262_144  # of one text: four of them fit an event
+HASHES_MAX = 1_000  # sent of one config, some 30 KB: a config of more keys is compared by its top-level ones
+_DEPTH_MAX = 64  # deeper is made by a program that does not end
+_REPR_CHARS_MAX = 1_000  # of an object that is none of the above
+_ARRAY_VALUES_MAX = 1_000  # a larger array is told by its shape
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in a repr: another one in each process
+_INT_BITS_MAX = 4_096  # Python refuses to write longer ones than 4,300 digits
+# Last parts of keys that say which process this is: compared without the digits in their values.
+PER_PROCESS = {"device", "device_id", "device_index", "gpu", "gpu_id", "gpu_ids", "local_gpu", "pid"} | {
+    *("rank", "local_rank", "global_rank", "node_rank", "group_rank", "worker_rank"),
+    *("process_index", "local_process_index"),
+}
+
+Complain = Callable[[Bad], None]
+
+
+def config_of(value: Any) -> dict[str, Any]:
+    """Return the entries of a config as a dict. Values are handed on as they are: `as_plain` reads them.
+
+    Raises whatever a foreign type raises, TypeError for what has no entries: a number, a list.
+    """
+    if value is None:
+        return {}
+    entries = entries_of(value)
+    if entries is None:
+        items = getattr(value, "items", None)
+        entries = items() if callable(items) else vars(value).items()
+    return {str(key): entry for key, entry in entries}
+
+
+def entries_of(value: Any) -> Iterator[tuple[Any, Any]] | None:
+    """Return the (name, value) pairs of what is made of named values, None for anything else."""
+    kind = type(value)
+    if isinstance(value, type):
+        return None
+    omegaconf = sys.modules.get("omegaconf")
+    if omegaconf is not None and isinstance(value, omegaconf.DictConfig):
+        entries: Iterator[tuple[Any, Any]] = _omegaconf_entries(value, omegaconf.OmegaConf)
+        return entries
+    if isinstance(value, Mapping):
+        return iter(value.items())
+    if dataclasses.is_dataclass(value):
+        return ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
+    if hasattr(kind, "__attrs_attrs__"):
+        attributes: Any = kind
+        return ((field.name, getattr(value, field.name, None)) for field in attributes.__attrs_attrs__)
+    if isinstance(value, tuple) and hasattr(kind, "_fields"):
+        names: Any = kind._fields
+        return iter(zip(names, value, strict=False))
+    if callable(dump := getattr(kind, "model_dump", None)):
+        return iter(dict(dump(value)).items())
+    if kind.__name__ in ("Namespace", "SimpleNamespace") and hasattr(value, "__dict__"):
+        named: dict[str, Any] = vars(value)
+        return iter(named.items())
+    return None
+
+
+def _omegaconf_entries(value: Any, to: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield interpolations resolved; what is missing or leads nowhere as it was written: `???`, `${model.width}`."""
+    written = to.to_container(value, resolve=False)
+    if not isinstance(written, dict):  # a config that is itself None or missing
+        return
+    for key in written:
+        try:
+            yield key, value[key]
+        except Exception:  # of OmegaConf, or of a resolver that is the user's
+            yield key, written[key]
+
+
+def _omegaconf_list(value: Any, to: Any) -> Iterator[Any]:
+    written = to.to_container(value, resolve=False)
+    for index, text in enumerate(written if isinstance(written, list) else []):
+        try:
+            yield value[index]
+        except Exception:
+            yield text
+
+
+def as_plain(name: str, value: Any, complain: Complain) -> Any:
+    """Return a value as nested dicts, lists, texts, numbers, booleans and None. `name`: for complaints, such as
+    `config lr`. What cannot be read becomes a text that says what was there; of each value one complaint is made.
+    """
+    return _Walk(name, complain).plain(value)
+
+
+class _Walk:
+    """One walk through one value."""
+
+    def __init__(self, name: str, complain: Complain) -> None:
+        self._name = name
+        self._complain = complain
+        self._left = VALUES_MAX
+        self._open: set[int] = set()  # containers that hold the one at hand
+
+    def plain(self, value: Any) -> Any:
+        self._left -= 1
+        kind = type(value)
+        if kind is str:
+            return self._text(value)
+        if value is None or kind is bool or kind is float:
+            return value
+        if kind is int:
+            return value if value.bit_length() <= _INT_BITS_MAX else f"<int of {value.bit_length()} bits>"
+        try:
+            return self._other(value, kind)
+        except RecursionError:
+            return self._bad(f"<{kind.__name__}>", "nests too deep")
+        except Exception as error:  # whatever a foreign type raises when it is looked at
+            return self._bad(f"<{kind.__name__}>", f"cannot be read ({type(error).__name__} {_said(error)})")
+
+    def _other(self, value: Any, kind: type) -> Any:
+        if isinstance(value, enum.Enum):
+            return self._text(str(value.name))
+        if isinstance(value, str):
+            return self._text(str.__str__(value))
+        if isinstance(value, os.PathLike):
+            path = os.fspath(value)
+            return self._text(path if isinstance(path, str) else os.fsdecode(path))
+        if isinstance(value, int):  # of a class derived from it
+            return self.plain(int.__index__(value))
+        if isinstance(value, float):
+            return float.__float__(value)
+        if isinstance(value, list | tuple | AbstractSet) and not hasattr(kind, "_fields"):
+            return self._list(value, len(value), iter(value), is_set=isinstance(value, AbstractSet))
+        omegaconf = sys.modules.get("omegaconf")
+        if omegaconf is not None and isinstance(value, omegaconf.ListConfig):
+            return self._list(value, len(value), _omegaconf_list(value, omegaconf.OmegaConf))
+        entries = entries_of(value)
+        if entries is not None:
+            return self._dict(value, entries)
+        if isinstance(value, type) or (hasattr(value, "__qualname__") and hasattr(value, "__module__")):
+            return self._text(f"{value.__module__}.{value.__qualname__}")
+        if hasattr(value, "func") and hasattr(value, "keywords"):  # functools.partial
+            return {"partial": self.plain(value.func), "args": self.plain(value.args), "kw": self.plain(value.keywords)}
+        shape = getattr(value, "shape", None)
+        if isinstance(shape, tuple) and hasattr(value, "dtype"):
+            return self._array(value, shape)
+        if {kind.__repr__, kind.__str__} <= {object.__repr__, object.__str__}:
+            return f"<{kind.__module__}.{kind.__qualname__}>"
+        text = str(value)
+        return self._text(_ADDRESS.sub("", text[:_REPR_CHARS_MAX]))
+
+    def _array(self, value: Any, shape: tuple[int, ...]) -> Any:
+        """Read small arrays of the host. A tensor may be on a device that one would wait for: its shape must do."""
+        if type(value).__module__.partition(".")[0] == "numpy" and math.prod(shape) <= _ARRAY_VALUES_MAX:
+            return self.plain(value.tolist())
+        return f"<{type(value).__name__} of shape {tuple(shape)}, {value.dtype}>"
+
+    def _list(self, value: Any, length: int, entries: Iterator[Any], *, is_set: bool = False) -> Any:
+        if is_set and self._fits(value, length):
+            # In an order that is the same in all processes: that of a set of texts is not.
+            entries = iter(sorted(value, key=lambda entry: (type(entry).__name__, shown(entry))))
+        return self._within(value, length, lambda: [self.plain(entry) for entry in entries])
+
+    def _dict(self, value: Any, entries: Iterator[tuple[Any, Any]]) -> Any:
+        length = len(value) if hasattr(value, "__len__") else 0
+        return self._within(value, length, lambda: {cleaned(_key(key)): self.plain(entry) for key, entry in entries})
+
+    def _within(self, value: Any, length: int, walk: Callable[[], Any]) -> Any:
+        mark = id(value)
+        if mark in self._open:
+            return self._bad("<cycle>", "holds itself")
+        if not self._fits(value, length):
+            text = f"<{type(value).__name__} of {length} values>"
+            return self._bad(text, f"has a {type(value).__name__} of {length} values, {VALUES_MAX} are kept of a value")
+        if len(self._open) >= _DEPTH_MAX:
+            return self._bad(f"<{type(value).__name__}>", f"nests deeper than {_DEPTH_MAX}")
+        self._open.add(mark)
+        try:
+            return walk()
+        finally:
+            self._open.discard(mark)
+
+    def _fits(self, value: Any, length: int) -> bool:
+        return length <= max(self._left, 0)
+
+    def _text(self, text: str) -> str:
+        if len(text) > TEXT_CHARS_MAX:
+            end = f"… ({len(text)} characters)"
+            self._bad("", f"has a text of {len(text)} characters, the limit is {TEXT_CHARS_MAX}; it is cut")
+            text = text[: TEXT_CHARS_MAX - len(end)] + end
+        return cleaned(text)
+
+    def _bad(self, kept: str, what: str) -> str:
+        message = f"{self._name} {what}; {f'{kept} stands in its place, ' if kept else ''}use plain values"
+        self._complain(Bad("not_json", self._name, cleaned(message)))
+        return kept
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else key.name if isinstance(key, enum.Enum) else str(key)
+
+
+def _said(error: Exception) -> str:
+    try:
+        return str(error)[:200]
+    except Exception:  # an exception that cannot even say what it is
+        return ""
+
+
+# -- hashes --
+
+
+class Fingerprints:
+    """Hashes of a config by key, nested keys joined with `/`: what ranks are compared by. Values do not leave here."""
+
+    def __init__(self) -> None:
+        self._hashes: dict[str, dict[str, str]] = {}  # by top-level key, then by path
+
+    def __bool__(self) -> bool:
+        return bool(self._hashes)
+
+    def take(self, plain: Mapping[str, Any]) -> None:
+        """Enter top-level entries, as `as_plain` made them, in place of earlier ones of their names."""
+        for key, value in plain.items():
+            self._hashes[key] = {path: _hash(path, leaf) for path, leaf in _leaves(key, value)}
+
+    def said(self) -> dict[str, str]:
+        """Return path → 8 hex digits. At most HASHES_MAX: where there are more, by top-level key, or of all."""
+        hashes = dict(self._hashes)  # at once: the training may set another entry meanwhile
+        if sum(map(len, hashes.values())) <= HASHES_MAX:
+            return {path: digest for paths in hashes.values() for path, digest in paths.items()}
+        whole = {key: _digest(sorted(paths.items())) for key, paths in hashes.items()}
+        return whole if len(whole) <= HASHES_MAX else {"*": _digest(sorted(whole.items()))}
+
+
+def _leaves(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, entry in value.items():
+            yield from _leaves(f"{path}/{key}", entry)
+    else:
+        yield path.encode("utf-8", "replace")[:KEY_BYTES_MAX].decode("utf-8", "replace"), value
+
+
+def _hash(path: str, value: Any) -> str:
+    text = json.dumps(value)
+    if path.rpartition("/")[2].lower() in PER_PROCESS:
+        text = re.sub(r"-?\d+", "", text)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:8]
