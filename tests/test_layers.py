@@ -21,7 +21,7 @@ PURE = [
     "schemas/chiplog_schemas/permits.py",
     "agent/chiplog_agent/core.py",
     *(f"collector/chiplog_collector/{name}.py" for name in ("applier", "intake", "speakers", "identity")),
-    *(f"collector/chiplog_collector/{name}.py" for name in ("batch", "state", "definitions")),
+    *(f"collector/chiplog_collector/{name}.py" for name in ("batch", "state", "definitions", "labels")),
     "sdk/chiplog/identity.py",
     "sdk/chiplog/config.py",
 ]

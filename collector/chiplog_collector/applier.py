@@ -14,6 +14,7 @@ from chiplog_collector.batch import Batch, Matrix
 from chiplog_collector.definitions import definition_of, hashes_of
 from chiplog_collector.identity import Registry
 from chiplog_collector.intake import Receipt, Speaker, decode_receipt
+from chiplog_collector.labels import Labels
 from chiplog_collector.plain import as_list, clean, count_of, digest_of, floats_of, json_of, json_text, text_of, uuid_of
 from chiplog_collector.speakers import Speakers
 from chiplog_collector.state import Producer, State
@@ -47,6 +48,7 @@ class Applier:
         self.state = state
         self.batch = Batch()
         self.received_us = 0
+        self.labels = Labels(state, self)
         self._registry = Registry(state, self)
         self._speakers = Speakers(self)
         self._speaker: tuple[Speaker, int] | None = None  # of the record being applied, and its number, if restricted
@@ -158,6 +160,7 @@ class Applier:
             else:
                 self._apply_group(group, numbers, ids.get(group.keys_bin, ()), mask)
         self._apply_rows(sorted(in_order, key=lambda row: row[:2]))
+        self.labels.came(block, numbers)
 
     # -- exactly once --
 

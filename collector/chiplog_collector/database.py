@@ -162,6 +162,7 @@ class Database:
         for row in execute("SELECT * FROM base.runs ORDER BY run").fetchall():
             run = Run(*row)
             run.tags = list(run.tags or [])
+            run.told = list(run.told or [])
             state.add_run(run)
         times = ", ".join(f"epoch_us({name}) AS {name}" for name in _TIMES)
         query = f"SELECT * REPLACE ({times}) FROM base.producers ORDER BY launch_order, restart, producer"

@@ -62,11 +62,14 @@ class Registry:
             if name in said:
                 setattr(producer, name, said[name])
         producer.sets_run = said.get("sets_run")
+        producer.fallback = bool(said.get("fallback"))
         producer.gpus = said.get("gpus", producer.gpus)
         producer.started_at = said.get("started_at", producer.started_at or ts)
         self._applier.batch.producers.add(producer.producer)
         if "run_id" in said and "label" in said:
             run = self._run(said["run_id"])
+            if "formerly" in said:
+                self._merge(producer, run, said["formerly"], seq, ts)
             self._join(producer, run, said["label"])
             holders = [] if producer.is_primary else self._holders(run)
             self._claim(producer, run, bool(said.get("primary")), seq, ts)
@@ -89,13 +92,40 @@ class Registry:
         if run is None:
             run = self._state.add_run(Run(len(self._state.runs) + 1, run_id))
             self._applier.batch.runs.add(run.run)
+        while run.alias_of is not None:
+            run = self._state.runs_by_number[run.alias_of]
         return run
+
+    def _merge(self, producer: Producer, run: Run, run_id: str, seq: int, ts: int) -> None:
+        """Make the provisional run that a producer was in another name of the run that its ranks agreed on.
+
+        Whoever else is in it moves too, and whoever names it later: children, and ranks that died before they knew.
+        """
+        former = self._run(run_id)
+        if former is run or producer.run != former.run:
+            return
+        before = former.primary_label, former.primary_launch, former.primary_restart
+        members = self._state.members[former.run]
+        for mate in [members[number] for number in sorted(members)]:
+            self._join(mate, run, mate.label or "")
+            mate.is_primary = mate.label == (run.primary_label or before[0])
+            self._applier.batch.producers.add(mate.producer)
+        if run.primary_label is None:
+            run.primary_label, run.primary_launch, run.primary_restart = before
+        for column in _RUN_FIELDS.values():
+            if not getattr(run, column):
+                setattr(run, column, getattr(former, column))
+        former.alias_of = run.run
+        self._applier.batch.runs |= {former.run, run.run}
+        message = f"run {run_id} is {run.run_id}: its ranks agreed after they had begun; all of it is there"
+        self._applier.say(producer, seq, ts, "run_merged", "info", message, {"from": run_id, "to": run.run_id})
 
     def _join(self, producer: Producer, run: Run, label: str) -> None:
         """Put a producer under a label, and count the label's attempts anew."""
         if (producer.run, producer.label) == (run.run, label):
             return
         if producer.run is not None and producer.label is not None:
+            del self._state.members[producer.run][producer.producer]
             left = self._state.by_label[(producer.run, producer.label)]
             left.remove(producer)
             self._count_attempts(producer.run, producer.label)
@@ -105,18 +135,18 @@ class Registry:
                 old.primary_label = old.primary_launch = None
                 old.primary_restart = 0
                 self._applier.batch.runs.add(old.run)
-                self._give_back(old, producer)
+                self._give_back(old)
         producer.run, producer.label, producer.is_primary = run.run, label, False
+        self._state.members.setdefault(run.run, {})[producer.producer] = producer
         mates = self._state.by_label.setdefault((run.run, label), [])
         launches = {mate.launch: mate.launch_order for mate in mates}
         producer.launch_order = launches.get(producer.launch, max(launches.values(), default=-1) + 1)
         mates.append(producer)
         self._count_attempts(run.run, label)
 
-    def _give_back(self, run: Run, leaver: Producer) -> None:
+    def _give_back(self, run: Run) -> None:
         """Make primary again whom a provisional claim had deposed: it may have ended, and will not claim once more."""
-        mates = [mate for mate in self._state.producers.values() if mate.run == run.run and mate is not leaver]
-        heirs = [mate for mate in mates if mate.sets_run and mate.label is not None]
+        heirs = [mate for mate in self._state.members[run.run].values() if mate.sets_run and mate.label is not None]
         if heirs:
             heir = max(heirs, key=lambda mate: (mate.state is None, mate.producer))
             run.primary_label, run.primary_launch, run.primary_restart = heir.label, heir.launch, heir.restart
@@ -151,14 +181,18 @@ class Registry:
             producer.is_primary = True
             self._applier.batch.runs.add(run.run)
             return
+        if producer.fallback:
+            return  # it has siblings, of which one is enough
         message = f"{producer.label} claims to be primary; {run.primary_label} is, and has not ended"
         self._applier.say(producer, seq, ts, "primary_refused", "warning", message, {"holder": run.primary_label})
 
     def _yields(self, run: Run, producer: Producer) -> bool:
-        if producer.launch == run.primary_launch:
-            return producer.restart > run.primary_restart
         assert run.primary_label is not None
         holders = self._state.by_label.get((run.run, run.primary_label), [])
+        if not producer.fallback and holders and all(holder.fallback for holder in holders):
+            return True
+        if producer.launch == run.primary_launch:
+            return producer.restart > run.primary_restart
         return all(holder.state is not None for holder in holders)
 
     def _depose(self, run: Run) -> None:
@@ -205,21 +239,24 @@ class Registry:
 
     def config(self, producer: Producer, seq: int, ts: int, values: Any) -> None:
         """Keep config as it was said; the view shows the primary's. What another wrote beside a primary is refused."""
-        run = self._state.runs_by_number.get(producer.run or 0)
-        if run is not None and run.primary_label is not None and not producer.is_primary:
-            message = f"config of {producer.label} is refused: {run.primary_label} is the primary"
+        if (primary := self._primary_beside(producer)) is not None:
+            message = f"config of {producer.label} is refused: {primary} is the primary"
             self._applier.say(producer, seq, ts, "config_refused", "warning", message, {"keys": sorted(values)})
         for key, value in values.items():
             self._applier.batch.add("config", (producer.producer, seq, ts, text_of(key), json_of(value)))
+
+    def _primary_beside(self, producer: Producer) -> str | None:
+        """Return the primary, if this is not it and is to be refused aloud what only that one may say."""
+        run = self._state.runs_by_number.get(producer.run or 0)
+        return None if run is None or producer.is_primary or producer.fallback else run.primary_label
 
     def file(self, producer: Producer, seq: int, ts: int, path: Any, n_bytes: Any, digest: Any) -> None:
         """Keep what was said of a file; the view shows the primary's. What another saved beside one is refused."""
         path = text_of(path)
         if (objection := path_objection(path)) is not None:
             raise ValueError(f"path {path!r:.80}: {objection}")
-        run = self._state.runs_by_number.get(producer.run or 0)
-        if run is not None and run.primary_label is not None and not producer.is_primary:
-            message = f"file {path!r:.200} of {producer.label} is refused: {run.primary_label} is the primary"
+        if (primary := self._primary_beside(producer)) is not None:
+            message = f"file {path!r:.200} of {producer.label} is refused: {primary} is the primary"
             self._applier.say(producer, seq, ts, "file_refused", "warning", message, {"path": path})
         self._applier.batch.add("files", (producer.producer, seq, ts, path, count_of(n_bytes), digest_of(digest)))
 
@@ -259,6 +296,7 @@ class Registry:
         elif state != "finished":
             message = f"{producer.label or 'a producer'} {state}: {producer.reason or 'no reason given'}"
             self._applier.say(producer, seq, ts, state, "error", message, detail_of(detail))
+        self._applier.labels.ended(producer, seq, ts)
 
 
 def _int32(value: int | None) -> int | None:

@@ -20,6 +20,8 @@ class Run:
     primary_label: str | None = None
     primary_launch: str | None = None
     primary_restart: int = 0
+    alias_of: int | None = None  # of a provisional run ID: the run that its ranks agreed on
+    told: list[str] = field(default_factory=list)  # what was said of its labels, see labels.py
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class Producer:
     # Names that the first restricted sender which spoke for it may speak for: they bind it until its node is known.
     nodes: list[str] = field(default_factory=list)
     owner: int | None = None  # of a console: whose lines it tells, if both turn out to be of one node
+    fallback: bool = False  # claims to be primary for want of a better one
 
 
 class State:
@@ -68,6 +71,7 @@ class State:
         self.have: dict[int, Intervals] = {}
         self.lost: dict[int, list[tuple[int, int, str]]] = {}
         self.by_label: dict[tuple[int, str], list[Producer]] = {}
+        self.members: dict[int, dict[int, Producer]] = {}  # by run, then by producer
         # By names of a key: (producer, sender) of what was refused and has its row in `events`.
         self.refused: dict[tuple[str, ...], set[tuple[bytes, bytes]]] = {}
         self.damaged = False  # whether records were ever lost on the way: what is missing then may never come
@@ -85,4 +89,5 @@ class State:
         self.have.setdefault(producer.producer, Intervals())
         if producer.run is not None and producer.label is not None:
             self.by_label.setdefault((producer.run, producer.label), []).append(producer)
+            self.members.setdefault(producer.run, {})[producer.producer] = producer
         return producer

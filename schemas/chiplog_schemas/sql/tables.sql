@@ -8,14 +8,16 @@ CREATE TABLE base.position (migration INTEGER, log_id BLOB, next_number BIGINT);
 
 CREATE TABLE base.runs (
     run INTEGER, run_id VARCHAR, project VARCHAR, name VARCHAR, run_group VARCHAR, job_type VARCHAR,
-    tags VARCHAR[], notes VARCHAR, primary_label VARCHAR, primary_launch VARCHAR, primary_restart BIGINT
+    tags VARCHAR[], notes VARCHAR, primary_label VARCHAR, primary_launch VARCHAR, primary_restart BIGINT,
+    alias_of INTEGER, -- the run that this is another name of
+    told VARCHAR[] -- what `events` says of its labels, which is said once
 );
 CREATE TABLE base.producers (
     producer INTEGER, uuid BLOB, role VARCHAR, run INTEGER, label VARCHAR, attempt INTEGER, is_primary BOOLEAN,
     job_type VARCHAR, rank INTEGER, local_rank INTEGER, world_size INTEGER, node VARCHAR, pid BIGINT, gpus VARCHAR[],
     launch VARCHAR, launch_order INTEGER, restart BIGINT,
     state VARCHAR, exit_code INTEGER, exit_signal INTEGER, reason VARCHAR, sets_run BOOLEAN,
-    started_at TIMESTAMP, ended_at TIMESTAMP, produced BIGINT, nodes VARCHAR[], owner INTEGER
+    started_at TIMESTAMP, ended_at TIMESTAMP, produced BIGINT, nodes VARCHAR[], owner INTEGER, fallback BOOLEAN
 );
 -- Metric and phase names, names of system metrics, devices.
 CREATE TABLE base.names (id INTEGER, name VARCHAR);

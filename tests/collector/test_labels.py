@@ -1,0 +1,164 @@
+"""Runs that turn out to be one, claims for want of a better, labels used twice, ranks without a primary."""
+
+import json
+
+from chiplog_schemas.events import EventKind
+from tests.collector.log import START_US, Index, Rank, block_of, whole
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "ranks that agreed late are one run, with all that is theirs",
+        "collector/chiplog_collector/identity.py",
+        old="        former.alias_of = run.run\n",
+        new="",
+        test="test_a_provisional_run_is_merged_with_all_that_is_in_it_and_all_that_names_it_later",
+    ),
+    Safeguard(
+        "a label that two live processes use is told",
+        "collector/chiplog_collector/applier.py",
+        old="        self.labels.came(block, numbers)\n",
+        new="",
+        test="test_a_label_that_two_processes_use_at_a_time_is_told_once_and_nothing_of_either_is_dropped",
+    ),
+]
+
+LABELS = "SELECT run_id, label, attempt, is_primary, rank FROM labels ORDER BY ALL"
+SECOND = 1_000_000
+
+
+def kinds(index: Index) -> list[str]:
+    return [kind for (kind,) in index.sql("SELECT kind FROM events ORDER BY ALL")]
+
+
+def provisional(number: int, **identity: object) -> Rank:
+    """Return a rank that does not know its rank yet, in a run of its own."""
+    said = {"run_id": f"own{number}", "primary": True, "rank": None, "launch": f"l{number}"} | identity
+    rank = Rank(number, f"host-{number}", **said)
+    rank.log(0, early=float(number))
+    return rank
+
+
+def agreed(rank: Rank, number: int) -> int:
+    former = rank.identity["run_id"]
+    more = {} if former == "own0" else {"formerly": former}
+    return rank.become(run_id="own0", label=f"rank{number}", rank=number, primary=number == 0, **more)
+
+
+def test_a_provisional_run_is_merged_with_all_that_is_in_it_and_all_that_names_it_later(index: Index) -> None:
+    zero, one = provisional(0), provisional(1)
+    child = Rank(2, "host-1.77", run_id="own1", primary=False, rank=None)
+    child.log(0, early=2.0)
+    late = Rank(3, "host-1.78", run_id="own1", primary=False, rank=None)
+    late.log(0, early=3.0)
+    index.take(whole(zero, one), whole(child))
+    facts = index.sql("SELECT * FROM base.metrics ORDER BY ALL")
+    for number, rank in enumerate((zero, one)):
+        at = agreed(rank, number)
+        index.take(block_of((rank, at, at)))
+    assert index.sql("SELECT * FROM base.metrics ORDER BY ALL") == facts, "names move, facts stay where they are"
+    index.reopen()
+    index.take(whole(late))
+    assert index.sql(LABELS) == [
+        ("own0", "host-1.77", 0, False, None),
+        ("own0", "host-1.78", 0, False, None),
+        ("own0", "rank0", 0, True, 0),
+        ("own0", "rank1", 0, False, 1),
+    ]
+    assert index.sql("SELECT DISTINCT run_id, label, value FROM metrics ORDER BY value") == [
+        ("own0", "rank0", 0.0),
+        ("own0", "rank1", 1.0),
+        ("own0", "host-1.77", 2.0),
+        ("own0", "host-1.78", 3.0),
+    ]
+    assert index.sql("SELECT run_id, primary_label, n_labels FROM runs") == [("own0", "rank0", 4)], "none is left empty"
+    assert index.sql("SELECT kind, level, body->>'from', body->>'to' FROM events") == [
+        ("run_merged", "info", "own1", "own0")
+    ]
+
+
+def test_ranks_that_agree_in_any_order_are_one_run_with_one_primary(index: Index) -> None:
+    """Also when the run that all agree on is heard of last, and when it is the agreed one's ranks that died."""
+    ranks = [provisional(number) for number in range(4)]
+    index.take(*(whole(rank) for rank in reversed(ranks)))
+    for number in (2, 3, 1):
+        at = agreed(ranks[number], number)
+        index.take(block_of((ranks[number], at, at)))
+    rows = [("own0", "host-0", 0, True, None), *(("own0", f"rank{n}", 0, False, n) for n in (1, 2, 3))]
+    assert index.sql(LABELS) == rows
+    at = agreed(ranks[0], 0)
+    index.take(block_of((ranks[0], at, at)))
+    assert index.sql(LABELS)[0] == ("own0", "rank0", 0, True, 0)
+    assert "primary_refused" not in kinds(index)
+
+
+def test_a_run_that_a_rank_never_was_in_is_not_merged_by_its_word(index: Index) -> None:
+    other, liar = Rank(1, run_id="theirs"), Rank(2, run_id="mine")
+    index.take(whole(other, liar))
+    at = liar.become(formerly="theirs")
+    index.take(block_of((liar, at, at)))
+    assert index.sql("SELECT run_id FROM runs ORDER BY ALL") == [("mine",), ("theirs",)]
+
+
+def test_a_merged_run_keeps_what_only_the_former_one_knew(index: Index) -> None:
+    known, bare = provisional(1, project="gpt"), provisional(0)
+    index.take(whole(known, bare))
+    at = agreed(known, 1)
+    index.take(block_of((known, at, at)))
+    assert index.sql("SELECT run_id, project FROM runs") == [("own0", "gpt")]
+
+
+def test_of_siblings_that_claim_for_want_of_a_better_one_is_primary_and_nobody_is_refused(index: Index) -> None:
+    siblings = [provisional(number, run_id="r", fallback=True) for number in (1, 2)]
+    for rank in siblings:
+        rank.say(EventKind.CONFIG, {"lr": "0.1"})
+    index.take(whole(*siblings))
+    assert [row[3] for row in index.sql(LABELS)] == [True, False]
+    assert index.sql("SELECT key, label FROM config") == [("lr", "host-1")]
+    at = siblings[1].become(label="rank0", rank=0, fallback=False)
+    index.take(block_of((siblings[1], at, at)))
+    at = siblings[0].become(label="rank1", rank=1, primary=False, fallback=False)
+    index.take(block_of((siblings[0], at, at)))
+    assert index.sql(LABELS) == [("r", "rank0", 0, True, 0), ("r", "rank1", 0, False, 1)]
+    assert index.sql("SELECT key, label FROM config") == [("lr", "rank0")]
+    assert kinds(index) == []
+
+
+def test_a_label_that_two_processes_use_at_a_time_is_told_once_and_nothing_of_either_is_dropped(index: Index) -> None:
+    first = Rank(1, "eval", pid=11)
+    second = Rank(2, "eval", pid=22, launch="other", started_at=START_US + 5 * SECOND)
+    index.take(whole(first), whole(second))
+    assert kinds(index) == [], "a restart looks the same, until the first one goes on"
+    for step in range(3):
+        at = first.say(EventKind.TEXT, step, "t", "still here", ts=START_US + (8 + step) * SECOND)
+        index.take(block_of((first, at, at)))
+        index.reopen()
+    [(message, body)] = index.sql("SELECT message, body FROM events WHERE kind = 'label_twice'")
+    assert "11 on node-a and 22 on node-a" in message
+    assert "CHIPLOG_LABEL" in message
+    assert [entry["pid"] for entry in json.loads(body)["processes"]] == [11, 22]
+    assert index.sql("SELECT label, attempt, pid FROM labels ORDER BY attempt") == [("eval", 0, 11), ("eval", 1, 22)]
+    assert index.sql("SELECT count(*) FROM texts") == [(3,)]
+    assert index.sql("SELECT sum(lost + pending) FROM completeness") == [(0,)]
+
+
+def test_a_restart_is_no_second_use_of_a_label_also_when_it_is_told_late_or_a_clock_is_off(index: Index) -> None:
+    first = Rank(1, "eval", node="node-a")
+    for step in range(3):
+        first.say(EventKind.TEXT, step, "t", "x", ts=START_US + step * SECOND)
+    again = Rank(2, "eval", launch="again", node="node-a", started_at=START_US + 2 * SECOND + 10)
+    elsewhere = Rank(3, "eval", launch="third", node="node-b", started_at=START_US - 30 * SECOND)
+    index.take(whole(again), whole(elsewhere), whole(first))
+    assert kinds(index) == []
+
+
+def test_a_run_whose_ranks_all_ended_without_a_primary_says_so_once(index: Index) -> None:
+    ranks = [Rank(number, primary=False) for number in (0, 1)]
+    for rank in ranks:
+        rank.say(EventKind.STATE, {"state": "finished" if rank.label == "rank0" else "failed", "exit_code": 0})
+    index.take(whole(ranks[0]))
+    index.take(whole(ranks[1]))
+    found = index.sql("SELECT level, message FROM events WHERE kind = 'no_primary'")
+    assert len(found) == 1
+    assert "run r" in found[0][1]
+    assert index.sql("SELECT state FROM runs") == [("failed",)], "the worst of all labels"
