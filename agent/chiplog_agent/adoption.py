@@ -15,6 +15,7 @@ from chiplog_schemas.journals import LOCK_NAME, DeadJournal, list_journals
 from chiplog_schemas.locks import Lock, LockHeldError
 from chiplog_schemas.record import Damage, Record
 
+NOT_COPIED = "values on a device: not copied when the process died"
 _ADOPTED_MAX = 64  # at once: each holds the descriptor of its lock, and a node of dead ranks may leave thousands
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # it says nothing of the journal: at the next look again
 _LEFTOVER_AGE_S = 600.0  # making and removing a journal take milliseconds, on a stalled disk perhaps minutes
@@ -148,6 +149,10 @@ class Adoption:
             core.declare_lost(adopted.producer, adopted.next_seq, produced - 1, "not in the journal at its end", now_us)
         # What a run says last is its state: where the end is missing, so is that.
         finished = bool(head is not None and head.finished)
+        promised = head.promised if head is not None and not finished else 0
+        if promised:
+            core.declare_lost(adopted.producer, produced, produced + promised - 1, NOT_COPIED, now_us)
+            produced += promised
         if not (peer is not None and peer.finished) and not (finished and produced == adopted.next_seq):
             known = {**(head.identity if head is not None else {}), **(peer.identity if peer is not None else {})}
             ts_us, state = self._endings.of(adopted.producer, known, now_us, finished=finished)

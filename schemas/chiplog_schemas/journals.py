@@ -12,6 +12,7 @@
             32     8  acked          everything before this seq is on stable storage at the next hop
             40     8  produced       seqs given out, written when events are dropped and when the run finishes
             48     4  flags          bit 0: the run finished
+            52     4  promised       events that were still to get a seq: values on their way from a device
             64     …  identity       msgpack map, see events.IDENTITY_FIELDS
 
       *.seg      segments; a record's number is the event's seq
@@ -46,6 +47,8 @@ IDENTITY_OFFSET = 64
 HEAD_FIXED = struct.Struct("<8sII16sQQI")
 COUNTERS = struct.Struct("<QQI")  # acked, produced, flags
 COUNTERS_OFFSET = 32
+PROMISED = struct.Struct("<I")  # written by itself: whoever writes the counters knows nothing of it
+PROMISED_OFFSET = HEAD_FIXED.size
 FINISHED = 1
 
 LOCK_NAME = "lock"
@@ -61,6 +64,7 @@ class Head:
     produced: int
     finished: bool
     identity: dict[str, Any]
+    promised: int = 0
 
 
 def head_bytes(identity: bytes) -> int:
@@ -86,7 +90,8 @@ def decode_head(data: bytes) -> Head | None:
             identity = typed(unpack(packed), IDENTITY_FIELDS)
         except CodecError:
             identity = {}
-    return Head(producer, acked, produced, bool(flags & FINISHED), identity)
+    (promised,) = PROMISED.unpack_from(data, PROMISED_OFFSET)
+    return Head(producer, acked, produced, bool(flags & FINISHED), identity, promised)
 
 
 class DeadJournal:

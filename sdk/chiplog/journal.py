@@ -37,7 +37,7 @@ from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, now_us, segment_name
 
 _FIRST_SEGMENT_BYTES = 256 * KIB  # cheap at init; most runs log less than this in a minute
 _SEGMENT_BYTES_MAX = 1 * MIB  # one DATA frame carries a whole segment without a look at its records
-_LOCK_WAIT_S = 0.05  # then the event is put aside rather than the caller blocked
+LOCK_WAIT_S = 0.05  # then the event is put aside rather than the caller blocked
 _DEFERRED_MAX = 10_000  # events put aside by signal handlers; more is a runaway handler
 _DISK_AGAIN_S = 0.05  # a full disk is asked this often while events are dropped: asking costs more than all of log()
 _CROWDED = 7 / 8  # of the quota: from here on console lines find no room, so that metrics do
@@ -164,7 +164,7 @@ class Journal:
             return False
         self._waiting.add(me)
         try:
-            return self._lock.acquire(timeout=_LOCK_WAIT_S)
+            return self._lock.acquire(timeout=LOCK_WAIT_S)
         finally:
             self._waiting.discard(me)
 
@@ -179,7 +179,7 @@ class Journal:
 
         Behind an append that hangs it is put aside like any other; false: inside of one (a signal handler), not done.
         """
-        if not self._lock.acquire(timeout=_LOCK_WAIT_S):
+        if not self._lock.acquire(timeout=LOCK_WAIT_S):
             self._defer(last)
             return True
         try:
@@ -306,7 +306,7 @@ class Journal:
             spare = self._new_segment(size)
             if spare is None:
                 return  # the writer in need finds the same, and drops
-            if not self._lock.acquire(timeout=_LOCK_WAIT_S):
+            if not self._lock.acquire(timeout=LOCK_WAIT_S):
                 spare.delete()
                 return
             self._spare = spare  # nobody else sets one

@@ -4,7 +4,7 @@ import secrets
 from typing import Any
 
 from chiplog.complaints import Complaints
-from chiplog.journal import Journal
+from chiplog.promises import PromisingJournal
 from chiplog.settings import Settings
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import PRODUCER_BYTES, EventKind, encode
@@ -13,7 +13,7 @@ from chiplog_schemas.places import check_root
 
 def open_journal(
     settings: Settings, info: dict[str, Any], started_us: int, complaints: Complaints
-) -> tuple[Journal, bool]:
+) -> tuple[PromisingJournal, bool]:
     """Return a published journal whose first event is the identity, and whether it is on disk. Never raises OSError.
 
     info: what the IDENTITY event says. started_us: µs since the epoch.
@@ -27,13 +27,13 @@ def open_journal(
     try:
         path = parent / producer.hex()
         check_root(settings.places)
-        journal = Journal(path, producer, packed, bytes_max=bytes_max, memory_bytes_max=memory)
+        journal = PromisingJournal(path, producer, packed, bytes_max=bytes_max, memory_bytes_max=memory)
         journal.append(first)
         journal.publish()
     except OSError as error:
         message = f"no journal in {parent}: {error}; events are kept in memory only, bounded"
         complaints.warn_once(("disk", ""), message)
-        journal = Journal(None, producer, packed, bytes_max=memory)
+        journal = PromisingJournal(None, producer, packed, bytes_max=memory)
         journal.append(first)
         journal.append(encode(EventKind.NOTICE, started_us, "journal_memory", "warning", message[:500], {}))
         return journal, False

@@ -2,15 +2,18 @@
 
 import math
 import struct
+import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from chiplog.complaints import Complaints
+from chiplog.complaints import Complaints, shown_error
+from chiplog.later import Later
 from chiplog.phases import DATA, GC, STEP, Phase, Timing
 from chiplog.stand_ins import Appendable, Nowhere
 from chiplog.steps import Loader, Step, Steps
-from chiplog.values import FLOAT_TYPES, Bad, Histogram, cleaned, flatten, shown
+from chiplog.torch.device import Devices
+from chiplog.values import FLOAT_TYPES, Bad, Histogram, OnDevice, cleaned, flatten, shown
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.codec import pack, packer
 from chiplog_schemas.events import EventKind, encode
@@ -47,6 +50,11 @@ class Recorder:
         self._timing = Timing(lambda bad: self._complaints.note(bad))
         self._steps = Steps(self._timing)
         self._phase_names: set[str] = set()
+        self._begin_devices()
+
+    def _begin_devices(self) -> None:
+        self._later = Later(lambda: self._journal, self._note_unreadable)
+        self._devices = Devices(self._later, self._append_arrived, lambda bad: self._complaints.note(bad))
 
     @property
     def id(self) -> str:
@@ -58,8 +66,9 @@ class Recorder:
     def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
         """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
 
-        Host values are durable when this returns: they survive SIGKILL of the process. step: int64; without it the
-        label counts its own. Steps may come in any order.
+        Host values are durable when this returns: they survive SIGKILL of the process; values on a GPU once they were
+        copied, which nothing here waits for. step: int64; without it the label counts its own. Steps may come in any
+        order.
         """
         try:
             values = data.values()
@@ -100,6 +109,7 @@ class Recorder:
                 self._complaints.note(Bad("not_a_dict", type(data).__name__, message))
                 return
             numbers: dict[str, float] = {}
+            on_device: dict[str, Any] = {}
             for item in flatten(data, self._is_over):
                 if isinstance(item, Bad):
                     self._complaints.note(item)
@@ -109,6 +119,8 @@ class Recorder:
                     continue
                 if isinstance(value, str):
                     self._say(EventKind.TEXT, step, key, value)
+                elif isinstance(value, OnDevice):
+                    on_device[key] = value.tensor
                 elif isinstance(value, Histogram):
                     edges, counts = value.edges, value.counts
                     packed = struct.pack(f"<{len(edges)}d", *edges), struct.pack(f"<{len(counts)}d", *counts)
@@ -119,18 +131,30 @@ class Recorder:
                 if not math.isfinite(sum(numbers.values())):
                     self._complaints.note_nonfinite(numbers, step)
                 self._append_matrix(EventKind.METRICS, step, numbers)
+            if on_device:
+                self._devices.take(sys.modules["torch"], step, on_device)
         except Exception as error:
             self._complaints.internal("log", error)
+
+    def _append_arrived(self, step: int, ts: int, numbers: Mapping[str, float]) -> None:
+        if not math.isfinite(sum(numbers.values())):
+            self._complaints.note_nonfinite(numbers, step)
+        self._append_matrix(EventKind.METRICS, step, numbers, ts)
+
+    def _note_unreadable(self, error: Exception) -> None:
+        message = f"values on a device could not be read: {shown_error(error)}; they are declared lost"
+        self._complaints.note(Bad("device_values_dropped", "unreadable", message))
 
     def _refuse(self) -> None:
         self._complaints.counts["after_finish"] += 1
         message = f"log() after finish() of {self.id} is not recorded; call init() again"
         self._complaints.warn_once(("finished", ""), message)
 
-    def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float]) -> None:
+    def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float], ts: int | None = None) -> None:
+        ts = ts or time.time_ns() // 1000
         keys = tuple(numbers)
         shape = self._shapes.get(keys) or (pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack)
-        payload = self._pack((int(kind), time.time_ns() // 1000, step, shape[0], shape[1](*numbers.values())))
+        payload = self._pack((int(kind), ts, step, shape[0], shape[1](*numbers.values())))
         if len(payload) <= self._bounds.event_bytes_max:
             self._journal.append(payload)
             # The fast path looks at no size: a shape fits it whatever the step.
@@ -144,7 +168,7 @@ class Recorder:
         elif len(numbers) > 1:  # thousands of long keys in one call: two events say the same
             items = list(numbers.items())
             for half in (items[: len(items) // 2], items[len(items) // 2 :]):
-                self._append_matrix(kind, step, dict(half))
+                self._append_matrix(kind, step, dict(half), ts)
 
     def _step(self, step: Any) -> int:
         if step is None:

@@ -25,6 +25,7 @@ from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
 
 _ASK_WAIT_S = 0.25  # of the second that finish() may take: for the group's answer to a rank that asked nobody yet
+_DEVICE_WAIT_S = FINISH_WAIT_S / 4  # of what finish() may take: for values that are on their way from a device
 
 
 class Run(Recorder):
@@ -199,6 +200,8 @@ class Run(Recorder):
             self._console.close()
         self._steps.stop()
         self._append_phases(self._last_step)
+        begun = time.monotonic()
+        self._later.close(_DEVICE_WAIT_S, "values on a device: not copied when the run finished")
         if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
             self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
         self._shared.say_hashes()
@@ -218,7 +221,7 @@ class Run(Recorder):
                 return
             # Another thread may have been logging: what it got in comes before the last event.
             journal.mark_finished()
-            delivered = self._sender.stop(wait_s) if self._sender is not None else False
+            delivered = self._sender.stop(wait_s - (time.monotonic() - begun)) if self._sender is not None else False
             self._complaints.note_ending(journal.only_in_memory, journal.disk_error)
             journal.close(remove=delivered)
             self._journal = Nowhere(journal.next_seq, self._refuse)
@@ -283,6 +286,7 @@ class Run(Recorder):
         if self._finished:
             return
         try:
+            self._later.poll()
             self._look_around()
             self._shared.say_hashes(time.monotonic())
             self._complaints.report(time.monotonic())
@@ -325,7 +329,8 @@ class Run(Recorder):
         if self._console is not None:
             self._console.close_in_child()
             self._console = None
-        _kept_from_the_collector.append((self._journal, self._sender))
+        _kept_from_the_collector.append((self._journal, self._sender, self._later, self._devices))
+        self._begin_devices()
         self._sender = None
         self._asks = False  # the group that it sees is its parent's
         self._is_inherited = True

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from chiplog.torch.backends import BACKENDS
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
 FLOAT_TYPES: set[type] = {float, int}  # what struct packs as a float64 without a look; numpy's scalars join when seen
@@ -72,7 +73,14 @@ class Bad:
     message: str
 
 
-Logged = float | str | Histogram
+@dataclass(frozen=True, slots=True)
+class OnDevice:
+    """A tensor of one element whose value is on a device, and is not to be waited for."""
+
+    tensor: Any
+
+
+Logged = float | str | Histogram | OnDevice
 
 
 def flatten(
@@ -144,7 +152,7 @@ def convert(key: str, value: Any) -> Logged | Bad:
         return Bad(value.kind, key, f"{key!r:.80}: {value.message}")
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _one_element(key, value.detach(), tuple(value.shape), value.numel())
+        return _of_tensor(torch, key, value)
     if kind.__module__ == "numpy" or hasattr(value, "__array__"):
         shape = getattr(value, "shape", None)
         if shape is None:
@@ -157,6 +165,32 @@ def convert(key: str, value: Any) -> Logged | Bad:
     if isinstance(value, Real) or (hasattr(value, "__float__") and not isinstance(value, complex)):
         return _to_float(key, value)
     return _not_a_number(key, value)
+
+
+def _of_tensor(torch: Any, key: str, tensor: Any) -> Logged | Bad:
+    """Read a tensor, or say that it is on a device. Its graph is not kept alive; nothing is communicated for it."""
+    if tensor.numel() == 1:
+        if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # sharded, fake, still under way …
+            local = _whole_of(tensor)
+            if local is None:
+                what = type(tensor).__name__
+                message = f"{key!r} is a {what}, whose value is not here; log its full_tensor(), or a plain tensor"
+                return Bad("wrapped_tensor", key, message)
+            tensor = local
+        if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+            message = f"{key!r} is a value inside of a torch.func transformation; return it, and log it outside"
+            return Bad("wrapped_tensor", key, message)
+        if tensor.device.type in BACKENDS and not tensor.dtype.is_complex:
+            return OnDevice(tensor.detach())
+    return _one_element(key, tensor.detach(), tuple(tensor.shape), tensor.numel())
+
+
+def _whole_of(tensor: Any) -> Any:
+    """Return the local part of a DTensor that every rank has whole; None for all else."""
+    placements = getattr(tensor, "placements", None)
+    if placements and all(placement.is_replicate() for placement in placements):
+        return tensor.to_local()
+    return None
 
 
 def _one_element(key: str, value: Any, shape: tuple[int, ...], n_elements: int) -> Logged | Bad:

@@ -130,7 +130,7 @@ class DeadJournal:
         self._journal = journal
         self.directory = journal.producer.hex()
         self.head = SimpleNamespace(
-            acked=journal.acked, produced=journal.produced, finished=journal.finished, identity={}
+            acked=journal.acked, produced=journal.produced, finished=journal.finished, identity={}, promised=0
         )
 
     def records(self, first: int) -> Iterator[Record | Damage]:
