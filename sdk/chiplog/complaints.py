@@ -1,4 +1,4 @@
-"""What goes wrong in training code's calls, or ends it: counted by kind, said aloud once, never raised."""
+"""What goes wrong in training code's calls: counted by kind, said aloud once, never raised."""
 
 import logging
 import math
@@ -87,16 +87,6 @@ def alert_level(level: Any) -> str:
     word = str(level).lower()
     word = _ALIASES.get(word, word)
     return word if word in _LEVELS else "warning"
-
-
-def ending_of(error: BaseException) -> tuple[int, str]:
-    """Return (exit code, reason) of a process that ends by this exception, as the interpreter has it."""
-    if isinstance(error, SystemExit):
-        code = error.code
-        if code is None or isinstance(code, int):
-            return int(code or 0), f"SystemExit: {code}"
-    reason = f"{type(error).__name__}: {shown_error(error)}"
-    return 1, reason.removesuffix(": ")
 
 
 def shown_error(error: BaseException) -> str:

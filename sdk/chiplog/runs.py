@@ -8,8 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from chiplog.agreement import Agreed, Question
-from chiplog.complaints import Complaints, alert_level, ending_of
+from chiplog.alerts import ALERT_INTERVAL_S, AlertLimit
+from chiplog.complaints import Complaints, alert_level
 from chiplog.console import Console
+from chiplog.failures import detail_of, ending_of, reason_of
 from chiplog.identity import PARENT_RUN, with_rank
 from chiplog.journal import Journal
 from chiplog.opening import open_journal
@@ -39,6 +41,8 @@ class Run(Recorder):
         self._started_us = time.time_ns() // 1000
         self._pid = os.getpid()
         self._exit: tuple[str, int | None, str | None] = ("finished", 0, None)
+        self._failed_us: int | None = None  # when that was noted, which may be long before the process ends
+        self._alerts = AlertLimit()
         self._finish_lock = threading.Lock()
         self._asks = settings.identity.needs_agreement
         self._question = Question()
@@ -131,10 +135,16 @@ class Run(Recorder):
     # -- everything else that is said --
 
     def alert(self, title: str, text: str = "", level: str = "warning") -> None:
-        """Leave a row in `events` that people look at. level: debug, info, warning or error; else it is a warning."""
+        """Leave a row in `events` that people look at. level: debug, info, warning or error; else it is a warning.
+
+        Of one title 5 at once and then one in 10 s, of all 100 a minute; how many more there were is a row, too.
+        """
         try:
-            body = {"text": cleaned(str(text))}
-            self._say(EventKind.NOTICE, "alert", alert_level(level), cleaned(str(title)), body)
+            title = cleaned(str(title))
+            if self._finished:
+                self._refuse()
+            elif self._alerts.admit(title, time.monotonic()):
+                self._say(EventKind.NOTICE, "alert", alert_level(level), title, {"text": cleaned(str(text))})
         except Exception as error:
             self._complaints.internal("alert", error)
 
@@ -206,12 +216,13 @@ class Run(Recorder):
             self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
         self._shared.say_hashes()
         self._complaints.report()
+        self._tell_suppressed_alerts(None)
         if exit_code and self._exit[0] == "finished":
             self.mark_failed(f"finish(exit_code={exit_code})", exit_code)
         state, code, reason = self._exit
         body = {"state": state, "exit_code": code, "reason": reason}
         said = {name: value for name, value in body.items() if value is not None}
-        last = encode(EventKind.STATE, time.time_ns() // 1000, said)
+        last = encode(EventKind.STATE, self._failed_us or time.time_ns() // 1000, said)
         journal = self._journal
         if not isinstance(journal, Journal):
             journal.append(last, urgent=True)
@@ -231,12 +242,34 @@ class Run(Recorder):
     def mark_failed(self, reason: str, exit_code: int = 1) -> None:
         """Note that this process is ending badly; `finish` reports it."""
         self._exit = ("failed", exit_code, cleaned(reason))
+        self._failed_us = time.time_ns() // 1000
 
     def mark_exit(self, error: BaseException) -> None:
         """Note the exception that this process ends by, unless another ending was noted."""
         code, reason = ending_of(error)
-        if code and self._exit[0] == "finished":
+        if code and self._exit[0] == "finished" and not self._finished:
             self.mark_failed(reason, code)
+            if detail := detail_of(error):  # at once: a process that hangs at its end never comes to say its state
+                self._tell("traceback", reason, detail)
+
+    def note_thread(self, name: str, error: BaseException) -> None:
+        """Note an exception that ended a thread: the process goes on, and so does the run."""
+        if self._alerts.admit(f"thread {name}", time.monotonic()):
+            self._tell("thread_failed", f"thread {cleaned(name)}: {reason_of(error)}", detail_of(error))
+
+    def _tell(self, notice: str, message: str, detail: Mapping[str, Any]) -> None:
+        try:
+            if not self._finished:
+                self._say(EventKind.NOTICE, notice, "error", cleaned(message), dict(detail), urgent=True)
+        except Exception as error:
+            self._complaints.internal(notice, error)
+
+    def _tell_suppressed_alerts(self, now: float | None) -> None:
+        suppressed = self._alerts.report(now)
+        if suppressed is not None:
+            count, titles = suppressed
+            message = f"{count} alerts were left out: more than one in {ALERT_INTERVAL_S:g} s of one title, or too many"
+            self._say(EventKind.NOTICE, "alerts_suppressed", "warning", message, {"count": count, "titles": titles})
 
     def _say_config(self, values: Mapping[str, Any]) -> None:
         try:
@@ -290,6 +323,7 @@ class Run(Recorder):
             self._look_around()
             self._shared.say_hashes(time.monotonic())
             self._complaints.report(time.monotonic())
+            self._tell_suppressed_alerts(time.monotonic())
         except Exception as error:  # sending must go on
             self._complaints.internal("tick", error)
         finally:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 from chiplog import process
 from chiplog.complaints import shown_error
 from chiplog.config import config_of
+from chiplog.failures import note_exit
 from chiplog.identity import PARENT_RUN, SETUP, identify, parent_run, prepared_run
 from chiplog.runs import Run
 from chiplog.settings import Settings, safe_name, words_of
@@ -241,6 +242,14 @@ def _install_hooks() -> None:
         previous(kind, error, traceback)
 
     sys.excepthook = hook
+    previous_of_threads = threading.excepthook
+
+    def thread_hook(arguments: threading.ExceptHookArgs) -> None:
+        if _current is not None and arguments.exc_value is not None and arguments.exc_type is not SystemExit:
+            _current.note_thread(arguments.thread.name if arguments.thread is not None else "?", arguments.exc_value)
+        previous_of_threads(arguments)
+
+    threading.excepthook = thread_hook
     leave = sys.exit
 
     def exiting(status: Any = None, /) -> NoReturn:
@@ -251,6 +260,7 @@ def _install_hooks() -> None:
             # In other threads it ends the thread, and behind the main thread's end, in atexit, nothing.
             if threading.current_thread() is threading.main_thread() and threading.main_thread().is_alive():
                 _left = SystemExit(*error.args)
+                note_exit(_left, error)
                 error._chiplog_departure = _Departure(_left)  # type: ignore[attr-defined]  # any attribute may be set
             raise
 
