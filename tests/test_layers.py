@@ -18,7 +18,7 @@ PACKAGES = {
 MAY_IMPORT = {name: {name, "chiplog_schemas"} for name in PACKAGES}
 PURE = [
     *(f"schemas/chiplog_schemas/{name}.py" for name in ("record", "events", "blocks", "wire", "delivery", "intervals")),
-    "schemas/chiplog_schemas/permits.py",
+    *(f"schemas/chiplog_schemas/{name}.py" for name in ("file_wire", "file_delivery", "permits")),
     "agent/chiplog_agent/core.py",
     *(f"collector/chiplog_collector/{name}.py" for name in ("applier", "intake", "speakers", "identity")),
     *(f"collector/chiplog_collector/{name}.py" for name in ("batch", "state", "definitions", "labels")),

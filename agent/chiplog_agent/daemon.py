@@ -8,12 +8,14 @@ import signal
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from typing import Any
 
 import zmq
 
 from chiplog_agent.adoption import Adoption, remove_leftovers
 from chiplog_agent.core import Core
 from chiplog_agent.endings import Endings
+from chiplog_agent.files import FileLane
 from chiplog_agent.spool import Spool
 from chiplog_agent.stats.feed import Line, Sample, SamplerFeed, Stale
 from chiplog_agent.upstream import Upstream
@@ -97,6 +99,15 @@ class AgentDaemon:
             curve=settings.curve,
             on_change=lambda state, reason: self._upstream.on_change(state, reason),
         )
+        self._files = FileLane(
+            self._context,
+            self._link.address,
+            self._spool.id,
+            {"node": settings.node, "pid": os.getpid()},
+            places.outbox,
+            self._say_of_file,
+            curve=settings.curve,
+        )
         self._upstream = Upstream(
             self._link,
             places,
@@ -107,7 +118,7 @@ class AgentDaemon:
         )
         self._feed = SamplerFeed(period_s=settings.sample_interval_s) if settings.stats else None
         self._poller = zmq.Poller()
-        self._polled_link: zmq.Socket[bytes] | None = None
+        self._polled: set[zmq.Socket[bytes]] = set()  # to the collector: they come and go
         self._stopping = False
         self._looked_at = 0.0
         self._tidy_at = 0.0
@@ -142,6 +153,7 @@ class AgentDaemon:
             self._look_for_journals(now)
             self._flush(now)
             self._link.step(now)
+            self._files.step(now, is_open=self._link.is_open)
             # In every turn: what makes room is the collector's acknowledgement, when there may be nothing to flush.
             self._act(self._receiver.set_credit(self._credit), now)
             self._upstream.mind(now)
@@ -156,14 +168,13 @@ class AgentDaemon:
         return 0 if self._spool.is_full else min(self.settings.credit_bytes, share)
 
     def _poll(self, now: float) -> None:
-        link_socket = self._link.socket
-        if link_socket is not self._polled_link:
-            if self._polled_link is not None:
-                with contextlib.suppress(KeyError):
-                    self._poller.unregister(self._polled_link)
-            if link_socket is not None:
-                self._poller.register(link_socket, zmq.POLLIN)
-            self._polled_link = link_socket
+        upstream = {socket for socket in (self._link.socket, self._files.socket) if socket is not None}
+        for socket in self._polled - upstream:
+            with contextlib.suppress(KeyError):
+                self._poller.unregister(socket)
+        for socket in upstream - self._polled:
+            self._poller.register(socket, zmq.POLLIN)
+        self._polled = upstream
         idle_s = 0.05 if self.settings.bind or not self._link.is_open else ADOPT_INTERVAL_S
         wait_s = 0.0 if self._may_feed else self._core.wait_s(now, idle_s)
         if self._write_after > now:
@@ -333,6 +344,9 @@ class AgentDaemon:
     def _say_no_collector(self, message: str, host: str, now: float) -> None:
         self._core.notice("no_collector", "warning", message, {"host": host}, now, now_us())
 
+    def _say_of_file(self, kind: str, level: str, message: str, body: dict[str, Any]) -> None:
+        self._core.notice(kind, level, message, body, time.monotonic(), now_us())
+
     # -- the end --
 
     def _may_leave(self, now: float) -> bool:
@@ -342,6 +356,7 @@ class AgentDaemon:
             and not self._receiver.senders
             and now - self._busy_at >= self.settings.idle_exit_s
             and self._spool.is_drained
+            and self._files.is_idle
         )
 
     def _leave(self) -> bool:
@@ -388,6 +403,7 @@ class AgentDaemon:
             self._adoption.synced()
         self._link.step(time.monotonic())
         self._link.close()
+        self._files.close()
         self._door.close(100)
         self._spool.close()
         if self._gate is not None:

@@ -45,6 +45,7 @@ def collector(
             [place.query_address, *queries],
             embedded=embedded,
             credit_bytes=bounds.credit_bytes,
+            files_bytes_max=bounds.files_bytes_max,
             keys=keys,
         )
         os.environ["CHIPLOG_DIR"] = str(place.root)  # the index inherits it: who serves what is seen in `ps e`

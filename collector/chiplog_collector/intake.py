@@ -101,6 +101,13 @@ class Intake:
         run.records += 1
         return Accepted(Kind.GAP, payload=pack([sender, first, last, reason]))
 
+    def stored(self, sender: bytes, digest: bytes, n_bytes: int, nodes: tuple[str, ...] | None) -> Accepted:
+        """Note that a sender's file is on stable storage. It takes none of the numbers of the sender's log."""
+        if not self._runs or self._runs[-1].sender != sender or self._runs[-1].nodes != nodes:
+            self._runs.append(_Run(sender, self.next_numbers.get(sender, 0), nodes))
+        self._runs[-1].records += 1
+        return Accepted(Kind.STORED, payload=pack([sender, digest, n_bytes]))
+
     def receipt(self, now_us: int) -> Accepted:
         """Close what was taken since the last receipt. `now_us`: the time that rebuilds will see."""
         rows = [

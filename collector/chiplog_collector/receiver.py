@@ -11,18 +11,21 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import zmq
 
+from chiplog_collector.files import FileLane
 from chiplog_collector.intake import Accepted, Intake, recover_senders
 from chiplog_collector.lost_end import tell_lost_end
 from chiplog_collector.memory import ALLOCATOR_SETTING
 from chiplog_schemas.delivery import Gap, Receiver, ReceiverAction, Reply, Take
+from chiplog_schemas.file_wire import is_of_files
 from chiplog_schemas.gate import open_gate
 from chiplog_schemas.keys import Keys
-from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, LEAVER_WAIT_S
+from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, FILES_BYTES_MAX, LEAVER_WAIT_S
 from chiplog_schemas.locks import take_lock
 from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, check_root, make_private
@@ -57,6 +60,7 @@ class Settings:
     query: list[str] = field(default_factory=list)
     embedded: bool = False
     credit_bytes: int = CREDIT_BYTES
+    files_bytes_max: int = FILES_BYTES_MAX
     idle_exit_s: float = IDLE_EXIT_S
     keys: Keys | None = None  # of this host; without a collector's among them every socket goes without
 
@@ -99,6 +103,10 @@ class ReceiverDaemon:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gate = open_gate(self._context, settings.keys, Role.COLLECTOR)
         self._door = Door(self._context, settings.bind, self._gate, "ingest")
+        self._files = FileLane(places.files, settings.files_bytes_max)
+        self._poller = zmq.Poller()
+        self._poller.register(self._door.socket, zmq.POLLIN)
+        self._poller.register(self._files.fileno(), zmq.POLLIN)
         self._index = _IndexProcess(settings) if with_index else None
         self._stopping = False
         self._since: float | None = None
@@ -132,10 +140,11 @@ class ReceiverDaemon:
         if self._write_after:
             wait_s = max(0.0, self._write_after - now)
             time.sleep(wait_s)  # the disk refuses: what is unread stays with the agents
-        elif self._door.socket.poll(int(wait_s * 1000)):
+        elif self._poller.poll(int(wait_s * 1000)):
             self._take_messages(time.monotonic())
         now = time.monotonic()
         self._door.mind_descriptors(now)
+        self._take_files(now)
         self._act(self._receiver.tick(now))
         if self._since is not None and (
             now - self._since >= GATHER_S or self._intake.waiting_bytes >= GATHER_BYTES or self._write_after
@@ -153,11 +162,24 @@ class ReceiverDaemon:
             except zmq.Again:
                 return
             self._busy_at = now
-            if received is not None:
-                permit = received.visitor.permit
+            if received is None:
+                continue
+            permit = received.visitor.permit
+            if is_of_files(received.frames):
+                self._act(self._files.receive(received.routing, received.frames, now, permit))
+            else:
                 self._act(self._receiver.receive(received.routing, received.frames, now, permit))
 
-    def _act(self, actions: list[ReceiverAction]) -> None:
+    def _take_files(self, now: float) -> None:
+        """Log what the store of files has on stable storage; while the log cannot be written, later."""
+        if self._write_after:
+            return
+        replies, arrived = self._files.step(now)
+        self._act(replies)
+        for file in arrived:
+            self._append([self._intake.stored(file.sender, file.digest, file.n_bytes, file.nodes)])
+
+    def _act(self, actions: Sequence[ReceiverAction]) -> None:
         for action in actions:
             match action:
                 case Take(sender, first, last, payload, permit):
@@ -202,6 +224,7 @@ class ReceiverDaemon:
         self._publish()
         for sender, next_number in self._intake.committed().items():
             self._act(self._receiver.synced(sender, next_number))
+        self._act(self._files.committed())
 
     def _publish(self) -> None:
         """Tell the index how far the log is synced, in a new file when somebody took the old one away."""
@@ -221,6 +244,7 @@ class ReceiverDaemon:
         return (
             self.settings.embedded
             and not self._receiver.senders
+            and self._files.is_idle
             and self._since is None
             and now - self._busy_at >= self.settings.idle_exit_s
         )
@@ -247,6 +271,7 @@ class ReceiverDaemon:
     def close(self) -> None:
         """Close everything and release the lock."""
         self._door.close(0)
+        self._files.close()
         self.log.close()
         if self._gate is not None:
             self._gate.close()

@@ -20,6 +20,15 @@ def is_content_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def list_contents(directory: Path) -> list[Path]:
+    """Return the contents that lie in a directory, by name; none when it is not there. Raises OSError."""
+    try:
+        names = sorted(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [directory / name for name in names if is_content_name(name)]
+
+
 def path_objection(path: str) -> str | None:
     """Return why something cannot be a file's name in a run, None when it can."""
     if len(path) > PATH_CHARS_MAX:

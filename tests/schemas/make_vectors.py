@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chiplog_schemas import questions, wire
+from chiplog_schemas import file_wire, questions, wire
 from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind, encode
@@ -149,6 +149,15 @@ MESSAGES: dict[str, list[Any]] = {
     "reset": wire.reset(SESSION, "session is unknown here"),
 }
 
+FILES: dict[str, list[Any]] = {
+    "offer": file_wire.offer(SESSION, SENDER, bytes(range(64, 96)), 1_234_567, {"node": "node-a", "pid": 4242}),
+    "chunk": file_wire.chunk(SESSION, 262_144, b"bytes of a file"),
+    "want": file_wire.want(SESSION, 262_144, 1_048_576),
+    "stored": file_wire.stored(SESSION),
+    "denied": file_wire.denied(SESSION, 30.0, "the disk of files has 0 bytes free"),
+    "mismatch": file_wire.mismatch(SESSION),
+}
+
 QUESTIONS: dict[str, list[Any]] = {
     "ask": questions.ask(SESSION, "SELECT * FROM runs WHERE run_id = ?", ["r1"], 30.0),
     "result": questions.result(SESSION, 2, b"an Arrow IPC stream"),
@@ -178,7 +187,7 @@ def all_vectors() -> Iterator[tuple[str, bytes, str]]:
     for name, (event, fields) in LATER_EVENTS.items():
         yield f"event-{name}.bin", encode(event, TS, *fields), f"event of kind {event}, a later form"
     yield "block.bin", block(), "block of two producers: metrics, text, console, and two events kept verbatim"
-    for prefix, messages in (("message", MESSAGES), ("question", QUESTIONS)):
+    for prefix, messages in (("message", MESSAGES), ("question", QUESTIONS), ("file", FILES)):
         for name, frames in messages.items():
             for index, frame in enumerate(frames):
                 yield f"{prefix}-{name}.{index}.bin", bytes(frame), f"{prefix} {name.upper()}, frame {index}"

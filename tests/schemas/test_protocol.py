@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas import events, limits, questions, record, wire
+from chiplog_schemas import events, file_wire, limits, questions, record, wire
 from chiplog_schemas.blocks import OPAQUE
 
 LAW = (Path(__file__).resolve().parents[2] / "schemas" / "PROTOCOL.md").read_text(encoding="utf-8")
@@ -26,6 +26,7 @@ def row_of(section: str, name: str) -> list[str]:
         *(("5", kind) for kind in events.EventKind),
         *(("6", kind) for kind in events.Column),
         *(("7", kind) for kind in wire.MessageKind),
+        *(("7", kind) for kind in file_wire.FileMessageKind),
         *(("8", kind) for kind in questions.QuestionKind),
     ],
     ids=lambda value: getattr(value, "name", value),
@@ -68,6 +69,8 @@ def test_magics_and_versions_are_those_of_the_law() -> None:
     assert record.MAGIC_BYTES == b"CLR1"
     assert "'CLR1'" in LAW
     assert OPAQUE == 0
+    assert file_wire.FILE_VERSIONS == (1, 1)
+    assert not set(map(int, file_wire.FileMessageKind)) & set(map(int, wire.MessageKind))
     assert wire.PROTOCOL_VERSIONS == questions.QUESTION_VERSIONS == (1, 1)
     assert f"{wire.HEAD_BYTES_MAX:,} bytes" in LAW
     assert f"{wire.REASON_CHARS_MAX} characters" in LAW

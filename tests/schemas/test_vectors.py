@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas import questions, wire
+from chiplog_schemas import file_wire, questions, wire
 from chiplog_schemas.blocks import BlockBuilder, decode_block, rows_of
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.events import EventKind, decode, encode, fits_schema
@@ -17,6 +17,7 @@ from tests.schemas import make_vectors
 from tests.schemas.make_vectors import (
     BLOCK_ROWS,
     EVENTS,
+    FILES,
     INDEX,
     LATER_PAYLOADS,
     MESSAGES,
@@ -118,6 +119,17 @@ def test_messages(name: str) -> None:
     assert message.kind == wire.MessageKind[name.upper()]
     assert message.session == make_vectors.SESSION
     assert message == wire.parse(MESSAGES[name])
+    assert not file_wire.is_of_files(frames)
+    assert pack(unpack(frames[0])) == frames[0]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_messages_of_files(name: str) -> None:
+    frames = frames_of(f"file-{name}", len(FILES[name]))
+    message = file_wire.parse(frames)
+    assert message.kind == file_wire.FileMessageKind[name.upper()]
+    assert message == file_wire.parse(FILES[name])
+    assert file_wire.is_of_files(frames)
     assert pack(unpack(frames[0])) == frames[0]
 
 

@@ -1,7 +1,8 @@
 """`chiplog sync`: deliver journals that were recorded offline or brought here from another machine.
 
-A journal is linked or copied into the node's own journals, where the agent adopts it like that of any dead rank. The
-original stays. Doing it twice changes nothing: (producer, seq) decides what is new.
+A journal is linked or copied into the node's own journals, where the agent adopts it like that of any dead rank; a
+saved file into the outbox, which the agent delivers. The original stays. Doing it twice changes nothing: (producer,
+seq) decides what is new, and a content is stored once.
 """
 
 import os
@@ -12,6 +13,7 @@ from pathlib import Path
 import click
 
 from chiplog import background
+from chiplog_schemas.contents import list_contents
 from chiplog_schemas.journals import LOCK_NAME, list_journals
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import Places, chiplog_dir, make_private, places
@@ -35,18 +37,23 @@ def sync(source: Path | None, directory: str | None, delete: bool, timeout_s: fl
     found = list({path.name: (producer, path) for at in sources for producer, path in list_journals(at)}.values())
     if list_segments(source / "agent" / "spool") and source != where.local:
         click.echo(f"{source}/agent/spool holds blocks too; deliver them with: chiplog agent --dir {source}", err=True)
-    if not found:
+    files = list({path.name: path for at in sources for path in list_contents(at / "files")}.values())
+    if source != where.local:
+        files += list_contents(source / "outbox")
+    if not found and not files:
         if not source.is_dir():
             raise click.UsageError(f"directory '{source}' does not exist; name one that holds journals")
         click.echo(f"no journals in {source}")
+        return
+    _sync_files(files, where, delete=delete)
+    if not found:
         return
     dead = [path for _, path in found if not holder_of(path / LOCK_NAME)]
     if len(dead) < len(found):
         click.echo(f"{len(found) - len(dead)} journals are still being written and are left out", err=True)
     try:
         make_private(where.journals)
-        if not background.pid_of(where, background.AGENT):
-            background.start(where, background.AGENT, ["--embedded"])
+        _start_agent(where)
         waiting = {path: _hand_over(path, where) for path in dead}
     except OSError as error:
         raise click.ClickException(f"journals cannot be handed over: {error}") from error
@@ -59,6 +66,44 @@ def sync(source: Path | None, directory: str | None, delete: bool, timeout_s: fl
         raise click.ClickException(
             f"{len(dead) - len(delivered)} journals are not delivered after {timeout_s:g} s; see chiplog status"
         )
+
+
+def _start_agent(where: Places) -> None:
+    if not background.pid_of(where, background.AGENT):
+        background.start(where, background.AGENT, ["--embedded"])
+
+
+def _sync_files(files: list[Path], where: Places, *, delete: bool) -> None:
+    """Put saved files into the outbox: from there on they are the agent's."""
+    if not files:
+        return
+    try:
+        make_private(where.outbox)
+        for path in files:
+            _put(path, where.outbox)
+            if delete:
+                path.unlink()
+        _start_agent(where)
+    except OSError as error:
+        raise click.ClickException(f"files cannot be handed over: {error}") from error
+    click.echo(f"{len(files)} saved files handed to the agent of {where.root}; see file_stored in events")
+
+
+def _put(path: Path, outbox: Path) -> None:
+    """Link or copy a content into an outbox. It gets its name there when all of it is there."""
+    making = outbox / f".new-{path.name}"
+    making.unlink(missing_ok=True)
+    try:
+        try:
+            os.link(path, making)
+        except OSError:  # another file system, or one without links
+            shutil.copyfile(path, making)
+            making.chmod(0o600)
+            with making.open("rb") as copy:
+                os.fsync(copy.fileno())  # the original may be deleted now
+        os.rename(making, outbox / path.name)
+    finally:
+        making.unlink(missing_ok=True)  # also where the name was the same file's: then a rename does nothing
 
 
 def _hand_over(path: Path, where: Places) -> Path:

@@ -1,0 +1,267 @@
+"""The lane of saved files: offers what lies in the outbox to the collector, one at a time, over a socket of its own.
+
+The events' socket never has a chunk in front of an event, and nothing is offered while that link is not open. A copy is
+removed once the collector said that it is stored; whatever dies in between, the file is offered again, and goes on
+where the collector stands.
+"""
+
+import contextlib
+import hashlib
+import logging
+import math
+import os
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from chiplog_schemas import wire
+from chiplog_schemas.contents import is_content_name
+from chiplog_schemas.curve import ClientCurve
+from chiplog_schemas.delivery import Send
+from chiplog_schemas.file_delivery import Arrived, Differs, FileSender, FileSenderAction, Refused, Silent
+from chiplog_schemas.limits import BACKOFF_MAX_S, FILE_PAUSE_MAX_S
+
+_LOOK_INTERVAL_S = 0.5  # at the outbox, while it is empty
+_PAUSE_S = 1.0  # before the next file is offered when one was refused, or the socket was
+_SHORT_WAIT_S = 5.0  # a collector that is only busy asks for less
+_MESSAGES_PER_STEP = 64
+_SEND_HWM = 64  # frames; credit bounds the bytes long before this
+_CHECK_BYTES = 4 << 20  # of a copy that may be damaged, read in one turn of the loop
+_LEFTOVER_AGE_S = 600.0  # a copy that is being made is written to all the time
+_TIDY_INTERVAL_S = 60.0
+_CONNECT_TIMEOUT_MS = 2_000
+_log = logging.getLogger("chiplog.agent")
+
+
+@dataclass(slots=True)
+class _Check:
+    """A copy that is read again, because what arrived of it was another content."""
+
+    digest: bytes
+    descriptor: int
+    hasher: Any  # hashlib has no name for its type
+    offset: int = 0
+
+
+class FileLane:
+    """Delivers one outbox. Owned by the loop's thread; `step` never blocks on more than a read of a chunk.
+
+    sender: 16 bytes. info: said in OFFER. say: leaves a row in `events`: (kind, level, message, body).
+    """
+
+    def __init__(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        address: str,
+        sender: bytes,
+        info: dict[str, Any],
+        outbox: Path,
+        say: Callable[[str, str, str, dict[str, Any]], None],
+        *,
+        curve: ClientCurve | None = None,
+    ) -> None:
+        self.socket: zmq.Socket[bytes] | None = None
+        self._context = context
+        self._address = address
+        self._curve = curve
+        self._outbox = outbox
+        self._say = say
+        self._machine = FileSender(sender, info, lambda: os.urandom(8), lambda: random.uniform(0.5, 1.0))
+        self._waiting: deque[str] = deque()  # names, as of the last look
+        self._refused: dict[str, tuple[float, str]] = {}  # names: when to offer them again, and what was said
+        self._name = ""  # of the file that is being sent
+        self._is_failing = False
+        self._descriptor = -1  # of the file that is being sent
+        self._check: _Check | None = None
+        self._look_at = self._offer_at = self._tidy_at = 0.0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is left to deliver but what the collector refused: the next agent tries that again."""
+        return not self._waiting and not self._machine.digest and self._check is None
+
+    def step(self, now: float, *, is_open: bool) -> None:
+        """Take what arrived, send what credit allows, begin with the next file. is_open: the events' link is."""
+        try:
+            self._receive(now)
+            self._act(self._machine.tick(now), now)
+            self._go_on(now)
+            if not self._machine.digest and self._check is None:
+                self._look(now)
+                if is_open and now >= self._offer_at:
+                    self._begin(now)
+        except (OSError, zmq.ZMQError) as error:  # a disk or a system that refuses, for now
+            if not self._is_failing:
+                _log.warning("files cannot be delivered: %s; trying again", error)
+            self._is_failing = True
+            self._abandon(now + BACKOFF_MAX_S)
+
+    def close(self) -> None:
+        """Close; what was not said to be stored stays in the outbox."""
+        self._abandon(math.inf)
+
+    # -- the file --
+
+    def _look(self, now: float) -> None:
+        """List the outbox anew when all that was listed is done."""
+        if self._waiting or now < self._look_at:
+            return
+        self._look_at = now + _LOOK_INTERVAL_S
+        found: list[tuple[float, str]] = []
+        leftovers: list[Path] = []
+        try:
+            with os.scandir(self._outbox) as entries:
+                for entry in entries:
+                    with contextlib.suppress(FileNotFoundError):
+                        if is_content_name(entry.name):
+                            found.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
+                        elif entry.name.startswith(".new-"):
+                            leftovers.append(Path(entry.path))
+        except FileNotFoundError:
+            return  # nothing was ever saved
+        names = {name for _, name in found}
+        self._refused = {name: said for name, said in self._refused.items() if name in names}
+        self._waiting.extend(
+            name for _, name in sorted(found) if name not in self._refused or now >= self._refused[name][0]
+        )
+        if now >= self._tidy_at:
+            self._tidy_at = now + _TIDY_INTERVAL_S
+            for path in leftovers:  # of processes that died while they made a copy
+                if time.time() - path.stat().st_mtime > _LEFTOVER_AGE_S:
+                    path.unlink()
+
+    def _begin(self, now: float) -> None:
+        if not self._waiting:
+            return
+        self._name = name = self._waiting.popleft()
+        try:
+            self._descriptor = os.open(self._outbox / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            self._name = ""  # somebody took it away
+            return
+        if self.socket is None:
+            self.socket = self._connect()
+        self._act(self._machine.offer(bytes.fromhex(name), os.fstat(self._descriptor).st_size, now), now)
+
+    def _go_on(self, now: float) -> None:
+        if self._check is not None:
+            self._read_again(self._check, now)
+        while window := self._machine.window():
+            payload = os.pread(self._descriptor, window, self._machine.offset)
+            if not payload:
+                digest = self._machine.digest
+                self._end()
+                self._damaged(digest)  # it was cut since it was offered
+                return
+            self._act([self._machine.chunk(payload)], now)
+
+    def _read_again(self, check: _Check, now: float) -> None:
+        piece = os.pread(check.descriptor, _CHECK_BYTES, check.offset)
+        check.hasher.update(piece)
+        check.offset += len(piece)
+        if piece:
+            return
+        self._check = None
+        os.close(check.descriptor)
+        if check.hasher.digest() != check.digest:
+            self._damaged(check.digest)
+        else:
+            self._put_off(check.digest, now + FILE_PAUSE_MAX_S, "it arrived as another content")
+
+    def _damaged(self, digest: bytes) -> None:
+        """Give up a copy that is not what its name says: a power failure, a disk, or somebody's hands."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._outbox / digest.hex())
+        message = f"the copy of a saved file with SHA-256 {digest.hex()} is damaged in the outbox; save it again"
+        _log.error("%s", message)
+        self._say("file_damaged", "error", message, {"sha256": digest.hex()})
+
+    def _put_off(self, digest: bytes, until: float, reason: str) -> None:
+        name = digest.hex()
+        if self._refused.get(name, (0.0, ""))[1] != reason:
+            message = f"saved file {name} waits in the outbox: {reason}"
+            _log.warning("%s", message)
+            self._say("file_waits", "warning", message, {"sha256": name, "reason": reason})
+        self._refused[name] = until, reason
+
+    # -- the socket --
+
+    def _receive(self, now: float) -> None:
+        for _ in range(_MESSAGES_PER_STEP):
+            if self.socket is None:
+                return
+            try:
+                frames = self.socket.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            self._act(self._machine.receive(frames, now), now)
+
+    def _act(self, actions: list[FileSenderAction], now: float) -> None:
+        for action in actions:
+            match action:
+                case Send(frames) if self.socket is not None:
+                    with contextlib.suppress(zmq.Again):  # a peer that is not there: silence will tell
+                        self.socket.send_multipart(frames, zmq.DONTWAIT)
+                case Arrived(digest):
+                    self._end()
+                    self._is_failing = False
+                    self._refused.pop(digest.hex(), None)
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(self._outbox / digest.hex())
+                case Refused(digest, wait_s, reason):
+                    self._end()
+                    self._offer_at = now + min(wait_s, _PAUSE_S)
+                    if wait_s < _SHORT_WAIT_S:
+                        self._waiting.append(digest.hex())
+                    else:
+                        self._put_off(digest, now + wait_s, reason)
+                case Differs(digest):
+                    descriptor, self._descriptor, self._name = self._descriptor, -1, ""
+                    self._check = _Check(digest, descriptor, hashlib.sha256())
+                case Silent():
+                    self._abandon(now + _PAUSE_S)
+
+    def _connect(self) -> "zmq.Socket[bytes]":
+        socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        try:
+            socket.setsockopt(zmq.LINGER, 0)
+            socket.setsockopt(zmq.SNDHWM, _SEND_HWM)
+            socket.setsockopt(zmq.MAXMSGSIZE, wire.HEAD_BYTES_MAX)
+            socket.setsockopt(zmq.RECONNECT_IVL, 20)
+            socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
+            socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS)
+            if self._curve is not None:
+                self._curve.configure(socket)
+            socket.connect(self._address)
+        except BaseException:
+            socket.close(0)
+            raise
+        return socket
+
+    def _end(self) -> None:
+        """Let go of the file that was being sent; its copy stays."""
+        self._machine.drop()
+        self._name = ""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _abandon(self, again_at: float) -> None:
+        """Throw socket and session away; the file is the first one again."""
+        if self._name:
+            self._waiting.appendleft(self._name)
+        self._end()
+        if self._check is not None:
+            self._waiting.append(self._check.digest.hex())
+            os.close(self._check.descriptor)
+            self._check = None
+        if self.socket is not None:
+            self.socket.close(0)
+            self.socket = None
+        self._offer_at = again_at

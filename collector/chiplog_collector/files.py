@@ -1,0 +1,84 @@
+"""The collector's end of saved files: messages to the machine, jobs to the store, records of what is there to the log.
+
+A file counts as stored once the log says so: then its agent is told, and removes its copy.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from chiplog_collector.filestore import Closed, Denied, FileStore, Kept, Mismatched, Opened, Written
+from chiplog_schemas.delivery import Reply
+from chiplog_schemas.file_delivery import FileReceiver, FileReceiverAction
+from chiplog_schemas.permits import Permit
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A content is on stable storage: to be logged. nodes: of its sender's key, None when it is not restricted."""
+
+    sender: bytes
+    nodes: tuple[str, ...] | None
+    digest: bytes
+    n_bytes: int
+
+
+class FileLane:
+    """Takes files. Owned by the receiver's thread; only the store has one of its own."""
+
+    def __init__(self, directory: Path, bytes_max: int) -> None:
+        self._machine = FileReceiver()
+        self._store = FileStore(directory, bytes_max)
+        self._logged: list[int] = []  # tokens whose record waits for a commit
+
+    def fileno(self) -> int:
+        """Return a descriptor that is readable when `step` has something to do."""
+        return self._store.fileno()
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no file is being taken."""
+        return self._machine.is_idle
+
+    def receive(self, routing: bytes, frames: list[bytes], now: float, permit: Permit | None) -> list[Reply]:
+        """Take a message of an agent; return the answers."""
+        return self._act(self._machine.receive(routing, frames, now, permit))
+
+    def step(self, now: float) -> tuple[list[Reply], list[Arrived]]:
+        """Take what the store has answered, and let time pass; return answers, and what is to be logged."""
+        replies = self._act(self._machine.tick(now))
+        arrived: list[Arrived] = []
+        for answer in self._store.take():
+            match answer:
+                case Opened(token, offset):
+                    replies += self._act(self._machine.opened(token, offset))
+                case Written(token, offset):
+                    replies += self._act(self._machine.written(token, offset))
+                case Denied(token, reason):
+                    replies += self._act(self._machine.refused(token, reason))
+                case Mismatched(token):
+                    replies += self._act(self._machine.mismatched(token))
+                case Closed(token):
+                    self._machine.closed(token)
+                case Kept(token, digest, n_bytes):
+                    sender, permit = self._machine.sender_of(token)
+                    arrived.append(Arrived(sender, permit.nodes if permit is not None else None, digest, n_bytes))
+                    self._logged.append(token)
+        return replies, arrived
+
+    def committed(self) -> list[Reply]:
+        """Return the answers to those whose record the commit that just ended made durable."""
+        logged, self._logged = self._logged, []
+        return [reply for token in logged for reply in self._act(self._machine.stored(token))]
+
+    def close(self) -> None:
+        """Let the store end what it does."""
+        self._store.close()
+
+    def _act(self, actions: list[FileReceiverAction]) -> list[Reply]:
+        replies = []
+        for action in actions:
+            if isinstance(action, Reply):
+                replies.append(action)
+            else:
+                self._store.post(action)
+        return replies

@@ -1,0 +1,280 @@
+"""Where saved files lie beside the log, and the one thread that writes them: no disk of files stalls the receiver.
+
+    files/ab/abcdef…     a content, whole and synced, under its SHA-256
+    files/abcdef….part   one that is arriving, or was, as far as it has come
+
+A part is synced every few MiB, so that the log's next sync has little of it to wait for. Only a part whose digest
+proved right gets its name, after a sync; then the directory is synced.
+"""
+
+import contextlib
+import hashlib
+import logging
+import os
+import queue
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from chiplog_schemas.contents import is_content_name, room_objection
+from chiplog_schemas.file_delivery import Close, Finish, Open, Write
+from chiplog_schemas.limits import FILE_PART_IDLE_S, FILE_PARTS_MAX
+from chiplog_schemas.places import make_private
+from chiplog_schemas.synced import sync_directory
+
+PART = ".part"
+_PIECE_BYTES = 1 << 20
+_SYNC_BYTES = 8 << 20
+_TIDY_INTERVAL_S = 3_600.0
+_log = logging.getLogger("chiplog.collector")
+
+Job = Open | Write | Finish | Close
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """So much of a content is there."""
+
+    token: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """So much of it is there now."""
+
+    token: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The content is there, whole and synced."""
+
+    token: int
+    digest: bytes
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """It cannot be written, for this reason."""
+
+    token: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatched:
+    """What came is another content, and is dropped."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Nothing of this token is open any more."""
+
+    token: int
+
+
+Answer = Opened | Written | Kept | Denied | Mismatched | Closed
+
+
+@dataclass(slots=True)
+class _Part:
+    """A content that is arriving. The hash and `offset` are of what was written."""
+
+    path: Path
+    descriptor: int
+    digest: bytes
+    n_bytes: int
+    hasher: Any  # hashlib has no name for its type
+    offset: int
+    unsynced: int = 0
+
+
+class FileStore:
+    """Does the jobs of a FileReceiver, in order, in a thread of its own. `take` returns what it has answered.
+
+    directory: `files/` of the collector. bytes_max: of all that is in it. `fileno` is readable when there are answers.
+    """
+
+    def __init__(self, directory: Path, bytes_max: int) -> None:
+        self._directory = directory
+        self._bytes_max = bytes_max
+        self._bytes: int | None = None  # of all files; counted by the first job
+        self._parts: dict[int, _Part] = {}
+        self._tidy_at = 0.0
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # bounded by tokens and credit
+        self._answers: deque[Answer] = deque()
+        self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._thread = threading.Thread(target=self._run, name="chiplog-files", daemon=True)
+        self._thread.start()
+
+    def fileno(self) -> int:
+        """Return a descriptor to poll."""
+        return self._event
+
+    def post(self, job: Job) -> None:
+        """Give the thread a job."""
+        self._jobs.put(job)
+
+    def take(self) -> list[Answer]:
+        """Return the answers since the last call."""
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._event)
+        answers = []
+        while self._answers:
+            answers.append(self._answers.popleft())
+        return answers
+
+    def close(self) -> None:
+        """End the thread behind the jobs it has: a few MiB, or the sync of one file."""
+        self._jobs.put(None)
+        self._thread.join()
+        os.close(self._event)
+
+    # -- the thread --
+
+    def _run(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            try:
+                answer = self._do(job)
+            except Exception as error:  # a disk that refuses; whatever else costs this file, and not those behind it
+                if not isinstance(error, OSError):
+                    _log.exception("a file cannot be taken")
+                self._let_go(job.token)
+                answer = Denied(job.token, f"it cannot be written: {error}")
+            if answer is not None:
+                self._answers.append(answer)
+                os.eventfd_write(self._event, 1)
+        for token in list(self._parts):
+            self._let_go(token)
+
+    def _do(self, job: Job) -> Answer | None:
+        match job:
+            case Open(token, digest, n_bytes):
+                return self._open(token, digest, n_bytes)
+            case Write(token, payload):
+                return self._write(token, payload)
+            case Finish(token):
+                return self._finish(token)
+            case Close(token):
+                self._let_go(token)
+                return Closed(token)
+
+    def _open(self, token: int, digest: bytes, n_bytes: int) -> Answer:
+        make_private(self._directory)
+        self._tidy()
+        final = self._final(digest)
+        if final.exists():
+            # One of another size is no copy of this: its sender's is cut or grown.
+            return Kept(token, digest, n_bytes) if final.stat().st_size == n_bytes else Mismatched(token)
+        path = self._directory / f"{digest.hex()}{PART}"
+        there = path.stat().st_size if path.exists() else 0
+        if there > n_bytes:
+            self._remove(path)
+            there = 0
+        assert self._bytes is not None
+        if self._bytes + n_bytes - there > self._bytes_max:
+            limit = f"the limit is {self._bytes_max}, set by CHIPLOG_FILES_BYTES_MAX"
+            return Denied(token, f"files at the collector have {self._bytes} bytes, {limit}")
+        if (objection := room_objection(self._directory, n_bytes - there)) is not None:
+            return Denied(token, objection)
+        if not there:
+            self._make_room_for_a_part()
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        part = self._parts[token] = _Part(path, descriptor, digest, n_bytes, hashlib.sha256(), 0)
+        while piece := os.pread(descriptor, _PIECE_BYTES, part.offset):
+            part.hasher.update(piece)
+            part.offset += len(piece)
+        return Opened(token, part.offset)
+
+    def _write(self, token: int, payload: Any) -> Answer | None:
+        part = self._parts.get(token)
+        if part is None:
+            return None  # the write before it was refused, and that was said
+        assert self._bytes is not None
+        rest = memoryview(payload)
+        while rest:
+            done = os.pwrite(part.descriptor, rest, part.offset)
+            part.hasher.update(rest[:done])
+            part.offset += done
+            part.unsynced += done
+            self._bytes += done
+            rest = rest[done:]
+        if part.unsynced >= _SYNC_BYTES:
+            os.fdatasync(part.descriptor)
+            part.unsynced = 0
+        return Written(token, part.offset)
+
+    def _finish(self, token: int) -> Answer | None:
+        part = self._parts.get(token)
+        if part is None:
+            return None
+        if part.offset != part.n_bytes or part.hasher.digest() != part.digest:
+            self._let_go(token)
+            self._remove(part.path)
+            return Mismatched(token)
+        os.fsync(part.descriptor)
+        final = self._final(part.digest)
+        if not final.parent.exists():
+            make_private(final.parent)
+            sync_directory(self._directory)
+        os.rename(part.path, final)
+        sync_directory(final.parent)
+        self._let_go(token)
+        return Kept(token, part.digest, part.n_bytes)
+
+    def _let_go(self, token: int) -> None:
+        part = self._parts.pop(token, None)
+        if part is not None:
+            os.close(part.descriptor)
+
+    def _final(self, digest: bytes) -> Path:
+        name = digest.hex()
+        return self._directory / name[:2] / name
+
+    def _remove(self, path: Path) -> None:
+        size = path.stat().st_size
+        path.unlink()
+        self._bytes = max(0, (self._bytes or 0) - size)
+
+    # -- what lies there --
+
+    def _idle_parts(self) -> list[tuple[float, Path]]:
+        """Return (last written, path) of the parts that nobody sends, the oldest first."""
+        busy = {part.path for part in self._parts.values()}
+        with os.scandir(self._directory) as entries:
+            found = [(entry.stat().st_mtime, Path(entry.path)) for entry in entries if entry.name.endswith(PART)]
+        return sorted((changed, path) for changed, path in found if path not in busy)
+
+    def _make_room_for_a_part(self) -> None:
+        idle = self._idle_parts()
+        for _, path in idle[: max(0, len(idle) + len(self._parts) - FILE_PARTS_MAX + 1)]:
+            self._remove(path)
+
+    def _tidy(self) -> None:
+        """Count what is there, at the first time, and remove parts that nobody went on with."""
+        if self._bytes is None:
+            self._bytes = _bytes_below(self._directory)
+        if time.monotonic() < self._tidy_at:
+            return
+        self._tidy_at = time.monotonic() + _TIDY_INTERVAL_S
+        for changed, path in self._idle_parts():
+            if time.time() - changed > FILE_PART_IDLE_S:
+                self._remove(path)
+
+
+def _bytes_below(directory: Path) -> int:
+    total = 0
+    for parent, _, names in os.walk(directory):
+        for name in names:
+            if is_content_name(name.removesuffix(PART)):
+                with contextlib.suppress(FileNotFoundError):
+                    total += os.stat(os.path.join(parent, name)).st_size
+    return total

@@ -1,0 +1,402 @@
+"""How files move: two state machines, pure. `FileSender` offers one at a time, `FileReceiver` takes some at once.
+
+Bytes of one file go in order, each chunk once, up to the credit that the receiver gave. What is lost on the way, a
+socket or either end's memory costs the session: the file is offered again, and goes on where the receiver stands. The
+digest of the whole decides. Nothing is removed at the sender before the receiver said that it is stored.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from chiplog_schemas import file_wire, wire
+from chiplog_schemas.delivery import Reply, Send
+from chiplog_schemas.file_wire import FileMessage, FileMessageKind
+from chiplog_schemas.limits import (
+    BACKOFF_MAX_S,
+    BACKOFF_MIN_S,
+    FILE_CHUNK_BYTES,
+    FILE_CREDIT_BYTES,
+    FILES_AT_ONCE,
+    HEARTBEAT_INTERVAL_S,
+    PEER_SILENT_S,
+)
+from chiplog_schemas.permits import Permit, scoped
+from chiplog_schemas.wire import MessageKind, WireError
+
+BUSY_WAIT_S = 1.0  # others are being taken; each takes seconds
+NO_ROOM_WAIT_S = 30.0  # until somebody made room
+
+# -- the sender's actions ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """The file is on stable storage at the receiver: the copy here may go."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The receiver does not take this file now. wait_s: when to offer it again."""
+
+    digest: bytes
+    wait_s: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Differs:
+    """What arrived has another digest: the copy here is damaged, or was altered on the way."""
+
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Silent:
+    """The receiver says nothing: throw the socket away, and offer again over a new one."""
+
+
+FileSenderAction = Send | Arrived | Refused | Differs | Silent
+
+
+class FileSender:
+    """The sending end, of one file at a time.
+
+    sender: 16 bytes. info: said in OFFER. new_session: returns 8 random bytes. jitter: returns a factor in [0.5, 1).
+    """
+
+    def __init__(
+        self,
+        sender: bytes,
+        info: dict[str, Any],
+        new_session: Callable[[], bytes],
+        jitter: Callable[[], float] = lambda: 1.0,
+    ) -> None:
+        self.digest = b""  # of the file that is being sent; empty when there is none
+        self._sender = sender
+        self._info = info
+        self._new_session = new_session
+        self._jitter = jitter
+        self._session = b""
+        self._n_bytes = 0
+        self._is_open = False  # the receiver has said where it stands
+        self._next = 0  # offset behind the last byte sent
+        self._limit = 0  # as far as credit goes
+        self._heard_at = 0.0
+        self._asked_at = 0.0
+        self._again_at: float | None = None  # after a RESET
+        self._pause_s = BACKOFF_MIN_S
+
+    def offer(self, digest: bytes, n_bytes: int, now: float) -> list[FileSenderAction]:
+        """Begin with a file."""
+        self.digest, self._n_bytes = digest, n_bytes
+        self._heard_at = now
+        self._pause_s = BACKOFF_MIN_S
+        return self._offer(now)
+
+    def receive(self, frames: list[bytes], now: float) -> list[FileSenderAction]:
+        """Take a message of the receiver."""
+        try:
+            message = file_wire.parse(frames)
+        except WireError:
+            return []
+        if not self.digest or message.session != self._session:
+            return []
+        self._heard_at = now
+        digest = self.digest
+        match message.kind:
+            case FileMessageKind.WANT:
+                self._wanted(message)
+            case FileMessageKind.STORED:
+                self.drop()
+                return [Arrived(digest)]
+            case FileMessageKind.DENIED:
+                self.drop()
+                return [Refused(digest, max(BACKOFF_MIN_S, message.wait_ms / 1000) * self._jitter(), message.reason)]
+            case FileMessageKind.MISMATCH:
+                self.drop()
+                return [Differs(digest)]
+            case MessageKind.RESET if self._again_at is None:  # each chunk that was under way may bring one
+                self._is_open = False
+                self._again_at = now + self._pause_s * self._jitter()
+                self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
+        return []
+
+    def tick(self, now: float) -> list[FileSenderAction]:
+        """Let time pass."""
+        if not self.digest:
+            return []
+        if now - self._heard_at > PEER_SILENT_S:
+            self.drop()
+            return [Silent()]
+        if self._again_at is not None:
+            return self._offer(now) if now >= self._again_at else []
+        if now - max(self._heard_at, self._asked_at) > HEARTBEAT_INTERVAL_S:
+            return self._offer(now)  # a message was lost, or it is slow: both are told by where it stands
+        return []
+
+    @property
+    def offset(self) -> int:
+        """Where the next chunk begins."""
+        return self._next
+
+    def window(self) -> int:
+        """How many bytes the next chunk may have; 0 when there is nothing to send."""
+        if not self.digest or not self._is_open:
+            return 0
+        return max(0, min(FILE_CHUNK_BYTES, min(self._limit, self._n_bytes) - self._next))
+
+    def chunk(self, payload: bytes | memoryview) -> Send:
+        """Send bytes from `offset` on, no more than `window` of them."""
+        assert 0 < len(payload) <= self.window()
+        frames = file_wire.chunk(self._session, self._next, payload)
+        self._next += len(payload)
+        return Send(frames)
+
+    def drop(self) -> None:
+        """Forget the file: it is not this machine's any more."""
+        self.digest = self._session = b""
+        self._is_open = False
+        self._again_at = None
+
+    def _offer(self, now: float) -> list[FileSenderAction]:
+        self._session = self._new_session()
+        self._is_open = False
+        self._asked_at = now
+        self._again_at = None
+        return [Send(list(file_wire.offer(self._session, self._sender, self.digest, self._n_bytes, self._info)))]
+
+    def _wanted(self, message: FileMessage) -> None:
+        if message.offset > self._n_bytes:
+            return  # it has more than there is: silence will end this
+        if not self._is_open:
+            self._is_open = True
+            self._next = message.offset
+            self._limit = 0
+        self._pause_s = BACKOFF_MIN_S
+        self._limit = max(self._limit, message.offset + message.credit)
+
+
+# -- the receiver's actions -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Look what is there of a content. Answered by `opened`, `refused`, `mismatched` or `stored`."""
+
+    token: int
+    digest: bytes
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Append bytes. Answered by `written` or `refused`."""
+
+    token: int
+    payload: Any  # bytes or memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """All bytes are there: verify and keep them. Answered by `stored`, `refused` or `mismatched`."""
+
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Nobody sends this any more; keep what is there. Answered by `closed`."""
+
+    token: int
+
+
+FileReceiverAction = Reply | Open | Write | Finish | Close
+
+
+@dataclass(slots=True)
+class _Transfer:
+    """One file that is being taken. Offsets count its bytes: taken from the wire, and of these written."""
+
+    token: int
+    digest: bytes
+    n_bytes: int
+    sender: bytes
+    session: bytes
+    routing: bytes
+    permit: Permit | None
+    heard_at: float
+    taken: int = -1  # not opened yet
+    written: int = 0
+    is_finishing: bool = False
+
+
+@dataclass(slots=True)
+class FileReceiver:
+    """The receiving end of all senders. Actions go to a store in order, whose answers come back in order.
+
+    malformed: messages that were none. A token stands for one opened file, and ends with `stored`, `refused`,
+    `mismatched` or `closed`: so much may be with the store, and in memory, at once.
+    """
+
+    malformed: int = 0
+    _tokens: dict[int, _Transfer] = field(default_factory=dict)  # with the store
+    _by_digest: dict[bytes, _Transfer] = field(default_factory=dict)  # that somebody sends
+    _by_session: dict[bytes, _Transfer] = field(default_factory=dict)
+    _next_token: int = 0
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no file is being taken."""
+        return not self._tokens
+
+    def receive(
+        self, routing: bytes, frames: list[bytes], now: float, permit: Permit | None = None
+    ) -> list[FileReceiverAction]:
+        """Take a message of the peer with this routing ID, and of a key when it came with one."""
+        try:
+            message = file_wire.parse(frames)
+        except WireError:
+            self.malformed += 1
+            return []
+        if message.kind == FileMessageKind.OFFER:
+            return self._offered(routing, message, now, permit)
+        if message.kind != FileMessageKind.CHUNK:
+            return []
+        transfer = self._by_session.get(message.session)
+        name = permit.name if permit is not None else None
+        if transfer is None or (transfer.permit.name if transfer.permit is not None else None) != name:
+            return [Reply(routing, wire.reset(message.session, "session is unknown here"), permit)]
+        transfer.heard_at, transfer.routing, transfer.permit = now, routing, permit
+        return self._take(transfer, message.offset, memoryview(message.payload))
+
+    def tick(self, now: float) -> list[FileReceiverAction]:
+        """Let go of what nobody sends any more."""
+        silent = [t for t in self._by_digest.values() if now - t.heard_at > PEER_SILENT_S and not t.is_finishing]
+        return [self._let_go(transfer) for transfer in silent]
+
+    # -- answers of the store --
+
+    def opened(self, token: int, offset: int) -> list[FileReceiverAction]:
+        """Take that so much of the file is there."""
+        transfer = self._live(token)
+        if transfer is None:
+            return []
+        transfer.taken = transfer.written = offset
+        return self._finish_or_want(transfer)
+
+    def written(self, token: int, offset: int) -> list[FileReceiverAction]:
+        """Take that everything before this offset is written."""
+        transfer = self._live(token)
+        if transfer is None or transfer.is_finishing:
+            return []
+        transfer.written = offset
+        return [self._want(transfer)]
+
+    def refused(self, token: int, reason: str, wait_s: float = NO_ROOM_WAIT_S) -> list[FileReceiverAction]:
+        """Take that it cannot be written."""
+        return self._end(token, lambda session: file_wire.denied(session, wait_s, reason))
+
+    def mismatched(self, token: int) -> list[FileReceiverAction]:
+        """Take that the bytes are another content."""
+        return self._end(token, file_wire.mismatch)
+
+    def stored(self, token: int) -> list[FileReceiverAction]:
+        """Take that it is on stable storage, and so is the record that says so."""
+        return self._end(token, file_wire.stored)
+
+    def closed(self, token: int) -> None:
+        """Take that the store has let go of it."""
+        self._tokens.pop(token, None)
+
+    def sender_of(self, token: int) -> tuple[bytes, Permit | None]:
+        """Return who sends, or sent, a file that is with the store."""
+        transfer = self._tokens[token]
+        return transfer.sender, transfer.permit
+
+    # -- inside --
+
+    def _offered(
+        self, routing: bytes, message: FileMessage, now: float, permit: Permit | None
+    ) -> list[FileReceiverAction]:
+        def denied(wait_s: float, reason: str) -> list[FileReceiverAction]:
+            return [Reply(routing, file_wire.denied(message.session, wait_s, reason), permit)]
+
+        lowest, highest = file_wire.FILE_VERSIONS
+        if message.versions[0] > highest or message.versions[1] < lowest:
+            spoken = f"file versions {message.versions[0]}..{message.versions[1]} are not spoken here"
+            return denied(NO_ROOM_WAIT_S, f"{spoken} ({lowest}..{highest}); upgrade the older end")
+        sender = message.sender
+        if permit is not None:
+            if (objection := permit.objection(message.info.get("node"))) is not None:
+                return denied(NO_ROOM_WAIT_S, objection)
+            sender = scoped(sender, permit)
+        actions: list[FileReceiverAction] = []
+        found = self._by_digest.get(message.digest)
+        if found is not None and (found.sender, found.n_bytes) == (sender, message.bytes):
+            self._by_session.pop(found.session, None)
+            found.session, found.routing, found.permit, found.heard_at = message.session, routing, permit, now
+            self._by_session[message.session] = found
+            return [self._want(found)] if found.taken >= 0 and not found.is_finishing else []
+        if found is not None and found.sender != sender:
+            return denied(BUSY_WAIT_S, "another agent is delivering this content")
+        for other in [t for t in self._by_digest.values() if t.sender == sender and not t.is_finishing]:
+            actions.append(self._let_go(other))  # it turned to another file
+        if len(self._tokens) >= FILES_AT_ONCE or message.digest in self._by_digest:
+            return actions + denied(BUSY_WAIT_S, f"{FILES_AT_ONCE} files are being taken, as many as may be at once")
+        self._next_token += 1
+        transfer = _Transfer(
+            self._next_token, message.digest, message.bytes, sender, message.session, routing, permit, now
+        )
+        self._tokens[transfer.token] = transfer
+        self._by_digest[transfer.digest] = self._by_session[transfer.session] = transfer
+        return [*actions, Open(transfer.token, transfer.digest, transfer.n_bytes)]
+
+    def _take(self, transfer: _Transfer, offset: int, payload: memoryview) -> list[FileReceiverAction]:
+        end = offset + len(payload)
+        if transfer.is_finishing:
+            return []
+        if transfer.taken < 0 or offset > transfer.taken:
+            return self._broken(transfer, f"bytes {transfer.taken}..{offset - 1} were lost on the way")
+        if end <= transfer.taken:
+            return [self._want(transfer)]
+        if end > transfer.n_bytes or end > transfer.written + FILE_CREDIT_BYTES:
+            return self._broken(transfer, f"bytes up to {end} are more than was offered or asked for")
+        payload = payload[transfer.taken - offset :]
+        transfer.taken = end
+        actions: list[FileReceiverAction] = [Write(transfer.token, payload)]
+        return actions + self._finish_or_want(transfer, is_told=False)
+
+    def _finish_or_want(self, transfer: _Transfer, *, is_told: bool = True) -> list[FileReceiverAction]:
+        if transfer.taken == transfer.n_bytes:
+            transfer.is_finishing = True
+            return [Finish(transfer.token)]
+        return [self._want(transfer)] if is_told else []
+
+    def _want(self, transfer: _Transfer) -> Reply:
+        credit = transfer.written + FILE_CREDIT_BYTES - transfer.taken
+        return Reply(transfer.routing, file_wire.want(transfer.session, transfer.taken, credit), transfer.permit)
+
+    def _broken(self, transfer: _Transfer, reason: str) -> list[FileReceiverAction]:
+        reply = Reply(transfer.routing, wire.reset(transfer.session, reason), transfer.permit)
+        return [reply, self._let_go(transfer)]
+
+    def _let_go(self, transfer: _Transfer) -> Close:
+        self._by_digest.pop(transfer.digest, None)
+        self._by_session.pop(transfer.session, None)
+        return Close(transfer.token)
+
+    def _live(self, token: int) -> _Transfer | None:
+        """Return a transfer unless somebody let go of it."""
+        transfer = self._tokens.get(token)
+        return transfer if transfer is not None and self._by_digest.get(transfer.digest) is transfer else None
+
+    def _end(self, token: int, said: Callable[[bytes], list[bytes]]) -> list[FileReceiverAction]:
+        live = self._live(token)
+        self._tokens.pop(token, None)
+        if live is None:
+            return []
+        self._let_go(live)
+        return [Reply(live.routing, list(said(live.session)), live.permit)]
