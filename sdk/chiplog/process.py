@@ -44,9 +44,11 @@ def visible_gpus() -> list[str]:
 
 
 def is_multiprocessing_child() -> bool:
-    """Tell whether multiprocessing started this process."""
+    """Tell whether multiprocessing started this process; also while it still unpickles what it is to do."""
     module = sys.modules.get("multiprocessing.process")
-    return module is not None and module.parent_process() is not None
+    return module is not None and (
+        module.parent_process() is not None or getattr(module.current_process(), "_inheriting", False)
+    )
 
 
 def _spawned() -> Spawned | None:
@@ -58,7 +60,7 @@ def _spawned() -> Spawned | None:
     """
     if not is_multiprocessing_child():
         return None
-    try:
+    try:  # AttributeError, too: no parent is known yet
         module = sys.modules["multiprocessing.process"]
         process, parent = module.current_process(), module.parent_process().pid
         target, (_, index, *_), number = process._target, process._args, process._identity[-1]

@@ -33,7 +33,7 @@ _DEVICE_WAIT_S = FINISH_WAIT_S / 4  # of what finish() may take: for values that
 class Run(Recorder):
     """A run as this process sees it. Made by `chiplog.init`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, opens: bool = True) -> None:
         super().__init__(settings.bounds)
         self._settings = settings
         bounds = settings.bounds
@@ -46,7 +46,7 @@ class Run(Recorder):
         self._finish_lock = threading.Lock()
         self._asks = settings.identity.needs_agreement
         self._question = Question()
-        self._is_inherited = False  # by a forked child
+        self._is_inherited = not opens  # made by another process: by fork, or in a pickle
         self._looked = threading.Event()  # set whenever the sender thread has looked around
         self._disk_warned = False
         self._console: Console | None = None
@@ -70,8 +70,10 @@ class Run(Recorder):
         )
         self.config = Config(self._say_config, lambda bad: self._complaints.note(bad))
         self.summary = Summary(self._say_summary, lambda bad: self._complaints.note(bad))
-        if settings.mode != "disabled":
+        if settings.mode != "disabled" and opens:
             self._open()
+        elif settings.mode != "disabled":
+            self._journal = AfterFork(self._open_late)
         self.config.adopt(settings.config)
         if settings.capture_console and settings.mode != "disabled":
             rate, burst = bounds.console_lines_per_s, bounds.console_burst_lines
@@ -379,10 +381,13 @@ class Run(Recorder):
 
     def _open_in_child(self) -> Appendable:
         """Join the parent's run as a producer of its own, under a label of its own."""
+        own = f".{self._pid}"
+        label = f"{self._identity.label[: NAME_CHARS_MAX - len(own)]}{own}"
+        self._identity = replace(self._identity, label=label, primary=False, rank=None, local_rank=None)
+        return self._open_late()
+
+    def _open_late(self) -> Appendable:
         self._started_us = time.time_ns() // 1000
-        self._identity = replace(
-            self._identity, label=f"{self._identity.label}.{self._pid}"[:128], primary=False, rank=None, local_rank=None
-        )
         self._open()
         return self._journal
 

@@ -29,6 +29,10 @@ class _Said(MutableMapping[str, Any]):
             self._values.update(values)
             self._say(values)
 
+    def receive(self, values: Mapping[str, Any]) -> None:
+        """Take over what another process set, and said."""
+        self._values.update(values)
+
     def update(self, *arguments: Any, **values: Any) -> None:
         """Set many at once, as one event. What is no dict is counted as bad, not raised."""
         try:

@@ -1,6 +1,7 @@
 """`init`, the process's current run, and what must happen at fork, at an uncaught exception and at exit."""
 
 import atexit
+import copyreg
 import logging
 import os
 import sys
@@ -17,6 +18,7 @@ from chiplog.failures import note_exit
 from chiplog.identity import PARENT_RUN, SETUP, identify, parent_run, prepared_run
 from chiplog.runs import Run
 from chiplog.settings import Settings, safe_name, words_of
+from chiplog.travel import Ticket, known_run, run_of, ticket_of
 from chiplog.values import cleaned
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
@@ -27,6 +29,7 @@ _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
 _current: Run | None = None
+_guests: list[Run] = []  # came in a pickle while another run was the current one
 _hooked = False
 _opened: set[str] = set()  # IDs of runs that this process opened, as they were before any group was asked
 _left: SystemExit | None = None  # the last sys.exit() since init() that nobody caught
@@ -103,11 +106,41 @@ def init(
         _current = run
         _left = None
         _install_hooks()
-        if _is_multiprocessing_child():
-            _finish_with_multiprocessing()
+        _mind_multiprocessing()
     if run.mode != "disabled":
         environ[PARENT_RUN] = parent_run(os.getpid(), run.id, settings.identity)
     return run
+
+
+def rejoin(ticket: Ticket) -> Run:
+    """Return the run that a pickle is of. Unpickling calls this.
+
+    In the process that pickled it, or was forked from that, it is the very same object. Elsewhere it is a run that logs
+    into the same run, on the same agent, under a label of its own, from its first `log()` on; it is the current run if
+    there is no other, and ends with the process.
+    """
+    global _current
+    run = known_run(ticket)
+    if run is not None:
+        return run
+    try:
+        run = run_of(ticket, os.environ)
+    except Exception as error:
+        _log.warning("chiplog: a run cannot be unpickled here (%s); nothing is logged", shown_error(error))
+        return Run(replace(ticket.settings, mode="disabled"))
+    with _lock:
+        if _current is None or _current._finished:
+            _current = run
+        else:
+            _guests[:] = [guest for guest in _guests if not guest._finished]
+            _guests.append(run)
+        _install_hooks()
+        _mind_bootstrap()  # the arguments of a child are unpickled before that
+        _mind_multiprocessing()
+    return run
+
+
+copyreg.pickle(Run, lambda run: (rejoin, (ticket_of(run),)))
 
 
 def current() -> Run | None:
@@ -286,12 +319,13 @@ class _Departure:
 
 
 def _at_exit() -> None:
-    if _current is not None:
-        # A child of multiprocessing leaves while its exception is being handled, and never by way of the excepthook.
-        error = sys.exc_info()[1] or _left
-        if error is not None:
-            _current.mark_exit(error)
-        _current.finish()
+    # A child of multiprocessing leaves while its exception is being handled, and never by way of the excepthook.
+    error = sys.exc_info()[1] or _left
+    for run in (*_guests, _current):
+        if run is not None:
+            if error is not None:
+                run.mark_exit(error)
+            run.finish()
 
 
 def _after_fork() -> None:
@@ -300,12 +334,21 @@ def _after_fork() -> None:
     _opened.clear()
     _lock = threading.Lock()  # another thread of the parent may have held it
     if _current is not None:
-        _current.after_fork()
-        util = sys.modules.get("multiprocessing.util")
-        if util is not None:
-            # A child of multiprocessing empties the list of last things just after this, and then calls what is
-            # registered here.
-            util.register_after_fork(_at_exit, _finish_with_multiprocessing)
+        for run in (*_guests, _current):
+            run.after_fork()
+        _mind_bootstrap()
+
+
+def _mind_bootstrap() -> None:
+    """See to the end of a child of multiprocessing that does not know yet that it is one.
+
+    It empties its list of last things just after this, and then calls what is registered here.
+    """
+    global _registered
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and _registered != os.getpid():
+        _registered = os.getpid()
+        util.register_after_fork(_at_exit, _finish_with_multiprocessing)
 
 
 def _finish_with_multiprocessing(_: object = None) -> None:
@@ -313,6 +356,12 @@ def _finish_with_multiprocessing(_: object = None) -> None:
     sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=100)
 
 
-def _is_multiprocessing_child() -> bool:
-    process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None and "multiprocessing.util" in sys.modules
+_minded = _registered = 0  # the process whose end by multiprocessing is minded, and before that, its beginning
+
+
+def _mind_multiprocessing() -> None:
+    """See to it, once, that a child of multiprocessing finishes its run."""
+    global _minded
+    if _minded != os.getpid() and process.is_multiprocessing_child() and "multiprocessing.util" in sys.modules:
+        _minded = os.getpid()
+        _finish_with_multiprocessing()

@@ -149,8 +149,8 @@ SAFEGUARDS = [
     Safeguard(
         "the exception of a child of multiprocessing is seen",
         "sdk/chiplog/start.py",
-        old="        error = sys.exc_info()[1] or _left\n",
-        new="        error = _left\n",
+        old="    error = sys.exc_info()[1] or _left\n",
+        new="    error = _left\n",
         test=TEST,
         environment={"CHIPLOG_FAULT_ENDINGS": "by fork"},
     ),
