@@ -17,10 +17,8 @@ def work(number: int) -> None:
 
 
 if __name__ == "__main__":
-    method = sys.argv[1]
-    chiplog.setup()  # never required: see the guide
-    context = multiprocessing.get_context(method)
-    with chiplog.init(project=f"children_{method}", label="parent") as run:
+    context = multiprocessing.get_context(sys.argv[1])
+    with chiplog.init(project=f"children_{sys.argv[1]}", label="parent") as run:
         run.log({"children": 2})
         workers = [context.Process(target=work, args=(number,)) for number in (1, 2)]
         for worker in workers:

@@ -1,4 +1,4 @@
-"""torch.distributed.rpc: each process calls `init()` with its worker's name as label.
+"""torch.distributed.rpc: each process calls `init()`; RPC's name of a worker is its label.
 
 Run: `python rpc.py`
 """
@@ -22,15 +22,16 @@ def square(value: torch.Tensor) -> torch.Tensor:
 
 def work(rank: int, address: str) -> None:
     """Be one worker."""
+    run = chiplog.init(project="rpc")
     options = rpc.TensorPipeRpcBackendOptions(init_method=address)
     rpc.init_rpc(NAMES[rank], rank=rank, world_size=2, rpc_backend_options=options)
-    with chiplog.init(label=NAMES[rank]) as run:
-        if NAMES[rank] == "trainer":
-            for step in range(10):
-                run.log({"result": rpc.rpc_sync("parameters", square, (torch.tensor(float(step)),))}, step=step)
-        rpc.shutdown()
+    if NAMES[rank] == "trainer":
+        for step in range(10):
+            run.log({"result": rpc.rpc_sync("parameters", square, (torch.tensor(float(step)),))}, step=step)
+    rpc.shutdown()
+    run.finish()
 
 
 if __name__ == "__main__":
-    with chiplog.init(project="rpc", label="launcher"), tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory:
         mp.spawn(work, args=(f"file://{directory}/store",), nprocs=2)

@@ -20,6 +20,8 @@ import pytest
 
 from tests.conftest import WAIT_S, Node, wait_until
 
+pytestmark = pytest.mark.timeout(300)  # a few start torch six times, perhaps beside other tests
+
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "sdk" / "examples"
 LINES_MAX = 40
@@ -83,7 +85,7 @@ def shell(shared_node: Node, tmp_path: Path) -> Iterator[Any]:
             start_new_session=True,
         )
         left.append(process)
-        output, _ = process.communicate(timeout=WAIT_S)
+        output, _ = process.communicate(timeout=2 * WAIT_S)
         said = [line for line in output.splitlines() if line.startswith("chiplog: ") and line not in expected]
         assert not said, f"{command}\n{output}"
         return f"{output}\n[exit {process.returncode}]"
