@@ -114,7 +114,7 @@ def prepared_run(environ: Mapping[str, str], facts: Facts) -> str:
     identity = identify({name: value for name, value in environ.items() if name != SETUP}, facts)
     if identity.rank is None and not identity.joined:
         identity = replace(identity, label="")
-    return parent_run(facts.pid, identity.run_id, identity)
+    return parent_run(facts.pid, identity.run_id.replace("/", "_"), identity)
 
 
 def identify(

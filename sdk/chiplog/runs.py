@@ -134,6 +134,10 @@ class Run(Recorder):
         is_label = not settings.label_given or settings.identity.label == self.label
         return settings.identity.run_id in ids and is_label and not self._is_inherited
 
+    def complain(self, bad: Bad) -> None:
+        """Say once what was given and could not be taken as it is: aloud, and in `events`."""
+        self._complaints.note(bad)
+
     # -- everything else that is said --
 
     def alert(self, title: str, text: str = "", level: str = "warning") -> None:

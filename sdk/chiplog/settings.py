@@ -1,5 +1,6 @@
 """What `init` worked out for one run, made of arguments and variables that may be anything."""
 
+import hashlib
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.places import Places
 
 __version__ = "0.1.0"
+_DIGEST_CHARS = 8  # of a name that was cut
+_LINE_CHARS_MAX = 1_024  # of project, name, group and job type: what the index keeps of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class Settings:
     update_finish_state: bool | None = None
     capture_console: bool = True
     bounds: Bounds = field(default_factory=Bounds)
+    remarks: tuple[str, ...] = ()  # what was given and could not be taken as it is
 
     def sets_run(self, identity: Identity) -> bool | None:
         """Tell whether the run's state follows this label's: by default if it is the primary, None if that is open."""
@@ -45,13 +49,28 @@ class Settings:
 
 def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
     """Return a label or run ID without control characters and within the limit, and what was changed, if anything."""
-    cleaned = "".join(c if c.isprintable() and c != "/" else "_" for c in text)[:limit]
+    cleaned = "".join(c if c.isprintable() and c != "/" else "_" for c in text.strip())
+    if len(cleaned) > limit:
+        # What begins alike must not become the same run: the end tells them apart.
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
+        cleaned = f"{cleaned[: limit - _DIGEST_CHARS - 1]}-{digest}"
     if cleaned == text:
         return text, None
+    if not cleaned:
+        return "", f"{kind} {text!r:.80} is blank; one is made up"
     return (
         cleaned,
-        f"{kind} {text!r:.80} has a slash, control characters or over {limit} of them; {cleaned!r:.80} is used",
+        f"{kind} {text!r:.80} has a slash, control characters, space at its ends or over {limit} characters; "
+        f"{cleaned!r:.80} is used",
     )
+
+
+def one_line(kind: str, text: str) -> tuple[str, str | None]:
+    """Return a name for people on one line and within the limit, and what was changed, if anything."""
+    line = "".join(c if c.isprintable() else " " for c in cleaned(text))[:_LINE_CHARS_MAX]
+    if line == text:
+        return text, None
+    return line, f"{kind} {text!r:.80} has control characters or over {_LINE_CHARS_MAX}; {line!r:.80} is used"
 
 
 def words_of(words: Any) -> tuple[str, ...]:

@@ -17,9 +17,9 @@ from chiplog.config import config_of
 from chiplog.failures import note_exit
 from chiplog.identity import PARENT_RUN, SETUP, identify, parent_run, prepared_run
 from chiplog.runs import Run
-from chiplog.settings import Settings, safe_name, words_of
+from chiplog.settings import Settings, one_line, safe_name, words_of
 from chiplog.travel import Ticket, known_run, run_of, ticket_of
-from chiplog.values import cleaned
+from chiplog.values import Bad, cleaned
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.places import chiplog_dir, places
@@ -100,6 +100,8 @@ def init(
             return before
         before.finish()
     run = _open(settings)
+    for remark in settings.remarks:
+        run.complain(Bad("bad_name", remark[:60], remark))
     if run.mode != "disabled":
         _opened.add(settings.identity.run_id)
     with _lock:
@@ -186,15 +188,16 @@ def _open(settings: Settings) -> Run:
 
 
 def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **given: Any) -> Settings:
-    run_id = _name("run ID", given["run_id"] or environ.get("CHIPLOG_RUN_ID"))
-    label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"))
+    remarks: list[str] = []
+    run_id = _name("run ID", given["run_id"] or environ.get("CHIPLOG_RUN_ID"), remarks)
+    label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"), remarks)
     still_open = _current._settings.identity.run_id if _current is not None and not _current._finished else ""
     identity = identify(environ, process.facts(_opened - {still_open}), label, run_id)
-    clean_id, clean_label = _name("run ID", identity.run_id), _name("label", identity.label)
+    clean_id, clean_label = _name("run ID", identity.run_id, []), _name("label", identity.label, [])
     identity = replace(identity, run_id=clean_id or "", label=clean_label or "")
     primary = given["primary"] if given["primary"] is not None else _flag(environ, "CHIPLOG_PRIMARY")
     if primary is not None:
-        identity = replace(identity, primary=bool(primary))
+        identity = replace(identity, primary=bool(primary), fallback=False)
     mode = "disabled" if nothing_given else given["mode"] or environ.get("CHIPLOG_MODE") or "online"
     if mode not in MODES:
         _log.warning("chiplog: mode %r is none of %s; online is used", mode, ", ".join(MODES))
@@ -212,10 +215,10 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         places=places(chiplog_dir(given["dir"], environ)),
         mode=mode,
         agent_address=given["agent"] or environ.get("CHIPLOG_AGENT") or None,
-        project=_text(given["project"] or environ.get("CHIPLOG_PROJECT")),
-        name=_text(given["name"]),
-        group=_text(given["group"] or environ.get("CHIPLOG_GROUP")),
-        job_type=_text(given["job_type"]),
+        project=_line("project", given["project"] or environ.get("CHIPLOG_PROJECT"), remarks),
+        name=_line("name", given["name"], remarks),
+        group=_line("group", given["group"] or environ.get("CHIPLOG_GROUP"), remarks),
+        job_type=_line("job_type", given["job_type"], remarks),
         tags=words_of(given["tags"]),
         notes=_text(given["notes"]),
         config=config,
@@ -225,17 +228,25 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         update_finish_state=given["update_finish_state"],
         capture_console=given["capture_console"],
         bounds=read_bounds(environ, lambda message: _log.warning("chiplog: %s", message)),
+        remarks=tuple(remarks),
     )
 
 
-def _name(kind: str, value: Any) -> str | None:
-    """Return a run ID or label as it can be kept, and say what was changed; None when there is none."""
+def _name(kind: str, value: Any, remarks: list[str]) -> str | None:
+    """Return a run ID or label as it can be kept, and remark what was changed; None when there is none."""
     if value is None or value == "":
         return None
     clean, change = safe_name(kind, str(value), NAME_CHARS_MAX)
-    if change:
-        _log.warning("chiplog: %s", change)
-    return clean
+    remarks += filter(None, [change])
+    return clean or None
+
+
+def _line(kind: str, value: Any, remarks: list[str]) -> str | None:
+    if value is None or value == "":
+        return None
+    line, change = one_line(kind, str(value))
+    remarks += filter(None, [change])
+    return line
 
 
 def _text(value: Any) -> str | None:
