@@ -8,6 +8,7 @@ Blocks that name a language are for other machines and are not run.
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,10 @@ def matches(shown: list[list[str]], found: list[list[str]]) -> bool:
 
 @pytest.mark.parametrize("title", GUIDES)
 def test_a_guide_does_what_it_shows(title: str, shell: Any, shared_node: Node) -> None:
+    if any("spark" in line.command for line in GUIDES[title]):
+        pytest.importorskip("pyspark")
+        if shutil.which("java") is None:
+            pytest.skip("Spark needs Java, of which there is none here")
     said = ""
     for line in GUIDES[title]:
         if line.command.startswith("chiplog sql "):
