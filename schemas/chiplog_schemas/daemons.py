@@ -19,7 +19,8 @@ OUTPUT_BYTES_MAX = 1 << 20  # daemons print starts, stops and changes of state; 
 _SPARE_DESCRIPTORS_MAX = 4096  # as many as can connect before anybody looks again
 _SHELL_WAIT_S = 10.0  # it does nothing but start a process
 _STARTING_NS = 2_000_000_000  # one that was started comes up within this, else the next who asks starts another
-_NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES")
+# Variables that are meant for the training, not for what it happens to start.
+NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES")
 
 
 def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
@@ -30,7 +31,7 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
     environment. Two that race are harmless: the daemon itself takes its directory's lock and the loser leaves.
     """
     make_private(places.run)
-    environment = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_DAEMONS}
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_DAEMONS}
     environment["CHIPLOG_DIR"] = str(places.root)
     output = os.open(output_path(places, module), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:

@@ -1,15 +1,16 @@
-"""Capture what Python code writes to sys.stdout and sys.stderr, line by line, and pass it on to the terminal untouched.
+"""Capture what Python code writes to sys.stdout and sys.stderr where they are no descriptors: notebooks, test runners.
 
-First level: text written through the two stream objects. Output of C code and of subprocesses goes to the terminal
-only. No thread and no pipe is involved, so native code that holds the GIL cannot deadlock on it.
+Text written through the two stream objects is noted line by line and passed on untouched. Streams that are descriptors
+are captured with all that C code and subprocesses write to them: capture.py. This is what remains when that fails, too.
 """
 
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TextIO
 
+from chiplog.lines import Pace, cut, folded
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX, CONSOLE_LINES_PER_S
 
 STDOUT, STDERR = 1, 2
@@ -49,7 +50,7 @@ class Tee:
         """Stop noting, note what is left of an unfinished line, and return the stream behind."""
         on_line, self._on_line = self._on_line, None
         if on_line is not None and self._partial:
-            on_line(_folded(self._partial))
+            on_line(folded(self._partial))
         return self._stream
 
     def silence(self) -> None:
@@ -62,10 +63,10 @@ class Tee:
         *complete, self._partial = (self._partial + text).split("\n")
         if "\r" in self._partial[:-1]:
             # A return at the very end stays: what is written next stands in place of this, or ends it.
-            self._partial = _folded(self._partial) + ("\r" if self._partial.endswith("\r") else "")
+            self._partial = folded(self._partial) + ("\r" if self._partial.endswith("\r") else "")
         self._partial = self._partial[: CONSOLE_LINE_CHARS_MAX + 1]  # one more, so that what is cut is marked
         for line in complete:
-            self._on_line(_folded(line))
+            self._on_line(folded(line))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -96,9 +97,10 @@ class Turn:
 
 
 class Console:
-    """Both streams of this process, captured from construction to `close`.
+    """The streams of this process, both or one, captured from construction to `close`.
 
     has_room: false while lines are to be dropped, for something else needs the room. They are declared by on_lost.
+    last_line_no: of a capture that this one goes on for.
     """
 
     def __init__(
@@ -109,20 +111,21 @@ class Console:
         *,
         lines_per_s: int = CONSOLE_LINES_PER_S,
         burst_lines: int = CONSOLE_BURST_LINES,
+        streams: Collection[int] = (STDOUT, STDERR),
+        last_line_no: int = 0,
     ) -> None:
         self._emit = on_line
         self._on_lost = on_lost
         self._has_room = has_room
-        self._line_no = 0
-        self._lines_per_s = lines_per_s
-        self._burst_lines = burst_lines
-        self._allowance = float(burst_lines)
-        self._refilled_at = time.monotonic()
+        self._line_no = last_line_no
+        self._pace = Pace(time.monotonic(), lines_per_s, burst_lines)
         self._lost = 0
         turn = Turn()
         # A process without a terminal may have no streams at all.
-        self._out = Tee(sys.stdout, lambda line: self._line(STDOUT, line), turn) if sys.stdout is not None else None
-        self._err = Tee(sys.stderr, lambda line: self._line(STDERR, line), turn) if sys.stderr is not None else None
+        out = sys.stdout if STDOUT in streams else None
+        err = sys.stderr if STDERR in streams else None
+        self._out = Tee(out, lambda line: self._line(STDOUT, line), turn) if out is not None else None
+        self._err = Tee(err, lambda line: self._line(STDERR, line), turn) if err is not None else None
         sys.stdout = self._out or sys.stdout
         sys.stderr = self._err or sys.stderr
 
@@ -136,6 +139,10 @@ class Console:
                 sys.stderr = stream
         self._declare()
 
+    def take(self, stream: int, line: str) -> None:
+        """Take a line that was written some other way."""
+        self._line(stream, line)
+
     def close_in_child(self) -> None:
         """Let a forked child print through without noting: what it inherited is the parent's to tell."""
         for tee in filter(None, (self._out, self._err)):
@@ -143,24 +150,13 @@ class Console:
 
     def _line(self, stream: int, line: str) -> None:
         self._line_no += 1
-        now = time.monotonic()
-        self._allowance = min(self._burst_lines, self._allowance + (now - self._refilled_at) * self._lines_per_s)
-        self._refilled_at = now
-        if self._allowance < 1 or not self._has_room():
+        if not self._has_room() or not self._pace.admits(time.monotonic()):
             self._lost += 1
             return
-        self._allowance -= 1
         self._declare()
-        if len(line) > CONSOLE_LINE_CHARS_MAX:
-            line = line[: CONSOLE_LINE_CHARS_MAX - 1] + "…"
-        self._emit(stream, self._line_no, line)
+        self._emit(stream, self._line_no, cut(line))
 
     def _declare(self) -> None:
         if self._lost:
             lost, self._lost = self._lost, 0
             self._on_lost(lost)
-
-
-def _folded(line: str) -> str:
-    """Keep of a progress bar, which returns to the start of its line, what stood there last."""
-    return line.rstrip("\r").rpartition("\r")[2]

@@ -9,8 +9,8 @@ from typing import Any
 
 from chiplog.agreement import Agreed, Question
 from chiplog.alerts import ALERT_INTERVAL_S, AlertLimit
+from chiplog.capture import Capture
 from chiplog.complaints import Complaints, alert_level
-from chiplog.console import Console
 from chiplog.failures import detail_of, ending_of, reason_of
 from chiplog.identity import PARENT_RUN, with_rank
 from chiplog.journal import Journal
@@ -49,7 +49,7 @@ class Run(Recorder):
         self._is_inherited = not opens  # made by another process: by fork, or in a pickle
         self._looked = threading.Event()  # set whenever the sender thread has looked around
         self._disk_warned = False
-        self._console: Console | None = None
+        self._console: Capture | None = None
         self._sender: SenderThread | None = None
         offline = settings.mode == "offline"
         self._saver = Saver(
@@ -76,9 +76,7 @@ class Run(Recorder):
             self._journal = AfterFork(self._open_late)
         self.config.adopt(settings.config)
         if settings.capture_console and settings.mode != "disabled":
-            rate, burst = bounds.console_lines_per_s, bounds.console_burst_lines
-            told = (self._say_line, self._say_lines_lost, self._has_room_for_lines)
-            self._console = Console(*told, lines_per_s=rate, burst_lines=burst)
+            self._console = self._capture()
 
     # -- what it is --
 
@@ -211,12 +209,12 @@ class Run(Recorder):
             self._looked.wait(_ASK_WAIT_S)
 
     def _finish(self, exit_code: int, wait_s: float) -> None:
+        begun = time.monotonic()
         self._shapes = {}  # whoever logs now takes the slow path, which says so
         if self._console is not None:
             self._console.close()
         self._steps.stop()
         self._append_phases(self._last_step)
-        begun = time.monotonic()
         self._later.close(_DEVICE_WAIT_S, "values on a device: not copied when the run finished")
         if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
             self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
@@ -238,7 +236,8 @@ class Run(Recorder):
                 return
             # Another thread may have been logging: what it got in comes before the last event.
             journal.mark_finished()
-            delivered = self._sender.stop(wait_s - (time.monotonic() - begun)) if self._sender is not None else False
+            left_s = max(0.0, wait_s - (time.monotonic() - begun))
+            delivered = self._sender.stop(left_s) if self._sender is not None else False
             self._complaints.note_ending(journal.only_in_memory, journal.disk_error)
             journal.close(remove=delivered)
             self._journal = Nowhere(journal.next_seq, self._refuse)
@@ -289,6 +288,17 @@ class Run(Recorder):
         except Exception as error:
             self._complaints.internal("summary", error)
 
+    def _capture(self) -> Capture:
+        journal = self._journal
+        return Capture(
+            self._settings,
+            journal.producer if isinstance(journal, Journal) else b"",
+            self._say_line,
+            self._say_lines_lost,
+            self._has_room_for_lines,
+            lambda message: self._complaints.warn_once(("console", ""), message),
+        )
+
     def _say_line(self, stream: int, line_no: int, line: str) -> None:
         self._say(EventKind.CONSOLE, stream, line_no, line if encodable(line) else cleaned(line))
 
@@ -307,7 +317,14 @@ class Run(Recorder):
 
     def _open(self) -> None:
         info = self._identity_map()
-        self._journal, on_disk = open_journal(self._settings, info, self._started_us, self._complaints)
+        self._journal, on_disk = open_journal(
+            self._settings.places,
+            self._settings.mode,
+            self._settings.bounds,
+            info,
+            self._started_us,
+            lambda message: self._complaints.warn_once(("disk", ""), message),
+        )
         self._disk_warned = not on_disk
         self._sender = SenderThread(
             self._journal,
@@ -328,6 +345,8 @@ class Run(Recorder):
             self._later.poll()
             self._look_around()
             self._shared.say_hashes(time.monotonic())
+            if self._console is not None:
+                self._console.tick()
             self._complaints.report(time.monotonic())
             self._tell_suppressed_alerts(time.monotonic())
         except Exception as error:  # sending must go on

@@ -18,6 +18,7 @@ import pytest
 
 import chiplog
 from chiplog.client import NoDataError, QueryError
+from chiplog_schemas.journals import list_journals
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -225,7 +226,7 @@ def test_a_rank_leaves_the_starting_of_an_agent_to_systemd(deployed: Deployed) -
     train(deployed)
     directory = Path(deployed.environments["chiplog-agent"]["CHIPLOG_DIR"])
     assert not (directory / "agent").exists()
-    assert len(list((directory / "journals").iterdir())) == 1, "the journal waits for the unit"
+    assert len(list_journals(directory / "journals")) == 2, "the journals of events and of lines wait for the unit"
 
 
 @pytest.mark.parametrize(("unit", "variable"), [(unit, "CHIPLOG_COLLECTOR") for unit in UNITS])

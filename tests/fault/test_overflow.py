@@ -77,7 +77,7 @@ SAFEGUARDS = [
     Safeguard(
         "lines above the rate are dropped and counted",
         "sdk/chiplog/console.py",
-        old="        if self._allowance < 1 or not self._has_room():\n",
+        old="        if not self._has_room() or not self._pace.admits(time.monotonic()):\n",
         new="        if not self._has_room():\n",
         test="test_names_keys_lines_and_deferred_events_beyond_their_bounds_are_counted_in_events",
     ),
