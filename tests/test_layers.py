@@ -24,6 +24,7 @@ PURE = [
     *(f"collector/chiplog_collector/{name}.py" for name in ("batch", "state", "definitions", "labels")),
     "sdk/chiplog/identity.py",
     "sdk/chiplog/config.py",
+    "sdk/chiplog/ways.py",
 ]
 IMPURE = {"zmq", "duckdb", "threading", "asyncio", "time", "socket"}
 ONLY_IN = {

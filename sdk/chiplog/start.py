@@ -15,11 +15,12 @@ from chiplog import process
 from chiplog.complaints import shown_error
 from chiplog.config import config_of
 from chiplog.failures import note_exit
-from chiplog.identity import PARENT_RUN, SETUP, identify, parent_run, prepared_run
+from chiplog.identity import PARENT_RUN, SETUP, Identity, identify, parent_run, prepared_run
 from chiplog.runs import Run
 from chiplog.settings import Settings, one_line, safe_name, words_of
 from chiplog.travel import Ticket, known_run, run_of, ticket_of
 from chiplog.values import Bad, cleaned
+from chiplog.ways import RANK0, is_rank0, own_run
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.places import chiplog_dir, places
@@ -62,7 +63,9 @@ def init(
     `CHIPLOG_LABEL`, `CHIPLOG_PRIMARY`, `CHIPLOG_MODE`, `CHIPLOG_GPU_DEVICE_IDS`, `CHIPLOG_DIR`, `CHIPLOG_AGENT`).
 
     resume: the ID of a run to go on with; the same as run_id.
-    mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`) or disabled.
+    mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`), disabled, or rank0:
+    disabled on all ranks but 0.
+    group: without a run ID each process has a run of its own in this group; with one, the group of the run they share.
     config: a dict, argparse namespace, dataclass, OmegaConf, attrs or pydantic object; the primary's is the run's.
     update_finish_state: whether the run's state follows this label's; by default only the primary's does.
     dir: in place of CHIPLOG_DIR. agent: a ZeroMQ address; without it the node's own, started when none listens.
@@ -192,16 +195,18 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     run_id = _name("run ID", given["run_id"] or environ.get("CHIPLOG_RUN_ID"), remarks)
     label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"), remarks)
     still_open = _current._settings.identity.run_id if _current is not None and not _current._finished else ""
-    identity = identify(environ, process.facts(_opened - {still_open}), label, run_id)
+    facts = process.facts(_opened - {still_open})
+    identity = identify(environ, facts, label, run_id)
+    group = _line("group", given["group"] or environ.get("CHIPLOG_GROUP"), remarks)
+    name = _line("name", given["name"], remarks)
+    if group is not None and not run_id:
+        identity, name = own_run(identity, group, name, facts)
     clean_id, clean_label = _name("run ID", identity.run_id, []), _name("label", identity.label, [])
     identity = replace(identity, run_id=clean_id or "", label=clean_label or "")
     primary = given["primary"] if given["primary"] is not None else _flag(environ, "CHIPLOG_PRIMARY")
+    mode = "disabled" if nothing_given else _mode(environ, given["mode"], identity)
     if primary is not None:
         identity = replace(identity, primary=bool(primary), fallback=False)
-    mode = "disabled" if nothing_given else given["mode"] or environ.get("CHIPLOG_MODE") or "online"
-    if mode not in MODES:
-        _log.warning("chiplog: mode %r is none of %s; online is used", mode, ", ".join(MODES))
-        mode = "online"
     try:
         config = config_of(given["config"])
     except Exception as error:
@@ -216,20 +221,33 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         mode=mode,
         agent_address=given["agent"] or environ.get("CHIPLOG_AGENT") or None,
         project=_line("project", given["project"] or environ.get("CHIPLOG_PROJECT"), remarks),
-        name=_line("name", given["name"], remarks),
-        group=_line("group", given["group"] or environ.get("CHIPLOG_GROUP"), remarks),
+        name=name,
+        group=group,
         job_type=_line("job_type", given["job_type"], remarks),
         tags=words_of(given["tags"]),
         notes=_text(given["notes"]),
         config=config,
         label_given=bool(label),
-        primary_given=primary is not None,
+        primary_given=primary is not None or (group is not None and not run_id),
         gpu_device_ids=None if gpus is None else words_of(gpus),
         update_finish_state=given["update_finish_state"],
         capture_console=given["capture_console"],
         bounds=read_bounds(environ, lambda message: _log.warning("chiplog: %s", message)),
         remarks=tuple(remarks),
     )
+
+
+def _mode(environ: Mapping[str, str], given: Any, identity: Identity) -> str:
+    told = environ.get("CHIPLOG_MODE") or "online"
+    mode = given or told
+    if mode == RANK0:
+        if not is_rank0(identity):
+            return "disabled"
+        mode = "online" if told == RANK0 else told
+    if mode in MODES:
+        return str(mode)
+    _log.warning("chiplog: mode %r is none of %s; online is used", mode, ", ".join((*MODES, RANK0)))
+    return "online"
 
 
 def _name(kind: str, value: Any, remarks: list[str]) -> str | None:

@@ -1,13 +1,11 @@
-"""Only rank 0 is recorded: the others have `mode="disabled"`, and the same code.
+"""Only rank 0 is recorded: one argument, and the same code on all ranks.
 
 Run: `torchrun --standalone --nproc-per-node 2 rank0_only.py`
 """
 
-import os
-
 import chiplog
 
-run = chiplog.init(project="rank0_only", mode="online" if os.environ["RANK"] == "0" else "disabled")
+run = chiplog.init(project="rank0_only", mode="rank0")
 for step in range(20):
     run.log({"loss": 1.0 / (step + 1)}, step=step)
 run.finish()

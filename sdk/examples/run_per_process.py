@@ -7,15 +7,8 @@ import os
 
 import chiplog
 
-rank, launch = os.environ["RANK"], os.environ["TORCHELASTIC_RUN_ID"]
-run = chiplog.init(
-    project="run_per_process",
-    run_id=f"{launch}-{rank}",
-    group=launch,
-    job_type="worker",
-    primary=True,
-    config={"seed": int(rank)},
-)
+seed = int(os.environ["RANK"])
+run = chiplog.init(project="run_per_process", group="exp1", job_type="worker", config={"seed": seed})
 for step in range(20):
-    run.log({"loss": 1.0 / (step + 1 + int(rank))}, step=step)
+    run.log({"loss": 1.0 / (step + 1 + seed)}, step=step)
 run.finish()

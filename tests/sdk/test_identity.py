@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from chiplog.identity import SETUP, Facts, Identity, Spawned, identify, prepared_run, with_rank
+from chiplog.identity import PARENT_RUN, SETUP, Facts, Identity, Spawned, identify, prepared_run, with_rank
 from chiplog.process import facts, random_word
+from chiplog.ways import is_rank0, own_run
 
 UUID = "0e4a41e5-0c7a-4c7e-9a57-64e7b1e5a001"
 FACTS = Facts("node-a", 100, "77:12345:boot", 1_795_224_000.0, "k3f9ab")
@@ -282,3 +283,37 @@ def test_the_facts_of_this_process_are_the_same_when_asked_again() -> None:
     assert (first.host, first.pid, first.parent) == (second.host, second.pid, second.parent)
     assert first.random != second.random
     assert len(random_word(8)) == 8
+
+
+def test_a_group_gives_each_rank_a_run_of_its_own_and_the_same_one_after_a_restart() -> None:
+    environ = {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "0d9c6b7e-0000-4000-8000-000000000001"}
+    shared = identify(environ, FACTS)
+    own, name = own_run(shared, "exp1", None, FACTS)
+    assert (own.run_id, own.label, own.primary, own.settled) == (f"{shared.run_id}-rank1", "rank1", True, True)
+    assert name == "exp1-rank1"
+    again, named = own_run(identify(environ | {"TORCHELASTIC_RESTART_COUNT": "1"}, FACTS), "exp1", "mine", FACTS)
+    assert (again.run_id, again.restart, named) == (own.run_id, 1, "mine")
+    second, _ = own_run(shared, "exp1", None, replace(FACTS, opened=frozenset({own.run_id})))
+    assert second.run_id == f"{own.run_id}-2"
+
+
+def test_a_process_on_its_own_keeps_its_run_in_a_group_and_a_child_stays_in_its_parents() -> None:
+    alone = identify({}, FACTS)
+    assert own_run(alone, "exp1", None, FACTS)[0].run_id == alone.run_id
+    child = identify({PARENT_RUN: "1:run-of-parent/rank0/0/s"}, FACTS)
+    assert own_run(child, "exp1", None, FACTS) == (child, None)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, True),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, True),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, False),
+        ({"SLURM_PROCID": "3"}, False),
+        ({PARENT_RUN: "1:run-of-parent/rank0/0/s"}, False),
+        ({PARENT_RUN: "1:run-of-parent/rank0/0/s", "RANK": "0", "WORLD_SIZE": "2"}, False),
+    ],
+)
+def test_rank_0_is_rank_0_and_none_of_its_children(environ, expected) -> None:
+    assert is_rank0(identify(environ, FACTS)) is expected

@@ -8,8 +8,9 @@ from typing import Any
 import click
 
 from chiplog.cli.output import write_result
-from chiplog.cli.source import opened, source_options
+from chiplog.cli.source import opened, resolve_run, source_options
 from chiplog.client import Client, QueryError
+from chiplog.saved import NAMES, about, query_of
 
 FORMATS = ("table", "csv", "json", "parquet")
 PROMPT, PROMPT_MORE = "chiplog> ", "      …> "
@@ -20,6 +21,7 @@ Examples:
   chiplog sql 'SELECT key, max(value) FROM metrics GROUP BY key'
   chiplog sql 'FROM console WHERE run_id = $run' --param run=gpt-1
   chiplog sql 'FROM metrics' -o metrics.parquet
+  chiplog sql --saved failed --run gpt-1
 """
 
 
@@ -30,6 +32,9 @@ Examples:
 @click.option("-o", "--output", metavar="FILE", help="Write there, complete or not at all.")
 @click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="Value for $NAME; JSON, else text.")
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Cancel after so many seconds, 30 at most.")
+@click.option("--saved", type=click.Choice(NAMES), help="A query that comes along, of --run or the latest run.")
+@click.option("--run", "run", metavar="RUN", help="Value for $run: a run ID, a beginning of one, or latest.")
+@click.option("--list-saved", is_flag=True, help="List the queries that come with chiplog, and leave.")
 @source_options
 def sql(
     query: str | None,
@@ -37,6 +42,9 @@ def sql(
     output: str | None,
     params: tuple[str, ...],
     timeout_s: float | None,
+    saved: str | None,
+    run: str | None,
+    list_saved: bool,
     dir_: str | None,
     url: str | None,
 ) -> None:
@@ -49,6 +57,14 @@ def sql(
     csv has a header line, json is a list of objects, both with times in UTC; tables show local time. JSON has no NaN
     and no infinity: json says null there, csv says nan and inf.
     """
+    if list_saved:
+        for name in NAMES:
+            click.echo(f"{name:8} {about(name)}")
+        return
+    if saved is not None:
+        if query is not None:
+            raise click.UsageError(f"--saved {saved} and a query exclude each other; leave one out")
+        query, run = query_of(saved), run or "latest"
     form = _form(form, output)
     values = dict(_param(text) for text in params)
     if query is None and sys.stdin.isatty():
@@ -62,6 +78,8 @@ def sql(
     if not query.strip():
         raise click.UsageError('query is empty; write one, as in chiplog sql "FROM runs"')
     with opened(dir_, url) as client:
+        if run is not None:
+            values["run"] = resolve_run(client, run)
         write_result(client.sql(query, values or None, timeout_s), form, output)
 
 

@@ -1,0 +1,189 @@
+"""The three ways to track, with real ranks beside an agent that sees two GPUs, and the saved queries over them.
+
+What belongs to which label is held against the truth: what each rank was told, and the GPUs of the library.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import Node, wait_until
+
+SOURCE = Path(__file__).parents[1] / "agent" / "fake_nvml" / "nvml.c"
+GPUS = [f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2)]
+pytestmark = [
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="the library that stands in for NVML needs gcc"),
+    pytest.mark.xdist_group("ways"),  # one worker: what its fixture does is costly
+]
+
+# A rank: it stays until the agent has sampled its node while it ran.
+RANK = """
+import os, sys, time
+import chiplog
+rank = int(os.environ["RANK"])
+run = chiplog.init(project="ways", **eval(sys.argv[1]))
+for step in range(10):
+    run.log({"loss": rank + 1 / (step + 1)}, step=step)
+print(f"rank {rank} was here")
+time.sleep(0 if "quick" in sys.argv else 2.5)
+if rank == 1 and "dies" in sys.argv:
+    raise ValueError("no more")
+run.finish()
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A collector, and an agent with statistics of two GPUs."""
+    folder = tmp_path_factory.mktemp("nvml")
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", str(folder / "libnvidia-ml.so.1"), str(SOURCE)], check=True)
+    (folder / "control").write_text("")
+    told = {"LD_LIBRARY_PATH": str(folder), "FAKE_NVML_CONTROL": str(folder / "control")}
+    os.environ.update(told)
+    node = Node(tmp_path_factory.mktemp("ways") / "chiplog")
+    try:
+        node.start_collector()
+        node.agent = node._start("chiplog_agent")
+        for name in told:
+            del os.environ[name]
+        wait_until(lambda: node.try_sql("FROM system_samples WHERE starts_with(device, 'GPU-') LIMIT 1"), "samples")
+        yield node
+    finally:
+        for name in told:
+            os.environ.pop(name, None)
+        node.stop()
+
+
+def train(node: Node, arguments: str, *words: str, launch: str = "", **environ: str) -> None:
+    """Run two ranks, by torchrun or as a launcher of ours would start them, and wait for them."""
+    file = node.root / "rank.py"
+    file.write_text(RANK)
+    base = os.environ | {"CHIPLOG_DIR": str(node.root), "OMP_NUM_THREADS": "1"} | environ
+    command = [sys.executable, str(file), arguments, *words]
+    if launch == "torchrun":
+        runner = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        done = subprocess.run([*runner, *command[1:]], env=base, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stderr
+        return
+    ranks = [
+        subprocess.Popen(
+            command,
+            env=base
+            | {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+            | ({"CUDA_VISIBLE_DEVICES": GPUS[rank]} if "gpus" in words else {}),
+            stderr=subprocess.DEVNULL,
+        )
+        for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.wait(60)
+
+
+def runs(node: Node, name: str) -> list[dict[str, Any]]:
+    return node.sql("SELECT * FROM runs WHERE run_group = ? OR run_id = ? ORDER BY run_id", [name, name])
+
+
+BOTH = """(
+    SELECT s.label, s.device FROM system s JOIN runs r USING (run_id) JOIN (
+        SELECT max(l.started_at) AS began, min(l.ended_at) AS ended
+        FROM labels l JOIN runs r USING (run_id) WHERE WHOSE
+    ) ON s.ts BETWEEN began AND ended
+    WHERE WHOSE AND starts_with(s.device, 'GPU-')
+)"""
+
+
+def gpus_of(node: Node, whose: str) -> dict[str, set[str]]:
+    """Return the GPUs that stand beside each label in `system`, while all of them ran: what is free is the keeper's."""
+    both = BOTH.replace("WHOSE", whose)
+    node.until(f"SELECT count(DISTINCT device) AS n FROM {both}", lambda rows: rows[0]["n"] == len(GPUS))
+    found: dict[str, set[str]] = {}
+    for row in node.sql(f"SELECT DISTINCT label, device FROM {both}"):
+        found.setdefault(row["label"], set()).add(row["device"])
+    return found
+
+
+def ask(node: Node, *arguments: str) -> list[dict[str, Any]]:
+    """Ask by the command, as users do."""
+    command = [sys.executable, "-m", "chiplog.cli", "sql", "--dir", str(node.root), "--format", "json", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    rows: list[dict[str, Any]] = json.loads(done.stdout)
+    return rows
+
+
+def ended(node: Node, query: str, n: int) -> None:
+    node.until(f"SELECT count(*) AS n FROM ({query}) WHERE state <> 'running'", lambda rows: rows[0]["n"] == n)
+
+
+def test_rank_0_only_is_one_argument_and_sees_all_gpus_of_its_node(place: Node) -> None:
+    train(place, "dict(run_id='only0', mode='rank0')")
+    ended(place, "FROM labels WHERE run_id = 'only0'", 1)
+    assert [row["label"] for row in place.sql("FROM labels WHERE run_id = 'only0'")] == ["rank0"]
+    assert place.sql("SELECT label, count(*) AS n FROM metrics WHERE run_id = 'only0' GROUP BY label") == [
+        {"label": "rank0", "n": 10}
+    ]
+    assert gpus_of(place, "r.run_id = 'only0'") == {"rank0": set(GPUS)}
+
+
+def test_a_group_gives_each_process_a_run_of_its_own_with_its_own_gpu(place: Node) -> None:
+    train(place, "dict(group='exp1', job_type='train')", "gpus", MASTER_PORT="7001")
+    ended(place, "FROM runs WHERE run_group = 'exp1'", 2)
+    found = runs(place, "exp1")
+    assert [(row["name"], row["job_type"], row["primary_label"], row["n_labels"]) for row in found] == [
+        ("exp1-rank0", "train", "rank0", 1),
+        ("exp1-rank1", "train", "rank1", 1),
+    ]
+    shared = found[0]["run_id"].removesuffix("-rank0")
+    assert [row["run_id"] for row in found] == [f"{shared}-rank0", f"{shared}-rank1"]
+    assert gpus_of(place, "r.run_group = 'exp1'") == {"rank0": {GPUS[0]}, "rank1": {GPUS[1]}}
+
+
+def test_under_torchrun_a_group_works_the_same_and_a_run_id_brings_the_processes_together(place: Node) -> None:
+    train(place, "dict(group='exp2')", "quick", launch="torchrun")
+    train(place, "dict(group='exp3', run_id='together')", "quick")
+    ended(place, "FROM runs WHERE run_group IN ('exp2', 'exp3')", 3)
+    assert [row["name"] for row in runs(place, "exp2")] == ["exp2-rank0", "exp2-rank1"]
+    assert [(row["run_id"], row["n_labels"]) for row in runs(place, "exp3")] == [("together", 2)]
+
+
+def test_one_run_of_all_has_labels_one_primary_and_the_saved_queries(place: Node) -> None:
+    train(place, "dict(run_id='shared', update_finish_state=True)", "dies", "gpus")
+    ended(place, "FROM labels WHERE run_id = 'shared'", 2)
+    [run] = runs(place, "shared")
+    assert (run["primary_label"], run["n_labels"]) == ("rank0", 2)
+    assert run["state"] in ("finished", "failed"), "of whichever ended last: both set the run's state"
+    assert gpus_of(place, "r.run_id = 'shared'") == {"rank0": {GPUS[0]}, "rank1": {GPUS[1]}}
+    place.until("SELECT count(*) AS n FROM console WHERE run_id = 'shared'", lambda rows: rows[0]["n"] >= 2)
+
+    everybody = ask(place, "--saved", "all", "--run", "shared")
+    assert [(row["label"], row["state"], row["last_step"]) for row in everybody] == [
+        ("rank0", "finished", 9),
+        ("rank1", "failed", 9),
+    ]
+    assert [json.loads(row["last_values"]) for row in everybody] == [{"loss": 0.1}, {"loss": 1.1}]
+    assert [row["last_lines"].splitlines()[0] for row in everybody] == ["rank 0 was here", "rank 1 was here"]
+    assert [row["label"] for row in ask(place, "--saved", "primary", "--run", "shar")] == ["rank0"]
+    [failed] = ask(place, "--saved", "failed", "--run", "shared")
+    assert (failed["label"], failed["reason"], failed["exit_code"]) == ("rank1", "ValueError: no more", 1)
+
+
+def test_the_state_is_the_primarys_unless_another_label_sets_it_too(place: Node) -> None:
+    train(place, "dict(run_id='default')", "dies", "quick")
+    ended(place, "FROM labels WHERE run_id = 'default'", 2)
+    assert [row["state"] for row in runs(place, "default")] == ["finished"]
+
+
+def test_saved_queries_are_listed_and_wrong_calls_named(place: Node) -> None:
+    cli = [sys.executable, "-m", "chiplog.cli", "sql", "--dir", str(place.root)]
+    done = subprocess.run([*cli, "--list-saved"], capture_output=True, text=True, timeout=60)
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["primary", "failed", "all"]
+    for wrong, word in ((["--saved", "nope"], "nope"), (["--saved", "all", "FROM runs"], "exclude each other")):
+        done = subprocess.run([*cli, *wrong], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, word in done.stderr) == (2, True), done.stderr
