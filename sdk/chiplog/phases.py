@@ -7,6 +7,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Protocol
 
+from chiplog.torch.compiling import untraced
 from chiplog.values import Bad
 
 DATA, STEP, GC = "data", "step", "gc"  # phases that are recorded unasked; the view `data_wait` goes by the first two
@@ -24,6 +25,10 @@ class Stopwatch(Protocol):
 
     def end(self, name: str, mark: Any) -> bool:
         """Note what lies between that mark and now. False: the host is to time this phase."""
+        ...
+
+    def send(self, step: int) -> None:
+        """Give what was timed to a step."""
         ...
 
 
@@ -90,10 +95,12 @@ class Phase:
         self._on_host = on_host
         self._begun: list[Begun] = []
 
+    @untraced
     def __enter__(self) -> "Phase":
         self._begun.append(self._timing.begin(self._name, self._on_host))
         return self
 
+    @untraced
     def __exit__(self, *error: object) -> None:
         if self._begun:
             self._timing.end(self._begun.pop())
@@ -106,6 +113,7 @@ class Phase:
             return function
         timing, name, on_host = self._timing, self._name, self._on_host
 
+        @untraced
         @functools.wraps(function)
         def timed(*arguments: Any, **named: Any) -> Any:
             with Phase(timing, name, on_host):

@@ -4,7 +4,7 @@ import math
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from chiplog.complaints import Complaints, shown_error
@@ -12,7 +12,11 @@ from chiplog.later import Later
 from chiplog.phases import DATA, GC, STEP, Phase, Timing
 from chiplog.stand_ins import Appendable, Nowhere
 from chiplog.steps import Loader, Step, Steps
+from chiplog.torch.backends import BACKENDS
+from chiplog.torch.compiling import untraced
 from chiplog.torch.device import Devices
+from chiplog.torch.looking import Looking
+from chiplog.torch.watch import Watch
 from chiplog.values import FLOAT_TYPES, Bad, Histogram, OnDevice, cleaned, flatten, shown
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.codec import pack, packer
@@ -20,6 +24,7 @@ from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.limits import KEY_BYTES_MAX
 
 _INT_BYTES_MAX = 9  # of msgpack
+_WATCHES_MAX = 64  # models; each keeps a hook
 _STEP_MAX = 0x7FFFFFFFFFFFFFFF
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
@@ -53,7 +58,10 @@ class Recorder:
         self._begin_devices()
 
     def _begin_devices(self) -> None:
+        self._attached: list[Callable[[int], None]] = []  # what waits for its step, beside phases
         self._later = Later(lambda: self._journal, self._note_unreadable)
+        self._looking = Looking(self._later, self._timing, self._append_times)
+        self._watches: list[Watch] = []
         self._devices = Devices(self._later, self._append_arrived, lambda bad: self._complaints.note(bad))
 
     @property
@@ -63,6 +71,7 @@ class Recorder:
 
     # -- logging --
 
+    @untraced
     def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
         """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
 
@@ -137,6 +146,9 @@ class Recorder:
             self._complaints.internal("log", error)
 
     def _append_arrived(self, step: int, ts: int, numbers: Mapping[str, float]) -> None:
+        numbers = {key: value for key, value in numbers.items() if self._admit_key(key)}
+        if not numbers:
+            return
         if not math.isfinite(sum(numbers.values())):
             self._complaints.note_nonfinite(numbers, step)
         self._append_matrix(EventKind.METRICS, step, numbers, ts)
@@ -200,6 +212,7 @@ class Recorder:
 
     # -- phases and steps --
 
+    @untraced
     def phase(self, name: str, on_host: bool = False) -> Phase:
         """Time a phase of the step: `with run.phase("forward"):`, or as a decorator. Belongs to the next `log()`.
 
@@ -225,6 +238,7 @@ class Recorder:
             return Phase(self._timing, key, on_host)
         return Phase(Timing(), key)  # timed for nobody
 
+    @untraced
     def step(self) -> Step:
         """Mark the end of a step: `run.step()` behind each, or `with run.step():` around each, not both.
 
@@ -236,9 +250,44 @@ class Recorder:
             self._end_step()
         return Step(self._enter_step, self._end_step)
 
+    @untraced
     def data(self, loader: Iterable[Any]) -> Loader:
         """Return the loader with its waiting timed: `for batch in run.data(loader):`. Seconds are the phase `data`."""
         return Loader(loader, self._steps.waited)
+
+    def watch(self, model: Any, every: int = 100, name: str = "watch") -> None:
+        """Log the norms of a model's gradients and parameters at every so many steps of its optimizer.
+
+        Of all of it as `<name>/grad_norm` and `<name>/param_norm`, and of its submodules, at most 32, behind a slash.
+        They belong to the next `log()`, or `step()`. Gradients are as the optimizer takes them: clipped and unscaled.
+        Of sharded parameters it is the norm of this rank's part. Nothing waits for a device, and nothing is kept alive.
+        """
+        torch = sys.modules.get("torch")
+        try:
+            if torch is None or not isinstance(model, torch.nn.Module) or int(every) < 1:
+                message = (
+                    f"watch() takes a torch.nn.Module and a number of steps, not {shown(model)} and {shown(every)}"
+                )
+                self._complaints.note(Bad("not_a_model", type(model).__name__, message))
+            elif not self._finished and len(self._watches) < _WATCHES_MAX:
+                complain = self._complaints.note
+                self._watches.append(Watch(torch, model, int(every), cleaned(str(name)), self._attach, complain))
+        except Exception as error:
+            self._complaints.internal("watch", error)
+
+    def _attach(self, tensors: Sequence[Any], make: Callable[[list[float]], Mapping[str, float]]) -> None:
+        """Log the numbers of some tensors with the next step: at once on the host, or when they arrived."""
+
+        def send(step: int) -> None:
+            if tensors[0].device.type in BACKENDS:
+                self._devices.send(sys.modules["torch"], step, tensors, make)
+            else:
+                numbers = [number for tensor in tensors for number in tensor.reshape(-1).tolist()]
+                self._append_arrived(step, time.time_ns() // 1000, make(numbers))
+
+        if len(self._attached) < _WATCHES_MAX:
+            self._attached.append(send)
+            self._timing.is_pending = True
 
     def _enter_step(self) -> None:
         if self._steps.enter():
@@ -258,6 +307,8 @@ class Recorder:
                 for name in (DATA, STEP, GC):
                     self._admit_key(name)
                 self._held = step, self._timing.take()
+                if self._timing.device is not None:
+                    self._timing.device.send(step)
                 self._steps.end()
             else:
                 self._steps.end()
@@ -274,6 +325,15 @@ class Recorder:
         phases = self._timing.take()
         if phases:
             self._append_matrix(EventKind.PHASES, step, phases)
+        if self._timing.device is not None:
+            self._timing.device.send(step)
+        if self._attached:
+            attached, self._attached = self._attached, []
+            for send in attached:
+                send(step)
+
+    def _append_times(self, step: int, ts: int, seconds: Mapping[str, float]) -> None:
+        self._append_matrix(EventKind.PHASES, step, seconds, ts)
 
     # -- events --
 

@@ -21,6 +21,7 @@ from chiplog.sender import SenderThread
 from chiplog.settings import Settings, identity_map, safe_name
 from chiplog.shared import Config, Shared, Summary
 from chiplog.stand_ins import AfterFork, Appendable, Nowhere
+from chiplog.torch.compiling import tell_dynamo
 from chiplog.values import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind, encode
@@ -70,6 +71,7 @@ class Run(Recorder):
         )
         self.config = Config(self._say_config, lambda bad: self._complaints.note(bad))
         self.summary = Summary(self._say_summary, lambda bad: self._complaints.note(bad))
+        tell_dynamo()
         if settings.mode != "disabled" and opens:
             self._open()
         elif settings.mode != "disabled":
@@ -214,6 +216,8 @@ class Run(Recorder):
         if self._console is not None:
             self._console.close()
         self._steps.stop()
+        for watch in self._watches:
+            watch.stop()
         self._append_phases(self._last_step)
         self._later.close(_DEVICE_WAIT_S, "values on a device: not copied when the run finished")
         if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
@@ -342,7 +346,8 @@ class Run(Recorder):
         if self._finished:
             return
         try:
-            self._later.poll()
+            if statistics := self._looking.look(time.monotonic()):
+                self._append_arrived(self._last_step, time.time_ns() // 1000, statistics)
             self._look_around()
             self._shared.say_hashes(time.monotonic())
             if self._console is not None:
@@ -395,6 +400,8 @@ class Run(Recorder):
         self._is_inherited = True
         self._finish_lock = threading.Lock()
         self._steps.stop()
+        for watch in self._watches:
+            watch.stop()
         self._timing.forget()
         self._held = (0, {})
         self._complaints = Complaints(self._say)

@@ -18,6 +18,7 @@ from chiplog.failures import note_exit
 from chiplog.identity import PARENT_RUN, SETUP, Identity, identify, parent_run, prepared_run
 from chiplog.runs import Run
 from chiplog.settings import Settings, one_line, safe_name, words_of
+from chiplog.torch.compiling import untraced
 from chiplog.travel import Ticket, known_run, run_of, ticket_of
 from chiplog.values import Bad, cleaned
 from chiplog.ways import RANK0, is_rank0, own_run
@@ -153,6 +154,7 @@ def current() -> Run | None:
     return _current
 
 
+@untraced
 def log(data: Mapping[str, Any], step: int | None = None) -> None:
     """Log to the current run; see `Run.log`. Without one, says so once and does nothing."""
     if _current is None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from chiplog.pauses import Pauses
 from chiplog.phases import DATA, GC, STEP, Timing
+from chiplog.torch.compiling import untraced
 
 
 class Steps:
@@ -60,10 +61,12 @@ class Step:
         self._enter = enter
         self._end = end
 
+    @untraced
     def __enter__(self) -> "Step":
         self._enter()
         return self
 
+    @untraced
     def __exit__(self, *error: object) -> None:
         self._end()
 
@@ -98,6 +101,7 @@ class _Batches:
     def __iter__(self) -> "_Batches":
         return self
 
+    @untraced
     def __next__(self) -> Any:
         began = perf_counter()
         try:

@@ -1,0 +1,135 @@
+"""Norms of gradients and parameters, every so many steps, by one fused reduction on their device.
+
+A hook in front of every optimizer's step counts; on the other steps it does nothing else. Gradients are then as the
+optimizer takes them: clipped, and unscaled where a GradScaler does that. Of sharded parameters (FSDP, DTensor) the
+local part is measured: the norm of the whole is the root of the sum of squares over the ranks.
+"""
+
+import math
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from chiplog.torch.compiling import untraced
+from chiplog.values import Bad
+
+GROUPS_MAX = 32  # submodules whose norms are logged: more is a table that nobody reads
+_WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # of DDP, compile, FSDP
+
+# How numbers on a device, or on the host, become metrics of a step: tensors, and what makes metrics of their numbers.
+Attach = Callable[[Sequence[Any], Callable[[list[float]], Mapping[str, float]]], None]
+
+
+class Watch:
+    """Watches one model until it is gone, or until `stop`. Keeps neither it nor its graph alive."""
+
+    def __init__(
+        self, torch: Any, model: Any, every: int, name: str, attach: Attach, complain: Callable[[Bad], None]
+    ) -> None:
+        self._torch = torch
+        self._every = every
+        self._name = name
+        self._attach = attach
+        self._complain = complain
+        self._n_steps = 0
+        self._leader: Callable[[], Any] = lambda: None  # the optimizer whose steps count
+        self._others: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers of other models
+        optimizers = sys.modules["torch.optim.optimizer"]  # no attribute of torch.optim
+        self._hook = optimizers.register_optimizer_step_pre_hook(self._before_step)
+        self._model = weakref.ref(model, lambda _: self.stop())
+
+    def stop(self) -> None:
+        """Look no more."""
+        self._hook.remove()
+
+    @untraced
+    def _before_step(self, optimizer: Any, arguments: object, named: object) -> None:
+        try:
+            if self._leader() is not optimizer and not self._follows(optimizer):
+                return
+            self._n_steps += 1
+            if (self._n_steps - 1) % self._every == 0:
+                self._measure(optimizer)
+        except Exception as error:
+            message = f"watch() of {self._name!r:.60} failed: {type(error).__name__} {str(error)[:200]}; it goes on"
+            self._complain(Bad("watch_failed", self._name, message))
+
+    def _follows(self, optimizer: Any) -> bool:
+        model = self._model()
+        if model is None or optimizer in self._others or self._leader() is not None:
+            return False
+        ours = {id(parameter) for parameter in model.parameters()}
+        if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
+            self._leader = weakref.ref(optimizer)
+            return True
+        self._others.add(optimizer)
+        return False
+
+    def _measure(self, optimizer: Any) -> None:
+        torch, model = self._torch, self._model()
+        cuda = sys.modules["torch.cuda"]
+        if model is None or (cuda.is_initialized() and cuda.is_current_stream_capturing()):
+            return  # what is launched while a graph is captured would be part of it
+        names, tensors, kinds = [], [], []
+        for name, parameter in model.named_parameters():
+            for kind, tensor in (("param_norm", parameter), ("grad_norm", parameter.grad)):
+                if tensor is not None and not tensor.is_sparse:
+                    tensor = tensor.detach()
+                    tensors.append(tensor.to_local() if hasattr(tensor, "to_local") else tensor)
+                    names.append(_plain(name))
+                    kinds.append(kind)
+        scale = getattr(optimizer, "grad_scale", None)  # set while a fused optimizer unscales by itself
+        groups = groups_of(names)
+        devices = list(dict.fromkeys(tensor.device for tensor in tensors))
+        devices.sort(key=lambda device: device.type == "cpu")  # a copy to the host would wait
+        rows, numbers = [], []
+        with torch.no_grad():
+            for device in devices:
+                here = [index for index, tensor in enumerate(tensors) if tensor.device == device]
+                rows += [(kinds[index], groups[index]) for index in here]
+                numbers.append(self._norms([tensors[index] for index in here]).to(devices[0], non_blocking=True))
+            if isinstance(scale, torch.Tensor):
+                numbers.append(scale.detach().to(devices[0], non_blocking=True))
+        if rows:
+            self._attach(numbers, partial(metrics_of, self._name, rows))
+
+    def _norms(self, tensors: list[Any]) -> Any:
+        """Return the norms in order, as one tensor. float16 overflows at 65,504: half types are summed in float32."""
+        torch = self._torch
+        norms: dict[int, Any] = {}
+        for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
+            here = [index for index, tensor in enumerate(tensors) if tensor.dtype is dtype]
+            summed_as = torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+            fused = torch._foreach_norm([tensors[index] for index in here], 2, dtype=summed_as)
+            norms.update(zip(here, fused, strict=True))
+        return torch.stack([norms[index].to(torch.float64) for index in range(len(tensors))])
+
+
+def groups_of(names: Sequence[str], groups_max: int = GROUPS_MAX) -> list[str]:
+    """Return for each parameter's name the submodule it counts for: as deep as there are few enough, else empty."""
+    paths = [name.split(".")[:-1] for name in names]
+    found = [""] * len(names)
+    for depth in range(1, max(map(len, paths), default=0) + 1):
+        deeper = [".".join(path[:depth]) for path in paths]
+        if len(set(deeper)) > groups_max:
+            break
+        found = deeper
+    return found
+
+
+def metrics_of(name: str, rows: Sequence[tuple[str, str]], values: Sequence[float]) -> dict[str, float]:
+    """Return the norms of all and of each submodule. rows: (kind, submodule) of each norm; behind them a scale."""
+    scale = values[len(rows)] if len(values) > len(rows) else 1.0
+    found: dict[str, list[float]] = {}
+    for (kind, group), value in zip(rows, values, strict=False):
+        value = value / scale if kind == "grad_norm" else value
+        found.setdefault(f"{name}/{kind}", []).append(value)
+        if group:
+            found.setdefault(f"{name}/{kind}/{group}", []).append(value)
+    return {key: math.hypot(*norms) for key, norms in sorted(found.items())}
+
+
+def _plain(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in _WRAPPERS)
