@@ -2,6 +2,7 @@
 
     CHIPLOG_DIR/                default ~/.chiplog
       journals/<producer>/      one per opened run of a process: lock, head, segments
+      launches/                 run IDs that launches agreed on, for ranks that are started again
       agent/                    lock, spool/, link
       collector/                lock, log/, index.duckdb, files/
       outbox/                   saved files on their way to the collector, by content; of offline runs offline/files
@@ -36,6 +37,11 @@ class Places:
     def journals(self) -> Path:
         """Directory of all journals of this node and user."""
         return self.local / "journals"
+
+    @property
+    def launches(self) -> Path:
+        """Directory of what launches on this node agreed on."""
+        return self.local / "launches"
 
     @property
     def agent(self) -> Path:

@@ -1,19 +1,30 @@
 """Agree on a run ID through torch.distributed, once the training code has initialised it. Never imports torch.
 
-A compare-and-set on a clone of the group's store: the first rank's word becomes everybody's. A clone, because a
-blocking call on the shared store client would stall the trainer's own calls. torch.distributed.rpc has a store of its
-own, and names its workers; where both are there, its word is the later one: it may hold more processes than the group.
+The first word that a rank puts into the group's store becomes everybody's, by a compare-and-set. A word is firm when it
+is more than made up by its rank: given by the user, a parent's, or what this launch had agreed on before a restart. A
+firm word replaces one that is not. torch.distributed.rpc has a store of its own, and names its workers; where both are
+there, its word is the later one: it may hold more processes than the group.
+
+The store is asked through a clone, because a blocking call on the shared client would stall the trainer's own calls;
+and by a thread of its own, because a host that stands still lets a new connection wait without limit.
 """
 
 import os
 import sys
+import threading
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from chiplog.identity import Identity
+
 _KEY = "chiplog/run_id"
-_STORE_WAIT_S = 5.0  # of our own thread; the store's own five minutes would keep the journal from being sent
-_TRIES = 12  # a store that is busy with ten thousand ranks answers later; after a minute each rank is on its own
+_FIRM, _NEW = "firm:", "new:"
+_STORE_WAIT_S = 5.0  # the store's own limit is five minutes
+_PAUSE_S = 0.1  # before a store that failed is tried again; doubled each time
+_TRIES = 9  # a store that is busy with ten thousand ranks answers later; after a minute each rank is on its own
+_LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # for a firm word of a rank that begins later than this one
 
 _agreed = 0  # how many runs of this process a group agreed on: the second is the second of every rank
 _inherited: tuple[Any, Any] = (None, None)  # group and RPC agent of the process that this one was forked from
@@ -30,36 +41,56 @@ class Agreed:
 
 
 class Question:
-    """What one run asks: the default process group, once there is one, and RPC, once that is there."""
+    """What one run asks: the default process group, once there is one, and RPC, once that is there.
 
-    def __init__(self) -> None:
+    identity: as it is at first.
+    """
+
+    def __init__(self, identity: Identity) -> None:
         self._heard_group = self._heard_rpc = False
+        self._is_settled = identity.settled
+        self._looks_again = bool(identity.launch_run) and not identity.settled
         self._number = 0
-        self._failures = 0
+        self._asking = threading.Lock()
+        self._answered = threading.Event()
+        self._answer: Agreed | None = None
+        self._told: Agreed | None = None
 
-    @property
-    def can_ask(self) -> bool:
-        """Whether somebody is there who was not asked yet."""
-        return (not self._heard_rpc and _rpc_agent() is not None) or (not self._heard_any and _group() is not None)
+    def begin(self, candidate: str) -> None:
+        """Ask who is there and was not asked yet: some groups live for a moment only. Waits for nothing.
+
+        candidate: the run ID to offer.
+        """
+        if self._heard_rpc or (self._heard_any and _rpc_agent() is None) or not self._asking.acquire(blocking=False):
+            return
+        is_asked = False
+        try:
+            found = self._look()
+            if found is not None:
+                self._answered.clear()
+                threading.Thread(
+                    target=self._ask, args=(*found, candidate), name="chiplog-agreement", daemon=True
+                ).start()
+                is_asked = True
+        except (AttributeError, RuntimeError, ValueError):
+            pass  # another thread is destroying the group just now, or no thread is left: it is asked again
+        finally:
+            if not is_asked:
+                self._asking.release()
+
+    def hear(self, wait_s: float = 0.0) -> Agreed | None:
+        """Return what is new; None when nothing is. wait_s: for somebody who was asked and has not answered."""
+        if wait_s and self._asking.locked():
+            self._answered.wait(wait_s)
+        answer = self._answer
+        if answer == self._told:
+            return None
+        self._told = answer
+        return answer
 
     @property
     def _heard_any(self) -> bool:
         return self._heard_group or self._heard_rpc
-
-    def ask(self, candidate: str) -> Agreed | None:
-        """Offer a run ID; None while there is nobody to ask, or nothing new to hear. May take _STORE_WAIT_S."""
-        try:
-            found = self._look()
-        except (AttributeError, RuntimeError, ValueError):
-            return None  # another thread is destroying the group just now
-        if found is None:
-            return None
-        store, rank, world_size, name = found
-        word = self._agree(store, candidate)
-        if word is None:
-            return None  # asked again soon
-        self._heard_rpc, self._heard_group = name is not None, True
-        return Agreed(word, rank, world_size, name)
 
     def _look(self) -> tuple[Any, int, int, str | None] | None:
         agent = None if self._heard_rpc else _rpc_agent()
@@ -72,20 +103,48 @@ class Question:
         store = distributed.distributed_c10d._get_default_store()
         return store, distributed.get_rank(), distributed.get_world_size(), None
 
-    def _agree(self, store: Any, candidate: str) -> str | None:
-        """Return everybody's word; our own when the store cannot be asked: rank and world are still worth having."""
+    def _ask(self, store: Any, rank: int, world_size: int, name: str | None, candidate: str) -> None:
+        """Ask until there is an answer. Our own word when there is none: rank and world are still worth having."""
         global _agreed
         if not self._number:
             _agreed += 1
             self._number = _agreed
-        try:
-            clone = store.clone()
-            clone.set_timeout(timedelta(seconds=_STORE_WAIT_S))
-            word = clone.compare_set(f"{_KEY}/{self._number}", "", candidate)
-        except (RuntimeError, AttributeError, ValueError, TypeError):
-            self._failures += 1
-            return candidate if self._failures >= _TRIES else None
-        return (word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word)) or candidate
+        offer = (_FIRM if self._is_settled else _NEW) + candidate
+        clone, word = None, candidate
+        pause_s = _PAUSE_S
+        for _ in range(_TRIES):
+            try:
+                clone = store.clone()
+                clone.set_timeout(timedelta(seconds=_STORE_WAIT_S))
+                word = self._exchange(clone, offer)
+                break
+            except (RuntimeError, AttributeError, ValueError, TypeError):
+                time.sleep(pause_s)
+                pause_s *= 2
+        self._answer = Agreed(word, rank, world_size, name)
+        self._heard_rpc, self._heard_group = name is not None, True
+        self._is_settled = True  # others that RPC adds follow the group
+        self._asking.release()
+        self._answered.set()
+        for pause_s in _LOOK_AGAIN_S if self._looks_again and clone is not None else ():
+            time.sleep(pause_s)
+            if self._heard_rpc and name is None:
+                return
+            try:
+                self._answer = Agreed(self._exchange(clone, offer), rank, world_size, name)
+            except (RuntimeError, ValueError):
+                return  # the group's store is gone, and with it who could say more
+
+    def _exchange(self, clone: Any, offer: str) -> str:
+        key = f"{_KEY}/{self._number}"
+        word = _text(clone.compare_set(key, "", offer))
+        if offer.startswith(_FIRM) and word.startswith(_NEW):
+            word = _text(clone.compare_set(key, word, offer))
+        return (word or offer).removeprefix(_FIRM).removeprefix(_NEW)
+
+
+def _text(word: Any) -> str:
+    return word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word)
 
 
 def _group() -> Any:

@@ -3,7 +3,7 @@
 What a launcher shares is turned into a `launch`, the same for all its processes and restarts and different for every
 other launch, and the run ID follows from the launch: ranks agree without talking. Where a launcher's ID alone is not
 unique (torchrun's `--rdzv-id`), and its ranks have no parent in common, `needs_agreement` asks for a word through
-torch.distributed's store later on.
+torch.distributed's store later on. Until then the run ID is that of ranks with the same parent.
 """
 
 import base64
@@ -59,6 +59,8 @@ class Identity:
     fallback: bool = False  # claims to be primary only because nobody knows a better one
     told: bool = False  # rank and world size are the launcher's word
     formerly: str | None = None  # the provisional run ID, once another was agreed on
+    offer: str = ""  # what to propose in place of the run ID, where trainings of another time may have the same
+    launch_run: str = ""  # of a launch that may start ranks again: under this its node remembers what was agreed on
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +143,8 @@ def identify(
     launch, is_unique = _launch(environ, facts, launcher, world_size)
     run_id = own_run or (_joined_run(parent, facts) if parent and joins else _next(_run_id_of(launch, facts), facts))
     settled = bool(own_run) or (joins and parent is not None and parent.settled)
+    is_made_up = not own_run and not joins
+    elastic_id = environ.get("TORCHELASTIC_RUN_ID", "") if launcher.name == "torchelastic" else ""
     own = f"rank{rank}"
     if parent is not None and parent.is_rank(rank):
         label = given or _childs(own, facts)
@@ -159,6 +163,9 @@ def identify(
         needs_agreement=not is_unique and not own_run,
         settled=settled,
         told=True,
+        # Nobody starts these again. But the next training of their shell, or of another container, has the same.
+        offer=f"{run_id}-{facts.random}" if is_made_up and not is_unique and not elastic_id else "",
+        launch_run=f"{launch} {run_id}" if is_made_up and elastic_id and not _UUID.fullmatch(elastic_id) else "",
     )
 
 
@@ -208,7 +215,8 @@ def with_rank(
 ) -> Identity:
     """Complete an identity by what torch.distributed said later. name: the worker's, where RPC told it."""
     run_id = identity.run_id if identity.settled else run_id
-    formerly = identity.run_id if run_id != identity.run_id else None
+    # What others may be called too is no name of this run.
+    formerly = identity.run_id if run_id != identity.run_id and not identity.offer else None
     known = replace(identity, run_id=run_id, formerly=formerly, needs_agreement=False)
     if identity.told:
         return replace(known, world_size=world_size) if name is None else known
@@ -217,6 +225,11 @@ def with_rank(
     if primary_given or identity.joined:
         return known
     return replace(known, primary=rank == 0, fallback=False)
+
+
+def first_run_id(identity: Identity) -> str:
+    """Return the run ID that followed from variables and parents, before anything was remembered or agreed on."""
+    return identity.launch_run.rpartition(" ")[2] or identity.run_id
 
 
 def new_run_id(started_s: float, word: str) -> str:
@@ -278,7 +291,8 @@ def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world
         return _launch_of_one(facts), True
     local_world_size = _number(environ, "LOCAL_WORLD_SIZE") or _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE")
     # Without a launcher's ID, trainings that one shell starts side by side differ in their port.
-    siblings = f"{launcher.name}:{elastic_id or environ.get('MASTER_PORT', '')}:{facts.parent}"
+    name = "env" if launcher.name == "torchelastic" and not elastic_id else launcher.name
+    siblings = f"{name}:{elastic_id or environ.get('MASTER_PORT', '')}:{facts.parent}"
     # One parent for all ranks: it names the launch, restarts included. Several: only ranks under the same one agree.
     return siblings, world_size is not None and world_size == local_world_size
 

@@ -14,6 +14,7 @@ from chiplog.complaints import Complaints, alert_level
 from chiplog.failures import detail_of, ending_of, reason_of
 from chiplog.identity import PARENT_RUN, with_rank
 from chiplog.journal import Journal
+from chiplog.launches import remember
 from chiplog.opening import open_journal
 from chiplog.recorder import Recorder
 from chiplog.saving import Saver
@@ -46,9 +47,8 @@ class Run(Recorder):
         self._alerts = AlertLimit()
         self._finish_lock = threading.Lock()
         self._asks = settings.identity.needs_agreement
-        self._question = Question()
+        self._question = Question(settings.identity)
         self._is_inherited = not opens  # made by another process: by fork, or in a pickle
-        self._looked = threading.Event()  # set whenever the sender thread has looked around
         self._disk_warned = False
         self._console: Capture | None = None
         self._sender: SenderThread | None = None
@@ -140,6 +140,11 @@ class Run(Recorder):
 
     # -- everything else that is said --
 
+    def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
+        if self._asks:  # keys that were not logged before: soon after init, as a rule
+            self._question.begin(self._candidate)
+        super()._log_slow(data, step)
+
     def alert(self, title: str, text: str = "", level: str = "warning") -> None:
         """Leave a row in `events` that people look at. level: debug, info, warning or error; else it is a warning.
 
@@ -203,12 +208,15 @@ class Run(Recorder):
             self._complaints.internal("finish", error)
 
     def _hear_group(self) -> None:
-        """Let the sender thread ask once more who this is: a short training ends before it looked."""
-        sender = self._sender
-        if sender is not None and self._asks and self._question.can_ask:
-            self._looked.clear()
-            sender.wake()
-            self._looked.wait(_ASK_WAIT_S)
+        """Hear once more who this is: a short training ends before the sender thread looked."""
+        if not self._asks or not self._identity.needs_agreement:
+            return
+        try:
+            self._question.begin(self._candidate)
+            if (agreed := self._question.hear(_ASK_WAIT_S)) is not None:
+                self._become(agreed)
+        except Exception as error:
+            self._complaints.internal("finish", error)
 
     def _finish(self, exit_code: int, wait_s: float) -> None:
         begun = time.monotonic()
@@ -356,8 +364,6 @@ class Run(Recorder):
             self._tell_suppressed_alerts(time.monotonic())
         except Exception as error:  # sending must go on
             self._complaints.internal("tick", error)
-        finally:
-            self._looked.set()
 
     def _look_around(self) -> None:
         """Tell of a disk that refuses, and ask torch.distributed for what the launcher did not tell."""
@@ -368,12 +374,23 @@ class Run(Recorder):
             self._complaints.warn_once(("disk", ""), message)
             self._say(EventKind.NOTICE, "journal_memory", "warning", message, {})
         if self._asks:
-            agreed = self._question.ask(self._identity.run_id)
-            if agreed is not None:
+            self._question.begin(self._candidate)
+            if (agreed := self._question.hear()) is not None:
                 self._become(agreed)
+
+    @property
+    def _candidate(self) -> str:
+        identity = self._identity
+        return identity.offer if identity.needs_agreement and identity.offer else identity.run_id
 
     def _become(self, agreed: Agreed) -> None:
         settings = self._settings
+        if self._identity.launch_run:
+            try:
+                remember(settings.places, self._identity.launch_run, agreed.run_id)
+            except OSError as error:
+                message = f"the run cannot be noted for ranks that are started again: {error}; these ask the others"
+                self._complaints.warn_once(("launches", ""), message)
         name = None if agreed.name is None else safe_name("label", agreed.name, NAME_CHARS_MAX)[0]
         given = {"label_given": settings.label_given, "primary_given": settings.primary_given}
         self._identity = with_rank(self._identity, agreed.rank, agreed.world_size, agreed.run_id, name, **given)

@@ -15,7 +15,8 @@ from chiplog import process
 from chiplog.complaints import shown_error
 from chiplog.config import config_of
 from chiplog.failures import note_exit
-from chiplog.identity import PARENT_RUN, SETUP, Identity, identify, parent_run, prepared_run
+from chiplog.identity import PARENT_RUN, SETUP, Identity, first_run_id, identify, parent_run, prepared_run
+from chiplog.launches import as_before
 from chiplog.runs import Run
 from chiplog.settings import Settings, one_line, safe_name, words_of
 from chiplog.torch.compiling import untraced
@@ -107,7 +108,7 @@ def init(
     for remark in settings.remarks:
         run.complain(Bad("bad_name", remark[:60], remark))
     if run.mode != "disabled":
-        _opened.add(settings.identity.run_id)
+        _opened.add(first_run_id(settings.identity))
     with _lock:
         _current = run
         _left = None
@@ -196,7 +197,7 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     remarks: list[str] = []
     run_id = _name("run ID", given["run_id"] or environ.get("CHIPLOG_RUN_ID"), remarks)
     label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"), remarks)
-    still_open = _current._settings.identity.run_id if _current is not None and not _current._finished else ""
+    still_open = first_run_id(_current._settings.identity) if _current is not None and not _current._finished else ""
     facts = process.facts(_opened - {still_open})
     identity = identify(environ, facts, label, run_id)
     group = _line("group", given["group"] or environ.get("CHIPLOG_GROUP"), remarks)
@@ -217,9 +218,10 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     gpus = given["gpu_device_ids"]
     if gpus is None and environ.get("CHIPLOG_GPU_DEVICE_IDS"):
         gpus = environ["CHIPLOG_GPU_DEVICE_IDS"].split(",")
+    place = places(chiplog_dir(given["dir"], environ))
     return Settings(
-        identity=identity,
-        places=places(chiplog_dir(given["dir"], environ)),
+        identity=as_before(place, identity) if mode != "disabled" else identity,
+        places=place,
         mode=mode,
         agent_address=given["agent"] or environ.get("CHIPLOG_AGENT") or None,
         project=_line("project", given["project"] or environ.get("CHIPLOG_PROJECT"), remarks),

@@ -20,7 +20,7 @@ def own_run(identity: Identity, group: str, name: str | None, facts: Facts) -> t
     first = f"{identity.run_id}-{identity.label}" if is_shared else identity.run_id
     numbered = (first if n == 1 else f"{first}-{n}" for n in itertools.count(1))
     run_id = next(candidate for candidate in numbered if candidate not in facts.opened)
-    own = replace(identity, run_id=run_id, primary=True, settled=True, fallback=False)
+    own = replace(identity, run_id=run_id, primary=True, settled=True, fallback=False, offer="", launch_run="")
     return own, name or (f"{group}-{identity.label}" if is_shared else None)
 
 

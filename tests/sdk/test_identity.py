@@ -1,12 +1,16 @@
 """Who a process is, launcher by launcher: every row of what workers can see (torch 2.13, observed)."""
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from chiplog.identity import PARENT_RUN, SETUP, Facts, Identity, Spawned, identify, prepared_run, with_rank
+from chiplog.launches import LAUNCHES_MAX, as_before, recall, remember
 from chiplog.process import facts, random_word
 from chiplog.ways import is_rank0, own_run
+from chiplog_schemas.places import places
 
 UUID = "0e4a41e5-0c7a-4c7e-9a57-64e7b1e5a001"
 FACTS = Facts("node-a", 100, "77:12345:boot", 1_795_224_000.0, "k3f9ab")
@@ -261,6 +265,61 @@ def test_what_init_was_given_of_the_primary_stays() -> None:
     alone = replace(identify({}, FACTS), primary=False)
     assert not with_rank(alone, 0, 2, "agreed", primary_given=True).primary
     assert with_rank(alone, 0, 2, "agreed").primary
+
+
+def test_ranks_without_a_launchers_id_offer_the_group_a_run_that_nobody_had_before() -> None:
+    pair = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
+    first, second = identify(pair, FACTS), identify(pair, replace(FACTS, pid=101, random="bbbbbb"))
+    assert first.needs_agreement and first.run_id == second.run_id, "of one launch, as far as the variables tell"
+    assert first.offer.startswith(first.run_id) and first.offer != second.offer
+    given = identify(pair | {"CHIPLOG_RUN_ID": "mine"}, FACTS)
+    assert (given.run_id, given.offer, given.settled) == ("mine", "", True)
+
+
+def test_only_ranks_that_torchelastic_may_start_again_are_remembered() -> None:
+    assert identify(elastic(0, 0, 2, 1, "100"), FACTS).launch_run
+    assert identify(elastic(0, 0, 2, 2, "100"), FACTS).launch_run, "a second node may come to this one"
+    for environ in (elastic(0, 0, 2, 1), slurm(0, 0), {"RANK": "0", "WORLD_SIZE": "2"}, {}):
+        assert not identify(environ, FACTS).launch_run
+    assert not identify(elastic(0, 0, 2, 1, "100") | {"CHIPLOG_PARENT_RUN": "99:parents"}, FACTS).launch_run
+
+
+def test_a_launch_goes_on_under_the_run_that_it_had_before_a_restart(tmp_path: Path) -> None:
+    place = places(tmp_path)
+    first = as_before(place, identify(elastic(0, 0, 2, 1, "100"), FACTS))
+    assert (first.settled, first.needs_agreement) == (False, True)
+    remember(place, first.launch_run, "agreed")
+    for again in (elastic(1, 0, 2, 1, "100", restart=1), elastic(0, 0, 1, 1, "100")):
+        found = as_before(place, identify(again, replace(FACTS, pid=300)))
+        assert (found.run_id, found.settled) == ("agreed", True)
+    for other in (replace(FACTS, parent="99:99999:boot"), OTHER_NODE):
+        assert as_before(place, identify(elastic(0, 0, 2, 1, "100"), other)).run_id != "agreed"
+
+
+def test_a_node_that_another_one_joins_keeps_its_run(tmp_path: Path) -> None:
+    place = places(tmp_path)
+    alone = as_before(place, identify(elastic(0, 0, 1, 1, "100"), FACTS))
+    assert not alone.needs_agreement
+    later = as_before(place, identify(elastic(1, 0, 2, 1, "100"), FACTS))
+    assert (later.run_id, later.settled, later.needs_agreement) == (alone.run_id, True, True)
+
+
+def test_a_node_remembers_a_bounded_number_of_launches(tmp_path: Path) -> None:
+    place = places(tmp_path)
+    for number in range(LAUNCHES_MAX + 3):
+        remember(place, f"launch {number}", f"run {number}")
+        os.utime(max((place.launches).iterdir(), key=lambda path: path.stat().st_mtime), (number, number))
+    assert len(list((place.launches).iterdir())) <= LAUNCHES_MAX + 1
+    assert recall(place, "launch 0") is None
+    assert recall(place, f"launch {LAUNCHES_MAX + 2}") == f"run {LAUNCHES_MAX + 2}"
+
+
+def test_the_second_init_of_ranks_that_were_started_again_is_another_run_than_the_first(tmp_path: Path) -> None:
+    place, environ = places(tmp_path), elastic(0, 0, 2, 1, "100")
+    first = identify(environ, FACTS)
+    remember(place, first.launch_run, "agreed")
+    second = as_before(place, identify(environ, replace(FACTS, opened=frozenset({first.run_id}))))
+    assert second.run_id == f"{first.run_id}-2" and not second.settled
 
 
 def test_what_the_group_says_later_completes_an_identity() -> None:

@@ -1,0 +1,84 @@
+"""Ranks that ask a real store of torch.distributed for their run: which word wins, and a store that does not answer."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.process.test_security import free_ports
+
+pytestmark = pytest.mark.xdist_group("torchrun")
+
+# One process is all ranks: what they say to the store is what counts.
+WORDS = """
+import torch.distributed as dist
+from chiplog import agreement
+from chiplog.agreement import Agreed, Question
+from chiplog.identity import Identity
+
+class Rank:
+    def __init__(self, word, firm=False):
+        self.word = word
+        self.question = Question(Identity(word, "label", "launch", needs_agreement=True, settled=firm, launch_run="l"))
+
+    def asks(self, wait_s=30.0):
+        agreement._agreed = 0  # each is a process of its own
+        self.question.begin(self.word)
+        return self.question.hear(wait_s)
+
+    def hears(self):
+        deadline = time.monotonic() + 30
+        while (word := self.question.hear()) is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return word and word.run_id
+
+first = Rank("first")
+assert first.asks() is None, "there is no group yet"
+store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+assert first.asks() == Agreed("first", 0, 1)
+assert first.asks() is None, "nothing new"
+assert Rank("second").asks().run_id == "first"
+assert Rank("before the restart", firm=True).asks().run_id == "before the restart"
+assert first.hears() == "before the restart", "who made up a word follows a firm one that comes later"
+assert Rank("another", firm=True).asks().run_id == "before the restart", "of two the first"
+assert Rank("third").asks().run_id == "before the restart"
+"""
+
+STANDS_STILL = """
+import os, signal
+import torch.distributed as dist
+import chiplog
+
+port = int(sys.argv[1])
+host = os.fork()
+if host == 0:
+    store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    signal.pause()
+store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+os.kill(host, signal.SIGSTOP)
+run = chiplog.init(mode="offline", capture_console=False)
+for step in range(1000):
+    run.log({"x": 1.0})
+begun = time.monotonic()
+run.finish()
+print(f"finished in {time.monotonic() - begun:.1f} s")
+os.kill(host, signal.SIGKILL)
+os._exit(0)
+"""
+
+
+def output_of(script: str) -> str:
+    command = [sys.executable, "-c", "import sys, time\n" + script, str(free_ports())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_first_word_is_everybodys_until_a_firm_one_comes() -> None:
+    output_of(WORDS)
+
+
+def test_a_store_whose_host_stands_still_holds_nobody_up() -> None:
+    assert output_of(STANDS_STILL).startswith("finished in")
