@@ -1,5 +1,6 @@
 """Processes that share nothing but a parent, or not even that: still one run, and each row under its rank's label."""
 
+import socket
 import sys
 from collections.abc import Callable
 
@@ -13,7 +14,7 @@ Launched = Callable[[str], Training]
 
 # What every script begins with. `work` logs ten steps from `first` on.
 HEAD = """
-import os, sys
+import os, signal, sys, time
 import multiprocessing
 import chiplog
 from tests.launchers.truth import Truth
@@ -60,8 +61,117 @@ def alone(rank, world_size):
     run = chiplog.init(config={"lr": 0.1})
     work(run, Truth())
 
+def dies(rank, world_size):
+    run = chiplog.init(config={"lr": 0.1})
+    work(run, Truth())
+    open(f"ready{rank}", "w").close()
+    while rank or not os.path.exists("ready1"):
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
+
 if __name__ == "__main__":
     mp.spawn(globals()[sys.argv[1]], (2,), nprocs=2)
+"""
+)
+
+BY_HAND = (
+    TORCH
+    + """
+rank, port = int(sys.argv[1]), sys.argv[2]
+run = chiplog.init(config={"lr": 0.1})
+truth = Truth(rank, 2)
+work(run, truth)
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+work(run, truth, STEPS)
+dist.barrier()
+"""
+)
+
+RPC = (
+    TORCH
+    + """
+import torch.distributed.rpc as rpc
+
+def log_here(first):
+    work(chiplog.run, truth, first)   # in a C++ thread of the callee
+
+def worker(rank, names):
+    global truth
+    run = chiplog.init(config={"lr": 0.1})
+    truth = Truth(rank, 2, label=names[rank])
+    work(run, truth)
+    options = rpc.TensorPipeRpcBackendOptions(init_method=STORE)
+    rpc.init_rpc(names[rank], rank=rank, world_size=2, rpc_backend_options=options)
+    if rank == 0:
+        rpc.rpc_sync(names[1], log_here, (STEPS,))
+    rpc.shutdown()
+
+if __name__ == "__main__":
+    processes = [multiprocessing.Process(target=worker, args=(n, ("trainer", "ps"))) for n in range(2)]
+    for process in processes: process.start()
+    for process in processes: process.join()
+"""
+)
+
+LOADER = (
+    TORCH
+    + """
+from torch.utils.data import DataLoader, Dataset
+
+class Logging(Dataset):
+    truth = None
+
+    def __init__(self, run):
+        self.run = run
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        if self.truth is None:
+            self.truth = Truth(label=f"main.{os.getpid()}")
+            self.seen = 0
+        self.seen += 1
+        values = self.truth.values()
+        with self.truth.of(self.seen, values):
+            self.run.log(values, step=self.seen)
+        return index
+
+if __name__ == "__main__":
+    run = chiplog.init(label="main")
+    truth = Truth(label="main")
+    for method in ("fork", "spawn"):
+        options = {"num_workers": 1, "multiprocessing_context": method, "persistent_workers": True}
+        quiet, loud = DataLoader(range(4), **options), DataLoader(Logging(run), **options)
+        for epoch in range(2):
+            assert len(list(loud)) + len(list(quiet)) == 8
+        del loud, quiet
+    work(run, truth)
+"""
+)
+
+CHILDREN = (
+    HEAD
+    + """
+def child(number):
+    work(chiplog.init(config={"lr": 0.1}), Truth())
+
+def handed(run, number):
+    work(run, Truth(label=f"main.{os.getpid()}"))
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[2])
+    if sys.argv[1] == "setup":
+        chiplog.setup()
+        arguments = [(child, (n,)) for n in range(2)]
+    else:
+        run = chiplog.init(label="main")
+        work(run, Truth(label="main"))
+        arguments = [(child, (0,)), (handed, (run, 1))]
+    processes = [context.Process(target=target, args=args) for target, args in arguments]
+    for process in processes: process.start()
+    for process in processes: process.join()
+    assert [process.exitcode for process in processes] == [0, 0]
 """
 )
 
@@ -77,3 +187,57 @@ def test_ranks_of_mp_spawn_without_a_group_are_one_run_too(launched: Launched) -
     training = launched("mp.spawn, no group")
     training.run([sys.executable, training.script(SPAWN), "alone"])
     training.check([("*", 0, "finished")] * 2)
+
+
+def test_ranks_of_mp_spawn_that_die_before_they_know_who_they_are_leave_one_run(launched: Launched) -> None:
+    training = launched("mp.spawn, a rank dies before the group")
+    training.run([sys.executable, training.script(SPAWN), "dies"], exit_code=1)
+    training.check([("*", 0, "crashed")] * 2, run_state="crashed")
+
+
+def test_ranks_started_by_hand_agree_through_the_store_beside_another_such_job(launched: Launched) -> None:
+    trainings = [launched(f"init_process_group by hand, job {number} of two at a time") for number in (1, 2)]
+    started = []
+    for training in trainings:
+        script, port = training.script(BY_HAND), str(free_port())
+        started += [(training, training.start([sys.executable, script, str(rank), port])) for rank in (0, 1)]
+    for training, process in started:
+        training.end(process)
+    assert len({training.check(finished(2)) for training in trainings}) == 2
+
+
+def test_workers_of_rpc_are_labels_by_their_names_and_callees_log_too(launched: Launched) -> None:
+    training = launched("torch.distributed.rpc")
+    training.run([sys.executable, training.script(RPC)])
+    training.check([("ps", 0, "finished"), ("trainer", 0, "finished")])
+
+
+def test_workers_of_a_dataloader_are_labels_only_if_they_log(launched: Launched) -> None:
+    training = launched("DataLoader workers, fork and spawn")
+    training.run([sys.executable, training.script(LOADER)])
+    labels = [writer.label for writer in training.writers()]
+    assert len(labels) == 3
+    training.check([(str(label), 0, "finished") for label in labels])
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_of_a_parent_that_only_called_setup_are_one_run(launched: Launched, method) -> None:
+    training = launched(f"multiprocessing, {method}, setup() in the parent")
+    training.run([sys.executable, training.script(CHILDREN), "setup", method])
+    training.check([("*", 0, "finished")] * 2)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_that_call_init_or_are_given_the_run_are_in_their_parents(launched: Launched, method) -> None:
+    training = launched(f"multiprocessing, {method}, init() in the parent")
+    training.run([sys.executable, training.script(CHILDREN), "init", method])
+    [handed] = [str(w.label) for w in training.writers() if w.label and w.label.startswith("main.")]
+    training.check([("*", 0, "finished"), ("main", 0, "finished"), (handed, 0, "finished")])
+
+
+def free_port() -> int:
+    """Return a port of this host that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
