@@ -1,0 +1,213 @@
+"""The lane of saved files: a real socket and a real outbox; the collector's end is written by hand."""
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from chiplog_agent import files
+from chiplog_agent.files import FileLane
+from chiplog_schemas import file_wire, wire
+from chiplog_schemas.file_wire import FileMessage, FileMessageKind
+from chiplog_schemas.limits import PEER_SILENT_S
+from tests.conftest import wait_until
+
+DATA = b"weights" * 1_000
+DIGEST = hashlib.sha256(DATA).digest()
+
+
+class Collector:
+    """The other end: says what the test wants it to say."""
+
+    def __init__(self, context: "zmq.Context[Any]", address: str) -> None:
+        self.socket = context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.bind(address)
+        self.routing = b""
+
+    def receive(self) -> FileMessage | None:
+        if not self.socket.poll(5):
+            return None
+        self.routing, *frames = self.socket.recv_multipart()
+        return file_wire.parse(frames)
+
+    def say(self, frames: list[bytes]) -> None:
+        self.socket.send_multipart([self.routing, *frames])
+
+
+class Bench:
+    """A lane, its outbox and a clock."""
+
+    def __init__(self, directory: Path) -> None:
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.outbox = directory / "outbox"
+        self.outbox.mkdir()
+        address = f"ipc://{directory}/c.sock"
+        self.collector = Collector(self.context, address)
+        self.said: list[tuple[str, dict[str, Any]]] = []
+        self.lane = FileLane(self.context, address, b"s" * 16, {"node": "a"}, self.outbox, self._say)
+        self.now = 1_000.0
+
+    def _say(self, kind: str, level: str, message: str, body: dict[str, Any]) -> None:
+        assert "\n" not in message
+        self.said.append((kind, body))
+
+    def put(self, data: bytes = DATA, name: str = "") -> Path:
+        path = self.outbox / (name or hashlib.sha256(data).hexdigest())
+        path.write_bytes(data)
+        return path
+
+    def step(self, seconds: float = 0.01, *, is_open: bool = True) -> None:
+        self.now += seconds
+        self.lane.step(self.now, is_open=is_open)
+
+    def until(self, kind: int) -> FileMessage:
+        """Step until a message of this kind arrives."""
+        found: list[FileMessage] = []
+
+        def came() -> bool:
+            self.step()
+            message = self.collector.receive()
+            if message is not None and message.kind == kind:
+                found.append(message)
+            return bool(found)
+
+        wait_until(came, f"a message of kind {kind}")
+        return found[0]
+
+    def until_holds(self, holds: Callable[[], Any]) -> None:
+        def stepped() -> Any:
+            self.step()
+            return holds()
+
+        wait_until(stepped, "what the lane is to do")
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path)
+    yield bench
+    bench.lane.close()
+    bench.collector.socket.close(0)
+    bench.context.term()
+
+
+def test_a_file_is_offered_sent_from_where_the_collector_stands_and_removed_once_stored(bench: Bench) -> None:
+    path = bench.put()
+    offer = bench.until(FileMessageKind.OFFER)
+    assert (offer.digest, offer.bytes, offer.sender, offer.info) == (DIGEST, len(DATA), b"s" * 16, {"node": "a"})
+    bench.collector.say(file_wire.want(offer.session, 1_000, 2_000))
+    chunk = bench.until(FileMessageKind.CHUNK)
+    assert (chunk.offset, chunk.payload) == (1_000, DATA[1_000:3_000])
+    bench.collector.say(file_wire.want(offer.session, 3_000, 1 << 20))
+    assert bench.until(FileMessageKind.CHUNK).payload == DATA[3_000:]
+    assert path.exists()
+    assert not bench.lane.is_idle
+    bench.collector.say(file_wire.stored(offer.session))
+    bench.until_holds(lambda: not path.exists())
+    bench.step()
+    assert bench.lane.is_idle
+    assert bench.said == []
+
+
+def test_nothing_is_offered_while_the_events_have_no_collector(bench: Bench) -> None:
+    bench.put()
+    for _ in range(5):
+        bench.step(is_open=False)
+    assert bench.lane.socket is None
+    assert not bench.lane.is_idle
+    bench.until(FileMessageKind.OFFER)
+
+
+def test_a_file_that_is_refused_stays_is_told_once_and_offered_again_while_others_go_on(bench: Bench) -> None:
+    first = bench.put()
+    os.utime(first, (1, 1))  # the oldest is the first
+    bench.put(b"small")
+    for _ in range(2):
+        offer = bench.until(FileMessageKind.OFFER)
+        assert offer.digest == DIGEST
+        bench.collector.say(file_wire.denied(offer.session, 30.0, "no room"))
+        small = bench.until(FileMessageKind.OFFER)
+        assert small.digest == hashlib.sha256(b"small").digest()
+        bench.collector.say(file_wire.stored(small.session))
+        bench.until_holds(lambda: len(list(bench.outbox.iterdir())) == 1)
+        bench.step()
+        assert bench.lane.is_idle, "the next agent may try again"
+        bench.put(b"small")
+        bench.step(31.0)
+    assert [kind for kind, _ in bench.said] == ["file_waits"]
+    assert bench.said[0][1] == {"sha256": DIGEST.hex(), "reason": "no room"}
+    assert first.exists()
+
+
+def test_a_collector_that_is_busy_is_asked_again_soon_and_nothing_is_told(bench: Bench) -> None:
+    bench.put()
+    offer = bench.until(FileMessageKind.OFFER)
+    bench.collector.say(file_wire.denied(offer.session, 1.0, "busy"))
+    bench.until_holds(lambda: bench.lane._offer_at > bench.now)
+    assert not bench.lane.is_idle
+    assert bench.until(FileMessageKind.OFFER).session != offer.session
+    assert bench.said == []
+
+
+@pytest.mark.parametrize("is_damaged", [True, False])
+def test_a_copy_that_arrived_as_another_content_is_read_again_and_given_up_only_if_it_is_one(
+    bench: Bench, is_damaged: bool
+) -> None:
+    path = bench.put(DATA[:-1] + b"?" if is_damaged else DATA, DIGEST.hex())
+    offer = bench.until(FileMessageKind.OFFER)
+    bench.collector.say(file_wire.mismatch(offer.session))
+    bench.until_holds(lambda: bench.said)
+    assert bench.said[0][0] == ("file_damaged" if is_damaged else "file_waits")
+    assert path.exists() is not is_damaged
+    bench.step()
+    assert bench.lane.is_idle
+
+
+def test_a_copy_that_was_cut_since_it_was_offered_is_given_up(bench: Bench) -> None:
+    path = bench.put()
+    offer = bench.until(FileMessageKind.OFFER)
+    os.truncate(path, 10)
+    bench.collector.say(file_wire.want(offer.session, 10, 1 << 20))
+    bench.until_holds(lambda: bench.said)
+    assert bench.said[0] == ("file_damaged", {"sha256": DIGEST.hex()})
+
+
+def test_a_session_that_is_unknown_and_a_collector_that_says_nothing_are_asked_again(bench: Bench) -> None:
+    path = bench.put()
+    offer = bench.until(FileMessageKind.OFFER)
+    bench.collector.say(wire.reset(offer.session, "unknown"))
+    again = bench.until(FileMessageKind.OFFER)
+    assert again.session != offer.session
+    before = bench.lane.socket
+    bench.step(PEER_SILENT_S + 1)
+    assert bench.lane.socket is None
+    assert before is not None
+    assert not bench.lane.is_idle, "the file is still to be delivered"
+    bench.step(1.0)
+    bench.until(FileMessageKind.OFFER)
+    assert path.exists()
+
+
+def test_what_has_no_name_of_a_content_is_left_alone_and_what_the_dead_left_half_made_goes(bench: Bench) -> None:
+    old, new, other = bench.put(b"1", ".new-1"), bench.put(b"2", ".new-2"), bench.put(b"3", "notes.txt")
+    long_ago = time.time() - files._LEFTOVER_AGE_S - 60
+    os.utime(old, (long_ago, long_ago))
+    for _ in range(3):
+        bench.step(1.0)
+    assert not old.exists()
+    assert new.exists()
+    assert other.exists()
+    assert bench.lane.is_idle
+    assert bench.lane.socket is None
+
+
+def test_an_outbox_that_is_not_there_is_nothing_to_do(bench: Bench) -> None:
+    bench.outbox.rmdir()
+    bench.step()
+    assert bench.lane.is_idle

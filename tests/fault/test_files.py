@@ -1,0 +1,122 @@
+"""A saved file arrives whole, once, whoever is killed while it is made, moved or taken.
+
+Real processes, real signals. A rank kills itself right behind `save()`; then agent and collector are killed in turn,
+each while the file is half way.
+"""
+
+import hashlib
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chiplog_schemas.record import Kind, Record
+from chiplog_schemas.segments import list_segments, read_segment
+from tests.conftest import Node, wait_until
+from tests.fault.switch_off import Safeguard
+
+SIZE = 64 << 20
+STEP = 8 << 20  # so much arrives between two kills
+
+SAFEGUARDS = [
+    Safeguard(
+        "an agent keeps the copy of a saved file until the collector has it",
+        "agent/chiplog_agent/files.py",
+        old="        if self.socket is None:\n            self.socket = self._connect()\n",
+        new="        if self.socket is None:\n            self.socket = self._connect()\n"
+        "        os.unlink(self._outbox / name)\n",
+        test="test_a_saved_file_arrives_whole_and_once_whoever_is_killed",
+    ),
+    Safeguard(
+        "a half arrived file is gone on with",
+        "collector/chiplog_collector/filestore.py",
+        old="        if there > n_bytes:\n",
+        new="        if there:\n",
+        test="test_a_saved_file_arrives_whole_and_once_whoever_is_killed",
+    ),
+    Safeguard(
+        "the digest of a file covers what was there before a restart",
+        "collector/chiplog_collector/filestore.py",
+        old="            part.hasher.update(piece)\n",
+        new="",
+        test="test_a_saved_file_arrives_whole_and_once_whoever_is_killed",
+    ),
+]
+
+RANK = """
+import os, signal, chiplog
+run = chiplog.init(run_id="killed", project="p", capture_console=False)
+assert run.save("big.bin") == ["big.bin"]
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def part_size(files: Path) -> int:
+    """Return how much of a file has arrived; all of it once it has its name."""
+    for path in [*files.glob("*.part"), *files.glob("??/*")]:
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            return SIZE  # it got its name in this moment
+    return 0
+
+
+def more_than(files: Path, wanted: int) -> int:
+    """Wait until so much has arrived; return how much."""
+    found: list[int] = []
+
+    def arrived() -> bool:
+        found.append(part_size(files))
+        return found[-1] >= wanted
+
+    wait_until(arrived, f"{wanted} bytes that arrive")
+    return found[-1]
+
+
+@pytest.mark.timeout(300)
+def test_a_saved_file_arrives_whole_and_once_whoever_is_killed(bare_node: Node, tmp_path: Path) -> None:
+    place = bare_node.place
+    data = random.Random(7).randbytes(SIZE)
+    (tmp_path / "big.bin").write_bytes(data)
+    environment = os.environ | {"CHIPLOG_DIR": str(bare_node.root), "CHIPLOG_AGENT": place.agent_address}
+    rank = subprocess.run([sys.executable, "-c", RANK], cwd=tmp_path, env=environment, timeout=120)
+    assert rank.returncode == -signal.SIGKILL
+    assert len(list(place.outbox.iterdir())) == 1
+    (tmp_path / "big.bin").write_bytes(b"the training goes on")
+
+    bare_node.start_collector()
+    bare_node.start_agent()
+    seen = n_killed = 0
+    while seen < SIZE - 2 * STEP:
+        seen = more_than(place.files, seen + STEP)
+        if seen == SIZE:
+            break
+        n_killed += 1
+        if n_killed % 2:
+            assert bare_node.collector is not None
+            bare_node.collector.kill()
+            bare_node.collector.wait()
+            seen = part_size(place.files)
+            bare_node.start_collector()
+        else:
+            bare_node.kill_agent()
+            bare_node.start_agent()
+        assert part_size(place.files) >= seen, "it began anew"
+    assert n_killed >= 2
+
+    digest = hashlib.sha256(data).hexdigest()
+    bare_node.until("SELECT 1 FROM events WHERE kind = 'file_stored'")
+    assert bare_node.sql("SELECT run_id, path, bytes, sha256 FROM files") == [
+        {"run_id": "killed", "path": "big.bin", "bytes": SIZE, "sha256": digest}
+    ]
+    assert len(bare_node.sql("SELECT 1 FROM events WHERE kind = 'file_stored'")) == 1
+    assert [path for path in place.files.rglob("*") if path.is_file()] == [place.files / digest[:2] / digest]
+    assert (place.files / digest[:2] / digest).read_bytes() == data
+    wait_until(lambda: not list(place.outbox.iterdir()), "an agent that removes its copy")
+    bare_node.stop()
+    records = [item for _, path in list_segments(place.collector / "log") for item in read_segment(path)]
+    assert sum(isinstance(item, Record) and item.kind == Kind.STORED for item in records) >= 1
