@@ -180,10 +180,11 @@ class FileStore:
             self._remove(path)
             there = 0
         assert self._bytes is not None
-        if self._bytes + n_bytes - there > self._bytes_max:
+        to_come = n_bytes - there + sum(part.n_bytes - part.offset for part in self._parts.values())
+        if self._bytes + to_come > self._bytes_max:
             limit = f"the limit is {self._bytes_max}, set by CHIPLOG_FILES_BYTES_MAX"
             return Denied(token, f"files at the collector have {self._bytes} bytes, {limit}")
-        if (objection := room_objection(self._directory, n_bytes - there)) is not None:
+        if (objection := room_objection(self._directory, to_come)) is not None:
             return Denied(token, objection)
         if not there:
             self._make_room_for_a_part()

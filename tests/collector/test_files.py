@@ -1,16 +1,52 @@
-"""Files in the index: what was said, by whom it counts, and when the content arrived, in whatever order."""
+"""Files at the collector: what the store keeps, and in the index what was said, by whom, and when it arrived."""
 
+import hashlib
 import json
+import os
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zmq
 
-from chiplog_schemas.codec import pack
+from chiplog_collector import filestore
+from chiplog_collector.filestore import Answer, Closed, Denied, FileStore, Kept, Mismatched, Opened, Written
+from chiplog_collector.receiver import ReceiverDaemon, Settings
+from chiplog_schemas import file_wire, wire
+from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.events import EventKind
-from chiplog_schemas.record import Kind
+from chiplog_schemas.file_delivery import Close, Finish, Open, Write
+from chiplog_schemas.file_wire import FileMessage, FileMessageKind
+from chiplog_schemas.places import places
+from chiplog_schemas.record import Kind, Record
+from chiplog_schemas.segments import list_segments, read_segment
 from tests.collector.log import START_US, Index, Rank, apply, whole
+from tests.conftest import wait_until
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a file gets its name only if its digest is right",
+        "collector/chiplog_collector/filestore.py",
+        old=" or part.hasher.digest() != part.digest:",
+        new=":",
+        test="test_bytes_of_another_content_are_dropped",
+    ),
+    Safeguard(
+        "an agent is told that a file is stored once the log says so",
+        "collector/chiplog_collector/files.py",
+        old="                    self._logged.append(token)\n",
+        new="                    replies += self._act(self._machine.stored(token))\n",
+        test="test_a_file_is_stored_before_its_agent_is_told_and_the_log_says_so_first",
+    ),
+]
 
 ONE, TWO = bytes(range(32)), bytes(range(32, 64))
+DATA = b"weights" * 100_000
+DIGEST = hashlib.sha256(DATA).digest()
+NAME = DIGEST.hex()
 
 
 def stored(digest: bytes, n_bytes: int) -> tuple[int, bytes]:
@@ -84,3 +120,206 @@ def test_a_record_of_a_stored_file_that_cannot_be_read_is_set_aside(payload: byt
     rows = apply((Kind.STORED, payload)).batch.rows
     assert "stored" not in rows
     assert [row[3] for row in rows["events"]] == ["quarantined"]
+
+
+# -- the store --
+
+
+class Bench:
+    """A store whose answers are waited for."""
+
+    def __init__(self, directory: Path, bytes_max: int = 1 << 40) -> None:
+        self.directory = directory
+        self.store = FileStore(directory, bytes_max)
+
+    def do(self, *jobs: Any) -> list[Answer]:
+        """Post jobs and return as many answers."""
+        for job in jobs:
+            self.store.post(job)
+        answers: list[Answer] = []
+
+        def answered() -> bool:
+            answers.extend(self.store.take())
+            return len(answers) >= len(jobs)
+
+        wait_until(answered, f"{len(jobs)} answers")
+        return answers
+
+    def names(self) -> list[str]:
+        return sorted(str(path.relative_to(self.directory)) for path in self.directory.rglob("*") if path.is_file())
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tmp_path / "files")
+    yield bench
+    bench.store.close()
+
+
+def test_a_content_is_kept_under_its_digest_and_only_once(bench: Bench) -> None:
+    half = len(DATA) // 2
+    open_ = Open(1, DIGEST, len(DATA))
+    answers = bench.do(open_, Write(1, memoryview(DATA)[:half]), Write(1, DATA[half:]), Finish(1))
+    assert answers == [Opened(1, 0), Written(1, half), Written(1, len(DATA)), Kept(1, DIGEST, len(DATA))]
+    assert bench.names() == [f"{NAME[:2]}/{NAME}"]
+    assert (bench.directory / NAME[:2] / NAME).read_bytes() == DATA
+    assert (bench.directory / NAME[:2] / NAME).stat().st_mode & 0o777 == 0o600
+    assert bench.do(Open(2, DIGEST, len(DATA))) == [Kept(2, DIGEST, len(DATA))]
+    assert bench.do(Open(3, DIGEST, 5)) == [Mismatched(3)]  # the sender's is no copy of it
+    assert bench.names() == [f"{NAME[:2]}/{NAME}"]
+
+
+def test_bytes_of_another_content_are_dropped(bench: Bench) -> None:
+    answers = bench.do(Open(1, DIGEST, 5), Write(1, b"wrong"), Finish(1))
+    assert answers[-1] == Mismatched(1)
+    assert bench.names() == []
+
+
+def test_a_part_is_gone_on_with_by_another_store_and_its_torn_end_is_noticed(bench: Bench) -> None:
+    bench.do(Open(1, DIGEST, len(DATA)), Write(1, DATA[:1_000]), Close(1))
+    bench.store.close()
+    bench.store = FileStore(bench.directory, 1 << 40)
+    assert bench.do(Open(1, DIGEST, len(DATA))) == [Opened(1, 1_000)]
+    assert bench.do(Write(1, DATA[1_000:]), Finish(1))[-1] == Kept(1, DIGEST, len(DATA))
+
+    other = hashlib.sha256(b"abcdef").digest()
+    bench.do(Open(2, other, 6), Write(2, b"abc"), Close(2))
+    (bench.directory / f"{other.hex()}.part").write_bytes(b"ab\0")  # as a power failure leaves it
+    assert bench.do(Open(3, other, 6), Write(3, b"def"), Finish(3))[-1] == Mismatched(3)
+    assert bench.do(Open(4, other, 6)) == [Opened(4, 0)]
+
+
+def test_what_finds_no_room_is_denied_with_what_sets_it(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "files", 1_000)
+    bench.do(Open(1, ONE, 700), Write(1, bytes(700)), Close(1))
+    (denied,) = bench.do(Open(2, TWO, 301))
+    assert isinstance(denied, Denied)
+    assert denied.reason.endswith("700 bytes, the limit is 1000, set by CHIPLOG_FILES_BYTES_MAX")
+    assert bench.do(Open(3, TWO, 300)) == [Opened(3, 0)]
+    assert bench.do(Open(4, ONE, 700)) == [Opened(4, 700)]
+    assert isinstance(bench.do(Open(5, DIGEST, 1))[0], Denied), "what is being taken counts as a whole"
+    bench.store.close()
+    again = Bench(tmp_path / "files", 1_000)  # what is there is counted anew
+    assert isinstance(again.do(Open(1, TWO, 301))[0], Denied)
+    (denied,) = Bench(tmp_path / "other").do(Open(1, ONE, 1 << 39))
+    assert isinstance(denied, Denied)
+    assert "are kept for events; make room" in denied.reason
+    again.store.close()
+
+
+def test_a_disk_that_refuses_costs_the_file_and_not_the_store(bench: Bench) -> None:
+    bench.directory.mkdir(mode=0o700)
+    (bench.directory / f"{ONE.hex()}.part").symlink_to("/etc/hostname")  # whatever: it cannot be opened
+    first, second = bench.do(Open(1, ONE, 1 << 20), Open(2, DIGEST, len(DATA)))
+    assert isinstance(first, Denied)
+    assert first.reason.startswith("it cannot be written: ")
+    assert second == Opened(2, 0)
+    assert bench.do(Write(2, DATA), Finish(2))[-1] == Kept(2, DIGEST, len(DATA))
+
+
+def test_half_arrived_files_are_bounded_and_idle_ones_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filestore, "FILE_PARTS_MAX", 3)
+    digests = [bytes([number]) * 32 for number in range(6)]
+    for number, digest in enumerate(digests[:5]):
+        bench.do(Open(number, digest, 10), Write(number, b"abc"), Close(number))
+        os.utime(bench.directory / f"{digest.hex()}.part", (1_000 + number, 1_000 + number))
+        assert len(bench.names()) == min(3, number + 1)
+    assert bench.names() == [f"{digest.hex()}.part" for digest in digests[2:5]]
+    bench.store.close()
+    recent = bench.directory / f"{digests[4].hex()}.part"
+    os.utime(recent, (time.time(), time.time()))
+    bench.store = FileStore(bench.directory, 1 << 40)
+    assert bench.do(Open(9, digests[5], 10)) == [Opened(9, 0)]
+    assert bench.names() == [f"{digest.hex()}.part" for digest in digests[4:]]
+
+
+def test_closing_a_token_that_is_not_open_is_answered(bench: Bench) -> None:
+    assert bench.do(Close(7)) == [Closed(7)]
+    assert bench.do(Open(1, ONE, 0), Finish(1)) == [Opened(1, 0), Mismatched(1)]
+
+
+# -- the receiver --
+
+
+class Agent:
+    """An agent's end, written by hand."""
+
+    def __init__(self, receiver: ReceiverDaemon, address: str) -> None:
+        self.receiver = receiver
+        self.context: zmq.Context[Any] = zmq.Context()
+        self.socket = self.context.socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.connect(address)
+
+    def send(self, frames: list[Any]) -> None:
+        self.socket.send_multipart(frames)
+
+    def receive(self) -> FileMessage:
+        def came() -> bool:
+            self.receiver.turn()
+            return bool(self.socket.poll(1))
+
+        wait_until(came, "an answer")
+        return file_wire.parse(self.socket.recv_multipart())
+
+    def offer(self, digest: bytes, n_bytes: int, session: bytes = b"session1") -> FileMessage:
+        self.send(file_wire.offer(session, b"s" * 16, digest, n_bytes, {"node": "a"}))
+        return self.receive()
+
+    def close(self) -> None:
+        self.socket.close(0)
+        self.context.term()
+
+
+@pytest.fixture
+def receiver(tmp_path: Path) -> Iterator[ReceiverDaemon]:
+    place = places(tmp_path / "chiplog")
+    receiver = ReceiverDaemon(Settings(place, [place.collector_address]), with_index=False)
+    yield receiver
+    receiver.close()
+
+
+@pytest.fixture
+def agent(receiver: ReceiverDaemon) -> Iterator[Agent]:
+    agent = Agent(receiver, receiver.settings.places.collector_address)
+    yield agent
+    agent.close()
+
+
+def logged(receiver: ReceiverDaemon) -> list[list[Any]]:
+    """Return what the records of stored files say, as far as they are on disk."""
+    paths = [path for _, path in list_segments(receiver.settings.places.collector / "log")]
+    items = [item for path in paths for item in read_segment(path)]
+    return [unpack(item.payload) for item in items if isinstance(item, Record) and item.kind == Kind.STORED]
+
+
+def test_a_file_is_stored_before_its_agent_is_told_and_the_log_says_so_first(
+    receiver: ReceiverDaemon, agent: Agent
+) -> None:
+    want = agent.offer(DIGEST, len(DATA))
+    assert (want.kind, want.offset) == (FileMessageKind.WANT, 0)
+    for offset in range(0, len(DATA), 1 << 18):
+        agent.send(file_wire.chunk(b"session1", offset, DATA[offset : offset + (1 << 18)]))
+    while (message := agent.receive()).kind == FileMessageKind.WANT:
+        pass
+    assert message.kind == FileMessageKind.STORED
+    assert logged(receiver) == [[b"s" * 16, DIGEST, len(DATA)]]
+    assert (receiver.settings.places.files / NAME[:2] / NAME).read_bytes() == DATA
+    assert agent.offer(DIGEST, len(DATA), b"session2").kind == FileMessageKind.STORED  # perhaps that was not heard
+    assert len(logged(receiver)) == 2
+    assert receiver._intake.next_numbers == {}, "it takes no numbers of the sender's log"
+
+
+def test_chunks_without_an_offer_and_messages_that_are_none_store_nothing(
+    receiver: ReceiverDaemon, agent: Agent
+) -> None:
+    agent.send(file_wire.chunk(b"session1", 0, b"bytes"))
+    reply = agent.receive()
+    assert (reply.kind, reply.reason) == (wire.MessageKind.RESET, "session is unknown here")
+    for digest in (b"../../../../etc/passwd".ljust(32), b"x" * 31, "text"):
+        agent.send([pack([9, b"session3", [1, 1], b"s" * 16, digest, 5, {}])])
+    assert agent.receive().kind == FileMessageKind.WANT  # 32 bytes are a digest, whatever they are
+    agent.send(file_wire.chunk(b"session3", 0, b"hello"))
+    assert agent.receive().kind in (FileMessageKind.WANT, FileMessageKind.MISMATCH)
+    wait_until(lambda: receiver.turn() or not list(receiver.settings.places.files.iterdir()), "a part that goes")
+    assert logged(receiver) == []
