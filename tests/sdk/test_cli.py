@@ -76,6 +76,10 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
         "INSERT INTO base.events VALUES (20, 991, '2026-01-03 05:10:45', 'exit', 'error', 'killed by SIGKILL', "
         "'{\"signal\": 9}')"
     )
+    for path, size, digest in (("ckpt/last.pt", 1_234_567, "a" * 64), ("notes.txt", 12, "b" * 64)):
+        row = [path, size, digest]
+        database.execute("INSERT INTO base.files VALUES (10, 900, '2026-01-02 03:04:05', ?, ?, ?)", row)
+    database.execute("INSERT INTO base.stored VALUES (?, 1234567, '2026-01-02 03:04:06')", ["a" * 64])
     database.execute(
         "INSERT INTO base.console SELECT 10 + r, CASE WHEN s % 3 = 0 THEN 'stderr' ELSE 'stdout' END, s, s, "
         "TIMESTAMP '2026-01-02 03:04:05' + to_milliseconds(s * 10 + r), "
@@ -536,6 +540,17 @@ def test_show_says_how_labels_ended(chiplog):
     for part in ("rank0 *", "SIGKILL out of memory", "7 pending, 3 lost", "killed by SIGKILL", "04:04:05 CET"):
         assert part in text
     assert "4000 produced = 3960 stored + 12 lost + 28 pending" in text
+
+
+def test_show_lists_files_and_whether_they_have_arrived(chiplog):
+    files = json.loads(chiplog("show", "gpt-20260102", "--format", "json")[1])["files"]
+    assert [(file["path"], file["bytes"], file["stored"]) for file in files] == [
+        ("ckpt/last.pt", 1_234_567, True),
+        ("notes.txt", 12, False),
+    ]
+    text = chiplog("show", "gpt-20260102")[1]
+    assert re.search(r"ckpt/last.pt +1,234,567 +aaaaaaaaaaaaaaaa +yes", text)
+    assert re.search(r"notes.txt +12 +bbbbbbbbbbbbbbbb +not yet", text)
 
 
 def test_show_takes_the_latest_run(chiplog):

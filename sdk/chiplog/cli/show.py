@@ -28,6 +28,7 @@ LABELS_SHOWN = 128  # in a table; json has all
 LAST_VALUES_MAX = 64  # labels whose last value stands beside a key
 LAST_VALUES_SHOWN = 3  # above it a table shows the span
 EVENTS_SHOWN = 20
+FILES_SHOWN = 40  # in a table; json has all
 
 _LABELS = """
 SELECT l.*, c.produced, c.stored, c.lost, c.pending, c.reasons
@@ -46,6 +47,11 @@ SELECT key, sum(points)::BIGINT AS points, count(*) AS labels, max(last_step) AS
        list({{'label': label, 'value': last_value}} ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}] AS last_values
 FROM per_label GROUP BY key ORDER BY key LIMIT $limit
 """
+_FILES = """
+SELECT path, bytes, sha256, ts, sha256 IN (
+    SELECT body->>'sha256' FROM events WHERE run_id = $run AND kind = 'file_stored'
+) AS stored FROM files WHERE run_id = $run ORDER BY path
+"""
 
 
 @click.command()
@@ -53,7 +59,7 @@ FROM per_label GROUP BY key ORDER BY key LIMIT $limit
 @click.option("--format", "form", type=click.Choice(("table", "json")), default="table", show_default=True)
 @source_options
 def show(run: str, form: str, dir_: str | None, url: str | None) -> None:
-    """Show one run: its labels and how they ended, what was logged, config, recent events.
+    """Show one run: its labels and how they ended, what was logged, config, files, recent events.
 
     RUN is a run ID, a unique beginning of one, or `latest`. json has one object for the run.
     """
@@ -89,6 +95,7 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
         "labels": labels,
         "keys": keys,
         "config": {row["key"]: _decoded(row["value"]) for row in config},
+        "files": client.sql(_FILES, named).rows(),
         "events": events[::-1],
     }
 
@@ -107,6 +114,8 @@ def _page(found: dict[str, Any]) -> list[Any]:
         page += ["", _keys(found["keys"])]
     if found["config"]:
         page += ["", _config(found["config"])]
+    if found["files"]:
+        page += ["", _files(found["files"])]
     if found["events"]:
         page += ["", _events(found["events"])]
     return page
@@ -221,6 +230,23 @@ def _config(config: dict[str, Any]) -> Any:
     for key, value in config.items():
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
         table.add_row(Text(printable(key)), Text(printable(text)))
+    return table
+
+
+def _files(files: list[dict[str, Any]]) -> Any:
+    from rich.text import Text
+
+    table = new_table("Files")
+    table.add_column("path", overflow="fold")
+    table.add_column("bytes", justify="right")
+    table.add_column("sha256", overflow="ellipsis", no_wrap=True)
+    table.add_column("at the collector")
+    for file in files[:FILES_SHOWN]:
+        arrived = Text("yes") if file["stored"] else Text("not yet", style="yellow")
+        table.add_row(Text(printable(file["path"])), f"{file['bytes']:,}", file["sha256"][:16], arrived)
+    if len(files) > FILES_SHOWN:
+        table.caption = f"{len(files) - FILES_SHOWN} more files: chiplog sql 'FROM files'"
+        table.caption_justify = "left"
     return table
 
 
