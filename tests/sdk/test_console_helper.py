@@ -493,3 +493,49 @@ def test_nothing_is_put_in_place_of_streams_when_it_is_not_wanted(chiplog_dir, t
     """
     done = run_script(tmp_path, body)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_what_c_code_prints_is_followed_by_label_while_the_run_goes_on(node, tmp_path) -> None:
+    """A helper is killed and replaced meanwhile: its lines go on where those of the one before ended."""
+    body = """
+    run = init(mode="online", label="rank3")
+    libc.puts(b"one"); libc.fflush(None)
+    sys.stdin.readline()
+    victim = helper_of(run)
+    os.kill(victim, signal.SIGKILL)
+    while run._console.helper in (0, victim): time.sleep(0.01)
+    libc.puts(b"two"); libc.fflush(None)
+    sys.stdin.readline()
+    os.write(1, b"three\\n")
+    os.abort()
+    """
+    environment = {**os.environ, "CHIPLOG_DIR": str(node.root), "CHIPLOG_AGENT": node.place.agent_address}
+    training = subprocess.Popen(
+        [sys.executable, script(tmp_path, body)], env=environment, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL
+    )
+    assert training.stdin is not None
+    lines = "SELECT stream, line FROM console WHERE run_id = 'r' AND label = 'rank3' ORDER BY line_no"
+    follow = None
+    try:
+        node.until(lines, lambda rows: rows[-1]["line"] == "one")
+        command = [sys.executable, "-P", "-m", "chiplog.cli", "logs", "r", "--label", "rank3", "--follow"]
+        follow = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE)
+        assert follow.stdout is not None
+        training.stdin.write(b"\n")
+        training.stdin.flush()
+        node.until(lines, lambda rows: rows[-1]["line"] == "two")
+        training.stdin.write(b"\n")
+        training.stdin.close()
+        assert training.wait(WAIT_S) == -signal.SIGABRT
+        told = follow.communicate(timeout=WAIT_S)[0].decode().splitlines()
+    finally:
+        for process in filter(None, (training, follow)):
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+    assert told == ["one", "two", "three"]
+    rows = node.sql("SELECT label, attempt, state FROM labels")
+    assert rows == [{"label": "rank3", "attempt": 0, "state": "crashed"}], "helpers are no attempts"
+    node.until("SELECT * FROM events WHERE kind = 'console_helper'")
+    (row,) = node.until("SELECT * FROM completeness", lambda rows: rows[0]["pending"] == 0)
+    assert row["produced"] == row["stored"] + row["lost"]

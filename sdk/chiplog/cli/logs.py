@@ -18,17 +18,19 @@ COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_
 _FILTER = (
     "run_id = $run AND ($label::VARCHAR IS NULL OR label = $label) AND ($stream::VARCHAR IS NULL OR stream = $stream)"
 )
-_ORDER = "ts, label, attempt, seq"
+_ORDER = "ts, label, attempt, line_no"
 _ALL = f"SELECT * FROM console WHERE {_FILTER} ORDER BY {_ORDER} LIMIT {PAGE_LINES} OFFSET $offset"
 _LAST = (
-    f"SELECT * FROM (SELECT * FROM console WHERE {_FILTER} ORDER BY ts DESC, label DESC, attempt DESC, seq DESC "
+    f"SELECT * FROM (SELECT * FROM console WHERE {_FILTER} ORDER BY ts DESC, label DESC, attempt DESC, line_no DESC "
     f"LIMIT $n) ORDER BY {_ORDER}"
 )
-# Clocks may be wrong: what is new is told by the seq of each label, never by time.
+# Clocks may be wrong: what is new is told by the number of each stream's lines, never by time; nor by seq, for a
+# label may have its lines from several producers.
 _NEW = (
     "WITH known AS (SELECT unnest($labels::VARCHAR[]) AS label, unnest($attempts::INTEGER[]) AS attempt, "
-    "unnest($seqs::BIGINT[]) AS printed) "
-    f"SELECT * FROM console LEFT JOIN known USING (label, attempt) WHERE {_FILTER} AND seq > coalesce(printed, -1) "
+    "unnest($streams::VARCHAR[]) AS stream, unnest($numbers::BIGINT[]) AS printed) "
+    f"SELECT * FROM console LEFT JOIN known USING (label, attempt, stream) WHERE {_FILTER} "
+    "AND line_no > coalesce(printed, -1) "
     f"ORDER BY {_ORDER} LIMIT {PAGE_LINES}"
 )
 
@@ -84,13 +86,18 @@ def _check_label(client: Client, run: str | None, label: str) -> None:
 
 
 def _follow(client: Client, named: dict[str, str | None], printer: "_Printer") -> None:
-    """Print what comes, until the run has ended and nothing came after that."""
+    """Print what comes, until the run has ended and nothing came after that.
+
+    The last lines are another producer's than the end: they may come a moment later.
+    """
+    ended = 0
     while True:
         running = client.sql("SELECT state FROM runs WHERE run_id = $run", {"run": named["run"]}).rows()
         rows = client.sql(_NEW, {**named, **printer.known()}).rows()
         printer.print(rows)
         if not rows:
-            if not running or running[0]["state"] != "running":
+            ended = ended + 1 if not running or running[0]["state"] != "running" else 0
+            if ended > 1:
                 return
             time.sleep(FOLLOW_INTERVAL_S)
 
@@ -103,7 +110,7 @@ class _Printer:
         self._times = times
         self._colour = sys.stdout.isatty()
         self._width = 0
-        self._seqs: dict[tuple[str, int], int] = {}
+        self._numbers: dict[tuple[str, int, str], int] = {}
 
     def print(self, rows: list[dict[str, Any]]) -> None:
         if not rows:
@@ -111,14 +118,15 @@ class _Printer:
         self._width = max(self._width, *(len(row["label"] or "") for row in rows))
         lines = []
         for row in rows:
-            at = (row["label"] or "", row["attempt"] or 0)
-            self._seqs[at] = max(row["seq"], self._seqs.get(at, -1))
+            label = row["label"] or ""
+            at = (label, row["attempt"] or 0, row["stream"])
+            self._numbers[at] = max(row["line_no"], self._numbers.get(at, -1))
             line = console_text(row["line"] or "", self._colour)
             if self._times:
                 line = f"{local_text(row['ts'], 'milliseconds')} {line}"
             if self._prefix:
-                prefix = f"{printable(at[0]):<{self._width}} |"
-                line = f"{click.style(prefix, fg=colour_of(at[0])) if self._colour else prefix} {line}"
+                prefix = f"{printable(label):<{self._width}} |"
+                line = f"{click.style(prefix, fg=colour_of(label)) if self._colour else prefix} {line}"
             lines.append(line)
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
@@ -126,16 +134,19 @@ class _Printer:
     def skip_to_here(self, client: Client, named: dict[str, str | None]) -> None:
         """Take everything that is there for printed."""
         rows = client.sql(
-            f"SELECT label, attempt, max(seq) AS seq FROM console WHERE {_FILTER} GROUP BY label, attempt", named
+            "SELECT label, attempt, stream, max(line_no) AS last FROM console "
+            f"WHERE {_FILTER} GROUP BY label, attempt, stream",
+            named,
         ).rows()
-        self._seqs = {(row["label"] or "", row["attempt"] or 0): row["seq"] for row in rows}
+        self._numbers = {(row["label"] or "", row["attempt"] or 0, row["stream"]): row["last"] for row in rows}
 
     def known(self) -> dict[str, list[Any]]:
-        """Return the highest seq printed of each label and attempt, as parameters."""
+        """Return the highest number printed of each label, attempt and stream, as parameters."""
         return {
-            "labels": [label for label, _ in self._seqs],
-            "attempts": [attempt for _, attempt in self._seqs],
-            "seqs": list(self._seqs.values()),
+            "labels": [label for label, _, _ in self._numbers],
+            "attempts": [attempt for _, attempt, _ in self._numbers],
+            "streams": [stream for _, _, stream in self._numbers],
+            "numbers": list(self._numbers.values()),
         }
 
 
