@@ -29,6 +29,7 @@ PART = ".part"
 _PIECE_BYTES = 1 << 20
 _SYNC_BYTES = 8 << 20
 _TIDY_INTERVAL_S = 3_600.0
+_CLOSE_WAIT_S = 20.0
 _log = logging.getLogger("chiplog.collector")
 
 Job = Open | Write | Finish | Close
@@ -133,10 +134,11 @@ class FileStore:
         return answers
 
     def close(self) -> None:
-        """End the thread behind the jobs it has: a few MiB, or the sync of one file."""
+        """End the thread behind the jobs it has: a few MiB, or the sync of a file. A disk that hangs is left behind."""
         self._jobs.put(None)
-        self._thread.join()
-        os.close(self._event)
+        self._thread.join(_CLOSE_WAIT_S)
+        if not self._thread.is_alive():
+            os.close(self._event)
 
     # -- the thread --
 
@@ -172,8 +174,10 @@ class FileStore:
         self._tidy()
         final = self._final(digest)
         if final.exists():
-            # One of another size is no copy of this: its sender's is cut or grown.
-            return Kept(token, digest, n_bytes) if final.stat().st_size == n_bytes else Mismatched(token)
+            if final.stat().st_size != n_bytes:
+                return Mismatched(token)  # no copy of this: its sender's is cut or grown
+            self._sync_names(final)  # whoever gave it its name may have died before it did
+            return Kept(token, digest, n_bytes)
         path = self._directory / f"{digest.hex()}{PART}"
         there = path.stat().st_size if path.exists() else 0
         if there > n_bytes:
@@ -223,11 +227,9 @@ class FileStore:
             return Mismatched(token)
         os.fsync(part.descriptor)
         final = self._final(part.digest)
-        if not final.parent.exists():
-            make_private(final.parent)
-            sync_directory(self._directory)
+        make_private(final.parent)
         os.rename(part.path, final)
-        sync_directory(final.parent)
+        self._sync_names(final)
         self._let_go(token)
         return Kept(token, part.digest, part.n_bytes)
 
@@ -235,6 +237,10 @@ class FileStore:
         part = self._parts.pop(token, None)
         if part is not None:
             os.close(part.descriptor)
+
+    def _sync_names(self, final: Path) -> None:
+        for directory in (final.parent, self._directory, self._directory.parent):
+            sync_directory(directory)
 
     def _final(self, digest: bytes) -> Path:
         name = digest.hex()

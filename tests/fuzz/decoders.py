@@ -15,12 +15,12 @@ from chiplog.result import QueryError, Result
 from chiplog_agent.stats.frames import FRAME_BYTES_MAX, FrameError, FrameReader
 from chiplog_collector.examiner import Examiner
 from chiplog_collector.intake import decode_receipt, recover_senders
-from chiplog_schemas import questions, wire
+from chiplog_schemas import file_wire, questions, wire
 from chiplog_schemas.blocks import OPAQUE, Block, BlockBuilder, BlockError, decode_block, rows_of
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.events import FIELDS, IDENTITY_FIELDS, STATE_FIELDS, Column, decode, fits_schema, typed
 from chiplog_schemas.journals import decode_head, encode_head
-from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX
+from chiplog_schemas.limits import FILE_CHUNK_BYTES, KEY_BYTES_MAX, KEYS_MAX
 from chiplog_schemas.record import NUMBER_LIMIT, Damage, Kind, Record, read_one, scan
 from chiplog_schemas.segments import SegmentHeader, decode_header, encode_header
 from tests.fuzz import samples
@@ -134,6 +134,27 @@ class Wire:
         return True
 
 
+class FileWire:
+    """file_wire.parse: likewise; a digest has 32 bytes, a chunk is no longer than it may be."""
+
+    def make(self, chooser: random.Random) -> list[bytes]:
+        return hostile_frames(chooser, "file_wire")
+
+    def check(self, frames: list[bytes]) -> bool:
+        try:
+            message = file_wire.parse(frames)
+        except wire.WireError:
+            return False
+        require(len(message.session) == wire.SESSION_BYTES, "a session of another length")
+        for number in (message.bytes, message.offset, message.credit, message.wait_ms):
+            require(type(number) is int and 0 <= number < 1 << 62, f"number {number!r}")
+        require(len(message.digest) in (0, 32) and len(message.sender) in (0, 16), "a name of another length")
+        require(len(message.payload) <= FILE_CHUNK_BYTES, "a chunk without bound")
+        require(type(message.reason) is str and len(message.reason) <= wire.REASON_CHARS_MAX, "a reason without bound")
+        require(type(message.info) is dict, "info")
+        return True
+
+
 class Questions:
     """questions.parse: likewise, and what it hands to DuckDB is plain and is text."""
 
@@ -162,7 +183,7 @@ def hostile_frames(chooser: random.Random, family: str) -> list[bytes]:
     elif act < 0.9:
         head = mutate_bytes(chooser, head)
     frames = [head]
-    if head[1:2] == b"\x03" if family == "wire" else head[1:2] == b"\x02":
+    if head[1:2] == {"wire": b"\x03", "file_wire": b"\x0a", "questions": b"\x02"}[family]:
         frames.append(b"payload")
     if chooser.random() < 0.08:
         frames = pick(chooser, ([], [b""], [head, head], [head, b"", b""], [b"", head], [head + head]))
@@ -498,6 +519,7 @@ DECODERS: dict[str, tuple[type[Target], int]] = {  # and how many inputs of each
     "codec": (Codec, 70_000),
     "scan": (Scan, 30_000),
     "wire": (Wire, 50_000),
+    "file_wire": (FileWire, 30_000),
     "questions": (Questions, 40_000),
     "events": (Events, 45_000),
     "blocks": (Blocks, 20_000),

@@ -7,19 +7,21 @@ import random
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from chiplog_agent.core import Core
 from chiplog_collector.applier import Applier
 from chiplog_collector.intake import Intake, recover_senders
 from chiplog_collector.state import State
-from chiplog_schemas import wire
+from chiplog_schemas import file_wire, wire
 from chiplog_schemas.blocks import BlockError, decode_block
 from chiplog_schemas.codec import pack
 from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, Reply, Sender, Take
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.events import encode as encode_event
+from chiplog_schemas.file_delivery import Close, FileReceiver, FileSender, Finish, Open, Write
 from chiplog_schemas.journals import DeadJournal
-from chiplog_schemas.limits import RECORD_BYTES_MAX
+from chiplog_schemas.limits import FILE_CREDIT_BYTES, FILES_AT_ONCE, RECORD_BYTES_MAX
 from chiplog_schemas.locks import holder_of, note_of
 from chiplog_schemas.record import NUMBER_LIMIT, Damage, Kind, Record, scan
 from chiplog_schemas.segments import LogReader, SegmentHeader, SegmentLog, encode_header, read_segment
@@ -98,6 +100,68 @@ class Delivery:
         self._sender.receive(frames, self._now)
         require(self._sender.window() >= 0 and self._sender.credit >= 0, "a negative window")
         return is_message
+
+
+class Transfers:
+    """The machines of files: what the store is asked for is bounded and in order, whatever peers say."""
+
+    def __init__(self) -> None:
+        self._receiver = FileReceiver()
+        self._sender = FileSender(SENDER, {}, lambda: SESSION)
+        self._now = 0.0
+        self._offsets: dict[int, int] = {}  # by token, of what is open
+        self._n_bytes: dict[int, int] = {}
+
+    def make(self, chooser: random.Random) -> tuple[list[bytes], float]:
+        act = chooser.random()
+        session, n_bytes = pick(chooser, _SESSIONS), int(chooser.random() * 9)
+        if act < 0.3:
+            return hostile_frames(chooser, "file_wire"), chooser.random()
+        if act < 0.5:
+            digest = bytes([int(chooser.random() * 12)]) * 32
+            return file_wire.offer(session, pick(chooser, _SENDERS), digest, n_bytes, {}), chooser.random()
+        frames = file_wire.chunk(session, int(chooser.random() * 6), bytes(1 + int(chooser.random() * 4)))
+        return [bytes(part) for part in frames], chooser.random()
+
+    def check(self, data: tuple[list[bytes], float]) -> bool:
+        frames, chance = data
+        self._now += 0.2
+        malformed = self._receiver.malformed
+        self._act(self._receiver.receive(b"peer", frames, self._now), chance)
+        self._act(self._receiver.tick(self._now), chance)
+        require(len(self._offsets) <= FILES_AT_ONCE, "more files at once than may be")
+        if not self._sender.digest:
+            self._sender.offer(bytes(32), 1 << 20, self._now)
+        self._sender.receive(frames, self._now)
+        self._sender.tick(self._now)
+        require(0 <= self._sender.window() <= FILE_CREDIT_BYTES, "a window without bound")
+        return self._receiver.malformed == malformed
+
+    def _act(self, actions: list[Any], chance: float) -> None:
+        for action in actions:
+            match action:
+                case Reply():
+                    file_wire.parse([bytes(part) for part in action.frames])
+                case Open(token, digest, n_bytes):
+                    require(len(digest) == 32 and n_bytes >= 0, "no content")
+                    self._offsets[token], self._n_bytes[token] = 0, n_bytes
+                    if chance < 0.1:
+                        del self._offsets[token]
+                        self._act(self._receiver.refused(token, "no"), 1.0)
+                    else:
+                        self._act(self._receiver.opened(token, 0), chance)
+                case Write(token, payload):
+                    self._offsets[token] += len(payload)
+                    require(self._offsets[token] <= self._n_bytes[token], "more than was offered")
+                    self._act(self._receiver.written(token, self._offsets[token]), chance)
+                case Finish(token):
+                    require(self._offsets.pop(token) == self._n_bytes[token], "a file that is not whole")
+                    self._act(self._receiver.stored(token) if chance < 0.5 else self._receiver.mismatched(token), 1.0)
+                case Close(token):
+                    self._offsets.pop(token, None)
+                    self._receiver.closed(token)
+                case _:
+                    require(False, "an unknown action")
 
 
 class Slices:
@@ -314,6 +378,7 @@ class Files:
 
 MACHINES: dict[str, tuple[type[Target], int]] = {  # and how many inputs of each there are in `make test`
     "delivery": (Delivery, 40_000),
+    "transfers": (Transfers, 20_000),
     "slices": (Slices, 12_000),
     "agent": (Agent, 5_000),
     "index": (Index, 6_000),

@@ -7,7 +7,7 @@ from pathlib import Path
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.events import encode as encode_event
 from chiplog_schemas.record import Kind
-from tests.schemas.make_vectors import EVENTS, MESSAGES, QUESTIONS, RECORD_PAYLOADS, TS
+from tests.schemas.make_vectors import EVENTS, FILES, MESSAGES, QUESTIONS, RECORD_PAYLOADS, TS
 
 VECTORS = Path(__file__).resolve().parents[2] / "schemas" / "vectors" / "v1"
 
@@ -26,8 +26,9 @@ def events() -> tuple[bytes, ...]:
 
 @cache
 def heads(family: str) -> tuple[bytes, ...]:
-    """Return the first frames of all messages of a protocol: `wire` or `questions`."""
-    return tuple(bytes(frames[0]) for frames in (MESSAGES if family == "wire" else QUESTIONS).values())
+    """Return the first frames of all messages of a protocol: `wire`, `file_wire` or `questions`."""
+    messages = {"wire": MESSAGES, "file_wire": FILES, "questions": QUESTIONS}[family]
+    return tuple(bytes(frames[0]) for frames in messages.values())
 
 
 def block() -> bytes:

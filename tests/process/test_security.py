@@ -3,6 +3,7 @@
 What a host has is a CHIPLOG_DIR of its own. The centre runs a collector, the nodes agents.
 """
 
+import hashlib
 import os
 import re
 import socket
@@ -496,6 +497,34 @@ def test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer(
         time.sleep(0.3)
         centre.keys("revoke", f"{host.root.name}-reader")
         assert not socket.poll(3_000), "an answer to a key that was revoked: even that it took too long"
+
+
+# -- files --
+
+
+def test_a_saved_file_goes_over_tcp_by_its_agents_key_and_a_revoked_one_delivers_none(
+    centre: Centre, host: Host, tmp_path: Path
+) -> None:
+    def save(name: str) -> Path:
+        (tmp_path / name).write_text(f"{name} of {host.root.name}")
+        with chiplog.init(dir=host.root, agent=host.place.agent_address, capture_console=False) as run:
+            assert run.save(tmp_path / name) == [name]
+        digest = hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
+        return centre.place.files / digest[:2] / digest
+
+    centre.admit(host, "agent", "--node", HOST)
+    host.start_at(centre.address)
+    wait_until(lambda: host.output().count(" answers"), "an agent that is let in")
+    kept = save("first")
+    wait_until(kept.exists, "a file that arrives")
+    wait_until(lambda: not list(host.place.outbox.iterdir()), "a copy that is not needed any more")
+    centre.keys("revoke", f"{host.root.name}-agent")
+    time.sleep(1.0)
+    kept = save("second")
+    time.sleep(1.5)
+    assert not kept.exists()
+    assert len(list(host.place.outbox.iterdir())) == 1
+    assert list(centre.place.files.glob("*.part")) == []
 
 
 # -- ranks over TCP --

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.conftest import Event, read_events, wait_until
+from tests.conftest import Event, Node, read_events, wait_until
 
 import chiplog
 from chiplog import saving
+from chiplog.cli import main
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.places import places
 
@@ -263,3 +264,23 @@ def test_a_process_that_is_killed_in_the_middle_leaves_no_event_without_its_byte
     for event in events:
         data = (directory / event.fields["sha256"].hex()).read_bytes()
         assert (len(data), hashlib.sha256(data).digest()) == (event.fields["bytes"], event.fields["sha256"])
+
+
+def test_files_of_offline_runs_are_delivered_by_sync_as_often_as_it_is_called(
+    bare_node: Node, here: Path, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        (here / name).write_text(name)
+    with chiplog.init(mode="offline", dir=tmp_path / "laptop", run_id="off", capture_console=False) as run:
+        run.save("*")
+    offline = tmp_path / "laptop" / "offline"
+    bare_node.start()
+    for flags in ([], [], ["--delete"]):
+        assert main(["sync", str(offline), "--dir", str(bare_node.root), *flags]) == 0
+        bare_node.until("SELECT message FROM events WHERE kind = 'file_stored'", lambda rows: len(rows) == 2)
+        wait_until(lambda: not list(bare_node.place.outbox.iterdir()), "an outbox that is empty")
+        assert len(list((offline / "files").iterdir())) == (0 if flags else 2)
+    rows = bare_node.sql("SELECT run_id, path, bytes FROM files ORDER BY path")
+    assert rows == [{"run_id": "off", "path": "a", "bytes": 1}, {"run_id": "off", "path": "b", "bytes": 1}]
+    kept = [path.read_text() for path in bare_node.place.files.rglob("*") if path.is_file()]
+    assert sorted(kept) == ["a", "b"]
