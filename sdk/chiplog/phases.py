@@ -51,8 +51,13 @@ class Timing:
         if key in self._open:
             return None
         self._open.add(key)
-        device = self.device
-        return key, perf_counter(), None if device is None or on_host else device.begin()
+        device, mark = self.device, None
+        if device is not None and not on_host:
+            try:
+                mark = device.begin()
+            except Exception as error:  # of the device, which says so to the training too
+                self._fails(error)
+        return key, perf_counter(), mark
 
     def end(self, begun: Begun) -> None:
         """Add what was spent since."""
@@ -60,10 +65,20 @@ class Timing:
             return
         key, began, mark = begun
         self._open.discard(key)
-        if mark is not None and self.device is not None and self.device.end(key[1], mark):
+        device, is_noted = self.device, False
+        if mark is not None and device is not None:
+            try:
+                is_noted = device.end(key[1], mark)
+            except Exception as error:  # likewise
+                self._fails(error)
+        if is_noted:
             self.is_pending = True
         else:
             self.add(key[1], perf_counter() - began)
+
+    def _fails(self, error: Exception) -> None:
+        message = f"phases are timed by the host: {type(error).__name__} {str(error)[:200]}"
+        self.complain(Bad("device_timing_failed", "", message))
 
     def add(self, name: str, seconds: float) -> None:
         """Add seconds to a phase."""

@@ -286,6 +286,24 @@ def test_events_are_used_again_and_a_capture_is_timed_by_the_host(run, cuda, off
     assert all(value < 0.5 for _, seconds in found[50:] for value in seconds.values())
 
 
+def test_a_device_that_fails_leaves_the_host_to_time_and_raises_nothing(run, cuda, offline, caplog) -> None:
+    def fail(stream=None):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    cuda.current_stream = fail
+    with run.phase("forward"):
+        pass
+    del cuda.current_stream
+    with run.phase("backward"):
+        cuda.current_stream = fail
+    run.log({"x": 1.0})
+    del cuda.current_stream
+    run.finish()
+    assert [list(seconds) for _, seconds in phases(offline())] == [["forward", "backward"]]
+    assert counted(offline()) == {"device_timing_failed": 2}
+    assert len(caplog.records) == 1
+
+
 def test_phases_that_a_device_never_ends_are_declared_and_hold_no_memory_without_bound(run, cuda, offline) -> None:
     Event.made = 0
     for step in range(3000):

@@ -65,6 +65,51 @@ CREATE OR REPLACE VIEW phases AS
 SELECT i.run_id, i.label, i.attempt, i.rank, f.step, n.name AS phase, f.value AS seconds
 FROM base.phases f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
 
+-- Per label and attempt: what waiting for data took. The share is of the steps whose length is known.
+CREATE OR REPLACE VIEW data_wait AS
+WITH steps AS (
+    SELECT run_id, label, attempt, rank, step, sum(seconds) FILTER (phase = 'data') AS waited,
+           sum(seconds) FILTER (phase = 'step') AS took
+    FROM phases WHERE phase IN ('data', 'step') GROUP BY run_id, label, attempt, rank, step
+)
+SELECT run_id, label, attempt, rank, count(waited) AS n_steps, sum(waited) AS wait_s, median(waited) AS median_wait_s,
+       max(waited) AS max_wait_s, max_by(step, (waited, -step)) AS max_wait_step, sum(took) AS step_s,
+       sum(coalesce(waited, 0)) FILTER (took IS NOT NULL) / nullif(sum(took), 0) AS share
+FROM steps GROUP BY run_id, label, attempt, rank HAVING count(waited) > 0;
+
+-- Per run, phase and label: how it compares with the median of the labels, step by step, where there are several. Of a
+-- step that a label did twice, its newest attempt counts.
+CREATE OR REPLACE VIEW stragglers AS
+WITH spent AS (
+    SELECT run_id, phase, step, label, rank, sum(seconds) AS seconds
+    FROM phases GROUP BY run_id, phase, step, label, rank, attempt
+    QUALIFY row_number() OVER (PARTITION BY run_id, phase, step, label ORDER BY attempt DESC) = 1
+), compared AS (
+    SELECT *, median(seconds) OVER step_of AS typical, max(seconds) OVER step_of AS longest,
+           count(*) OVER step_of AS n_labels
+    FROM spent WINDOW step_of AS (PARTITION BY run_id, phase, step)
+)
+SELECT run_id, phase, label, max(rank) AS rank, count(*) AS n_steps,
+       count(*) FILTER (seconds = longest AND seconds > typical) AS n_slowest,
+       median(seconds) AS median_s, median(typical) AS typical_s, sum(seconds - typical) AS excess_s,
+       sum(seconds - typical) / nullif(sum(typical), 0) AS share
+FROM compared WHERE n_labels > 1 GROUP BY run_id, phase, label;
+
+-- Per label, of its newest attempt that logged a step: how far it came, beside the foremost label of the run.
+CREATE OR REPLACE VIEW rank_progress AS
+WITH reached AS (
+    SELECT producer, max(step) AS step, max_by(ts, (step, -epoch_us(ts))) AS ts
+    FROM (SELECT producer, step, ts FROM base.metrics UNION ALL SELECT producer, step, ts FROM base.phases)
+    GROUP BY producer
+), newest AS (
+    SELECT i.run_id, i.label, i.attempt, i.rank, r.step, r.ts AS reached_at
+    FROM reached r JOIN base.identified i ON i.producer = r.producer WHERE i.run_id IS NOT NULL
+    QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label ORDER BY i.attempt DESC, r.step DESC) = 1
+)
+SELECT run_id, label, attempt, rank, step, reached_at, max(step) OVER of_run - step AS steps_behind,
+       epoch_us(max_by(reached_at, (step, -epoch_us(reached_at))) OVER of_run - reached_at) / 1e6 AS seconds_behind
+FROM newest WINDOW of_run AS (PARTITION BY run_id);
+
 -- For each step: how far the labels lie apart. `slowest_label` has the largest value, of equals the first name; a NaN
 -- is slower than nothing.
 CREATE OR REPLACE VIEW step_skew AS

@@ -1,0 +1,87 @@
+"""Who waited for data, who is slow and who is behind: the examples that collector/README.md works by hand."""
+
+import struct
+from datetime import datetime, timedelta
+
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import EventKind
+from tests.collector.log import START_US, Index, Rank, whole
+
+START = datetime(1970, 1, 1) + timedelta(microseconds=START_US)
+
+
+def spend(rank: Rank, number: int, /, **seconds: float) -> None:
+    rank.say(EventKind.PHASES, number, pack(list(seconds)), struct.pack(f"<{len(seconds)}d", *seconds.values()))
+
+
+def reach(rank: Rank, step: int, at_s: float, kind: EventKind = EventKind.METRICS) -> None:
+    rank.say(kind, step, pack(["loss"]), struct.pack("<d", 1.0), ts=START_US + int(at_s * 1e6))
+
+
+def test_waiting_for_data_is_summed_up_and_shared_by_the_steps_whose_length_is_known(index: Index) -> None:
+    rank, idle = Rank(0), Rank(1)
+    spend(rank, 0, data=1.0)
+    spend(rank, 1, data=0.5, step=2.0, forward=9.0)
+    spend(rank, 2, data=1.5)
+    spend(rank, 2, data=0.5, step=4.0)
+    spend(rank, 3, step=2.0, data=0.5)
+    spend(idle, 3, step=2.0)
+    index.take(whole(rank, idle))
+    assert index.sql("SELECT * FROM data_wait") == [("r", "rank0", 0, 0, 4, 4.0, 0.75, 2.0, 2, 8.0, 0.375)]
+
+
+def test_waiting_is_known_where_steps_are_not_and_of_equals_the_first_step_is_named(index: Index) -> None:
+    rank = Rank(0)
+    for step in (3, 2, 5):
+        spend(rank, step, data=0.25)
+    index.take(whole(rank))
+    assert index.sql("SELECT n_steps, max_wait_step, step_s, share FROM data_wait") == [(3, 2, None, None)]
+
+
+def test_a_straggler_is_told_by_its_excess_over_the_median_of_the_labels(index: Index) -> None:
+    ranks = [Rank(number) for number in range(3)]
+    for rank, times in zip(ranks, ((1.0, 1.0), (1.0, 1.0), (3.0, 2.0)), strict=True):
+        for step, seconds in enumerate(times):
+            spend(rank, step, forward=seconds)
+    spend(ranks[2], 2, forward=50.0, save=7.0)  # alone: nobody to compare with
+    index.take(whole(*ranks))
+    assert index.sql("SELECT * FROM stragglers ORDER BY label") == [
+        ("r", "forward", "rank0", 0, 2, 0, 1.0, 1.0, 0.0, 0.0),
+        ("r", "forward", "rank1", 1, 2, 0, 1.0, 1.0, 0.0, 0.0),
+        ("r", "forward", "rank2", 2, 2, 2, 2.5, 1.0, 3.0, 1.5),
+    ]
+
+
+def test_of_a_step_done_twice_the_newest_attempt_counts(index: Index) -> None:
+    first, again, other = Rank(0), Rank(1, rank=0, label="rank0", restart=1), Rank(2, rank=1, label="rank1")
+    spend(first, 4, forward=100.0)
+    spend(again, 4, forward=2.0)
+    spend(other, 4, forward=2.0)
+    index.take(whole(first), whole(again, other))
+    assert index.sql("SELECT label, median_s, excess_s FROM stragglers ORDER BY label") == [
+        ("rank0", 2.0, 0.0),
+        ("rank1", 2.0, 0.0),
+    ]
+
+
+def test_a_rank_is_behind_by_steps_and_by_seconds(index: Index) -> None:
+    ranks = [Rank(number) for number in range(3)]
+    for rank, step, at_s in zip(ranks, (12, 12, 9), (60, 61, 45), strict=True):
+        reach(rank, step - 1, at_s - 5)
+        reach(rank, step, at_s)
+        reach(rank, step, at_s + 2, EventKind.PHASES)
+        reach(rank, 3, at_s + 3)
+    index.take(whole(*ranks))
+    assert index.sql("SELECT * FROM rank_progress ORDER BY label") == [
+        ("r", "rank0", 0, 0, 12, START + timedelta(seconds=60), 0, 0.0),
+        ("r", "rank1", 0, 1, 12, START + timedelta(seconds=61), 0, -1.0),
+        ("r", "rank2", 0, 2, 9, START + timedelta(seconds=45), 3, 15.0),
+    ]
+
+
+def test_progress_is_that_of_the_newest_attempt(index: Index) -> None:
+    first, again = Rank(0), Rank(1, rank=0, label="rank0", restart=1)
+    reach(first, 90, 10)
+    reach(again, 80, 20)
+    index.take(whole(first), whole(again))
+    assert index.sql("SELECT attempt, step, steps_behind FROM rank_progress") == [(1, 80, 0)]
