@@ -3,6 +3,7 @@
     CHIPLOG_DIR/                default ~/.chiplog
       journals/<producer>/      one per opened run of a process: lock, head, segments
       launches/                 run IDs that launches agreed on, for ranks that are started again
+      steps/                    of each label that counts its own steps, how far it came
       agent/                    lock, spool/, link
       collector/                lock, log/, index.duckdb, files/
       outbox/                   saved files on their way to the collector, by content; of offline runs offline/files

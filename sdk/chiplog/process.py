@@ -24,7 +24,7 @@ def facts(opened: Iterable[str] = ()) -> Facts:
     return Facts(
         host=host_name(),
         pid=os.getpid(),
-        parent=f"{parent}:{_start_of(parent)}:{boot_id()}",
+        parent=f"{parent}:{start_of(parent)}:{boot_id()}",
         now_s=time.time(),
         random=random_word(),
         spawned=_spawned(),
@@ -70,10 +70,10 @@ def _spawned() -> Spawned | None:
             return None
     except (AttributeError, TypeError, ValueError, IndexError):
         return None
-    return Spawned(f"{parent}:{_start_of(parent)}:{boot_id()}:{number - index}", index)
+    return Spawned(f"{parent}:{start_of(parent)}:{boot_id()}:{number - index}", index)
 
 
-def _start_of(pid: int) -> str:
+def start_of(pid: int) -> str:
     """Return when a process started, in clock ticks since boot: no setting of a clock changes that."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:

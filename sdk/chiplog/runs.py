@@ -11,6 +11,7 @@ from chiplog.agreement import Agreed, Question
 from chiplog.alerts import ALERT_INTERVAL_S, AlertLimit
 from chiplog.capture import Capture
 from chiplog.complaints import Complaints, alert_level
+from chiplog.counting import STEPS, StepCount
 from chiplog.failures import detail_of, ending_of, reason_of
 from chiplog.identity import PARENT_RUN, with_rank
 from chiplog.journal import Journal
@@ -64,15 +65,18 @@ class Run(Recorder):
         self._shared = Shared(
             self._say,
             lambda bad: self._complaints.note(bad),
+            lambda where, error: self._complaints.internal(where, error),
             is_primary=lambda: self.is_primary,
             is_silent=lambda: self._finished or settings.mode == "disabled",
             whole=bool(settings.config),
             event_bytes_max=bounds.event_bytes_max,
         )
-        self.config = Config(self._say_config, lambda bad: self._complaints.note(bad))
-        self.summary = Summary(self._say_summary, lambda bad: self._complaints.note(bad))
+        self.config = Config(self._shared.say_config, lambda bad: self._complaints.note(bad))
+        self.summary = Summary(self._shared.say_summary, lambda bad: self._complaints.note(bad))
         tell_dynamo()
+        self._count = StepCount(settings.places.local / STEPS)
         if settings.mode != "disabled" and opens:
+            self._next_step = self._count.begin(self._identity, settings.label_given)
             self._open()
         elif settings.mode != "disabled":
             self._journal = AfterFork(self._open_late)
@@ -189,10 +193,7 @@ class Run(Recorder):
         name: a metric's name, or a pattern such as `val/*`. summary: min, max, mean, last, first, or none for no row;
         without it the last value. The last call for a name counts; the primary's are the default of other labels.
         """
-        try:
-            self._shared.define(name, summary, step_metric)
-        except Exception as error:
-            self._complaints.internal("define_metric", error)
+        self._shared.define(name, summary, step_metric)
 
     def finish(self, exit_code: int = 0) -> None:
         """End the run for this label. Waits at most a second for the agent; what is left then is delivered later."""
@@ -231,6 +232,8 @@ class Run(Recorder):
         if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
             self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
         self._shared.say_hashes()
+        if not self._is_inherited:
+            self._count.keep(self._next_step)
         self._complaints.report()
         self._tell_suppressed_alerts(None)
         if exit_code and self._exit[0] == "finished":
@@ -287,18 +290,6 @@ class Run(Recorder):
             count, titles = suppressed
             message = f"{count} alerts were left out: more than one in {ALERT_INTERVAL_S:g} s of one title, or too many"
             self._say(EventKind.NOTICE, "alerts_suppressed", "warning", message, {"count": count, "titles": titles})
-
-    def _say_config(self, values: Mapping[str, Any]) -> None:
-        try:
-            self._shared.say_config(values)
-        except Exception as error:
-            self._complaints.internal("config", error)
-
-    def _say_summary(self, values: Mapping[str, Any]) -> None:
-        try:
-            self._shared.say_summary(values)
-        except Exception as error:
-            self._complaints.internal("summary", error)
 
     def _capture(self) -> Capture:
         journal = self._journal
@@ -358,6 +349,7 @@ class Run(Recorder):
                 self._append_arrived(self._last_step, time.time_ns() // 1000, statistics)
             self._look_around()
             self._shared.say_hashes(time.monotonic())
+            self._count.keep(self._next_step)
             if self._console is not None:
                 self._console.tick()
             self._complaints.report(time.monotonic())
@@ -398,8 +390,9 @@ class Run(Recorder):
         if isinstance(self._journal, Journal):
             self._journal.set_identity(pack(info))
         self._say(EventKind.IDENTITY, info)
+        self._next_step = self._next_step or self._count.begin(self._identity, settings.label_given)
         if self.is_primary:
-            self._say_config(self.config)
+            self._shared.say_config(self.config)
 
     # -- fork --
 
@@ -421,6 +414,7 @@ class Run(Recorder):
             watch.stop()
         self._timing.forget()
         self._held = (0, {})
+        self._count = StepCount(self._settings.places.local / STEPS)  # none: nobody comes back under a child's label
         self._complaints = Complaints(self._say)
         self._shared.forget_changes()
         self._pid = os.getpid()

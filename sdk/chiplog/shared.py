@@ -87,7 +87,8 @@ class Summary(_Said):
 class Shared:
     """Turns what training says of config, summary and metrics into events. All say hashes, the primary the config.
 
-    say: appends an event. is_silent: whether nothing is to be said, for the run is disabled or over.
+    say: appends an event. internal: takes our own faults, for nothing is raised here.
+    is_silent: whether nothing is to be said, for the run is disabled or over.
     whole: whether init() was given a config; if so, a key that it lacks differs from the primary's, too.
     """
 
@@ -95,6 +96,7 @@ class Shared:
         self,
         say: Callable[..., None],
         complain: Callable[[Bad], None],
+        internal: Callable[[str, Exception], None],
         *,
         is_primary: Callable[[], bool],
         is_silent: Callable[[], bool],
@@ -103,6 +105,7 @@ class Shared:
     ) -> None:
         self._say = say
         self._complain = complain
+        self._internal = internal
         self._is_primary = is_primary
         self._is_silent = is_silent
         self._event_bytes_max = event_bytes_max
@@ -117,20 +120,35 @@ class Shared:
         """Say entries of the config, as the primary; in any case remember their hashes."""
         if self._is_silent() or not values:
             return
-        plain = self._plain("config", values)
-        self._fingerprints.take(plain)
-        self._hashes_are_new = True
-        if self._is_primary():
-            self._say_json(EventKind.CONFIG, plain)
+        try:
+            plain = self._plain("config", values)
+            self._fingerprints.take(plain)
+            self._hashes_are_new = True
+            if self._is_primary():
+                self._say_json(EventKind.CONFIG, plain)
+        except Exception as error:
+            self._internal("config", error)
 
     def say_summary(self, values: Mapping[str, Any]) -> None:
         """Say entries of the summary."""
-        if not self._is_silent():
+        if self._is_silent():
+            return
+        try:
             self._say_json(EventKind.SUMMARY, self._plain("summary", values))
+        except Exception as error:
+            self._internal("summary", error)
 
     def define(self, name: Any, summary: Any, step_metric: Any) -> None:
         """Say how a metric, or those that a pattern means, is summed up and over which metric it is drawn."""
-        if self._is_silent() or not self._is_name(name, "name", name):
+        if self._is_silent():
+            return
+        try:
+            self._define(name, summary, step_metric)
+        except Exception as error:
+            self._internal("define_metric", error)
+
+    def _define(self, name: Any, summary: Any, step_metric: Any) -> None:
+        if not self._is_name(name, "name", name):
             return
         said: dict[str, str] = {}
         if isinstance(summary, str) and summary in SUMMARIES:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 from chiplog import process
 from chiplog.complaints import shown_error
 from chiplog.config import config_of
+from chiplog.counting import STEPS, label_to_resume
 from chiplog.failures import note_exit
 from chiplog.identity import PARENT_RUN, SETUP, Identity, first_run_id, identify, parent_run, prepared_run
 from chiplog.launches import as_before
@@ -64,7 +65,8 @@ def init(
     from torch.distributed. An argument wins over its variable (`CHIPLOG_PROJECT`, `CHIPLOG_RUN_ID`, `CHIPLOG_GROUP`,
     `CHIPLOG_LABEL`, `CHIPLOG_PRIMARY`, `CHIPLOG_MODE`, `CHIPLOG_GPU_DEVICE_IDS`, `CHIPLOG_DIR`, `CHIPLOG_AGENT`).
 
-    resume: the ID of a run to go on with; the same as run_id.
+    resume: the ID of a run to go on with: as run_id; a process without launcher also has the label again that the one
+    before it made up. What counts its own steps goes on where it was, on the same node.
     mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`), disabled, or rank0:
     disabled on all ranks but 0.
     group: without a run ID each process has a run of its own in this group; with one, the group of the run they share.
@@ -76,6 +78,7 @@ def init(
     given: dict[str, Any] = {
         "project": project,
         "run_id": run_id or resume,
+        "resume": resume,
         "name": name,
         "group": group,
         "job_type": job_type,
@@ -200,6 +203,10 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     still_open = first_run_id(_current._settings.identity) if _current is not None and not _current._finished else ""
     facts = process.facts(_opened - {still_open})
     identity = identify(environ, facts, label, run_id)
+    where = places(chiplog_dir(given["dir"], environ))
+    if given["resume"] and run_id and not label and not (identity.told or identity.joined or facts.spawned):
+        label = label_to_resume(where.local / STEPS, run_id)
+        identity = replace(identity, label=label or identity.label)
     group = _line("group", given["group"] or environ.get("CHIPLOG_GROUP"), remarks)
     name = _line("name", given["name"], remarks)
     if group is not None and not run_id:
@@ -218,10 +225,9 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     gpus = given["gpu_device_ids"]
     if gpus is None and environ.get("CHIPLOG_GPU_DEVICE_IDS"):
         gpus = environ["CHIPLOG_GPU_DEVICE_IDS"].split(",")
-    place = places(chiplog_dir(given["dir"], environ))
     return Settings(
-        identity=as_before(place, identity) if mode != "disabled" else identity,
-        places=place,
+        identity=as_before(where, identity) if mode != "disabled" else identity,
+        places=where,
         mode=mode,
         agent_address=given["agent"] or environ.get("CHIPLOG_AGENT") or None,
         project=_line("project", given["project"] or environ.get("CHIPLOG_PROJECT"), remarks),

@@ -1,0 +1,101 @@
+"""Small files on this node by which a resumed run goes on: each label's own count of steps, and a lone one's label.
+
+    <local>/steps/<hash of run and label>       next step
+    <local>/steps/<hash of run>.lone            pid, its start, label: of a process that no launcher gave a name
+
+They are written by the sender's thread and at the end, and never synced: after SIGKILL the count is at most one look of
+the sender behind, and then some steps come twice, under another attempt.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+from chiplog import process
+from chiplog.identity import Identity
+from chiplog_schemas.places import make_private
+
+STEPS = "steps"  # the directory's name
+FILES_MAX = 4_096  # of runs on one node that may be resumed: the oldest quarter goes when there are more
+_BYTES_MAX = 1_024
+_STEP_MAX = (1 << 63) - 1
+
+
+class StepCount:
+    """The count of one label of one run. Never raises: a disk that refuses costs the count, not the run."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path: Path | None = None
+        self._kept = 0
+        self._lone: tuple[Path, str] | None = None
+        self._is_pruned = False
+
+    def begin(self, identity: Identity, label_given: bool) -> int:
+        """Return the step that a label goes on with, 0 for a new one."""
+        self._path = self._directory / _digest(f"{identity.run_id}/{identity.label}")
+        is_lone = identity.rank is None and identity.primary and not identity.joined and not label_given
+        self._lone = (_lone_file(self._directory, identity.run_id), identity.label) if is_lone else None
+        try:
+            self._kept = min(max(int(_read(self._path)), 0), _STEP_MAX)
+        except ValueError:
+            self._kept = 0
+        return self._kept
+
+    def keep(self, next_step: int) -> None:
+        """Write the count, if it changed."""
+        try:
+            if self._lone is not None:
+                (path, label), self._lone = self._lone, None
+                self._write(path, f"{os.getpid()} {process.start_of(os.getpid())} {label}")
+            if self._path is not None and next_step != self._kept:
+                self._write(self._path, str(next_step))
+                self._kept = next_step
+        except OSError:
+            self._path = None  # a resumed run counts from 0 then
+
+    def _write(self, path: Path, text: str) -> None:
+        if not self._is_pruned:
+            make_private(self._directory)
+            _prune(self._directory)
+            self._is_pruned = True
+        # One write in place of a short text: shorter only where a count went back, so it is cut behind.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.pwrite(descriptor, text.encode(), 0)
+            os.ftruncate(descriptor, len(text.encode()))
+        finally:
+            os.close(descriptor)
+
+
+def label_to_resume(directory: Path, run_id: str) -> str | None:
+    """Return the made-up label of the process that had this run to itself, unless it still lives."""
+    pid, _, rest = _read(_lone_file(directory, run_id)).partition(" ")
+    start, _, label = rest.partition(" ")
+    if not pid.isdigit() or not label:
+        return None
+    is_alive = int(pid) != os.getpid() and process.start_of(int(pid)) == start
+    return None if is_alive else label
+
+
+def _lone_file(directory: Path, run_id: str) -> Path:
+    return directory / f"{_digest(run_id)}.lone"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _read(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_BYTES_MAX).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _prune(directory: Path) -> None:
+    entries = list(os.scandir(directory))
+    if len(entries) > FILES_MAX:
+        for entry in sorted(entries, key=lambda entry: entry.stat().st_mtime)[: FILES_MAX // 4]:
+            os.unlink(entry.path)

@@ -1,0 +1,135 @@
+"""A run that is resumed: the label's own steps go on, attempts count up, steps out of order are kept."""
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from tests.conftest import Node, read_events
+from tests.sdk.test_runs import numbers
+
+import chiplog
+from chiplog.counting import FILES_MAX, StepCount, label_to_resume
+from chiplog.identity import Identity
+from chiplog_schemas.events import EventKind
+
+LONE = Identity("r", "host-word", "launch")
+RANK0 = replace(LONE, label="rank0", rank=0)
+
+# Resumes a run, logs without a step, and dies as it is told.
+RANK = """
+import os, signal, sys, time
+import chiplog
+run = chiplog.init(resume="gpt-1", mode=sys.argv[1], capture_console=False)
+for _ in range(5):
+    run.log({"loss": 1.0})
+print(run.label, flush=True)
+if sys.argv[2] == "wait":
+    sys.stdin.readline()
+elif sys.argv[2] == "die":
+    time.sleep(0.5)  # looks of the sender
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def resume(root: Path, mode: str, end: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", RANK, mode, end],
+        env=os.environ | {"CHIPLOG_DIR": str(root)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_the_labels_own_steps_go_on_with_the_next_attempt_and_explicit_ones_are_as_given(chiplog_dir, offline) -> None:
+    for _ in range(2):
+        run = chiplog.init(run_id="r", label="rank0", mode="offline", capture_console=False)
+        run.log({"a": 1.0})
+        run.log({"a": 1.0}, step=100)
+        run.log({"a": 1.0})
+        run.finish()
+    other = chiplog.init(run_id="r", label="rank1", mode="offline", capture_console=False)
+    other.log({"b": 1.0})
+    other.finish()
+    found = numbers(offline())
+    assert sorted(step for key, step, _ in found if key == "a") == [0, 1, 2, 3, 100, 100]
+    assert [step for key, step, _ in found if key == "b"] == [0]
+    fresh = chiplog.init(label="rank0", mode="offline", capture_console=False)
+    fresh.log({"c": 1.0})
+    fresh.finish()
+    assert [step for key, step, _ in numbers(offline()) if key == "c"] == [0]
+
+
+def test_a_run_resumed_after_sigkill_has_its_label_and_its_steps_again(chiplog_dir) -> None:
+    for end in ("die", "die", "end"):
+        process = resume(chiplog_dir, "offline", end)
+        process.communicate(timeout=60)
+        assert process.returncode == (-signal.SIGKILL if end == "die" else 0)
+    events = read_events(chiplog_dir / "offline")
+    assert len({e.fields["identity"]["label"] for e in events if e.kind == EventKind.IDENTITY}) == 1
+    assert sorted(step for _, step, _ in numbers(events)) == list(range(15))
+
+
+def test_the_label_of_a_process_that_lives_is_not_taken(chiplog_dir) -> None:
+    first = resume(chiplog_dir, "offline", "wait")
+    assert first.stdout is not None
+    label = first.stdout.readline()
+    second = resume(chiplog_dir, "offline", "end")
+    assert second.communicate(timeout=60)[0] != label
+    first.communicate("\n", timeout=60)
+
+
+def test_attempts_count_up_and_steps_out_of_order_are_all_there(node: Node) -> None:
+    for _ in range(2):
+        process = resume(node.root, "online", "end")
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    run = chiplog.init(resume="gpt-1", dir=node.root, capture_console=False)
+    for step in (50, 7, -3, 50, 8):
+        run.log({"odd": float(step)}, step=step)
+    run.log({"loss": 1.0})
+    run.finish()
+    node.until("SELECT count(*) AS n FROM metrics WHERE run_id = 'gpt-1'", lambda rows: rows[0]["n"] == 16)
+    assert node.sql("SELECT state, n_labels, n_attempts FROM runs") == [
+        {"state": "finished", "n_labels": 1, "n_attempts": 3}
+    ]
+    steps = node.sql("SELECT attempt, list(step ORDER BY seq) AS steps FROM metrics WHERE key = 'odd' GROUP BY ALL")
+    assert steps == [{"attempt": 2, "steps": [50, 7, -3, 50, 8]}]
+    counted = node.sql(
+        "SELECT attempt, list(step ORDER BY seq) AS s FROM metrics WHERE key = 'loss' GROUP BY ALL ORDER BY 1"
+    )
+    assert [row["s"] for row in counted] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]
+
+
+def test_a_file_that_is_damaged_or_cannot_be_written_costs_the_count_only(tmp_path) -> None:
+    steps = tmp_path / "steps"
+    lone, count = StepCount(steps), StepCount(steps)
+    assert lone.begin(LONE, False) == count.begin(RANK0, False) == 0
+    lone.keep(1)
+    assert label_to_resume(steps, "r") == "host-word"
+    count.keep(1_000)
+    assert StepCount(steps).begin(RANK0, False) == 1_000
+    count.keep(9)
+    assert StepCount(steps).begin(RANK0, False) == 9
+    for file in steps.iterdir():
+        file.write_bytes(b"\xff\x00 garbage")
+    assert StepCount(steps).begin(RANK0, False) == 0
+    assert label_to_resume(steps, "r") is None
+    (tmp_path / "file").write_text("")
+    blocked = StepCount(tmp_path / "file")
+    assert blocked.begin(LONE, False) == 0
+    blocked.keep(5)
+
+
+def test_the_files_of_old_runs_go(tmp_path) -> None:
+    steps = tmp_path / "steps"
+    steps.mkdir(mode=0o700)
+    for number in range(FILES_MAX + 1):
+        (steps / f"{number:032x}").write_text("1")
+    count = StepCount(steps)
+    count.begin(RANK0, False)
+    count.keep(1)
+    assert FILES_MAX // 2 < len(list(steps.iterdir())) < FILES_MAX
