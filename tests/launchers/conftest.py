@@ -10,6 +10,16 @@ from tests.conftest import Node
 from tests.launchers.matrix import ROW
 from tests.launchers.training import Training
 
+HERE = Path(__file__).parent
+TIMEOUT_S = 400  # a launcher may take its time, and then the check; the default is for one process
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give tests of launchers more time."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S), append=False)
+
 
 @pytest.fixture(scope="session")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:

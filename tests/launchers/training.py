@@ -23,6 +23,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 COLUMNS = ("one run", "all labels", "right ranks", "right attempts", "all rows", "complete", "right states")
 _MADE_UP = re.compile(r"[^/]+-[a-z2-9]{6}")  # {host}-{random}
 _SHOWN = 6  # differences in a message
+_END_S = 4 * WAIT_S  # of a launcher that imports torch in several processes, on a machine that is busy
 
 Sql = Callable[[str, Any], list[dict[str, Any]]]
 States = Sequence[tuple[str, int, str]]  # label, attempt, state
@@ -89,9 +90,9 @@ class Training:
     def end(self, process: "subprocess.Popen[bytes]", exit_code: int = 0) -> None:
         """Wait until a process ends by itself."""
         try:
-            process.wait(WAIT_S)
+            process.wait(_END_S)
         except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.launcher} has not ended after {WAIT_S:g} s:\n{self.output}") from None
+            raise AssertionError(f"{self.launcher} has not ended after {_END_S:g} s:\n{self.output}") from None
         assert process.returncode == exit_code, f"exit code {process.returncode}:\n{self.output}"
         said = [line for line in self.output.splitlines() if line.startswith("chiplog: ")]
         assert not said, f"chiplog complains: {said}"
