@@ -33,6 +33,7 @@ from chiplog_schemas.limits import (
 )
 from chiplog_schemas.link import Link
 from chiplog_schemas.locks import Lock
+from chiplog_schemas.machine import boot_id
 from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, make_private
 from chiplog_schemas.router import Door
@@ -94,7 +95,7 @@ class AgentDaemon:
             self._context,
             settings.collector_address or places.collector_address,
             self._spool.id,
-            {"node": settings.node, "pid": os.getpid()},
+            {"node": settings.node, "pid": os.getpid(), "boot": boot_id()},
             self._spool,
             curve=settings.curve,
             on_change=lambda state, reason: self._upstream.on_change(state, reason),

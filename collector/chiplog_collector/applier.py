@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chiplog_collector.absence import Absence
 from chiplog_collector.batch import Batch, Matrix
 from chiplog_collector.definitions import definition_of, hashes_of
 from chiplog_collector.identity import Registry
@@ -51,6 +52,8 @@ class Applier:
         self.labels = Labels(state, self)
         self._registry = Registry(state, self)
         self._speakers = Speakers(self)
+        self._absence = Absence(state, self)
+        self._sender: bytes | None = None  # of the record being applied, where its receipt tells
         self._speaker: tuple[Speaker, int] | None = None  # of the record being applied, and its number, if restricted
         self._waiting: list[Record] = []  # until their receipt tells when they came, and from whom
         self._numbers: list[int] = []  # of all records since the last receipt
@@ -73,6 +76,7 @@ class Applier:
                 if record.number not in unfinished:
                     speaker = receipt.speaker_of(record.number)
                     self._speaker = None if speaker is None else (speaker, record.number)
+                    self._sender = receipt.sender_of(record.number)
                     self._apply(record)
         else:
             self._numbers.append(item.number)
@@ -104,6 +108,8 @@ class Applier:
             self._apply_gap(record)
         elif record.kind == Kind.STORED:
             self._apply_stored(record)
+        elif record.kind == Kind.PRESENCE:
+            self._apply_presence(record)
         elif record.kind == Kind.QUARANTINE:
             self._apply_quarantine(record)
         else:
@@ -134,6 +140,12 @@ class Applier:
             self.quarantine(record.number, record.kind, text_of(reason) or "no reason given", b"".join([data]))
         except (CodecError, ValueError, TypeError):
             self.quarantine(record.number, record.kind, "unreadable quarantine", bytes(record.payload))
+
+    def _apply_presence(self, record: Record) -> None:
+        try:
+            self._absence.apply(record, self.received_us)
+        except (ValueError, TypeError) as error:
+            self.quarantine(record.number, record.kind, f"a presence that cannot be read: {error}", b"")
 
     def _apply_block(self, record: Record) -> None:
         try:
@@ -173,6 +185,9 @@ class Applier:
             if index in refused:
                 continue
             producer = self.producer(uuid)
+            if self._sender is not None and producer.sender != self._sender:
+                producer.sender = self._sender
+                self.batch.producers.add(producer.producer)
             numbers[index] = producer.producer
             have = self.state.have[producer.producer]
             new: list[tuple[int, int]] = []

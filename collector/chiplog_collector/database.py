@@ -171,6 +171,7 @@ class Database:
             producer.uuid = bytes(producer.uuid)
             producer.gpus = list(producer.gpus or [])
             producer.nodes = list(producer.nodes or [])
+            producer.sender = None if producer.sender is None else bytes(producer.sender)
             state.add_producer(producer)
         state.names = dict(execute("SELECT name, id FROM base.names ORDER BY id").fetchall())
         ledger = execute("SELECT producer, first_seq, last_seq FROM base.intervals ORDER BY ALL").fetchall()

@@ -21,7 +21,7 @@ _RUN_FIELDS = {
     "tags": "tags",
     "notes": "notes",
 }
-_PRODUCER_FIELDS = ("role", "job_type", "rank", "local_rank", "world_size", "node", "pid", "launch", "restart")
+_PRODUCER_FIELDS = ("role", "job_type", "rank", "local_rank", "world_size", "node", "pid", "launch", "restart", "boot")
 _KEPT_FIELDS = {name: kind for name, kind in IDENTITY_FIELDS.items() if name != "error_file"}  # that is the agent's
 _STATE_FIELDS = {name: kind for name, kind in STATE_FIELDS.items() if name != "detail"}
 _INT32_FIELDS = ("rank", "local_rank", "world_size")
@@ -35,6 +35,7 @@ _CHARS_MAX = {
 }
 CONSOLE = "console"  # the role of a producer that tells what another one printed
 _UUID = re.compile("[0-9a-f]{32}")
+_LATE_US_MAX = 1 << 53  # 285 years
 _ENTRIES_MAX = 64  # tags of a run, GPUs of a process
 
 
@@ -288,7 +289,8 @@ class Registry:
             return
         producer.state, producer.reason = state, said.get("reason")
         producer.exit_code, producer.exit_signal = exit_code, exit_signal
-        producer.ended_at = ts
+        producer.ended_at, producer.is_presumed = ts, False
+        producer.late_us = min(max(0, said.get("late_us", 0)), _LATE_US_MAX)
         if state != "finished" and producer.role == CONSOLE:
             # The label goes on: an event of kind `crashed` would be taken for its end.
             message = f"the helper that recorded the console {state}: {producer.reason or 'no reason given'}"

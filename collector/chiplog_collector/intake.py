@@ -108,6 +108,14 @@ class Intake:
         self._runs[-1].records += 1
         return Accepted(Kind.STORED, payload=pack([sender, digest, n_bytes]))
 
+    def presence(self, sender: bytes, payload: list[Any]) -> Accepted:
+        """Note what the receiver concluded of an agent. It covers none of its numbers."""
+        if not self._runs or self._runs[-1].sender != sender:
+            had = self.next_numbers.get(sender, 0)
+            self._runs.append(_Run(sender, max([had, *(run.next for run in self._runs if run.sender == sender)]), None))
+        self._runs[-1].records += 1
+        return Accepted(Kind.PRESENCE, payload=pack([sender, *payload]))
+
     def receipt(self, now_us: int) -> Accepted:
         """Close what was taken since the last receipt. `now_us`: the time that rebuilds will see."""
         rows = [
@@ -192,12 +200,13 @@ class Receipt:
     """A decoded RECEIPT.
 
     runs: (number behind the last record, who may speak for what) in the order of the log; a Speaker of None is not
-    restricted. Empty in receipts of before there were keys: then nobody is.
+    restricted. Empty in receipts of before there were keys: then nobody is. senders: of the same runs.
     """
 
     received_us: int
     first: int = 0  # number of the first record that it covers
     runs: tuple[tuple[int, Speaker | None], ...] = ()
+    senders: tuple[bytes, ...] = ()
 
     def speaker_of(self, number: int) -> Speaker | None:
         """Return the restricted sender of a record; None when its sender is not.
@@ -207,6 +216,13 @@ class Receipt:
         if number < self.first:
             return None
         return next((speaker for end, speaker in self.runs if number < end), None)
+
+    def sender_of(self, number: int) -> bytes | None:
+        """Return whose record it is; None when this receipt does not tell."""
+        if number < self.first:
+            return None
+        runs = zip(self.runs, self.senders, strict=True)
+        return next((sender for (end, _), sender in runs if number < end), None)
 
     def unfinished(self, numbers: Sequence[int]) -> frozenset[int]:
         """Return the records in front of those covered that are of a commit which never ended.
@@ -250,4 +266,4 @@ def decode_receipt(payload: bytes | memoryview, number: int = 0) -> Receipt | No
     for sender, _, _, count, nodes, *_ in rows:
         end += count
         runs.append((end, None if nodes is None else Speaker(sender, tuple(map(str, nodes)))))
-    return Receipt(body[0], first, tuple(runs))
+    return Receipt(body[0], first, tuple(runs), tuple(row[0] for row in rows))

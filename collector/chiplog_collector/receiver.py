@@ -21,11 +21,12 @@ from chiplog_collector.files import FileLane
 from chiplog_collector.intake import Accepted, Intake, recover_senders
 from chiplog_collector.lost_end import tell_lost_end
 from chiplog_collector.memory import ALLOCATOR_SETTING
-from chiplog_schemas.delivery import Gap, Receiver, ReceiverAction, Reply, Take
+from chiplog_collector.presence import Presence, Word
+from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
 from chiplog_schemas.file_wire import is_of_files
 from chiplog_schemas.gate import open_gate
 from chiplog_schemas.keys import Keys
-from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, FILES_BYTES_MAX, LEAVER_WAIT_S
+from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, FILES_BYTES_MAX, LEAVER_WAIT_S, PEER_SILENT_S
 from chiplog_schemas.locks import take_lock
 from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, check_root, make_private
@@ -96,6 +97,7 @@ class ReceiverDaemon:
             self.log.append(Kind.SENDERS, self._intake.senders().payload)
             self.log.commit()
         tell_lost_end(self.log)
+        self._presence = Presence(next_numbers, time.monotonic())
         self._receiver = Receiver(next_numbers, settings.credit_bytes, scopes=True)
         self._synced_number = self.log.next_number
         self._publish_after: float | None = None  # when to try again
@@ -146,6 +148,8 @@ class ReceiverDaemon:
         self._door.mind_descriptors(now)
         self._take_files(now)
         self._act(self._receiver.tick(now))
+        for word in self._presence.tick(now, listens=not self._write_after):
+            self._note(word)
         if self._since is not None and (
             now - self._since >= GATHER_S or self._intake.waiting_bytes >= GATHER_BYTES or self._write_after
         ):
@@ -189,8 +193,19 @@ class ReceiverDaemon:
                     self._door.reply(action, time.monotonic())
                 case Gap(sender, first, last, reason):
                     self._append([self._intake.gap(sender, first, last, reason)])
-                case _:
-                    pass
+                case Greeted(sender, info):
+                    if (word := self._presence.greeted(sender, info.get("node"), info.get("boot"))) is not None:
+                        self._note(word)
+                case Left(sender, reason):
+                    silent_s = PEER_SILENT_S if reason.startswith("silent") else 0.0
+                    self._presence.left(sender, time.monotonic(), goodbye=reason == "bye", silent_s=silent_s)
+
+    def _note(self, word: Word) -> None:
+        """Say in the log that an agent is lost, or that it is here again."""
+        if not word.is_here:
+            _log.warning("agent of node %s is lost: nothing heard for %.0f s", word.node or "?", word.silent_s)
+        said = [word.is_here, int(word.silent_s * 1e6), word.node, word.boot]
+        self._append([self._intake.presence(word.sender, said)])
 
     def _append(self, accepted: list[Accepted]) -> None:
         if self._since is None:

@@ -57,6 +57,10 @@ class Producer:
     nodes: list[str] = field(default_factory=list)
     owner: int | None = None  # of a console: whose lines it tells, if both turn out to be of one node
     fallback: bool = False  # claims to be primary for want of a better one
+    sender: bytes | None = None  # whose records brought its events last: its agent
+    boot: str | None = None
+    late_us: int = 0  # it may have ended so much earlier than ended_at
+    is_presumed: bool = False  # its end was concluded from its agent's silence
 
 
 class State:

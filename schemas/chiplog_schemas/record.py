@@ -47,6 +47,7 @@ class Kind(IntEnum):
     QUARANTINE = 5  # bytes that were no record, with the reason (log)
     GAP = 6  # a sender's LOST at the hop: numbers that can never come (log)
     STORED = 7  # a file's content that is on stable storage beside the log (log)
+    PRESENCE = 8  # whether an agent is there, concluded by the receiver (log)
 
 
 @dataclass(slots=True)  # not frozen: a frozen one costs a microsecond more, and a log has millions

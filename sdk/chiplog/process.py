@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterable
 
 from chiplog.identity import Facts, Spawned
+from chiplog_schemas.machine import boot_id
 
 _SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # what each process of mp.spawn() runs
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # without what people confuse
@@ -80,12 +81,3 @@ def start_of(pid: int) -> str:
             return stat.read().rpartition(")")[2].split()[19]  # field 22, starttime: proc_pid_stat(5)
     except (OSError, IndexError):
         return "0"
-
-
-def boot_id() -> str:
-    """Return the ID of this machine's boot."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot_id:
-            return boot_id.read().strip()
-    except OSError:
-        return "unknown"

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chiplog.identity import Identity
-from chiplog.process import boot_id, host_name, visible_gpus
+from chiplog.process import host_name, visible_gpus
 from chiplog.values import cleaned
 from chiplog_schemas.bounds import Bounds
+from chiplog_schemas.machine import boot_id
 from chiplog_schemas.places import Places
 
 __version__ = "0.1.0"

@@ -73,7 +73,7 @@ def whole(*ranks: Rank) -> bytes:
 
 
 def receipt(number: int) -> bytes:
-    return pack([START_US + 1_000_000 + number, [[b"S" * 16, 0, number, 1]]])
+    return pack([START_US + 1_000_000 + number, [[b"S" * 16, 0, number, 1, None]]])
 
 
 def records(*payloads: bytes | tuple[int, bytes] | tuple[int, bytes, int]) -> list[Record]:

@@ -89,6 +89,10 @@ EVENTS: dict[EventKind, list[Any]] = {
 
 # Forms that came later, beside the first vector of their kind.
 LATER_EVENTS: dict[str, tuple[EventKind, list[Any]]] = {
+    "peer-detail": (
+        EventKind.PEER,
+        [PRODUCER_A, {"state": "crashed", "exit_signal": 9, "late_us": 500_000, "detail": {"status_by": "pidfd"}}],
+    ),
     "identity-console": (
         EventKind.IDENTITY,
         [{"role": "console", "node": "node-a", "started_at": TS, "sdk": "0.1.0", "of": PRODUCER_A.hex()}],
@@ -123,6 +127,7 @@ RECORD_PAYLOADS: dict[Kind, bytes] = {
     Kind.QUARANTINE: pack([SENDER, "checksum mismatch", b"\x00\x01\x02"]),
     Kind.STORED: pack([SENDER, bytes(range(64, 96)), 1_234_567]),
     Kind.GAP: pack([SENDER, 4, 5, "damaged in the spool"]),
+    Kind.PRESENCE: pack([SENDER, False, 12_000_000, "node-a", "0d5b2b9c-6a1e-4a4b-8f0e-1c2d3e4f5a6b"]),
 }
 
 # Newer forms of a payload: the older ones stay as they are, and stay readable.

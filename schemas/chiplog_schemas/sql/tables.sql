@@ -17,7 +17,8 @@ CREATE TABLE base.producers (
     job_type VARCHAR, rank INTEGER, local_rank INTEGER, world_size INTEGER, node VARCHAR, pid BIGINT, gpus VARCHAR[],
     launch VARCHAR, launch_order INTEGER, restart BIGINT,
     state VARCHAR, exit_code INTEGER, exit_signal INTEGER, reason VARCHAR, sets_run BOOLEAN,
-    started_at TIMESTAMP, ended_at TIMESTAMP, produced BIGINT, nodes VARCHAR[], owner INTEGER, fallback BOOLEAN
+    started_at TIMESTAMP, ended_at TIMESTAMP, produced BIGINT, nodes VARCHAR[], owner INTEGER, fallback BOOLEAN,
+    sender BLOB, boot VARCHAR, late_us BIGINT, is_presumed BOOLEAN
 );
 -- Metric and phase names, names of system metrics, devices.
 CREATE TABLE base.names (id INTEGER, name VARCHAR);

@@ -1,0 +1,85 @@
+"""What becomes of a lost agent's labels, pure: nobody else could tell how they end.
+
+An agent that the receiver heard nothing of leaves its running labels `crashed`: that is a conclusion, not a fact, and
+whatever is said of a label itself replaces it. When the agent is heard again, an outage was all it was: its labels run
+on, unless its machine was started anew in between, which no process survives.
+"""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from chiplog_collector.plain import clean, text_of, uuid_of
+from chiplog_collector.state import Producer, State
+from chiplog_schemas.codec import CodecError, unpack
+from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S
+from chiplog_schemas.record import Record
+
+if TYPE_CHECKING:
+    from chiplog_collector.applier import Applier
+
+_HEARTBEAT_US = int(HEARTBEAT_INTERVAL_S * 1e6)
+_SILENT_US_MAX = 1 << 53  # more is no time that a receiver measured
+_LABELS_NAMED_MAX = 20  # in one row of `events`
+
+
+class Absence:
+    """Applies PRESENCE records to the labels of a State."""
+
+    def __init__(self, state: State, applier: "Applier") -> None:
+        self._state = state
+        self._applier = applier
+
+    def apply(self, record: Record, received_us: int) -> None:
+        """Take one record. Raises ValueError or TypeError when it is none."""
+        try:
+            sender, is_here, silent_us, node, boot, *_ = unpack(record.payload)
+        except CodecError as error:
+            raise ValueError(str(error)) from error
+        if type(is_here) is not bool or type(silent_us) is not int or not 0 <= silent_us < _SILENT_US_MAX:
+            raise TypeError("a presence is whether, and for how many µs nothing was heard")
+        mine = [p for p in self._state.producers.values() if p.sender == uuid_of(sender) and p.role == "rank"]
+        if is_here:
+            self._back(mine, record.number, received_us, clean(text_of(node)), clean(text_of(boot)))
+        else:
+            running = [producer for producer in mine if producer.state is None]
+            self._lost(running, record.number, received_us, silent_us, clean(text_of(node)))
+
+    def _lost(self, running: list[Producer], number: int, received_us: int, silent_us: int, node: str) -> None:
+        for run in _by_run(running):
+            name = run[0].node or node or "?"
+            seconds = f"{silent_us / 1e6:.0f} s"
+            for producer in run:
+                producer.state, producer.is_presumed = "crashed", True
+                producer.reason = f"node {producer.node or name} is lost: nothing was heard of its agent for {seconds}"
+                # It died between the last that was heard and the heartbeat that did not come.
+                producer.ended_at, producer.late_us = received_us - silent_us + _HEARTBEAT_US, _HEARTBEAT_US
+                self._applier.batch.producers.add(producer.producer)
+            message = f"node {name} is lost: nothing was heard of its agent for {seconds}; {_named(run)} may have ended"
+            body: dict[str, Any] = {"node": name, "silent_s": silent_us / 1e6, "labels": len(run)}
+            self._applier.say(run[0], number, received_us, "node_lost", "error", message, body)
+
+    def _back(self, mine: list[Producer], number: int, received_us: int, node: str, boot: str) -> None:
+        for run in _by_run([producer for producer in mine if producer.is_presumed]):
+            name = run[0].node or node or "?"
+            alive = [producer for producer in run if not (boot and producer.boot and producer.boot != boot)]
+            for producer in alive:
+                producer.state = producer.reason = producer.ended_at = None
+                producer.late_us, producer.is_presumed = 0, False
+                self._applier.batch.producers.add(producer.producer)
+            gone = "" if len(alive) == len(run) else "; its machine was started anew, and its ranks are gone"
+            message = f"node {name} is back: its agent is heard again{gone}"
+            body = {"node": name, "labels": len(alive)}
+            self._applier.say(run[0], number, received_us, "node_back", "info", message, body)
+
+
+def _by_run(producers: Iterable[Producer]) -> list[list[Producer]]:
+    runs: dict[int | None, list[Producer]] = {}
+    for producer in producers:
+        runs.setdefault(producer.run, []).append(producer)
+    return list(runs.values())
+
+
+def _named(producers: list[Producer]) -> str:
+    names = [producer.label or "a label" for producer in producers]
+    more = len(names) - _LABELS_NAMED_MAX
+    return ", ".join(names[:_LABELS_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,88 @@
+"""Which agents are there, pure: when nothing was heard of one for too long, and when it is heard again.
+
+The receiver alone knows the time, so what it concludes becomes a record of the log: the index believes records only. A
+silence counts from when the receiver listened: while its disk refuses or it is stopped itself, nobody is missed.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, PEER_SILENT_S, SENDERS_MAX
+
+# A session that ended by silence may only have been unlucky: its agent says HELLO within its heartbeat, and is back.
+MISSED_AFTER_S = HEARTBEAT_INTERVAL_S
+# One that says goodbye is being restarted or upgraded, and may have left ranks behind that go on with their journals.
+GOODBYE_S = 300.0
+_STALL_S = 1.0  # a turn of the receiver's loop that took longer: it did not listen
+_NAME_CHARS_MAX = 128
+
+
+class Word(NamedTuple):
+    """What the log is to say of an agent. silent_s: how long nothing was heard of it; 0 for one that is here."""
+
+    sender: bytes
+    is_here: bool
+    silent_s: float
+    node: str
+    boot: str
+
+
+@dataclass(slots=True)
+class _Missed:
+    """An agent without a session. since: when it was heard last, s. until: when it is declared lost."""
+
+    since: float
+    until: float
+
+
+class Presence:
+    """The agents of one receiver.
+
+    senders: those that its log knows from before. Who of them is still there has to show. now: monotonic, s.
+    """
+
+    def __init__(self, senders: dict[bytes, int], now: float) -> None:
+        self._missed = {sender: _Missed(now, now + PEER_SILENT_S + MISSED_AFTER_S) for sender in senders}
+        self._is_open = set(senders)  # whom the log may call lost, or will have to
+        self._names: dict[bytes, tuple[str, str]] = {}  # sender -> node, boot
+        self._looked_at = now
+
+    def greeted(self, sender: bytes, node: object, boot: object) -> Word | None:
+        """Note that an agent opened a session; return what the log has to say of that, if anything."""
+        name = node[:_NAME_CHARS_MAX] if isinstance(node, str) else ""
+        boot = boot[:_NAME_CHARS_MAX] if isinstance(boot, str) else ""
+        self._missed.pop(sender, None)
+        self._names.pop(sender, None)
+        self._names[sender] = name, boot
+        while len(self._names) > SENDERS_MAX:
+            self._names.pop(next(iter(self._names)))
+        if sender not in self._is_open:
+            return None
+        self._is_open.discard(sender)
+        return Word(sender, True, 0.0, name, boot)
+
+    def left(self, sender: bytes, now: float, *, goodbye: bool, silent_s: float = 0.0) -> None:
+        """Note that an agent's session is over. silent_s: how long nothing had been heard of it."""
+        patience_s = GOODBYE_S if goodbye else PEER_SILENT_S - silent_s + MISSED_AFTER_S
+        self._missed[sender] = _Missed(now - silent_s, now + patience_s)
+
+    def tick(self, now: float, *, listens: bool) -> list[Word]:
+        """Return whom the log has to call lost now. To be called in every turn of the loop."""
+        stalled_s = now - self._looked_at
+        self._looked_at = now
+        if not self._missed:
+            return []
+        if not listens or stalled_s > _STALL_S:
+            for missed in self._missed.values():
+                missed.since += stalled_s
+                missed.until += stalled_s
+            return []
+        due = [sender for sender, missed in self._missed.items() if missed.until <= now]
+        words = []
+        for sender in due:
+            missed = self._missed.pop(sender)
+            self._is_open.add(sender)
+            words.append(Word(sender, False, now - missed.since, *self._names.pop(sender, ("", ""))))
+        while len(self._is_open) > SENDERS_MAX:
+            self._is_open.pop()
+        return words

@@ -1,0 +1,83 @@
+"""Who is missed when, with the clock in the test's hand: no socket, no sleep."""
+
+from chiplog_collector.presence import GOODBYE_S, MISSED_AFTER_S, Presence
+from chiplog_schemas.limits import PEER_SILENT_S
+from tests.fault.switch_off import Safeguard
+
+A = b"A" * 16
+
+SAFEGUARDS = [
+    Safeguard(
+        "nobody is missed while the receiver did not listen",
+        "collector/chiplog_collector/presence.py",
+        old="        if not listens or stalled_s > _STALL_S:\n",
+        new="        if False:\n",
+        test="test_time_in_which_the_receiver_did_not_listen_is_nobodys_silence",
+    ),
+]
+
+
+def pass_time(presence: Presence, begin: float, seconds: float, *, listens: bool = True) -> list[tuple[float, bytes]]:
+    """Take turns of a quarter of a second; return who was called lost, and when."""
+    turns = (begin + n * 0.25 for n in range(int(seconds * 4) + 1))
+    return [(now, word.sender) for now in turns for word in presence.tick(now, listens=listens)]
+
+
+def test_an_agent_that_falls_silent_is_lost_a_heartbeat_after_its_session_and_told_once() -> None:
+    presence = Presence({}, 0.0)
+    assert presence.greeted(A, "node-a", "boot") is None, "a new one was never called lost"
+    assert pass_time(presence, 0.0, 100.0) == []
+    presence.left(A, 100.0, goodbye=False, silent_s=PEER_SILENT_S)
+    [(at, sender)] = pass_time(presence, 100.0, 1_000.0)
+    assert (at, sender) == (100.0 + MISSED_AFTER_S, A)
+    word = presence.greeted(A, "node-a", "boot")
+    assert word is not None
+    assert (word.is_here, word.node, word.boot) == (True, "node-a", "boot")
+    assert presence.greeted(A, "node-a", "boot") is None
+
+
+def test_what_is_said_of_a_lost_agent_is_what_it_said_itself_and_how_long_it_was_silent() -> None:
+    presence = Presence({}, 0.0)
+    presence.greeted(A, "n" * 500, 7)
+    presence.tick(49.9, listens=True)
+    presence.left(A, 50.0, goodbye=False, silent_s=10.0)
+    presence.tick(50.5, listens=True)
+    presence.tick(51.5, listens=True)
+    [word] = presence.tick(52.0, listens=True)
+    assert word.is_here is False
+    assert (word.node, word.boot) == ("n" * 128, "")
+    assert word.silent_s >= 12.0
+
+
+def test_an_agent_that_comes_back_in_time_is_not_missed() -> None:
+    presence = Presence({}, 0.0)
+    presence.greeted(A, "node-a", "boot")
+    presence.left(A, 100.0, goodbye=False)
+    assert pass_time(presence, 100.0, 11.0) == []
+    presence.greeted(A, "node-a", "boot")
+    assert pass_time(presence, 111.0, 1_000.0) == []
+
+
+def test_one_that_said_goodbye_has_the_time_of_an_upgrade() -> None:
+    presence = Presence({}, 0.0)
+    presence.greeted(A, "node-a", "boot")
+    pass_time(presence, 0.0, 10.0)
+    presence.left(A, 10.0, goodbye=True)
+    [(at, _)] = pass_time(presence, 10.0, 1_000.0)
+    assert at == 10.0 + GOODBYE_S
+
+
+def test_whom_the_log_knows_from_before_a_start_is_missed_from_the_start_on_or_said_to_be_here() -> None:
+    presence = Presence({A: 3, b"B" * 16: 1}, 0.0)
+    word = presence.greeted(A, "node-a", "boot")
+    assert word is not None and word.is_here, "the receiver before may have called it lost"
+    assert pass_time(presence, 0.0, 100.0) == [(PEER_SILENT_S + MISSED_AFTER_S, b"B" * 16)]
+
+
+def test_time_in_which_the_receiver_did_not_listen_is_nobodys_silence() -> None:
+    presence = Presence({A: 1}, 0.0)
+    assert pass_time(presence, 0.0, 5.0) == []
+    assert pass_time(presence, 5.25, 100.0, listens=False) == [], "its disk refused"
+    assert presence.tick(500.0, listens=True) == [], "it was stopped"
+    [(at, _)] = pass_time(presence, 500.25, 100.0)
+    assert 506.0 <= at <= 508.0

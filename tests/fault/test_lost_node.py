@@ -1,0 +1,98 @@
+"""A node that is gone with its disk, and one that only was out of reach: real daemons and ranks, real silence."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Node, end_process
+from tests.fault.switch_off import Safeguard
+
+pytestmark = pytest.mark.timeout(180)
+
+SAFEGUARDS = [
+    Safeguard(
+        "a lost node's labels do not run for ever",
+        "collector/chiplog_collector/receiver.py",
+        old="        for word in self._presence.tick(now, listens=not self._write_after):\n",
+        new="        for word in ():\n",
+        test="test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_is_back",
+        environment={"CHIPLOG_LOST_NODE_WAIT_S": "30"},
+    ),
+    Safeguard(
+        "an agent that is heard again takes back that it was lost",
+        "collector/chiplog_collector/absence.py",
+        old="                producer.state = producer.reason = producer.ended_at = None\n",
+        new="                producer.reason = None\n",
+        test="test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_is_back",
+        environment={"CHIPLOG_LOST_NODE_WAIT_S": "30"},
+    ),
+]
+
+
+def start_rank(node: Node, label: str, file: Path) -> "subprocess.Popen[bytes]":
+    options = ["--run-id", "oracle", "--label", label, "--events", "1000000", "--pause-s", "0.05"]
+    environment = {**os.environ, "CHIPLOG_DIR": str(node.root), "CHIPLOG_AGENT": node.place.agent_address}
+    return subprocess.Popen([sys.executable, "-m", "chiplog.oracle", str(file), *options], env=environment)
+
+
+def until(centre: Node, query: str, wanted: object) -> float:
+    """Return when the rows were as wanted first."""
+    deadline = time.monotonic() + float(os.environ.get("CHIPLOG_LOST_NODE_WAIT_S", "60"))
+    while (rows := centre.try_sql(query)) != wanted:
+        assert time.monotonic() < deadline, rows
+        time.sleep(0.05)
+    return time.monotonic()
+
+
+def test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_is_back(tmp_path: Path) -> None:
+    centre, gone, stopped = (Node(tmp_path / name) for name in ("centre", "gone", "stopped"))
+    ranks = []
+    try:
+        centre.start_collector()
+        for node in (gone, stopped):
+            node.start_agent("--collector", centre.place.collector_address)
+            ranks.append(start_rank(node, node.root.name, tmp_path / f"{node.root.name}.oracle"))
+        states = "SELECT label, state FROM labels ORDER BY label"
+        running = {"gone": "running", "stopped": "running"}
+
+        def rows(**states: str) -> list[dict[str, str]]:
+            return [{"label": label, "state": state} for label, state in sorted((running | states).items())]
+
+        until(centre, states, rows())
+        n_logged = "SELECT min(n) > 20 AS some FROM (SELECT count(*) AS n FROM metrics GROUP BY label)"
+        until(centre, n_logged, [{"some": True}])
+        assert stopped.agent is not None
+        begun = time.monotonic()
+        os.kill(stopped.agent.pid, signal.SIGSTOP)
+        ranks[0].kill()
+        gone.kill_agent()
+        shutil.rmtree(gone.root)
+        took_s = until(centre, states, rows(gone="crashed", stopped="crashed")) - begun
+        print(f"both were seen to be lost after {took_s:.1f} s; promised 15 s")
+        [told] = centre.sql("SELECT reason FROM labels WHERE label = 'gone'")
+        assert told["reason"].endswith(" s") and "is lost: nothing was heard of its agent for 1" in told["reason"]
+        os.kill(stopped.agent.pid, signal.SIGCONT)
+        until(centre, states, rows(gone="crashed"))
+        kinds = centre.sql("SELECT kind FROM events WHERE kind LIKE 'node_%' ORDER BY ts, kind")
+        assert [row["kind"] for row in kinds] == ["node_lost", "node_lost", "node_back"]
+        assert ranks[1].poll() is None
+        ranks[1].kill()
+        until(
+            centre,
+            "SELECT state, exit_signal, reason FROM labels WHERE label = 'stopped'",
+            [{"state": "crashed", "exit_signal": 9, "reason": "killed by SIGKILL"}],
+        )
+    finally:
+        if stopped.agent is not None and stopped.agent.poll() is None:
+            os.kill(stopped.agent.pid, signal.SIGCONT)
+        for rank in ranks:
+            end_process(rank.pid)
+            rank.wait()
+        for node in (gone, stopped, centre):
+            node.stop()
