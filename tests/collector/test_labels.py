@@ -1,6 +1,10 @@
 """Runs that turn out to be one, claims for want of a better, labels used twice, ranks without a primary."""
 
 import json
+import random
+from pathlib import Path
+
+import pytest
 
 from chiplog_schemas.events import EventKind
 from tests.collector.log import START_US, Index, Rank, block_of, whole
@@ -162,3 +166,34 @@ def test_a_run_whose_ranks_all_ended_without_a_primary_says_so_once(index: Index
     assert len(found) == 1
     assert "run r" in found[0][1]
     assert index.sql("SELECT state FROM runs") == [("failed",)], "the worst of all labels"
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_was_merged_and_told_is_the_same_after_restarts_of_the_index_as_without(tmp_path: Path, seed: int) -> None:
+    """Invariant: views are a function of the log's bytes, wherever the index was stopped and started in between."""
+    chooser = random.Random(seed)
+    ranks = [provisional(number, fallback=chooser.random() < 0.3) for number in range(5)]
+    ranks += [Rank(10 + n, f"host-{n}.{n}", run_id=f"own{n}", primary=False, rank=None) for n in range(3)]
+    ranks += [Rank(20 + n, "eval", run_id=f"own{n}", primary=n == 1, started_at=START_US + n) for n in range(3)]
+    payloads = [whole(rank) for rank in chooser.sample(ranks, len(ranks))]
+    for number in chooser.sample(range(5), 5):
+        rank = ranks[number]
+        at = agreed(rank, number)
+        end = rank.say(EventKind.STATE, {"state": chooser.choice(["finished", "failed"])}, ts=START_US + 90 * SECOND)
+        payloads.append(block_of((rank, at, end)))
+    for rank in ranks[5:]:
+        end = rank.say(EventKind.STATE, {"state": "finished"}, ts=START_US + 95 * SECOND)
+        payloads.append(block_of((rank, end, end)))
+    seen = []
+    for restarts in (False, True):
+        (tmp_path / str(restarts)).mkdir()
+        index = Index(tmp_path / str(restarts))
+        for payload in payloads:
+            index.take(payload)
+            if restarts and chooser.random() < 0.4:
+                index.reopen()
+        index.reopen()
+        seen.append((index.views(), index.sql("SELECT * FROM base.runs ORDER BY run")))
+        index.close()
+    assert seen[0] == seen[1], seed
+    assert any("label_twice" in row for row in seen[0][0]["events"])

@@ -28,6 +28,10 @@ def trial(number):
     run.finish()
     return os.getpid()
 
+def ranked(index, call):
+    run = chiplog.init(mode="offline")
+    run.log({"index": index}, step=100 + call)
+
 def feeds(queue, number):
     for step in range(5):
         queue.put((number, step))
@@ -120,6 +124,34 @@ print(len(pids) < 9)
         identity = events[0].fields["identity"]
         assert (identity["label"], identity["primary"], "rank" in identity) == ("trial", True, False)
         assert [event.kind for event in events].count(EventKind.CONFIG) == 1
+
+
+def test_each_call_of_mp_spawn_is_one_run_also_beside_a_pool_and_without_a_process_group(chiplog_dir, offline) -> None:
+    """Forked, so that torch is imported once. What a child is told by multiprocessing is the same by spawn."""
+    run_script(
+        """
+import torch.multiprocessing as mp
+with multiprocessing.get_context("fork").Pool(2) as pool:
+    for call in range(2):
+        mp.start_processes(ranked, (call,), nprocs=2, start_method="fork")
+        pool.map(trial, [call])
+    pool.close()
+    pool.join()
+""",
+        POOL,
+    )
+    found: dict[str, list[tuple[bool, str]]] = {}
+    identities = {event.producer: event.fields["identity"] for event in offline(EventKind.IDENTITY)}
+    for said in identities.values():
+        if said["role"] == "rank":
+            found.setdefault(said["run_id"], []).append((said["primary"], said["label"]))
+    assert [found.pop(f"trial-{call}") for call in range(2)] == [[(True, "trial")]] * 2
+    assert len(found) == 2, "a call, a run"
+    for ranks in found.values():
+        assert sorted(primary for primary, _ in ranks) == [False, True]
+        assert len({label for _, label in ranks}) == 2
+    calls = sorted(event.fields["step"] for event in offline(EventKind.METRICS) if event.fields["step"] >= 100)
+    assert calls == [100, 100, 101, 101]
 
 
 def test_processes_that_feed_rank_0_by_a_queue_leave_one_label(chiplog_dir, offline) -> None:
