@@ -39,9 +39,29 @@ SPOOL_BYTES = 1_500
 JOURNAL_RECORDS = 12
 DRAINED_WITHIN_S = 90.0  # of virtual time behind the last fault: two silences, two longest pauses, and the work
 _KEYS = pack(["loss"])
+
+
+class Poller:
+    """What a loop waits on: the one socket of a receiving end."""
+
+    def register(self, socket: Any, flags: int = 0) -> None:
+        if not isinstance(socket, int):
+            self.socket = socket
+
+    def poll(self, wait_ms: int) -> Any:
+        return self.socket.poll(wait_ms)
+
+
 _ZMQ = SimpleNamespace(
-    Context=lambda: None, Poller=lambda: None, DONTWAIT=zmq.DONTWAIT, Again=zmq.Again, ZMQError=zmq.ZMQError
+    Context=lambda: None,
+    Poller=Poller,
+    DONTWAIT=zmq.DONTWAIT,
+    POLLIN=zmq.POLLIN,
+    Again=zmq.Again,
+    ZMQError=zmq.ZMQError,
 )
+# Saved files go another way, and live through faults in a simulation of their own: tests/schemas/test_file_delivery.py.
+NO_FILES = SimpleNamespace(step=lambda now: ([], []), committed=list, fileno=lambda: -1, close=lambda: None)
 
 
 class ViolationError(AssertionError):
@@ -319,7 +339,11 @@ class Node:
 
     def start_agent(self) -> None:
         places = SimpleNamespace(
-            agent=DiskPath(f"/{self.name}"), journals=self, agent_address=self.address, collector_address="collector"
+            agent=DiskPath(f"/{self.name}"),
+            journals=self,
+            agent_address=self.address,
+            collector_address="collector",
+            outbox=None,
         )
         settings = daemon.Settings(places, self.name, stats=False, spool_bytes_max=SPOOL_BYTES)  # type: ignore[arg-type]
         settings.credit_bytes = CREDIT
@@ -520,7 +544,7 @@ class World:
             dealer.close()
 
     def start_collector(self) -> None:
-        places = SimpleNamespace(collector=DiskPath("/c"), run=DiskPath("/c/run"))
+        places = SimpleNamespace(collector=DiskPath("/c"), run=DiskPath("/c/run"), files=None)
         try:
             self.collector = receiver.ReceiverDaemon(
                 receiver.Settings(places, ["collector"], credit_bytes=CREDIT), with_index=False
@@ -689,6 +713,7 @@ def patched(world: World) -> Iterator[None]:
     small_log = lambda directory, owner: segments.SegmentLog(directory, owner, segment_bytes=2_000)  # noqa: E731
     shared = {"os": system, "zmq": _ZMQ, "make_private": nothing, "now_us": now_us, "time": clock, "_log": _Quiet}
     shared |= {"Door": Door, "open_gate": nothing, "check_root": nothing, "CREDIT_BYTES": CREDIT}
+    shared["FileLane"] = lambda *more, **named: NO_FILES
     names: dict[Any, dict[str, Any]] = {
         segments: {"os": world.disk, "open": read_head, "make_private": nothing, "now_us": now_us}
         | {
