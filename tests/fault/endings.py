@@ -318,6 +318,9 @@ def stage() -> dict[str, Any] | None:
                 if part["method"] == "script":
                     pid = os.fork()
                     if not pid:
+                        # As a child of multiprocessing does: else starting a worker looks after the stage's children,
+                        # and takes the exit code of one by forkserver out of the pipe that it shares with the stage.
+                        multiprocessing.process._children.clear()  # type: ignore[attr-defined]  # no public name
                         return part
                     descriptor, process = os.pidfd_open(pid), pid
                 else:
