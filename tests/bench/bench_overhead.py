@@ -129,11 +129,10 @@ class Rank:
 
 @dataclass
 class Blocks:
-    """What each rank measured in each block, A B A B … A, and the daemons' CPU in all B, µs per rank's step."""
+    """What each rank measured in each block, A B A B … A, and the CPU of all else in all B, µs per rank's step."""
 
     ranks: list[list[list[Any]]]
-    agent_us: float
-    collector_us: float
+    beside_us: dict[str, float]  # agent, collector, and the helpers that drain the ranks' consoles
 
 
 def blocks(rank_cores: list[set[int]], daemon_cores: set[int]) -> Blocks:
@@ -150,30 +149,46 @@ def blocks(rank_cores: list[set[int]], daemon_cores: set[int]) -> Blocks:
             for rank in ranks:
                 rank.answer()
             answers: list[list[list[Any]]] = [[] for _ in ranks]
-            spent = {"agent": 0, "collector": 0}
+            beside = {name: tree(process.pid) for name, process in node.processes.items()}
+            beside["console helpers"] = helpers_of(root)
+            spent = dict.fromkeys(beside, 0)
             for word in plan:
-                before = {name: run_ns(node.processes[name].pid) for name in spent}
+                before = {name: run_ns(pids) for name, pids in beside.items()}
                 for rank in ranks:
                     rank.tell(word)
                 for rank, measured in zip(ranks, answers, strict=True):
                     measured.append(json.loads(rank.answer()))
                 if word == "B":
-                    for name in spent:
-                        spent[name] += run_ns(node.processes[name].pid) - before[name]
+                    for name, pids in beside.items():
+                        spent[name] += run_ns(pids) - before[name]
             for rank in ranks:
                 rank.end()
             check_stored(node)
         finally:
             node.stop()
     steps = RANKS * PAIRS * STEPS
-    return Blocks(answers, spent["agent"] / steps / 1e3, spent["collector"] / steps / 1e3)
+    return Blocks(answers, {name: ns / steps / 1e3 for name, ns in spent.items()})
 
 
-def run_ns(pid: int) -> int:
-    """Return how long a process and all below it ran on a core: finer than the ticks of /proc/PID/stat."""
+def helpers_of(root: str) -> list[int]:
+    """Return the processes that drain the consoles of ranks in a directory. They are no children of anybody here."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            if b"console_helper.py" in (process / "cmdline").read_bytes() and f"CHIPLOG_DIR={root}".encode() in (
+                process / "environ"
+            ).read_bytes().split(b"\0"):
+                found.append(int(process.name))
+        except OSError:
+            continue  # no process, or one that ended
+    return found
+
+
+def run_ns(pids: list[int]) -> int:
+    """Return how long these processes ran on a core: finer than the ticks of /proc/PID/stat."""
     found = 0
-    for process in tree(pid):
-        for thread in Path(f"/proc/{process}/task").iterdir():
+    for pid in pids:
+        for thread in Path(f"/proc/{pid}/task").iterdir():
             found += int((thread / "schedstat").read_text().split()[0])
     return found
 
@@ -232,7 +247,8 @@ def step_time(name: str, measured: Blocks, ranks: list[list[list[Any]]]) -> list
         figure = Figure(f"{name}: {what}, on against off", on[0], "%", at_most=0.5)
         figure.yardstick = f"{shown(on)}; off against off {shown(nothing)}"
         figures.append(figure)
-    figures[0].yardstick += f"; CPU per step: agent {measured.agent_us:.0f} µs, collector {measured.collector_us:.0f}"
+    beside = ", ".join(f"{name} {us:.0f}" for name, us in measured.beside_us.items())
+    figures[0].yardstick += f"; CPU per rank's step, µs: {beside}"
     return figures
 
 
