@@ -188,6 +188,10 @@ class Recorder:
             self._next_step += self._steps_per_log
             return int(step)
         try:
+            if getattr(getattr(step, "device", None), "type", "") in BACKENDS:
+                what = f"a step on {step.device} is not waited for"
+                self._complaints.note(Bad("bad_step", what, f"{what}; pass int(), or the loop's own count"))
+                return self._step(None)
             number = int(step.item() if hasattr(step, "item") else step)
         except Exception:  # whatever a foreign type raises
             number = 1 << 70

@@ -47,6 +47,29 @@ run.finish()
 print(results)
 """
 
+WHOLE_STEP = """
+import time, chiplog
+run = chiplog.init(project="bench")
+data = {f"train/metric_{i}": 0.1 * i for i in range(20)}
+phases = ["data", "forward", "backward", "optimizer", "log"]
+took = []
+for step in range(20_000):
+    begun = time.perf_counter_ns()
+    for name in phases:
+        with run.phase(name):
+            pass
+    run.log(data, step=step)
+    print("step", step, "loss 0.25")
+    run.step()
+    took.append(time.perf_counter_ns() - begun)
+    if step % 200 == 0:
+        time.sleep(0.01)
+assert not run._complaints.counts, run._complaints.counts
+run.finish()
+took.sort()
+print([took[10_000] / 1e3, took[19_800] / 1e3])
+"""
+
 START = """
 import time
 begun = time.perf_counter()
@@ -81,6 +104,21 @@ def measure_log() -> list[Figure]:
         Figure(
             "CPU of the process per call", ours[3], "µs", at_most=5, yardstick=f"an empty call in this loop {empty:.2f}"
         ),
+    ]
+
+
+def measure_step() -> list[Figure]:
+    with tempfile.TemporaryDirectory() as root:
+        node = Node(Path(root), "--no-stats")
+        try:
+            runs = [python(WHOLE_STEP, node.environ) for _ in range(3)]
+        finally:
+            node.stop()
+    p50, p99 = (statistics.median(run[i] for run in runs) for i in range(2))
+    what = "20 numbers, 5 phases, a step, a printed line"
+    return [
+        Figure("all of a step, p50", p50, "µs", at_most=60, yardstick=what),
+        Figure("all of a step, p99", p99, "µs"),
     ]
 
 
@@ -136,4 +174,4 @@ def down(node: Node) -> None:
 
 
 def measure() -> list[Figure]:
-    return measure_log() + measure_start()
+    return measure_log() + measure_step() + measure_start()

@@ -271,6 +271,13 @@ def test_values_that_are_not_here_are_named_and_never_raised(run, device, offlin
     ]
 
 
+def test_a_step_on_a_device_is_not_waited_for(run, device, offline) -> None:
+    run.log({"x": 1.0}, step=torch.tensor(70))
+    run.finish()
+    assert numbers(offline()) == [("x", 0, 1.0)]
+    assert counted(offline()) == {"bad_step": 1}
+
+
 def test_log_from_many_threads_keeps_every_value(run, device, offline) -> None:
     def work(name: str) -> None:
         for step in range(50):

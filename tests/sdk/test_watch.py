@@ -193,6 +193,39 @@ def test_submodules_are_as_deep_as_there_are_few_enough() -> None:
     assert groups_of(["weight", "bias"]) == ["", ""]
 
 
+@pytest.fixture
+def mesh():
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def test_wrapped_and_sharded_models_are_watched_and_what_is_replicated_is_logged(run, mesh, offline) -> None:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, Partial
+
+    replicated = nn.parallel.DistributedDataParallel(small())
+    run.watch(replicated, every=1, name="ddp")
+    sharded = small()
+    fully_shard(sharded, mesh=mesh)
+    run.watch(sharded, every=1, name="fsdp")
+    for model in (replicated, sharded):
+        model(torch.ones(2, 3)).square().mean().backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert isinstance(norm, DTensor)
+    run.log({"norm": norm, "partial": DTensor.from_local(torch.tensor(1.0), mesh, [Partial()])}, step=1)
+    run.finish()
+    found = {key: value for key, _, value in numbers(offline())}
+    assert found["norm"] == pytest.approx(found["ddp/grad_norm"], rel=1e-6)
+    for key in ("grad_norm", "param_norm", "grad_norm/0", "param_norm/2"):
+        assert found[f"fsdp/{key}"] == pytest.approx(found[f"ddp/{key}"], rel=1e-6)
+    assert notices(offline()) == [("wrapped_tensor", "partial")]
+
+
 # -- phases timed by a device --
 
 
