@@ -144,7 +144,7 @@ def identify(
     run_id = own_run or (_joined_run(parent, facts) if parent and joins else _next(_run_id_of(launch, facts), facts))
     settled = bool(own_run) or (joins and parent is not None and parent.settled)
     is_made_up = not own_run and not joins
-    elastic_id = environ.get("TORCHELASTIC_RUN_ID", "") if launcher.name == "torchelastic" else ""
+    again = _launch_again(environ, launcher, launch) + run_id.removeprefix(_run_id_of(launch, facts))
     own = f"rank{rank}"
     if parent is not None and parent.is_rank(rank):
         label = given or _childs(own, facts)
@@ -164,8 +164,8 @@ def identify(
         settled=settled,
         told=True,
         # Nobody starts these again. But the next training of their shell, or of another container, has the same.
-        offer=f"{run_id}-{facts.random}" if is_made_up and not is_unique and not elastic_id else "",
-        launch_run=f"{launch} {run_id}" if is_made_up and elastic_id and not _UUID.fullmatch(elastic_id) else "",
+        offer=f"{run_id}-{facts.random}" if is_made_up and not is_unique and not again else "",
+        launch_run=f"{again} {run_id}" if is_made_up and again else "",
     )
 
 
@@ -282,7 +282,9 @@ def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world
         started = environ.get("SLURM_JOB_START_TIME", "")
         if not step:  # not under srun but in the job's own shell, where one training may follow another
             return f"slurm:{job}::{started}:{facts.parent}", bool(job)
-        return f"slurm:{job}:{step}:{started}", bool(job)
+        # Requeued it has another start, perhaps other nodes, of which some remember what it was called.
+        is_moved = bool(_number(environ, launcher.restart)) and (_number(environ, "SLURM_NNODES") or 1) > 1
+        return f"slurm:{job}:{step}:{started}", bool(job) and not is_moved
     elastic_id = environ.get("TORCHELASTIC_RUN_ID", "")
     if _UUID.fullmatch(elastic_id):
         return f"torchelastic:{elastic_id}", True  # made by torchrun for this very launch
@@ -295,6 +297,15 @@ def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world
     siblings = f"{name}:{elastic_id or environ.get('MASTER_PORT', '')}:{facts.parent}"
     # One parent for all ranks: it names the launch, restarts included. Several: only ranks under the same one agree.
     return siblings, world_size is not None and world_size == local_world_size
+
+
+def _launch_again(environ: Mapping[str, str], launcher: _Launcher, launch: str) -> str:
+    """Return what is the same when the launcher starts these ranks again; '' where it never does, or the ID says it."""
+    if launcher.name == "slurm" and environ.get("SLURM_JOB_ID") and environ.get("SLURM_STEP_ID"):
+        names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")
+        return ":".join(("slurm", *(environ.get(name, "") for name in names)))
+    elastic_id = environ.get("TORCHELASTIC_RUN_ID", "") if launcher.name == "torchelastic" else ""
+    return launch if elastic_id and not _UUID.fullmatch(elastic_id) else ""
 
 
 def _run_id_of(launch: str, facts: Facts) -> str:

@@ -2,6 +2,7 @@
 
 torchelastic starts new ranks under the same agent, perhaps with another store, another rank 0 and without the node that
 had the word before. Their parent tells that it is the same launch; what that launch is called stands in a small file.
+So does the run of a Slurm job's step: requeued, it has another start time.
 """
 
 import hashlib
@@ -20,7 +21,9 @@ def as_before(places: Places, identity: Identity) -> Identity:
     """Return an identity under the run ID that its launch had before ranks were started again."""
     if not identity.launch_run:
         return identity
-    known = recall(places, identity.launch_run)
+    # A Slurm job that was not requeued is new, whatever a job of the same number was called before.
+    is_new = identity.launch.startswith("slurm:") and not identity.restart
+    known = None if is_new else recall(places, identity.launch_run)
     if known is not None:
         return replace(identity, run_id=known, settled=True)
     if not identity.needs_agreement:  # so far: a second node may come to this one
@@ -51,7 +54,7 @@ def remember(places: Places, launch_run: str, run_id: str) -> None:
 
 
 def _path(places: Places, launch_run: str) -> Path:
-    return places.launches / hashlib.sha256(launch_run.encode()).hexdigest()[:32]
+    return places.launches / hashlib.sha256(launch_run.rpartition(" ")[0].encode()).hexdigest()[:32]
 
 
 def _forget_oldest(directory: Path) -> None:

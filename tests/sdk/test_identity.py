@@ -276,10 +276,10 @@ def test_ranks_without_a_launchers_id_offer_the_group_a_run_that_nobody_had_befo
     assert (given.run_id, given.offer, given.settled) == ("mine", "", True)
 
 
-def test_only_ranks_that_torchelastic_may_start_again_are_remembered() -> None:
+def test_only_ranks_that_may_be_started_again_are_remembered() -> None:
     assert identify(elastic(0, 0, 2, 1, "100"), FACTS).launch_run
     assert identify(elastic(0, 0, 2, 2, "100"), FACTS).launch_run, "a second node may come to this one"
-    for environ in (elastic(0, 0, 2, 1), slurm(0, 0), {"RANK": "0", "WORLD_SIZE": "2"}, {}):
+    for environ in (elastic(0, 0, 2, 1), slurm(0, 0, ""), {"RANK": "0", "WORLD_SIZE": "2"}, {}):
         assert not identify(environ, FACTS).launch_run
     assert not identify(elastic(0, 0, 2, 1, "100") | {"CHIPLOG_PARENT_RUN": "99:parents"}, FACTS).launch_run
 
@@ -296,6 +296,19 @@ def test_a_launch_goes_on_under_the_run_that_it_had_before_a_restart(tmp_path: P
         assert as_before(place, identify(elastic(0, 0, 2, 1, "100"), other)).run_id != "agreed"
 
 
+def test_a_requeued_job_goes_on_in_its_run_and_a_new_job_of_its_number_does_not(tmp_path: Path) -> None:
+    place = places(tmp_path)
+    first = as_before(place, identify(slurm(0, 0), FACTS))
+    requeued = slurm(0, 0) | {"SLURM_RESTART_COUNT": "1", "SLURM_JOB_START_TIME": "1795229999"}
+    again = as_before(place, identify(requeued, LATER))
+    assert (again.run_id, again.restart, again.needs_agreement) == (first.run_id, 1, False)
+    moved = identify(requeued | {"SLURM_NNODES": "2"}, LATER)
+    assert moved.needs_agreement and not moved.offer, "nodes that did not have it ask those that had"
+    new = as_before(place, identify(slurm(0, 0) | {"SLURM_JOB_START_TIME": "1800000000"}, LATER))
+    assert new.run_id != first.run_id
+    assert as_before(place, identify(slurm(0, 0, "1"), FACTS)).run_id not in (first.run_id, new.run_id)
+
+
 def test_a_node_that_another_one_joins_keeps_its_run(tmp_path: Path) -> None:
     place = places(tmp_path)
     alone = as_before(place, identify(elastic(0, 0, 1, 1, "100"), FACTS))
@@ -307,11 +320,11 @@ def test_a_node_that_another_one_joins_keeps_its_run(tmp_path: Path) -> None:
 def test_a_node_remembers_a_bounded_number_of_launches(tmp_path: Path) -> None:
     place = places(tmp_path)
     for number in range(LAUNCHES_MAX + 3):
-        remember(place, f"launch {number}", f"run {number}")
+        remember(place, f"launch{number} run", f"run {number}")
         os.utime(max((place.launches).iterdir(), key=lambda path: path.stat().st_mtime), (number, number))
     assert len(list((place.launches).iterdir())) <= LAUNCHES_MAX + 1
-    assert recall(place, "launch 0") is None
-    assert recall(place, f"launch {LAUNCHES_MAX + 2}") == f"run {LAUNCHES_MAX + 2}"
+    assert recall(place, "launch0 run") is None
+    assert recall(place, f"launch{LAUNCHES_MAX + 2} run") == f"run {LAUNCHES_MAX + 2}"
 
 
 def test_the_second_init_of_ranks_that_were_started_again_is_another_run_than_the_first(tmp_path: Path) -> None:
