@@ -1,6 +1,7 @@
 """Processes that share nothing but a parent, or not even that: still one run, and each row under its rank's label."""
 
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 
@@ -34,7 +35,7 @@ TORCH = (
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-STORE = f"file://{os.getcwd()}/store"
+STORE = f"file://{os.getcwd()}/{os.environ.get('STORE', 'store')}"
 
 def group(rank, world_size):
     dist.init_process_group("gloo", init_method=STORE, rank=rank, world_size=world_size)
@@ -79,6 +80,7 @@ BY_HAND = (
     + """
 rank, port = int(sys.argv[1]), sys.argv[2]
 run = chiplog.init(config={"lr": 0.1})
+with open(f"id{rank}", "w") as file: file.write(run.id)
 truth = Truth(rank, 2)
 work(run, truth)
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
@@ -195,6 +197,14 @@ def test_ranks_of_mp_spawn_that_die_before_they_know_who_they_are_leave_one_run(
     training.check([("*", 0, "crashed")] * 2, run_state="crashed")
 
 
+def test_ranks_of_mp_spawn_that_go_on_with_a_run_are_its_next_attempts(launched: Launched) -> None:
+    training = launched("mp.spawn, started again with its run ID")
+    for store in ("first", "again"):
+        environ = {"STORE": store, "CHIPLOG_RUN_ID": training.directory.name}
+        training.run([sys.executable, training.script(SPAWN), "early"], environ)
+    training.check(finished(2) + finished(2, attempt=1))
+
+
 def test_ranks_started_by_hand_agree_through_the_store_beside_another_such_job(launched: Launched) -> None:
     trainings = [launched(f"init_process_group by hand, job {number} of two at a time") for number in (1, 2)]
     started = []
@@ -204,6 +214,11 @@ def test_ranks_started_by_hand_agree_through_the_store_beside_another_such_job(l
     for training, process in started:
         training.end(process)
     assert len({training.check(finished(2)) for training in trainings}) == 2
+    first_ids = {(training.directory / f"id{rank}").read_text() for rank in (0, 1)}
+    [former] = first_ids - {training.run_id}
+    chiplog = [sys.executable, "-m", "chiplog.cli", "show", former, "--dir", training.environ["CHIPLOG_DIR"]]
+    shown = subprocess.run(chiplog, capture_output=True, text=True, timeout=60)
+    assert training.run_id in shown.stdout, f"the ID that a rank printed at first leads to the run: {shown}"
 
 
 def test_workers_of_rpc_are_labels_by_their_names_and_callees_log_too(launched: Launched) -> None:

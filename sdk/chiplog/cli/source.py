@@ -41,7 +41,10 @@ def opened(dir_: str | None, url: str | None) -> Iterator[Client]:
 
 
 def resolve_run(client: Client, run: str) -> str:
-    """Return the run ID for an ID, a unique beginning of one, or `latest`. Raises UsageError."""
+    """Return the run ID for an ID, a unique beginning of one, or `latest`. Raises UsageError.
+
+    An ID may be one that the run had until its ranks agreed on another.
+    """
     if run == "latest":
         rows = client.sql("SELECT run_id FROM runs ORDER BY created_at DESC NULLS LAST, run_id DESC LIMIT 1").rows()
         if not rows:
@@ -51,6 +54,9 @@ def resolve_run(client: Client, run: str) -> str:
         "SELECT run_id FROM runs WHERE starts_with(run_id, $run) ORDER BY run_id = $run DESC, run_id LIMIT 6",
         {"run": run},
     ).rows()
+    if not rows:
+        merged = "SELECT DISTINCT run_id FROM events WHERE kind = 'run_merged' AND body->>'from' = $run LIMIT 1"
+        rows = client.sql(merged, {"run": run}).rows()
     found = [str(row["run_id"]) for row in rows]
     if not found:
         raise click.UsageError(f"run {run!r} is unknown; chiplog runs lists all")
