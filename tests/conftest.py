@@ -116,6 +116,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
         if is_ours or name.startswith(_LAUNCHERS) or name in _RANK_VARIABLES:
             monkeypatch.delenv(name)
     monkeypatch.setenv("CHIPLOG_DIR", str(tmp_path / "chiplog"))  # never ~/.chiplog
+    monkeypatch.setenv("CHIPLOG_SURROUNDINGS", "0")  # tests count events; those of surroundings say so themselves
     yield
     if chiplog.run is not None:
         chiplog.finish()

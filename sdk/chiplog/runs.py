@@ -23,6 +23,7 @@ from chiplog.sender import SenderThread
 from chiplog.settings import Settings, identity_map, safe_name
 from chiplog.shared import Config, Shared, Summary
 from chiplog.stand_ins import AfterFork, Appendable, Nowhere
+from chiplog.surroundings import Teller
 from chiplog.torch.compiling import tell_dynamo
 from chiplog.values import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
@@ -75,6 +76,7 @@ class Run(Recorder):
         self.summary = Summary(self._shared.say_summary, lambda bad: self._complaints.note(bad))
         tell_dynamo()
         self._count = StepCount(settings.places.local / STEPS)
+        self._surroundings = Teller(lambda *told: self._say(EventKind.NOTICE, "environment", "info", *told), os.environ)
         if settings.mode != "disabled" and opens:
             self._next_step = self._count.begin(self._identity, settings.label_given)
             self._open()
@@ -234,6 +236,8 @@ class Run(Recorder):
         self._shared.say_hashes()
         if not self._is_inherited:
             self._count.keep(self._next_step)
+            self._tell_surroundings()
+            self._surroundings.end()
         self._complaints.report()
         self._tell_suppressed_alerts(None)
         if exit_code and self._exit[0] == "finished":
@@ -350,12 +354,17 @@ class Run(Recorder):
             self._look_around()
             self._shared.say_hashes(time.monotonic())
             self._count.keep(self._next_step)
+            self._tell_surroundings()
             if self._console is not None:
                 self._console.tick()
             self._complaints.report(time.monotonic())
             self._tell_suppressed_alerts(time.monotonic())
         except Exception as error:  # sending must go on
             self._complaints.internal("tick", error)
+
+    def _tell_surroundings(self) -> None:
+        if self.is_primary and not self._disk_warned and self._settings.mode != "disabled":
+            self._surroundings.begin()
 
     def _look_around(self) -> None:
         """Tell of a disk that refuses, and ask torch.distributed for what the launcher did not tell."""

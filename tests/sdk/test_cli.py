@@ -74,7 +74,12 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     )
     database.execute(
         "INSERT INTO base.events VALUES (20, 991, '2026-01-03 05:10:45', 'exit', 'error', 'killed by SIGKILL', "
-        "'{\"signal\": 9}')"
+        "'{\"signal\": 9}'), (10, 1, '2026-01-02 03:04:05', 'environment', 'info', 'told', "
+        '\'{"commit": "0123456789abcdef", "branch": "main", "command": ["train.py", "a b"]}\')'
+    )
+    database.execute(
+        "INSERT INTO base.config_hashes VALUES (10, 2, '2026-01-02 03:04:05', true, '{\"lr\": \"aa\"}'), "
+        "(12, 2, '2026-01-02 03:04:05', true, '{\"lr\": \"bb\"}')"
     )
     for path, size, digest in (("ckpt/last.pt", 1_234_567, "a" * 64), ("notes.txt", 12, "b" * 64)):
         row = [path, size, digest]
@@ -551,6 +556,13 @@ def test_show_lists_files_and_whether_they_have_arrived(chiplog):
     text = chiplog("show", "gpt-20260102")[1]
     assert re.search(r"ckpt/last.pt +1,234,567 +aaaaaaaaaaaaaaaa +yes", text)
     assert re.search(r"notes.txt +12 +bbbbbbbbbbbbbbbb +not yet", text)
+
+
+def test_show_says_where_a_run_ran_and_whose_config_differs(chiplog):
+    shown = " ".join(chiplog("show", "gpt-20260102")[1].split())
+    assert "commit 0123456789abcdef on main" in shown
+    assert "command train.py 'a b'" in shown
+    assert "config drift rank2: lr" in shown
 
 
 def test_show_takes_the_latest_run(chiplog):

@@ -1,6 +1,7 @@
 """`chiplog show`: one run on a page."""
 
 import json
+import shlex
 import signal
 from datetime import UTC, datetime
 from typing import Any
@@ -28,6 +29,7 @@ LABELS_SHOWN = 128  # in a table; json has all
 LAST_VALUES_MAX = 64  # labels whose last value stands beside a key
 LAST_VALUES_SHOWN = 3  # above it a table shows the span
 EVENTS_SHOWN = 20
+DRIFT_SHOWN = 5  # labels whose config differs, and keys of each
 FILES_SHOWN = 40  # in a table; json has all
 
 _LABELS = """
@@ -87,6 +89,14 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
     ).rows()
     for event in events:
         event["body"] = _decoded(event["body"])
+    surroundings = client.sql(
+        "SELECT body FROM events WHERE run_id = $run AND kind = 'environment' ORDER BY attempt DESC, seq DESC LIMIT 1",
+        named,
+    ).rows()
+    drift = client.sql(
+        "SELECT label, body->'$.keys' AS keys FROM events WHERE run_id = $run AND kind = 'config_drift' ORDER BY label",
+        named,
+    ).rows()
     return {
         **client.sql("SELECT * FROM runs WHERE run_id = $run", named).rows()[0],
         "completeness": {
@@ -95,6 +105,8 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
         "labels": labels,
         "keys": keys,
         "config": {row["key"]: _decoded(row["value"]) for row in config},
+        "environment": _decoded(surroundings[0]["body"]) if surroundings else None,
+        "config_drift": {row["label"]: _decoded(row["keys"]) for row in drift},
         "files": client.sql(_FILES, named).rows(),
         "events": events[::-1],
     }
@@ -147,6 +159,7 @@ def _facts(found: dict[str, Any]) -> Any:
         "events": f"{counts['produced']} produced = {counts['stored']} stored + {counts['lost']} lost "
         f"+ {counts['pending']} pending",
     }
+    facts |= _surroundings(found["environment"] or {}) | _drift(found["config_drift"])
     table = new_table()
     table.show_header = False
     table.add_column(style="dim", no_wrap=True)
@@ -155,6 +168,22 @@ def _facts(found: dict[str, Any]) -> Any:
         if value is not None and value != "":
             table.add_row(name, value if isinstance(value, Text) else Text(printable(str(value))))
     return table
+
+
+def _surroundings(told: dict[str, Any]) -> dict[str, str | None]:
+    branch = f" on {told['branch']}" if told.get("branch") else ""
+    return {
+        "commit": f"{told['commit']}{branch}" if told.get("commit") else None,
+        "command": shlex.join(map(str, told.get("command") or ())) or None,
+    }
+
+
+def _drift(drift: dict[str, list[str]]) -> dict[str, str | None]:
+    if not drift:
+        return {}
+    shown = [f"{label}: {', '.join(keys[:DRIFT_SHOWN])}" for label, keys in list(drift.items())[:DRIFT_SHOWN]]
+    more = len(drift) - len(shown)
+    return {"config drift": "; ".join(shown) + (f"; and {more} more labels" if more else "")}
 
 
 def _labels(labels: list[dict[str, Any]]) -> Any:
