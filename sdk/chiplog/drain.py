@@ -96,21 +96,21 @@ class Drain:
 
     # -- streams --
 
-    def _step(self, descriptor: int) -> bytes:
-        """Move one chunk of a stream and record it."""
+    def _step(self, descriptor: int, *, all_of_it: bool = False) -> None:
+        """Move one chunk of a stream, or all that is there, and record it."""
         passage = self._passages[descriptor]
         stream = passage.ends.stream
         was_broken = passage.is_broken
-        data = passage.step()
-        if data:
+        for data in passage.steps():
             self._record(stream, data)
+            if not all_of_it:
+                break
         if passage.is_broken and not was_broken:
             self._tell({"broken": stream})
         if passage.refused is not None:
             self._say(f"what stream {stream} of the training printed cannot be written: {passage.refused}")
         if passage.has_ended:
             self._end(descriptor)
-        return data
 
     def _end(self, descriptor: int) -> None:
         passage = self._passages.pop(descriptor)
@@ -120,8 +120,7 @@ class Drain:
     def _drain_all(self) -> None:
         """Move everything that is there."""
         for descriptor in list(self._passages):
-            while descriptor in self._passages and self._step(descriptor):
-                pass
+            self._step(descriptor, all_of_it=True)
 
     # -- the rank --
 

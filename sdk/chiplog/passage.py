@@ -15,9 +15,11 @@ import os
 import select
 import struct
 import termios
+from collections.abc import Iterator
 from typing import Any
 
 CHUNK_BYTES = 65_536  # what a pipe of the usual size holds: the copy's
+_STEPS_MAX = 64  # one after the other: four times what the largest pipe holds
 _SPLICE_F_NONBLOCK = 2
 _GONE = (errno.EPIPE, errno.EIO)  # nobody reads there any more, and nobody will
 _WAIT_MS = 1_000  # for a target that takes nothing just now; then it is asked again
@@ -166,6 +168,14 @@ class Passage:
             _read_all(self.ends.source, n_bytes - n_moved)
             self._tally.note_passed(self.ends.stream, n_bytes - n_moved)
         return data
+
+    def steps(self) -> Iterator[bytes]:
+        """Yield what is there, chunk by chunk. Comes to an end even if somebody writes on and on."""
+        for _ in range(_STEPS_MAX):
+            data = self.step()
+            if not data:
+                return
+            yield data
 
     def close(self) -> None:
         """Close everything, the target too: who reads there waits for the end."""

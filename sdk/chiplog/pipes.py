@@ -21,7 +21,7 @@ import tty
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from chiplog.passage import Ends, Passage, Tally, copy_size
+from chiplog.passage import Ends, Passage, Tally, copy_size, select_now
 from chiplog_schemas.daemons import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX
 from chiplog_schemas.places import Places, make_private
 
@@ -185,12 +185,13 @@ class Pipes:
         """Pass on what is there, without a helper; return it by stream."""
         found: dict[int, bytes] = {}
         for ends in self._unbroken():
-            passage = Passage(ends, self._tally)
-            pieces = []
-            while data := passage.step():
-                pieces.append(data)
-            passage.close_copy()
-            found[ends.stream] = b"".join(pieces)
+            found[ends.stream] = b""
+            if select_now(ends.first):
+                passage = Passage(ends, self._tally)
+                found[ends.stream] = b"".join(passage.steps())
+                passage.close_copy()
+                if passage.has_ended or passage.is_broken:
+                    self._close_broken(ends.stream)
         return found
 
     def _unbroken(self) -> list[Ends]:

@@ -34,7 +34,7 @@ SAFEGUARDS = [
         file="sdk/chiplog/passage.py",
         old="        n_bytes = self._peek() if self._can_tee else -1\n",
         new="        n_bytes = -1\n",
-        test="test_a_helper_that_is_killed_costs_the_terminal_nothing",
+        test="test_a_helper_that_is_killed_while_the_reader_is_slow_costs_the_terminal_nothing",
     ),
     Safeguard(
         promise="a helper that is killed is replaced",
@@ -235,6 +235,24 @@ def test_a_helper_that_is_killed_costs_the_terminal_nothing(chiplog_dir, tmp_pat
     assert set(lines) <= {*expected, *lines}
     if len(lines) < len(expected):
         assert notices(chiplog_dir, "console_lost"), "what was passed on and not recorded is declared"
+
+
+def test_a_helper_that_is_killed_while_the_reader_is_slow_costs_the_terminal_nothing(chiplog_dir, tmp_path) -> None:
+    flag = tmp_path / "killed"
+    body = f"""
+    run = init()
+    victim = helper_of(run)
+    os.write(1, b"".join(b"%06d\\n" % n for n in range(28000)))  # more than the reader's pipe holds, less than ours
+    tally = run._console._pipes._tally
+    while not tally.is_waiting: time.sleep(0.01)
+    time.sleep(0.1)
+    os.kill(victim, signal.SIGKILL)
+    while run._console.helper in (0, victim): time.sleep(0.01)
+    open({str(flag)!r}, "w").close()
+    """
+    training = subprocess.Popen([sys.executable, script(tmp_path, body)], stdout=subprocess.PIPE)
+    wait_until(flag.exists, "a helper that was killed")
+    assert training.communicate(timeout=WAIT_S)[0].decode().splitlines() == [f"{n:06d}" for n in range(28_000)]
 
 
 def test_a_helper_that_is_stopped_does_not_stop_the_training(chiplog_dir, tmp_path) -> None:
