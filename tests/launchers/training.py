@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conftest import WAIT_S
+from tests.fault.network import Network
 from tests.launchers.truth import DIRECTORY, Writer, read
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -68,18 +69,29 @@ class Training:
         path.write_text(text)
         return str(path)
 
-    def start(self, command: Sequence[str], environ: Mapping[str, str] | None = None) -> "subprocess.Popen[bytes]":
-        """Start a process of the training; what it prints goes to `output`. It is killed with its group at the end."""
+    def start(
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str] | None = None,
+        on: tuple[Network, int] | None = None,
+    ) -> "subprocess.Popen[bytes]":
+        """Start a process of the training; what it prints goes to `output`. It is killed with its group at the end.
+
+        on: a host of a network, in place of this one.
+        """
         with open(self.directory / "output", "ab") as output:
-            process = subprocess.Popen(
-                command,
-                env=self.environ | (dict(environ) if environ else {}),
-                cwd=self.directory,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
+            options: dict[str, Any] = {
+                "env": self.environ | (dict(environ) if environ else {}),
+                "cwd": self.directory,
+                "stdin": subprocess.DEVNULL,
+                "stdout": output,
+                "stderr": output,
+                "start_new_session": True,
+            }
+            if on is None:
+                process = subprocess.Popen(command, **options)
+            else:
+                process = on[0].start(on[1], list(command), **options)
         self._processes.append(process)
         return process
 

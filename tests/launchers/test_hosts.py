@@ -1,0 +1,52 @@
+"""One torchrun on each of two hosts, an agent on each, one collector on a third: network namespaces, TCP with keys."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.fault.network import Network
+from tests.fault.test_network import Site
+from tests.launchers.scripts import RANKS
+from tests.launchers.training import TORCHRUN, Training, finished
+
+pytestmark = pytest.mark.xdist_group("network")  # one worker for all that has hosts
+
+
+def test_torchrun_on_two_hosts_is_one_run(tmp_path: Path, record: Callable[[dict[str, Any]], None]) -> None:
+    """Its --rdzv-id is not unique, and the ranks have no parent in common: their store tells."""
+    with Network(3) as network:
+        site = Site(tmp_path, network, 3)
+        site._make_keys()
+        site.start_collector()
+        for host in site.nodes:
+            site.start_agent(host)
+        training = Training("torchrun --nnodes 2, two hosts", tmp_path / "training", tmp_path, site.sql, record)
+        try:
+            train(training, site)
+            wait_until(lambda: site.sql("SELECT 1 AS one", []), "a collector that answers")
+            training.check(finished(2))
+            rows = site.sql("SELECT node, rank FROM labels ORDER BY rank", [])
+            assert sorted(row["node"] for row in rows) == ["node1", "node2"], rows
+        finally:
+            training.close()
+            site.close()
+
+
+def train(training: Training, site: Site) -> None:
+    """Start torchrun on both hosts, and wait for both."""
+    script = training.script(RANKS)
+    rendezvous = ["--rdzv-backend", "c10d", "--rdzv-id", "100", "--rdzv-endpoint", f"{site.network.address(1)}:29400"]
+    launchers = []
+    for host in site.nodes:
+        # Told who has the rendezvous, it asks no name service, which a namespace has not.
+        command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1", *rendezvous]
+        command += ["--rdzv-conf", f"is_host={host == 1}".lower()]
+        own = {"CHIPLOG_DIR": str(site.root(host)), "GLOO_SOCKET_IFNAME": "e0"}
+        launchers.append(
+            training.start([*command, "--local-addr", site.network.address(host), script], own, on=(site.network, host))
+        )
+    for launcher in launchers:
+        training.end(launcher)
