@@ -24,7 +24,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 COLUMNS = ("one run", "all labels", "right ranks", "right attempts", "all rows", "complete", "right states")
 _MADE_UP = re.compile(r"[^/]+-[a-z2-9]{6}")  # {host}-{random}
 _SHOWN = 6  # differences in a message
-_END_S = 4 * WAIT_S  # of a launcher that imports torch in several processes, on a machine that is busy
+_END_S = 6 * WAIT_S  # of a launcher that imports torch in several processes, on a machine that is busy
 
 Sql = Callable[[str, Any], list[dict[str, Any]]]
 States = Sequence[tuple[str, int, str]]  # label, attempt, state
