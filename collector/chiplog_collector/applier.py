@@ -30,6 +30,7 @@ _REASON_CHARS_MAX = 500
 _NAME_CHARS_MAX = 4 * KEY_BYTES_MAX  # of a metric, kept in memory for ever; each byte may be shown as \xNN
 _KEY_IDS_BYTES_MAX = 64 << 20  # of tuples of keys whose integers are at hand: those of the runs that are going on
 _MISSING = "not there after its label ended, and records were lost: see events of kind gap and quarantined"
+_CLOCK_US_MAX = 1 << 53  # between two clocks: 285 years
 _LEVELS = ("debug", "info", "warning", "error")
 
 # Events that say who is who, or depend on it: a producer's are applied in its order, whatever their kinds.
@@ -185,6 +186,10 @@ class Applier:
             if index in refused:
                 continue
             producer = self.producer(uuid)
+            delay_us = self.received_us - block.created_ts
+            if abs(delay_us) < _CLOCK_US_MAX and (producer.clock_us is None or delay_us < producer.clock_us):
+                producer.clock_us = delay_us
+                self.batch.producers.add(producer.producer)
             if self._sender is not None and producer.sender != self._sender:
                 producer.sender = self._sender
                 self.batch.producers.add(producer.producer)

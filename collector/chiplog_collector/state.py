@@ -61,6 +61,7 @@ class Producer:
     boot: str | None = None
     late_us: int = 0  # it may have ended so much earlier than ended_at
     is_presumed: bool = False  # its end was concluded from its agent's silence
+    clock_us: int | None = None  # least (received - made) of a block with its events: its node's clock, and a delay
 
 
 class State:

@@ -161,6 +161,7 @@ VIEWS = (
     "phases",
     "files",
     "step_skew",
+    "first_failure",
 )
 
 

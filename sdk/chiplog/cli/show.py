@@ -30,6 +30,7 @@ LAST_VALUES_MAX = 64  # labels whose last value stands beside a key
 LAST_VALUES_SHOWN = 3  # above it a table shows the span
 EVENTS_SHOWN = 20
 DRIFT_SHOWN = 5  # labels whose config differs, and keys of each
+_ECHOES_SHOWN = 5
 FILES_SHOWN = 40  # in a table; json has all
 
 _LABELS = """
@@ -82,6 +83,7 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
     for key in keys:
         key["last_values"] = {item["label"]: item["value"] for item in key["last_values"]}
     config = client.sql("SELECT key, value FROM config WHERE run_id = $run ORDER BY key", named).rows()
+    failures = client.sql("SELECT * FROM first_failure WHERE run_id = $run ORDER BY attempt DESC LIMIT 1", named).rows()
     events = client.sql(
         "SELECT ts, label, attempt, node, kind, level, message, body FROM events WHERE run_id = $run "
         f"ORDER BY ts DESC, seq DESC LIMIT {EVENTS_SHOWN}",
@@ -109,6 +111,7 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
         "config_drift": {row["label"]: _decoded(row["keys"]) for row in drift},
         "files": client.sql(_FILES, named).rows(),
         "events": events[::-1],
+        "first_failure": failures[0] if failures else None,
     }
 
 
@@ -154,6 +157,7 @@ def _facts(found: dict[str, Any]) -> Any:
         "started": f"{local_text(times[0], 'seconds')} {zone}" if found["created_at"] is not None else None,
         "ended": f"{local_text(times[-1], 'seconds')} {zone}" if found["ended_at"] is not None else None,
         "took": duration_text(took) if took is not None else None,
+        "failed first": first_failure_text(found["first_failure"]),
         "labels": f"{found['n_labels']}, primary {found['primary_label'] or 'not known yet'}",
         "attempts": found["n_attempts"],
         "events": f"{counts['produced']} produced = {counts['stored']} stored + {counts['lost']} lost "
@@ -184,6 +188,27 @@ def _drift(drift: dict[str, list[str]]) -> dict[str, str | None]:
     shown = [f"{label}: {', '.join(keys[:DRIFT_SHOWN])}" for label, keys in list(drift.items())[:DRIFT_SHOWN]]
     more = len(drift) - len(shown)
     return {"config drift": "; ".join(shown) + (f"; and {more} more labels" if more else "")}
+
+
+def first_failure_text(failure: dict[str, Any] | None) -> str | None:
+    """Return one line that says who failed first, and what the others are."""
+    if failure is None:
+        return None
+    others = failure["others"]
+    text = str(failure["label"])
+    if others:
+        text += f", {others[0]['after_s']:.3g} s before {others[0]['label']}"
+    if not failure["is_certain"]:
+        text += f" (uncertain by {failure['uncertainty_s']:.3g} s)"
+    text += f": {failure['reason'] or failure['state']}"
+    if not failure["is_cause"]:
+        return f"{text}; ended from outside, no cause among the labels"
+    echoes = [other["label"] for other in others if other["is_echo"]]
+    if not echoes:
+        return text
+    more = len(echoes) - _ECHOES_SHOWN
+    named = ", ".join(echoes[:_ECHOES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    return f"{text}; {named} {'is an echo' if len(echoes) == 1 else 'are echoes'}"
 
 
 def _labels(labels: list[dict[str, Any]]) -> Any:

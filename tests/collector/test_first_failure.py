@@ -1,0 +1,130 @@
+"""Who failed first: the cause apart from its echoes, with clocks that disagree."""
+
+from typing import Any
+
+import pytest
+
+from chiplog_schemas.blocks import BlockBuilder
+from chiplog_schemas.codec import pack
+from chiplog_schemas.events import EventKind
+from chiplog_schemas.record import Kind
+from tests.collector.log import START_US, Index, Rank
+
+SENDER = b"S" * 16
+FIRST = """
+SELECT label, is_cause, uncertainty_s, is_certain, [o.label || ' ' || o.is_echo FOR o IN others] FROM first_failure
+"""
+
+
+def deliver(index: Index, made_us: int, received_us: int, *ranks: Rank) -> None:
+    """Log a block that an agent made at one time of its clock and the collector received at one of its own."""
+    builder = BlockBuilder()
+    for rank in ranks:
+        for seq, event in enumerate(rank.events):
+            builder.add(rank.uuid, seq, event)
+    index.log.append(Kind.BLOCK, builder.build(START_US + made_us))
+    number = index.log.next_number
+    index.log.append(Kind.RECEIPT, pack([START_US + received_us, [[SENDER, 0, number, 1, None]]]))
+    index.log.commit()
+    index.follow()
+
+
+def raises(rank: Rank, at_us: int, reason: str, late_us: int = 0) -> None:
+    detail = {"traceback": "Traceback …", "exception": reason.split(":")[0]}
+    rank.say(EventKind.NOTICE, "traceback", "error", reason, detail, ts=START_US + at_us)
+    rank.say(EventKind.STATE, {"state": "failed", "exit_code": 1, "reason": reason}, ts=START_US + at_us + late_us)
+
+
+def vanishes(agent: Rank, rank: Rank, at_us: int, **said: Any) -> None:
+    agent.say(
+        EventKind.PEER, rank.uuid, {"state": "crashed", "produced": len(rank.events), **said}, ts=START_US + at_us
+    )
+
+
+def agent_of(number: int, node: str) -> Rank:
+    return Rank(number, role="agent", node=node)
+
+
+def test_the_example_worked_by_hand(index: Index) -> None:
+    ranks = [Rank(0), Rank(1), Rank(2, node="node-b")]
+    agents = [agent_of(8, "node-a"), agent_of(9, "node-b")]
+    raises(ranks[1], 12_000_000, "ValueError: boom")
+    vanishes(agents[0], ranks[0], 12_400_000, exit_signal=15, reason="killed by SIGTERM")
+    raises(ranks[2], 17_100_000, "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]")
+    deliver(index, 13_000_000, 13_050_000, ranks[0], ranks[1], agents[0])
+    deliver(index, 18_000_000, 13_060_000, ranks[2], agents[1])
+    assert index.sql(FIRST) == [("rank1", True, 0.1, True, ["rank2 true", "rank0 true"])]
+    [(reason, code, others)] = index.sql("SELECT reason, exit_code, others FROM first_failure")
+    assert (reason, code) == ("ValueError: boom", 1)
+    assert [round(other["after_s"], 6) for other in others] == [0.11, 0.4]
+
+
+def test_a_rank_that_raised_and_was_killed_before_it_could_say_its_state_failed_when_it_raised(index: Index) -> None:
+    ranks, agent = [Rank(0), Rank(1)], agent_of(8, "node-a")
+    ranks[0].say(EventKind.NOTICE, "traceback", "error", "ValueError: boom", {}, ts=START_US + 1_000_000)
+    vanishes(agent, ranks[0], 9_000_000, exit_signal=9, reason="killed by SIGKILL")
+    vanishes(agent, ranks[1], 5_000_000, exit_signal=6, reason="killed by SIGABRT")
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql(FIRST) == [("rank0", True, 0.0, True, ["rank1 false"])]
+    assert index.sql("SELECT reason, exit_signal FROM first_failure") == [("ValueError: boom", 9)]
+
+
+@pytest.mark.parametrize(
+    ("said", "is_echo"),
+    [
+        ({"exit_signal": 15, "reason": "killed by SIGTERM"}, True),
+        ({"exit_signal": 9, "reason": "killed by SIGKILL"}, False),
+        ({"exit_signal": 11, "reason": "killed by SIGSEGV"}, False),
+        ({"exit_signal": 9, "reason": "out of memory: killed by the kernel"}, False),
+        ({"exit_code": 1, "reason": "torch.distributed.DistBackendError: NCCL error"}, True),
+        ({"exit_code": 1, "reason": "ChildFailedError: train.py FAILED"}, True),
+        ({"exit_code": 1, "reason": "BrokenPipeError: [Errno 32] Broken pipe"}, True),
+        ({"exit_code": 143, "reason": "SystemExit: 143"}, True),
+        ({"exit_code": 1, "reason": "CUDA out of memory: OutOfMemoryError: Tried"}, False),
+        ({"exit_code": 1, "reason": "RuntimeError: DataLoader timed out after 5 seconds"}, False),
+    ],
+    ids=lambda value: value["reason"] if isinstance(value, dict) else "",
+)
+def test_a_later_failure_is_the_cause_if_the_earlier_one_is_an_echo(
+    index: Index, said: dict[str, Any], is_echo: bool
+) -> None:
+    ranks, agent = [Rank(0), Rank(1)], agent_of(8, "node-a")
+    vanishes(agent, ranks[0], 1_000_000, **said)
+    vanishes(agent, ranks[1], 2_000_000, exit_signal=11, reason="killed by SIGSEGV")
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql("SELECT label FROM first_failure") == [("rank1" if is_echo else "rank0",)]
+
+
+def test_echoes_alone_name_the_earliest_and_no_cause(index: Index) -> None:
+    ranks, agent = [Rank(0), Rank(1)], agent_of(8, "node-a")
+    for rank, at_us in zip(ranks, (2_000_000, 1_000_000), strict=True):
+        vanishes(agent, rank, at_us, exit_signal=15, reason="killed by SIGTERM")
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql(FIRST) == [("rank1", False, 0.0, True, ["rank0 true"])]
+
+
+def test_two_failures_within_the_clocks_uncertainty_are_not_told_apart(index: Index) -> None:
+    ranks = [Rank(0), Rank(1, node="node-b")]
+    raises(ranks[0], 1_000_000, "ValueError: one")
+    raises(ranks[1], 1_050_000, "ValueError: other")
+    for rank in ranks:
+        deliver(index, 2_000_000, 2_050_000, rank)
+    assert index.sql(FIRST) == [("rank0", True, 0.1, False, ["rank1 false"])]
+
+
+def test_an_end_that_nobody_saw_may_have_come_first(index: Index) -> None:
+    ranks, agent = [Rank(0), Rank(1)], agent_of(8, "node-a")
+    raises(ranks[0], 1_000_000, "ValueError: one")
+    vanishes(agent, ranks[1], 1_300_000, reason="vanished", late_us=500_000)
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql(FIRST) == [("rank0", True, 0.0, False, ["rank1 false"])]
+
+
+def test_each_attempt_has_its_own_first_failure_and_a_run_without_failures_has_none(index: Index) -> None:
+    first, second, fine = Rank(1), Rank(2, "rank1", restart=1), Rank(3, run_id="fine")
+    raises(first, 1_000_000, "ValueError: first")
+    raises(second, 5_000_000, "ValueError: second")
+    fine.say(EventKind.STATE, {"state": "finished", "exit_code": 0})
+    deliver(index, 0, 0, first, second, fine)
+    rows = index.sql("SELECT run_id, attempt, reason, len(others) FROM first_failure ORDER BY attempt")
+    assert rows == [("r", 0, "ValueError: first", 0), ("r", 1, "ValueError: second", 0)]
