@@ -3,10 +3,12 @@
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
 
+from tests.conftest import wait_until
 from tests.launchers.training import Training, finished
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -178,6 +180,20 @@ if __name__ == "__main__":
 )
 
 
+TWICE = (
+    HEAD
+    + """
+run = chiplog.init(label="eval")
+truth = Truth(label="eval")
+work(run, truth)
+open(sys.argv[1], "w").close()
+while not os.path.exists("go"):
+    time.sleep(0.01)
+work(run, truth, STEPS)
+"""
+)
+
+
 @pytest.mark.parametrize("when", ["early", "late"])
 def test_ranks_of_mp_spawn_are_one_run_whether_init_comes_before_the_group_or_after(launched: Launched, when) -> None:
     training = launched(f"mp.spawn, init() {'before' if when == 'early' else 'after'} the group")
@@ -248,6 +264,23 @@ def test_children_that_call_init_or_are_given_the_run_are_in_their_parents(launc
     training.run([sys.executable, training.script(CHILDREN), "init", method])
     [handed] = [str(w.label) for w in training.writers() if w.label and w.label.startswith("main.")]
     training.check([("*", 0, "finished"), ("main", 0, "finished"), (handed, 0, "finished")])
+
+
+def test_a_label_that_two_processes_use_at_a_time_keeps_the_rows_of_both_and_is_told(launched: Launched) -> None:
+    training = launched("by hand, one label twice")
+    environ = {"CHIPLOG_RUN_ID": training.directory.name}
+    processes = []
+    for name in ("first", "second"):
+        processes.append(training.start([sys.executable, training.script(TWICE), name], environ))
+        wait_until((training.directory / name).exists, f"the {name} process")
+    time.sleep(1.1)  # that their times overlap is to be beyond doubt
+    training.script("", name="go")
+    for process in processes:
+        training.end(process)
+    training.check([("eval", 0, "finished"), ("eval", 1, "finished")])
+    told = training.events("label_twice")
+    assert len(told) == 1
+    assert all(str(process.pid) in told[0] for process in processes), told
 
 
 def free_port() -> int:

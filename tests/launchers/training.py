@@ -118,6 +118,11 @@ class Training:
         """Return what the ranks wrote down so far."""
         return read(self._truth)
 
+    def events(self, kind: str) -> list[str]:
+        """Return the messages of a kind that the run has in `events`. To be called after `check`."""
+        query = "SELECT message FROM events WHERE run_id = $run AND kind = $kind"
+        return [row["message"] for row in self._sql(query, {"run": self.run_id, "kind": kind})]
+
     def close(self) -> None:
         """Kill what still runs."""
         for process in self._processes:
