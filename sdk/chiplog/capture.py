@@ -2,6 +2,7 @@
 others as Python's objects.
 """
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -69,6 +70,7 @@ class Capture:
             self._console.close()
         pipes, self._pipes = self._pipes, None
         if pipes is not None:
+            _flush()
             pipes.finish(FINISH_WAIT_S)
 
     def close_in_child(self) -> None:
@@ -131,3 +133,16 @@ def _number_of(stream: Any) -> int:
         return int(stream.fileno())
     except Exception:  # no file, or one without a descriptor: whatever a foreign object raises
         return -1
+
+
+def _flush() -> None:
+    """Let Python's and C's buffers go into the pipes, where they were meant to go."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # nobody reads there: whoever prints is told, and it is said at the exit
+            stream.flush()
+    with contextlib.suppress(Exception):
+        import ctypes  # here: few processes need it before their end
+
+        libc = ctypes.CDLL(None)
+        for name in ("stdout", "stderr"):
+            libc.fflush(ctypes.c_void_p.in_dll(libc, name))

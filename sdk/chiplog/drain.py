@@ -84,6 +84,7 @@ class Drain:
             self._record_early()
             self._deliver()
         self._finish()
+        self._tell({"finished": True})
         if self._transcript is not None:
             self._transcript.close(_DELIVER_WAIT_S)
 

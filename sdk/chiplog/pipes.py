@@ -81,6 +81,7 @@ class Pipes:
             for stream, descriptor in writing.items():
                 self._put(stream, descriptor)
         except BaseException:
+            self._restore()
             self._close(targets=True)
             raise
         finally:
@@ -105,7 +106,7 @@ class Pipes:
             if self._is_given_up:
                 self._drain()
                 return
-            while (said := self._hear(0)) is not None:
+            while self._control is not None and (said := self._hear(0)) is not None:
                 if "ready" in said:
                     self._helper = said["ready"]
                 elif "broken" in said:
@@ -150,10 +151,8 @@ class Pipes:
     def _end_one_that_is_stopped(self) -> None:
         now = time.monotonic()
         moved = sum(self._tally.passed(stream) for stream in self._ends)
-        poll = select.poll()
-        for ends in self._unbroken():
-            poll.register(ends.first, select.POLLIN)
-        if moved != self._moved[0] or self._tally.is_waiting or not poll.poll(0):
+        waits = any(state & select.POLLIN for state in self._states())
+        if moved != self._moved[0] or self._tally.is_waiting or not waits:
             self._moved = (moved, now)
         elif now - self._moved[1] > (_STALLED_S if self._helper else _LATE_S):
             if self._helper:
@@ -162,8 +161,26 @@ class Pipes:
             else:
                 self._give_up("it does not come up")
 
+    def _states(self) -> list[int]:
+        """Return what poll says of each stream: 0 when nothing waits, POLLHUP when nobody can write any more."""
+        poll = select.poll()
+        streams = [ends.first for ends in self._unbroken()]
+        for descriptor in streams:
+            poll.register(descriptor, select.POLLIN)
+        found = dict(poll.poll(0))
+        return [found.get(descriptor, 0) for descriptor in streams]
+
+    def _is_over(self) -> bool:
+        """Tell whether nobody can write any more and nothing waits: then a helper leaves."""
+        return all(state and not state & select.POLLIN for state in self._states())
+
     def _start_again(self) -> None:
         self._helper = 0
+        if self._is_over():  # somebody put other descriptors in place of ours
+            assert self._control is not None
+            self._control.close()
+            self._control = None
+            return
         if self._starts >= STARTS_MAX:
             self._give_up(f"{self._starts} helpers ended")
             return
@@ -208,7 +225,6 @@ class Pipes:
             return False
         try:
             deadline = time.monotonic() + wait_s
-            _flush()
             self._restore()
             finished = self._finish_helper(deadline)
             if not finished and self._control is None:
@@ -220,7 +236,7 @@ class Pipes:
             self._lock.release()
 
     def _finish_helper(self, deadline: float) -> bool:
-        if self._is_given_up:
+        if self._is_given_up or self._control is None:
             return False
         self._tell({"finish": True})
         while (wait_s := deadline - time.monotonic()) > 0:
@@ -233,6 +249,8 @@ class Pipes:
                 assert self._control is not None
                 self._control.close()
                 self._control = None
+                if self._is_over():
+                    return True
                 if self._starts >= STARTS_MAX:
                     return False
                 try:
@@ -294,6 +312,7 @@ class Pipes:
     def _start_helper(self) -> None:
         """Start a helper on the pipes, without waiting for it. Raises OSError."""
         self._starts += 1
+        self._tally.is_waiting = False  # the one before may have died while its target took nothing
         self._moved = (self._moved[0], time.monotonic())
         if not sys.executable:
             raise OSError("there is no sys.executable to run a helper with")
@@ -420,16 +439,3 @@ def _inode(descriptor: int) -> tuple[int, int]:
 
 def _python_stream(number: int) -> Any:
     return sys.stdout if number == 1 else sys.stderr
-
-
-def _flush() -> None:
-    """Let Python's and C's buffers go into the pipes, where they were meant to go."""
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # nobody reads there: whoever prints is told, and it is said at the exit
-            stream.flush()
-    with contextlib.suppress(Exception):
-        import ctypes  # here: few processes need it before their end
-
-        libc = ctypes.CDLL(None)
-        for name in ("stdout", "stderr"):
-            libc.fflush(ctypes.c_void_p.in_dll(libc, name))

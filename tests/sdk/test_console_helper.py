@@ -257,6 +257,8 @@ def test_a_helper_that_is_killed_while_the_reader_is_slow_costs_the_terminal_not
 
 def test_a_helper_that_is_stopped_does_not_stop_the_training(chiplog_dir, tmp_path) -> None:
     body = """
+    import chiplog.pipes
+    chiplog.pipes._STALLED_S = 1.0
     run = init()
     os.kill(helper_of(run), signal.SIGSTOP)
     for n in range(10000): print(n, "x" * 100)
@@ -264,6 +266,29 @@ def test_a_helper_that_is_stopped_does_not_stop_the_training(chiplog_dir, tmp_pa
     done = run_script(tmp_path, body)
     assert done.stdout.decode().splitlines() == [f"{n} {'x' * 100}" for n in range(10_000)]
     assert done.returncode == 0
+
+
+def test_a_training_that_redirects_its_output_itself_keeps_its_helper(chiplog_dir, tmp_path) -> None:
+    body = f"""
+    import chiplog.pipes
+    chiplog.pipes._STALLED_S = 0.3
+    run = init()
+    first = helper_of(run)
+    mine = os.open({str(tmp_path / "mine")!r}, os.O_WRONLY | os.O_CREAT)
+    os.dup2(mine, 1)
+    time.sleep(1)
+    print("to my file")
+    print("captured", file=sys.stderr)
+    assert run._console.helper == first
+    os.dup2(mine, 2)
+    time.sleep(1)
+    run.finish()
+    print("still my file")
+    """
+    done = run_script(tmp_path, body)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"captured\n")
+    assert (tmp_path / "mine").read_text() == "to my file\nstill my file\n"
+    assert recorded(chiplog_dir, 1) == [(2, "captured")]
 
 
 def test_helpers_that_all_die_are_given_up_and_python_goes_on_being_recorded(chiplog_dir, tmp_path) -> None:
