@@ -140,10 +140,14 @@ class Recorder:
                 if not math.isfinite(sum(numbers.values())):
                     self._complaints.note_nonfinite(numbers, step)
                 self._append_matrix(EventKind.METRICS, step, numbers)
-            if on_device:
+            if on_device and self._is_kept():
                 self._devices.take(sys.modules["torch"], step, on_device)
         except Exception as error:
             self._complaints.internal("log", error)
+
+    def _is_kept(self) -> bool:
+        """Tell whether what is said is kept: a disabled run touches no device."""
+        return not isinstance(self._journal, Nowhere)
 
     def _append_arrived(self, step: int, ts: int, numbers: Mapping[str, float]) -> None:
         numbers = {key: value for key, value in numbers.items() if self._admit_key(key)}
@@ -273,7 +277,7 @@ class Recorder:
                     f"watch() takes a torch.nn.Module and a number of steps, not {shown(model)} and {shown(every)}"
                 )
                 self._complaints.note(Bad("not_a_model", type(model).__name__, message))
-            elif not self._finished and len(self._watches) < _WATCHES_MAX:
+            elif not self._finished and len(self._watches) < _WATCHES_MAX and self._is_kept():
                 complain = self._complaints.note
                 self._watches.append(Watch(torch, model, int(every), cleaned(str(name)), self._attach, complain))
         except Exception as error:

@@ -278,6 +278,17 @@ def test_a_step_on_a_device_is_not_waited_for(run, device, offline) -> None:
     assert counted(offline()) == {"bad_step": 1}
 
 
+def test_a_disabled_run_touches_no_device(chiplog_dir, device, caplog) -> None:
+    run = chiplog.init(mode="disabled")
+    model = torch.nn.Linear(2, 1)
+    run.watch(model, every=1)
+    for step in range(3):
+        run.log({"loss": torch.tensor(1.0)}, step=step)
+    run.finish()
+    assert (device.allocated, len(device.waiting), run._watches) == (0, 0, [])
+    assert caplog.records == []
+
+
 def test_log_from_many_threads_keeps_every_value(run, device, offline) -> None:
     def work(name: str) -> None:
         for step in range(50):
