@@ -64,7 +64,7 @@ def test_a_hundred_runs_in_one_process_leave_no_thread_descriptor_or_memory_behi
 
     def held() -> tuple[int, int, int]:
         gc.collect()
-        runs = sum(isinstance(thing, chiplog.Run) for thing in gc.get_objects())
+        runs = sum(type(thing) is chiplog.Run for thing in gc.get_objects())
         return threading.active_count(), len(os.listdir("/proc/self/fd")), runs
 
     one(-1)
