@@ -10,7 +10,7 @@ from typing import Any
 from chiplog.complaints import Complaints, shown_error
 from chiplog.later import Later
 from chiplog.phases import DATA, GC, STEP, Phase, Timing
-from chiplog.stand_ins import Appendable, Nowhere
+from chiplog.stand_ins import AfterFork, Appendable, Nowhere
 from chiplog.steps import Loader, Step, Steps
 from chiplog.torch.backends import BACKENDS
 from chiplog.torch.compiling import untraced
@@ -146,7 +146,12 @@ class Recorder:
             self._complaints.internal("log", error)
 
     def _is_kept(self) -> bool:
-        """Tell whether what is said is kept: a disabled run touches no device."""
+        """Tell whether what is said is kept: a disabled run touches no device. Opens one that waited for a word.
+
+        A value on a device is appended later, by a thread that such a run does not have yet.
+        """
+        if isinstance(self._journal, AfterFork):
+            self._journal.open()
         return not isinstance(self._journal, Nowhere)
 
     def _append_arrived(self, step: int, ts: int, numbers: Mapping[str, float]) -> None:

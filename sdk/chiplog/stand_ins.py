@@ -37,6 +37,10 @@ class AfterFork:
     def __init__(self, open_own: Callable[[], Appendable]) -> None:
         self._open_own = open_own
 
+    def open(self) -> None:
+        """Open the child's own journal."""
+        self._open_own()
+
     def append(self, payload: bytes, *, urgent: bool = False) -> None:
         """Open the child's own journal, unless all there is to say is the end."""
         if not urgent:

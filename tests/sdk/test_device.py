@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
 from tests.sdk.stand_in_device import StandIn, install, uninstall
 from tests.sdk.test_runs import counted, notices, numbers
@@ -22,6 +24,7 @@ from tests.sdk.test_runs import counted, notices, numbers
 import chiplog
 from chiplog.later import Later
 from chiplog.promises import PromisingJournal
+from chiplog.runs import Run
 from chiplog.torch import device as device_module
 from chiplog.torch.device import DeviceRing, Devices
 from chiplog_schemas.events import EventKind, decode, encode
@@ -105,6 +108,16 @@ def test_a_value_on_a_device_arrives_when_its_copy_is_complete_with_the_step_and
     [event] = [event for event in offline(EventKind.METRICS) if event.fields["step"] == 3][1:]
     assert event.ts <= after
     assert counted(offline()) == {}
+
+
+def test_a_run_of_another_process_whose_first_word_is_a_value_on_a_device_is_opened_for_it(
+    run, device, offline
+) -> None:
+    handed = Run(replace(run._settings, identity=replace(run._identity, label="child", primary=False)), opens=False)
+    handed.log({"loss": torch.tensor(0.5)}, step=3)
+    device.advance()
+    wait_until(lambda: numbers(offline()) == [("loss", 3, 0.5)], "a sender thread that looks for it")
+    handed.finish()
 
 
 def test_a_later_change_in_place_is_not_seen(run, device, offline) -> None:
