@@ -59,7 +59,7 @@ try:
     place = places(Path(sys.argv[1]))
     make_private(place.agent)
     lock = take_lock(place.agent / "lock", patient_s=2.0, note="embedded")
-    settings = daemon.Settings(place, "node-a", embedded=True, stats=False, idle_exit_s=0.5)
+    settings = daemon.Settings(place, "node-a", embedded=True, stats=False, idle_exit_s=float(sys.argv[2]))
     daemon.AgentDaemon(settings, lock).run()
 except LockHeldError:
     sys.exit(9)
@@ -270,15 +270,16 @@ def test_samples_that_a_full_spool_drops_are_counted_and_declared(bare_node, ran
     bare_node.until("SELECT 1 FROM system_samples")
 
 
-def start_impatient(root: Path) -> "subprocess.Popen[str]":
-    process = subprocess.Popen([sys.executable, "-c", IMPATIENT, str(root)], stderr=subprocess.PIPE, text=True)
+def start_impatient(root: Path, idle_exit_s: float = 0.5) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-c", IMPATIENT, str(root), str(idle_exit_s)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     wait_until(lambda: holder_of(places(root).agent / "lock") == process.pid, "an agent that holds its lock")
     return process
 
 
 def test_an_embedded_agent_leaves_when_idle_and_a_late_arrival_is_still_delivered(bare_node) -> None:
     bare_node.start_collector()
-    process = start_impatient(bare_node.root)
+    process = start_impatient(bare_node.root, idle_exit_s=4.0)  # a rank is to come up meanwhile, on a busy machine too
     try:
         run_rank("early", bare_node.place.agent_address)
         wait_until(lambda: process.poll() is not None, "an agent that leaves")
