@@ -100,24 +100,36 @@ class Registry:
     def _merge(self, producer: Producer, run: Run, run_id: str, seq: int, ts: int) -> None:
         """Make the provisional run that a producer was in another name of the run that its ranks agreed on.
 
-        Whoever else is in it moves too, and whoever names it later: children, and ranks that died before they knew.
+        Whoever else is in it moves too, and whoever names it later: children, and ranks that died before they knew. A
+        producer whose key does not speak for one of them leaves the run alone: it takes those that are its own.
         """
         former = self._run(run_id)
         if former is run or producer.run != former.run:
             return
         before = former.primary_label, former.primary_launch, former.primary_restart
         members = self._state.members[former.run]
-        for mate in [members[number] for number in sorted(members)]:
+        mates = [members[number] for number in sorted(members)]
+        moved = [mate for mate in mates if mate is producer or _speaks_for(producer, mate)]
+        for mate in moved:
             self._join(mate, run, mate.label or "")
             mate.is_primary = mate.label == (run.primary_label or before[0])
             self._applier.batch.producers.add(mate.producer)
-        if run.primary_label is None:
+        if run.primary_label is None and any(mate.label == before[0] for mate in moved):
             run.primary_label, run.primary_launch, run.primary_restart = before
+        self._applier.batch.runs |= {former.run, run.run}
+        if len(moved) < len(mates):
+            others = len(mates) - len(moved)
+            message = (
+                f"{producer.label} says that run {run_id} is {run.run_id}, but its key does not speak for {others} of "
+                "those in it: they stay; each that belongs to the other run says so itself"
+            )
+            body = {"from": run_id, "to": run.run_id, "stay": others, "nodes": producer.nodes}
+            self._applier.say(producer, seq, ts, "merge_refused", "warning", message, body)
+            return
         for column in _RUN_FIELDS.values():
             if not getattr(run, column):
                 setattr(run, column, getattr(former, column))
         former.alias_of = run.run
-        self._applier.batch.runs |= {former.run, run.run}
         message = f"run {run_id} is {run.run_id}: its ranks agreed after they had begun; all of it is there"
         self._applier.say(producer, seq, ts, "run_merged", "info", message, {"from": run_id, "to": run.run_id})
 
@@ -299,6 +311,13 @@ class Registry:
             message = f"{producer.label or 'a producer'} {state}: {producer.reason or 'no reason given'}"
             self._applier.say(producer, seq, ts, state, "error", message, detail_of(detail))
         self._applier.labels.ended(producer, seq, ts)
+
+
+def _speaks_for(producer: Producer, mate: Producer) -> bool:
+    """Tell whether what a producer says may move another: who is not restricted has no `nodes`."""
+    if not producer.nodes:
+        return True
+    return mate.nodes == producer.nodes if mate.node is None else covers(tuple(producer.nodes), mate.node)
 
 
 def _int32(value: int | None) -> int | None:

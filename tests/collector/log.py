@@ -72,8 +72,8 @@ def whole(*ranks: Rank) -> bytes:
     return block_of(*((rank, 0, len(rank.events) - 1) for rank in ranks))
 
 
-def receipt(number: int) -> bytes:
-    return pack([START_US + 1_000_000 + number, [[b"S" * 16, 0, number, 1, None]]])
+def receipt(number: int, sender: bytes = b"S" * 16, nodes: list[str] | None = None) -> bytes:
+    return pack([START_US + 1_000_000 + number, [[sender, 0, number, 1, nodes]]])
 
 
 def records(*payloads: bytes | tuple[int, bytes] | tuple[int, bytes, int]) -> list[Record]:
@@ -117,6 +117,16 @@ class Index:
             kind, content, *version = payload if isinstance(payload, tuple) else (Kind.BLOCK, payload)
             self.log.append(kind, content, *version)
             self.log.append(Kind.RECEIPT, receipt(self.log.next_number))
+        self.log.commit()
+        self.follow()
+        return self
+
+    def take_from(self, name: str, payload: bytes | tuple[int, bytes], *, restricted: bool = True) -> "Index":
+        """Log one payload of an agent of its own; if restricted, with a key for the node of that name."""
+        kind, content = payload if isinstance(payload, tuple) else (Kind.BLOCK, payload)
+        self.log.append(kind, content)
+        sender = name.encode().ljust(16, b"-")
+        self.log.append(Kind.RECEIPT, receipt(self.log.next_number, sender, [name] if restricted else None))
         self.log.commit()
         self.follow()
         return self

@@ -19,6 +19,13 @@ SAFEGUARDS = [
         test="test_a_provisional_run_is_merged_with_all_that_is_in_it_and_all_that_names_it_later",
     ),
     Safeguard(
+        "a key for other nodes takes nobody's run away",
+        "collector/chiplog_collector/identity.py",
+        old="    if not producer.nodes:\n        return True\n",
+        new="    return True\n",
+        test="test_a_key_for_other_nodes_merges_nobody_elses_run_away",
+    ),
+    Safeguard(
         "a label that two live processes use is told",
         "collector/chiplog_collector/applier.py",
         old="        self.labels.came(block, numbers)\n",
@@ -154,6 +161,33 @@ def test_a_restart_is_no_second_use_of_a_label_also_when_it_is_told_late_or_a_cl
     elsewhere = Rank(3, "eval", launch="third", node="node-b", started_at=START_US - 30 * SECOND)
     index.take(whole(again), whole(elsewhere), whole(first))
     assert kinds(index) == []
+
+
+def test_a_key_for_other_nodes_merges_nobody_elses_run_away(index: Index) -> None:
+    victims = [Rank(number, run_id="victim", node=f"node-{number}") for number in (0, 1)]
+    for victim in victims:
+        index.take_from(victim.identity["node"], whole(victim))
+    evil = Rank(9, "x", run_id="victim", primary=False, node="evil")
+    mine = Rank(8, "x.7", run_id="victim", primary=False, node="evil")
+    evil.become(run_id="attackers", formerly="victim")
+    index.take_from("evil", whole(mine))
+    index.take_from("evil", whole(evil))
+    later = Rank(3, run_id="victim", node="node-0")
+    index.take_from("node-0", whole(later))
+    assert index.sql("SELECT run_id, label, is_primary FROM labels ORDER BY ALL") == [
+        ("attackers", "x", False),
+        ("attackers", "x.7", False),
+        ("victim", "rank0", True),
+        ("victim", "rank1", False),
+        ("victim", "rank3", False),
+    ]
+    assert index.sql("SELECT run_id, primary_label FROM runs ORDER BY ALL") == [
+        ("attackers", None),
+        ("victim", "rank0"),
+    ]
+    [(kind, level, body)] = index.sql("SELECT kind, level, body FROM events")
+    assert (kind, level) == ("merge_refused", "warning")
+    assert json.loads(body) == {"from": "victim", "to": "attackers", "stay": 2, "nodes": ["evil"]}
 
 
 def test_a_run_whose_ranks_all_ended_without_a_primary_says_so_once(index: Index) -> None:
