@@ -4,16 +4,13 @@ Asked by the adoption of a journal, once its lock proves that the process is gon
 worth more, and is not asked for here.
 """
 
-import json
-import os
 import signal
-import stat
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from chiplog_agent.deaths import Deaths
+from chiplog_agent.error_files import ErrorFiles
 from chiplog_agent.oom import OomKills
 from chiplog_schemas.journals import LOCK_NAME
 from chiplog_schemas.limits import ADOPT_INTERVAL_S
@@ -21,11 +18,6 @@ from chiplog_schemas.locks import locker_of
 
 VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
 STATE_LOST = "finished, but what it said last was lost with the memory of its process"
-_ERROR_BYTES_MAX = 262_144  # of an error file: a traceback with room; a larger one is something else
-_ERROR_WAIT_S = 0.5  # for a disk that hangs: then the file is done without
-_MESSAGE_CHARS_MAX = 1_000
-_TRACEBACK_CHARS_MAX = 16_384  # its end: there stands what happened
-_CLOCK_SLACK_S = 2.0  # whole seconds of a file's time, and a clock that was set a little
 
 
 class Endings:
@@ -35,6 +27,7 @@ class Endings:
         self._journals = journals
         self._deaths = Deaths()
         self._kills = OomKills()
+        self._errors = ErrorFiles()
         self._pids: dict[bytes, int] = {}
 
     def fileno(self) -> int:
@@ -52,7 +45,8 @@ class Endings:
             self._kills.watch(producer, pid)
 
     def look(self, now_us: int) -> bool:
-        """Note who ended since the last look; tell whether somebody did."""
+        """Note who ended since the last look; tell whether somebody did. Asked in every turn of the loop."""
+        self._errors.begin_turn()
         return self._deaths.look(now_us)
 
     def forget(self, producer: bytes) -> None:
@@ -91,12 +85,22 @@ class Endings:
                 state["reason"] = f"out of memory: {kill.text}"
                 detail |= {"out_of_memory": kill.source, "cgroup": kill.group}
         if state["state"] != "finished":
-            error = _error_of(identity)
+            error = self._error_of(producer, identity)
             if error:
                 detail |= error
                 if "out_of_memory" not in detail and error["message"]:
                     state["reason"] = f"{state['reason']}; its error file says: {error['message']}"
         return ts_us, state | ({"detail": detail} if detail else {})
+
+    def _error_of(self, producer: bytes, identity: Mapping[str, Any]) -> dict[str, Any]:
+        """Return message and traceback of a rank's error file; nothing where there is none, or an older one.
+
+        Processes that a rank starts see its variables: the file is the rank's alone.
+        """
+        path = identity.get("error_file")
+        if not path or "rank" not in identity:
+            return {}
+        return self._errors.read(path, self._journals / producer.hex(), identity.get("started_at", 0))
 
 
 def _by_exit(code: int, *, finished: bool) -> dict[str, Any]:
@@ -111,44 +115,3 @@ def _by_signal(number: int, *, finished: bool) -> dict[str, Any]:
     except ValueError:
         name = f"signal {number}"
     return {"exit_signal": number, "reason": f"killed by {name}{', after finish()' if finished else ''}"}
-
-
-def _error_of(identity: Mapping[str, Any]) -> dict[str, Any]:
-    """Return message and traceback of a rank's error file; nothing where there is none, or an older one.
-
-    Processes that a rank starts see its variables: the file is the rank's alone.
-    """
-    path = identity.get("error_file")
-    if not path or "rank" not in identity:
-        return {}
-    found: list[dict[str, Any]] = []
-    reader = threading.Thread(
-        target=lambda: found.append(_read_error(path, identity.get("started_at", 0))), daemon=True
-    )
-    reader.start()
-    reader.join(_ERROR_WAIT_S)
-    return found[0] if found else {}
-
-
-def _read_error(path: str, started_us: int) -> dict[str, Any]:
-    """Read `{"message": {"message": …, "extraInfo": {"py_callstack": …}}}`: torch.distributed.elastic, ErrorHandler."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            is_older = about.st_mtime < started_us / 1e6 - _CLOCK_SLACK_S
-            if not stat.S_ISREG(about.st_mode) or is_older or about.st_size > _ERROR_BYTES_MAX:
-                return {}
-            said = json.loads(file.read(_ERROR_BYTES_MAX))["message"]
-    except (OSError, ValueError, LookupError, TypeError, RecursionError):
-        return {}
-    if isinstance(said, str):
-        return {"message": said[:_MESSAGE_CHARS_MAX], "error_file": path}
-    if not isinstance(said, dict):
-        return {}
-    extra = said.get("extraInfo")
-    stack = extra.get("py_callstack") if isinstance(extra, dict) else None
-    error = {"message": str(said.get("message") or "")[:_MESSAGE_CHARS_MAX], "error_file": path}
-    if isinstance(stack, str) and stack:
-        error["traceback"] = stack[-_TRACEBACK_CHARS_MAX:]
-    return error

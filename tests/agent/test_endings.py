@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -114,3 +116,86 @@ def test_an_error_file_of_an_earlier_attempt_or_of_a_parent_is_not_this_ranks(en
     os.utime(path)
     _, state = endings.of(PRODUCER, {"error_file": path, "started_at": 1}, 99, finished=False)
     assert "ValueError" not in str(state), "a process without a rank inherited the variable"
+
+
+def of_rank(endings: Endings, path: str) -> str:
+    """Return what the agent says of a rank that nobody saw end and that has an error file."""
+    return str(endings.of(PRODUCER, {"error_file": path, "started_at": 1, "rank": 0}, 99, finished=False)[1]["reason"])
+
+
+def test_ranks_whose_error_files_hang_are_done_without_after_the_first(
+    endings: Endings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / PRODUCER.hex()).mkdir()
+    path = error_file(tmp_path / "error.json", {"message": "ValueError: boom"})
+    hung, opened, open_file = threading.Event(), [], os.open
+
+    def opens(name: Any, *rest: Any, **named: Any) -> int:  # stands for a file system that does not answer
+        if name == "/hung/error.json":
+            opened.append(name)
+            hung.wait(60)
+        return open_file(name, *rest, **named)
+
+    monkeypatch.setattr(os, "open", opens)
+    n_threads = threading.active_count()
+    for _ in range(16):
+        endings.look(1)
+        assert of_rank(endings, "/hung/error.json") == VANISHED
+    assert len(opened) == 1
+    assert threading.active_count() == n_threads + 1
+    assert of_rank(endings, path) == VANISHED, "the one reader hangs"
+    hung.set()
+    wait_until(lambda: threading.active_count() == n_threads, "the end of the reader")
+    endings.look(1)
+    assert of_rank(endings, path).endswith("ValueError: boom")
+
+
+def test_one_turn_waits_for_slow_error_files_once(
+    endings: Endings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / PRODUCER.hex()).mkdir()
+    path = error_file(tmp_path / "error.json", {"message": "ValueError: boom"})
+    open_file = os.open
+
+    def opens(name: Any, *rest: Any, **named: Any) -> int:  # stands for a slow file system
+        time.sleep(0.3 * (name == path))
+        return open_file(name, *rest, **named)
+
+    monkeypatch.setattr(os, "open", opens)
+    endings.look(1)
+    n_read = sum(of_rank(endings, path) != VANISHED for _ in range(4))
+    assert n_read <= 1, "another one would be longer than a turn may wait"
+    monkeypatch.undo()
+
+    def is_read() -> bool:
+        endings.look(1)
+        return of_rank(endings, path) != VANISHED
+
+    wait_until(is_read, "the file in another turn")
+
+
+def test_an_error_file_is_not_opened_before_it_is_known_to_be_a_file(endings: Endings, tmp_path: Path) -> None:
+    (tmp_path / PRODUCER.hex()).mkdir()
+    path = tmp_path / "error.json"
+    os.mkfifo(path)
+    writer = threading.Thread(target=lambda: path.write_bytes(b""), daemon=True)  # waits until somebody reads
+    writer.start()
+    assert of_rank(endings, str(path)) == VANISHED
+    writer.join(0.2)
+    assert writer.is_alive(), "somebody opened the pipe"
+    path.read_bytes()
+    writer.join(60)
+    path.unlink()
+    path.symlink_to(error_file(tmp_path / "other.json", {"message": "ValueError: of another"}))
+    assert of_rank(endings, str(path)) == VANISHED
+
+
+def test_an_error_file_of_another_user_is_not_read(endings: Endings, tmp_path: Path) -> None:
+    (tmp_path / PRODUCER.hex()).mkdir()
+    path = error_file(tmp_path / "error.json", {"message": "ValueError: boom"})
+    assert of_rank(endings, path).endswith("ValueError: boom")
+    try:
+        os.chown(path, 12_345, -1)
+    except PermissionError:
+        pytest.skip("only root gives a file away")
+    assert of_rank(endings, path) == VANISHED
