@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,7 @@ from chiplog.alerts import ALERT_INTERVAL_S, AlertLimit
 from chiplog.capture import Capture
 from chiplog.complaints import Complaints, alert_level
 from chiplog.counting import STEPS, StepCount
+from chiplog.ending import Ending, take_all
 from chiplog.failures import detail_of, ending_of, reason_of
 from chiplog.identity import PARENT_RUN, with_rank
 from chiplog.journal import Journal
@@ -27,7 +28,7 @@ from chiplog.surroundings import Teller
 from chiplog.torch.compiling import tell_dynamo
 from chiplog.values import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind, encode
+from chiplog_schemas.events import EventKind
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
 
 _ASK_WAIT_S = 0.25  # of the second that finish() may take: for the group's answer to a rank that asked nobody yet
@@ -44,8 +45,7 @@ class Run(Recorder):
         self._identity = settings.identity
         self._started_us = time.time_ns() // 1000
         self._pid = os.getpid()
-        self._exit: tuple[str, int | None, str | None] = ("finished", 0, None)
-        self._failed_us: int | None = None  # when that was noted, which may be long before the process ends
+        self._ending = Ending()
         self._alerts = AlertLimit()
         self._finish_lock = threading.Lock()
         self._asks = settings.identity.needs_agreement
@@ -224,29 +224,8 @@ class Run(Recorder):
     def _finish(self, exit_code: int, wait_s: float) -> None:
         begun = time.monotonic()
         self._shapes = {}  # whoever logs now takes the slow path, which says so
-        if self._console is not None:
-            self._console.close()
-        self._steps.stop()
-        for watch in self._watches:
-            watch.stop()
-        self._append_phases(self._last_step)
-        self._later.close(_DEVICE_WAIT_S, "values on a device: not copied when the run finished")
-        if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
-            self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
-        self._shared.say_hashes()
-        if not self._is_inherited:
-            self._count.keep(self._next_step)
-            self._tell_surroundings()
-            self._surroundings.end()
-        self._complaints.report()
-        self._tell_suppressed_alerts(None)
-        if exit_code and self._exit[0] == "finished":
-            self.mark_failed(f"finish(exit_code={exit_code})", exit_code)
-        state, code, reason = self._exit
-        body = {"state": state, "exit_code": code, "reason": reason}
-        said = {name: value for name, value in body.items() if value is not None}
-        last = encode(EventKind.STATE, self._failed_us or time.time_ns() // 1000, said)
-        journal = self._journal
+        take_all(self._last_steps(exit_code), lambda error: self._complaints.internal("finish", error))
+        last, journal = self._ending.event(), self._journal
         if not isinstance(journal, Journal):
             journal.append(last, urgent=True)
         else:
@@ -263,15 +242,38 @@ class Run(Recorder):
         if os.environ.get(PARENT_RUN, "").startswith(f"{os.getpid()}:"):
             del os.environ[PARENT_RUN]  # what this process starts from now on is no part of this run
 
+    def _last_steps(self, exit_code: int) -> Iterator[Callable[[], object]]:
+        """Give what is done before the last event, in order."""
+        if self._console is not None:
+            yield self._console.close
+        yield self._steps.stop
+        for watch in self._watches:
+            yield watch.stop
+        yield lambda: self._append_phases(self._last_step)
+        yield lambda: self._later.close(_DEVICE_WAIT_S, "values on a device: not copied when the run finished")
+        if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
+            self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
+        yield self._shared.say_hashes
+        if not self._is_inherited:
+            yield lambda: self._count.keep(self._next_step)
+            yield self._tell_surroundings
+            yield self._surroundings.end
+        yield self._complaints.report
+        yield lambda: self._tell_suppressed_alerts(None)
+        yield lambda: self._note_code(exit_code)
+
+    def _note_code(self, exit_code: int) -> None:
+        if exit_code and not self._ending.is_failed:
+            self.mark_failed(f"finish(exit_code={exit_code})", exit_code)
+
     def mark_failed(self, reason: str, exit_code: int = 1) -> None:
         """Note that this process is ending badly; `finish` reports it."""
-        self._exit = ("failed", exit_code, cleaned(reason))
-        self._failed_us = time.time_ns() // 1000
+        self._ending.note_failure(reason, exit_code)
 
     def mark_exit(self, error: BaseException) -> None:
         """Note the exception that this process ends by, unless another ending was noted."""
         code, reason = ending_of(error)
-        if code and self._exit[0] == "finished" and not self._finished:
+        if code and not self._ending.is_failed and not self._finished:
             self.mark_failed(reason, code)
             if detail := detail_of(error):  # at once: a process that hangs at its end never comes to say its state
                 self._tell("traceback", reason, detail)

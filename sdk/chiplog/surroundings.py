@@ -4,6 +4,7 @@ Git is read from its files: a child process of ours could be met by the training
 files that were changed and not committed.
 """
 
+import contextlib
 import os
 import re
 import sys
@@ -137,17 +138,22 @@ class Teller:
         self._is_over = False
 
     def begin(self) -> None:
-        """Begin, unless that was done before, or is not wanted."""
-        if self._thread is None and self._environ.get(SWITCH) != "0":
-            self._thread = threading.Thread(target=self._run, name="chiplog-surroundings", daemon=True)
-            self._thread.start()
+        """Begin, unless that was done before, or is not wanted. The sender's thread and the end may both call it."""
+        if self._environ.get(SWITCH) == "0":
+            return
+        with self._lock:
+            if self._thread is None and not self._is_over:
+                thread = threading.Thread(target=self._run, name="chiplog-surroundings", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no thread is left just now, or no more are started: an exit
+                    thread.start()
+                    self._thread = thread  # behind its start: the other caller may join it at once
 
     def end(self) -> None:
         """Wait a moment for what is under way; what comes later is not said any more."""
         if self._thread is not None:
             self._thread.join(WAIT_S)
-            with self._lock:
-                self._is_over = True
+        with self._lock:
+            self._is_over = True
 
     def _run(self) -> None:
         try:

@@ -25,7 +25,7 @@ from chiplog.identity import PARENT_RUN
 from chiplog.values import Bad
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.events import EventKind
-from chiplog_schemas.journals import list_journals
+from chiplog_schemas.journals import FINISHED, list_journals
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB, MIB
 from chiplog_schemas.places import Places
 
@@ -535,6 +535,28 @@ def test_an_exit_code_marks_the_label_failed(run, offline) -> None:
     run.finish(exit_code=3)
     state = offline(EventKind.STATE)[0].fields["state"]
     assert (state["state"], state["exit_code"]) == ("failed", 3)
+
+
+@pytest.mark.parametrize(("given", "code"), [(1 << 70, 255), ("boom", 1), (-9, -9)])
+def test_an_exit_code_may_be_anything(run, offline, given, code) -> None:
+    run.finish(exit_code=given)
+    [state] = offline(EventKind.STATE)
+    assert (state.fields["state"]["state"], state.fields["state"]["exit_code"]) == ("failed", code)
+    assert f"finish(exit_code={given})" in state.fields["state"]["reason"]
+
+
+def test_a_fault_of_ours_at_the_end_does_not_cost_the_end(run, offline, caplog, monkeypatch) -> None:
+    def fails(*given: object) -> None:
+        raise OSError("no")
+
+    for part, name in ((run._steps, "stop"), (run._count, "keep"), (run._surroundings, "end")):
+        monkeypatch.setattr(part, name, fails)
+    journal = run._journal
+    run.log({"x": 1.0})
+    run.finish()
+    assert [event.fields["state"]["state"] for event in offline(EventKind.STATE)] == ["finished"]
+    assert journal._flags == FINISHED
+    assert any("finish() failed inside: OSError no" in record.getMessage() for record in caplog.records)
 
 
 def test_an_exception_in_the_with_block_marks_the_label_failed_and_is_passed_on(chiplog_dir, offline) -> None:

@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from tests.conftest import Event, read_events
 
-from chiplog.surroundings import gather, git_of, packages, shown_command
+from chiplog.surroundings import Teller, gather, git_of, packages, shown_command
 from chiplog_schemas.events import EventKind
 
 TRAINING = """
@@ -128,3 +129,25 @@ def test_what_is_told_is_bounded(monkeypatch) -> None:
     assert len(str(facts["command"])) < 300_000
     assert len(facts["variables"]["NCCL_DEBUG"]) == 500
     assert packages(["/nowhere"]) == {}
+
+
+def test_the_end_and_the_senders_thread_may_begin_at_once_and_the_end_waits_for_it(monkeypatch) -> None:
+    begin, starting, ended = threading.Thread.start, threading.Event(), threading.Event()
+
+    def slow_start(thread: threading.Thread) -> None:
+        if thread.name == "chiplog-surroundings":
+            starting.set()
+            ended.wait(0.2)  # nobody sets it while a start holds the end up: no time is asserted
+        begin(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", slow_start)
+    said: list[str] = []
+    teller = Teller(lambda message, facts: said.append(message), {})
+    tick = threading.Thread(target=teller.begin)
+    tick.start()
+    starting.wait()
+    teller.begin()
+    teller.end()
+    ended.set()
+    tick.join()
+    assert teller._thread is not None

@@ -1,0 +1,53 @@
+"""How a run ends in this process: what its last event says, and the steps before it, none of which costs the next."""
+
+import time
+from collections.abc import Callable, Iterable
+
+from chiplog.values import cleaned
+from chiplog_schemas.events import EventKind, encode
+
+_CODE_MAX = (1 << 31) - 1
+_CODE_OVER = 255  # what the system makes of a sys.exit() with a number that is far too large
+
+
+class Ending:
+    """How the process ends, as far as it is known: finished, until something else is noted."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, object] = {"state": "finished", "exit_code": 0}
+        self._failed_us: int | None = None  # when that was noted, which may be long before the process ends
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether a failure was noted."""
+        return self._failed_us is not None
+
+    def note_failure(self, reason: str, exit_code: object) -> None:
+        """Note that this process is ending badly."""
+        self._said = {"state": "failed", "exit_code": _whole(exit_code), "reason": cleaned(reason)}
+        self._failed_us = time.time_ns() // 1000
+
+    def event(self) -> bytes:
+        """Return the last event."""
+        return encode(EventKind.STATE, self._failed_us or time.time_ns() // 1000, self._said)
+
+
+def take_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exception], object]) -> None:
+    """Take one step after the other. One that fails is told of, and the next is taken."""
+    for step in steps:
+        try:
+            step()
+        except Exception as error:
+            try:
+                complain(error)
+            except Exception:  # a handler of logging that raises
+                continue
+
+
+def _whole(exit_code: object) -> int:
+    """Return an exit code as an int of 32 bits. What is no number is a failure like any other: 1."""
+    try:
+        code = int(exit_code)  # type: ignore[call-overload]  # whatever it is
+    except Exception:  # whatever a foreign type raises
+        return 1
+    return int(code) if abs(code) <= _CODE_MAX else _CODE_OVER
