@@ -24,7 +24,7 @@ from tests.soak import Rounds, rounds, share_the_minutes, write_report
 __all__ = ["Rounds", "rounds"]
 
 WAIT_S = 60.0  # generous: a loaded machine is slow, a hung test names itself
-_LAUNCHERS = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "MPI_")
+_LAUNCHERS = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_")
 _SETTINGS = (
     "AGENT",
     "COLLECTOR",

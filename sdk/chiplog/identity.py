@@ -72,12 +72,12 @@ class _Launcher:
     restart: str = ""
 
 
-# In this order: the innermost launcher is asked first (torchrun inside of a Slurm job).
+# In this order: the innermost launcher is asked first (torchrun, or mpirun, inside of a Slurm job).
 _LAUNCHERS = (
     _Launcher("torchelastic", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"),
-    _Launcher("slurm", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_RESTART_COUNT"),
     _Launcher("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
     _Launcher("pmi", "PMI_RANK", "MPI_LOCALRANKID", "PMI_SIZE"),
+    _Launcher("slurm", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NTASKS", "SLURM_RESTART_COUNT"),
 )
 
 
@@ -126,7 +126,7 @@ def identify(
 
     A child of a rank sees the variables of its parent's launcher. It joins the run, but is not that rank.
     """
-    launcher = next((entry for entry in _LAUNCHERS if _number(environ, entry.rank) is not None), None)
+    launcher = _launcher_of(environ)
     own_run = given_run or environ.get("CHIPLOG_RUN_ID")
     parent = _parent_of(environ, PARENT_RUN, facts) or _parent_of(environ, SETUP, facts)
     joins = parent is not None and own_run in (None, "", parent.run_id)
@@ -275,28 +275,71 @@ def _launch_of_one(facts: Facts) -> str:
     return f"process:{facts.host}:{facts.pid}:{facts.random}"
 
 
+def _launcher_of(environ: Mapping[str, str]) -> _Launcher | None:
+    """Return who started this process as a rank; None where nobody did."""
+    known = [entry for entry in _LAUNCHERS if _number(environ, entry.rank) is not None]
+    if known and known[-1].name == "slurm":
+        inner, slurm = known[0], known[-1]
+        if _is_slurm_shell(environ):
+            known.pop()
+        elif inner.name in ("openmpi", "pmi"):
+            # srun with PMI tells each rank twice, and its step names the launch. mpirun starts one process a node by
+            # srun, whose variables its ranks inherit: these have other numbers.
+            sizes = (_number(environ, inner.world_size), _number(environ, slurm.world_size))
+            is_same_rank = _number(environ, inner.rank) == _number(environ, slurm.rank)
+            if is_same_rank and sizes[0] in (None, sizes[1]):
+                return slurm
+    return known[0] if known else None
+
+
+def _is_slurm_shell(environ: Mapping[str, str]) -> bool:
+    """Tell whether Slurm's variables are those of a shell, in which one training may follow another.
+
+    The batch script has no step, salloc's shell one with a number beyond all others, and `srun --pty bash` a step like
+    any other. A step of several tasks that is started in there inherits the pty's port.
+    """
+    is_step = _number(environ, "SLURM_STEP_ID") is not None
+    return not is_step or bool(environ.get("SLURM_PTY_PORT") and _number(environ, "SLURM_NTASKS") in (None, 1))
+
+
 def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world_size: int | None) -> tuple[str, bool]:
     """Return the launch and whether it is the same for all ranks and unique among launches."""
     if launcher.name == "slurm":
         job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
         started = environ.get("SLURM_JOB_START_TIME", "")
-        if not step:  # not under srun but in the job's own shell, where one training may follow another
-            return f"slurm:{job}::{started}:{facts.parent}", bool(job)
         # Requeued it has another start, perhaps other nodes, of which some remember what it was called.
         is_moved = bool(_number(environ, launcher.restart)) and (_number(environ, "SLURM_NNODES") or 1) > 1
         return f"slurm:{job}:{step}:{started}", bool(job) and not is_moved
+    if launcher.name != "torchelastic":
+        return _mpi_launch(environ, facts, launcher, world_size)
     elastic_id = environ.get("TORCHELASTIC_RUN_ID", "")
     if _UUID.fullmatch(elastic_id):
         return f"torchelastic:{elastic_id}", True  # made by torchrun for this very launch
     if not elastic_id and world_size == 1 and not environ.get("LOCAL_WORLD_SIZE"):
         # Exported by hand, perhaps in a shell that starts one training after the other: nobody else belongs to it.
         return _launch_of_one(facts), True
-    local_world_size = _number(environ, "LOCAL_WORLD_SIZE") or _number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE")
     # Without a launcher's ID, trainings that one shell starts side by side differ in their port.
-    name = "env" if launcher.name == "torchelastic" and not elastic_id else launcher.name
+    name = launcher.name if elastic_id else "env"
     siblings = f"{name}:{elastic_id or environ.get('MASTER_PORT', '')}:{facts.parent}"
     # One parent for all ranks: it names the launch, restarts included. Several: only ranks under the same one agree.
-    return siblings, world_size is not None and world_size == local_world_size
+    return siblings, world_size is not None and world_size == _number(environ, "LOCAL_WORLD_SIZE")
+
+
+def _mpi_launch(
+    environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world_size: int | None
+) -> tuple[str, bool]:
+    """Return the launch of an mpirun and whether it is the same for all ranks and unique among launches."""
+    job = ":".join(environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_JOB_START_TIME"))
+    # Open MPI's name for it, the same on all nodes. Unique among those of a job, but made of a host and a PID: in time
+    # it comes again. Others leave that of an srun further up as it is.
+    namespace = environ.get("PMIX_NAMESPACE", "") if launcher.name == "openmpi" else ""
+    if namespace and environ.get("SLURM_JOB_ID"):
+        return f"{launcher.name}:{job}:{namespace}", True
+    local = "OMPI_COMM_WORLD_LOCAL_SIZE" if launcher.name == "openmpi" else "MPI_LOCALNRANKS"
+    is_one_node = world_size is not None and world_size == _number(environ, local)
+    if namespace and not is_one_node:
+        return f"{launcher.name}:{job}:{namespace}", False
+    return f"{launcher.name}:{job}:{environ.get('MASTER_PORT', '')}:{facts.parent}", is_one_node
 
 
 def _launch_again(environ: Mapping[str, str], launcher: _Launcher, launch: str) -> str:

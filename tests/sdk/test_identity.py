@@ -59,6 +59,11 @@ def openmpi(rank: int, local: int, world: int, local_world: int) -> dict[str, st
 
 LIGHTNING = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 
+PTY = {"SLURM_PTY_PORT": "40001", "SLURM_NTASKS": "1"}
+FOUR = {"SLURM_NTASKS": "4"}
+SPACE = {"PMIX_NAMESPACE": "prterun-node-a-77@1"}
+HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"}
+
 # launcher, variables, (label, rank, local rank, world size, primary, restart, run ID is provisional)
 ROWS = [
     ("torchrun", elastic(0, 0, 2, 2), ("rank0", 0, 0, 2, True, 0, False)),
@@ -80,7 +85,15 @@ ROWS = [
     ("Lightning ddp_spawn", {"LOCAL_RANK": "1"}, ("node-a-k3f9ab", None, None, None, True, 0, True)),
     ("srun", slurm(3, 1), ("rank3", 3, 1, 4, False, 0, False)),
     ("srun, requeued", slurm(0, 0) | {"SLURM_RESTART_COUNT": "1"}, ("rank0", 0, 0, 4, True, 1, False)),
-    ("sbatch without srun", slurm(0, 0, step=""), ("rank0", 0, 0, 4, True, 0, False)),
+    ("sbatch without srun", slurm(0, 0, step=""), ("node-a-k3f9ab", None, None, None, True, 0, True)),
+    ("salloc's shell", slurm(0, 0, step="4294967290"), ("node-a-k3f9ab", None, None, None, True, 0, True)),
+    ("srun --pty bash", slurm(0, 0) | PTY, ("node-a-k3f9ab", None, None, None, True, 0, True)),
+    ("srun in the shell of srun --pty bash", slurm(3, 1) | PTY | FOUR, ("rank3", 3, 1, 4, False, 0, False)),
+    ("srun with PMI", slurm(3, 1) | {"PMI_RANK": "3", "PMI_SIZE": "4"}, ("rank3", 3, 1, 4, False, 0, False)),
+    ("mpirun in a batch script", slurm(0, 0, step="") | openmpi(1, 1, 2, 2), ("rank1", 1, 1, 2, False, 0, False)),
+    ("mpirun in srun --pty bash", slurm(0, 0) | PTY | openmpi(1, 1, 2, 2), ("rank1", 1, 1, 2, False, 0, False)),
+    ("mpirun in a job, two nodes", slurm(0, 0) | openmpi(2, 0, 4, 2) | SPACE, ("rank2", 2, 0, 4, False, 0, False)),
+    ("mpiexec.hydra in a batch script", slurm(0, 0, step="") | HYDRA, ("rank1", 1, 1, 2, False, 0, False)),
     ("mpirun, one node", openmpi(1, 1, 2, 2), ("rank1", 1, 1, 2, False, 0, False)),
     ("mpirun, two nodes", openmpi(2, 0, 4, 2), ("rank2", 2, 0, 4, False, 0, True)),
     ("PMI", {"PMI_RANK": "0", "PMI_SIZE": "2"}, ("rank0", 0, None, 2, True, 0, True)),
@@ -112,6 +125,21 @@ SHARED = [
     ("TorchDistributor on Spark", elastic(0, 0, 2, 1), FACTS, elastic(1, 0, 2, 1), replace(OTHER_NODE, host="node-a")),
     ("srun on two nodes", slurm(0, 0), FACTS, slurm(2, 0), OTHER_NODE),
     ("mpirun, one node", openmpi(0, 0, 2, 2), FACTS, openmpi(1, 1, 2, 2), replace(FACTS, pid=101)),
+    (
+        "srun with PMI on two nodes",
+        slurm(0, 0) | {"PMI_RANK": "0", "PMI_SIZE": "4"},
+        FACTS,
+        slurm(2, 0) | {"PMI_RANK": "2", "PMI_SIZE": "4"},
+        OTHER_NODE,
+    ),
+    (
+        "mpirun on two nodes of a Slurm job",  # the other node's daemon is a step of one task
+        slurm(0, 0, "") | openmpi(0, 0, 4, 2) | SPACE,
+        FACTS,
+        slurm(0, 0) | {"SLURM_NTASKS": "1"} | openmpi(2, 0, 4, 2) | SPACE,
+        OTHER_NODE,
+    ),
+    ("mpirun on two nodes", openmpi(0, 0, 4, 2) | SPACE, FACTS, openmpi(2, 0, 4, 2) | SPACE, OTHER_NODE),
     ("after a restart", elastic(0, 0, 2, 2), FACTS, elastic(0, 0, 2, 2, restart=1), replace(FACTS, pid=102)),
 ]
 
@@ -125,11 +153,16 @@ def test_ranks_of_one_launch_agree_on_run_and_launch_without_talking(row) -> Non
 
 
 LATER = replace(FACTS, parent="99:99999:boot")
+NEXT = replace(FACTS, pid=101, random="bbbbbb")  # of the same shell
+MPI_JOB = slurm(0, 0, "") | openmpi(0, 0, 4, 2)
 APART = [
     ("--rdzv-id 100 again tomorrow", elastic(0, 0, 2, 2, "100"), elastic(0, 0, 2, 2, "100"), LATER),
     ("torchrun twice", elastic(0, 0, 2, 2), elastic(0, 0, 2, 2, UUID.replace("0", "1")), LATER),
     ("two steps of one job", slurm(0, 0, "0"), slurm(0, 0, "1"), FACTS),
-    ("two trainings in one batch script", slurm(0, 0, ""), slurm(0, 0, ""), LATER),
+    ("two trainings in one batch script", slurm(0, 0, ""), slurm(0, 0, ""), NEXT),
+    ("two trainings in one srun --pty bash", slurm(0, 0) | PTY, slurm(0, 0) | PTY, NEXT),
+    ("two mpirun of one job", MPI_JOB | SPACE, MPI_JOB | {"PMIX_NAMESPACE": "prterun-node-a-78@1"}, FACTS),
+    ("mpirun of two jobs", MPI_JOB | SPACE, MPI_JOB | SPACE | {"SLURM_JOB_ID": "4243"}, FACTS),
     ("a job ID used again", slurm(0, 0), slurm(0, 0) | {"SLURM_JOB_START_TIME": "1"}, FACTS),
     ("scripts one after the other", {}, {}, replace(FACTS, pid=101, random="bbbbbb")),
 ]
@@ -382,7 +415,7 @@ def test_a_process_on_its_own_keeps_its_run_in_a_group_and_a_child_stays_in_its_
         ({}, True),
         ({"RANK": "0", "WORLD_SIZE": "2"}, True),
         ({"RANK": "1", "WORLD_SIZE": "2"}, False),
-        ({"SLURM_PROCID": "3"}, False),
+        ({"SLURM_PROCID": "3", "SLURM_STEP_ID": "0"}, False),
         ({PARENT_RUN: "1:run-of-parent/rank0/0/s"}, False),
         ({PARENT_RUN: "1:run-of-parent/rank0/0/s", "RANK": "0", "WORLD_SIZE": "2"}, False),
     ],
