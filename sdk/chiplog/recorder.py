@@ -24,7 +24,7 @@ from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.limits import KEY_BYTES_MAX
 
 _INT_BYTES_MAX = 9  # of msgpack
-_WATCHES_MAX = 64  # models; each keeps a hook
+_WATCHES_MAX = 64  # models; each is looked at before every step of an optimizer
 _STEP_MAX = 0x7FFFFFFFFFFFFFFF
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
@@ -282,7 +282,10 @@ class Recorder:
                     f"watch() takes a torch.nn.Module and a number of steps, not {shown(model)} and {shown(every)}"
                 )
                 self._complaints.note(Bad("not_a_model", type(model).__name__, message))
-            elif not self._finished and len(self._watches) < _WATCHES_MAX and self._is_kept():
+            elif not self._finished and self._is_kept():
+                self._watches = [watch for watch in self._watches if not watch.is_over]
+                if len(self._watches) >= _WATCHES_MAX:
+                    return
                 complain = self._complaints.note
                 self._watches.append(Watch(torch, model, int(every), cleaned(str(name)), self._attach, complain))
         except Exception as error:

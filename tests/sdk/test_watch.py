@@ -17,6 +17,7 @@ from torch import nn
 
 import chiplog
 from chiplog.torch import allocator, looking
+from chiplog.torch import watch as watch_module
 from chiplog.torch.timing import CudaTiming
 from chiplog.torch.watch import groups_of
 from chiplog_schemas.events import EventKind
@@ -30,6 +31,11 @@ def run(chiplog_dir):
 
 def hooks() -> int:
     return len(sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks)
+
+
+def watched() -> int:
+    """Return how many models are looked at before a step."""
+    return sum(not watch.is_over for watch in watch_module._watching)
 
 
 def small() -> nn.Module:
@@ -94,27 +100,59 @@ def test_norms_on_a_device_arrive_later_with_their_step(run, offline) -> None:
         uninstall()
 
 
-def test_a_model_that_is_gone_is_not_kept_and_its_hook_neither(run) -> None:
-    before = hooks()
+def test_a_model_that_is_gone_is_not_kept_nor_looked_at(run) -> None:
+    before = watched()
     model = small()
     run.watch(model)
-    assert hooks() == before + 1
+    assert watched() == before + 1
     gone = weakref.ref(model)
     train(model, torch.optim.SGD(model.parameters(), lr=0.1), run, 2)
     del model
     gc.collect()
     assert gone() is None
-    assert hooks() == before
+    assert watched() == before
+    for _ in range(70):  # more than are watched at a time
+        model = small()
+        run.watch(model)
+    assert watched() == before + 1
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), run, 1)
+    assert len(watch_module._watching) == before + 1
 
 
-def test_finish_takes_the_hooks_away(run) -> None:
-    before = hooks()
+def test_finish_stops_the_watching(run) -> None:
+    before = watched()
     model = small()
     run.watch(model)
     run.finish()
-    assert hooks() == before
+    assert watched() == before
     run.watch(model)
-    assert hooks() == before
+    assert watched() == before
+
+
+@pytest.mark.parametrize("end", ["the collector finds the model", "finish() in a signal handler"])
+def test_a_watch_that_ends_inside_of_a_hook_raises_nothing_there(run, end) -> None:
+    model, other = small(), small()
+    run.watch(other)
+    gone, other.itself = weakref.ref(other), [other]  # a cycle, as trainers make them
+    run.watch(model, every=1)
+    found: list[object] = [other]
+    del other
+
+    def hook(*_) -> None:  # as if it came at this very moment, while torch goes through its hooks
+        found.clear()
+        gc.collect() if end.startswith("the collector") else run.finish()
+
+    register = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook
+    handle, behind = register(hook), register(lambda *_: None)
+    n_hooks = hooks()
+    try:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), run, 1)
+        assert not found
+        assert gone() is None or not end.startswith("the collector")
+        assert hooks() == n_hooks
+    finally:
+        handle.remove()
+        behind.remove()
 
 
 def test_another_models_optimizer_does_not_count(run, offline) -> None:

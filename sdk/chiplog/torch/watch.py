@@ -1,15 +1,18 @@
 """Norms of gradients and parameters, every so many steps, by one fused reduction on their device.
 
-A hook in front of every optimizer's step counts; on the other steps it does nothing else. Gradients are then as the
-optimizer takes them: clipped, and unscaled where a GradScaler does that. Of sharded parameters (FSDP, DTensor) the
-local part is measured: the norm of the whole is the root of the sum of squares over the ranks.
+A hook in front of every optimizer's step, one for all models, counts; on the other steps it does nothing else.
+Gradients are then as the optimizer takes them: clipped, and unscaled where a GradScaler does that. Of sharded
+parameters (FSDP, DTensor) the local part is measured: the norm of the whole is the root of the sum of squares over the
+ranks.
 """
 
+import contextlib
 import math
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from threading import Lock
 from typing import Any
 
 from chiplog.torch.compiling import untraced
@@ -20,6 +23,12 @@ _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped
 
 # How numbers on a device, or on the host, become metrics of a step: tensors, and what makes metrics of their numbers.
 Attach = Callable[[Sequence[Any], Callable[[list[float]], Mapping[str, float]]], None]
+
+
+# Of this process. Torch goes through its hooks in a dict, and fails when one is taken away meanwhile: by a signal
+# handler, another thread, or when the collector finds a model. So ours stays there, and this list changes.
+_watching: list["Watch"] = []
+_hooked = Lock()  # held for good once the hook is there
 
 
 class Watch:
@@ -36,16 +45,23 @@ class Watch:
         self._n_steps = 0
         self._leader: Callable[[], Any] = lambda: None  # the optimizer whose steps count
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers of other models
-        optimizers = sys.modules["torch.optim.optimizer"]  # no attribute of torch.optim
-        self._hook = optimizers.register_optimizer_step_pre_hook(self._before_step)
-        self._model = weakref.ref(model, lambda _: self.stop())
+        self._model = weakref.ref(model)
+        self._is_stopped = False
+        _hook_once()
+        _watching.append(self)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there is nothing to look at any more: stopped, or the model is gone."""
+        return self._is_stopped or self._model() is None
 
     def stop(self) -> None:
-        """Look no more."""
-        self._hook.remove()
+        """Look no more. May be called by any thread, and by a signal handler."""
+        self._is_stopped = True
+        _forget(self)
 
-    @untraced
-    def _before_step(self, optimizer: Any, arguments: object, named: object) -> None:
+    def before_step(self, optimizer: Any) -> None:
+        """Count a step of this model's optimizer; measure at every so many. Raises nothing."""
         try:
             if self._leader() is not optimizer and not self._follows(optimizer):
                 return
@@ -105,6 +121,31 @@ class Watch:
             fused = torch._foreach_norm([tensors[index] for index in here], 2, dtype=summed_as)
             norms.update(zip(here, fused, strict=True))
         return torch.stack([norms[index].to(torch.float64) for index in range(len(tensors))])
+
+
+def _hook_once() -> None:
+    if not _hooked.acquire(blocking=False):
+        return
+    try:
+        optimizers = sys.modules["torch.optim.optimizer"]  # no attribute of torch.optim
+        optimizers.register_optimizer_step_pre_hook(_before_step)
+    except BaseException:
+        _hooked.release()
+        raise
+
+
+@untraced
+def _before_step(optimizer: Any, arguments: object, named: object) -> None:
+    for watch in tuple(_watching):
+        if watch.is_over:
+            _forget(watch)
+        else:
+            watch.before_step(optimizer)
+
+
+def _forget(watch: Watch) -> None:
+    with contextlib.suppress(ValueError):  # another thread was first
+        _watching.remove(watch)
 
 
 def groups_of(names: Sequence[str], groups_max: int = GROUPS_MAX) -> list[str]:
