@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
-from tests.sdk.stand_in_device import StandIn, install, uninstall
+from tests.sdk.stand_in_device import Mark, StandIn, install, uninstall
 from tests.sdk.test_runs import counted, notices, numbers
 
 import chiplog
@@ -202,6 +202,25 @@ def test_a_full_ring_drops_counts_and_declares_and_holds_nobody_up(run, device, 
     assert resolved_before <= 20
     assert len(caplog.records) == 1
     assert run.produced == len(events) + 12
+
+
+def test_what_interrupts_log_in_the_ring_is_declared_and_takes_nobodys_place(run, device, offline, monkeypatch) -> None:
+    interrupting = [lambda: run.log({"handler": torch.tensor(222.0)}, step=7)]
+
+    def event() -> Mark:  # where a signal handler, or a __del__, may come
+        if interrupting:
+            interrupting.pop()()
+        return Mark()
+
+    monkeypatch.setattr(device, "event", event)
+    run.log({"loss": torch.tensor(111.0)}, step=1)
+    run.log({"loss": torch.tensor(333.0)}, step=2)
+    device.advance()
+    resolve(run)
+    run.finish()
+    assert numbers(offline()) == [("loss", 1, 111.0), ("loss", 2, 333.0)]
+    assert counted(offline()) == {"device_values_dropped": 1}
+    assert losses(offline()) == [(1, "values on a device: logged by what interrupted log()")]
 
 
 def test_one_call_larger_than_the_ring_is_declared_and_the_next_one_arrives(run, device, offline, monkeypatch) -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from threading import RLock
+from threading import RLock, get_ident
 from typing import Any
 
 from chiplog.later import Later
@@ -23,8 +23,14 @@ from chiplog.values import Bad
 RING_BYTES = 1 << 20  # 131,072 values under way on each device: at 20 per step, thousands of steps
 SLOTS_MAX = 1024  # calls under way on each device: an event each
 _ALIGNMENT = 8
-FULL, CAPTURED, FAILED = (
-    f"values on a device: {why}" for why in ("ring full", "logged while a graph was captured", "could not be copied")
+FULL, CAPTURED, FAILED, INSIDE = (
+    f"values on a device: {why}"
+    for why in (
+        "ring full",
+        "logged while a graph was captured",
+        "could not be copied",
+        "logged by what interrupted log()",
+    )
 )
 
 Append = Callable[[int, int, Mapping[str, float]], None]  # step, ts in µs, values by key
@@ -81,33 +87,52 @@ class DeviceRing:
         self._n_slots = 0
         self._slots_max = slots_max
         self._events: list[Event] = []  # to be used again
-        self._lock = RLock()  # a signal handler may log while its thread is in here
+        self._lock = RLock()  # a signal handler, or a __del__, may log while its thread is in here
+        self._inside = 0  # the thread that is in here
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether what asks has interrupted its own thread in here: it gets no place, for one is being given out."""
+        return self._inside == get_ident()
 
     def reserve(self, tensors: Sequence[Any], append: Append, add: Callable[[Slot], None]) -> Slot | None:
         """Return a place for these tensors, added to what is under way; None when there is none."""
+        if self.is_inside:
+            return None
         layout: dict[Any, tuple[list[int], list[int]]] = {}
         for index, tensor in enumerate(tensors):
             indices, counts = layout.setdefault(tensor.dtype, ([], []))
             indices.append(index)
             counts.append(tensor.numel())
         sizes = [-(-dtype.itemsize * sum(counts) // _ALIGNMENT) * _ALIGNMENT for dtype, (_, counts) in layout.items()]
-        size = sum(sizes)
         with self._lock:
-            begin = self._head
-            if begin % self._size + size > self._size:  # no place is in two pieces
-                begin += self._size - begin % self._size
-            if size > self._size or begin + size - self._tail > self._size or self._n_slots >= self._slots_max:
-                return None
-            slot = Slot(
-                self, begin, begin + size, self._events.pop() if self._events else self._backend.event(), append
-            )
-            at = begin % self._size
-            for (dtype, (indices, counts)), part_size in zip(layout.items(), sizes, strict=True):
-                slot.parts.append((dtype, indices, counts, at, at + dtype.itemsize * sum(counts)))
-                at += part_size
-            self._head = slot.end
-            self._n_slots += 1
-            add(slot)
+            self._inside = get_ident()
+            try:
+                return self._reserve(layout, sizes, append, add)
+            finally:
+                self._inside = 0
+
+    def _reserve(
+        self,
+        layout: Mapping[Any, tuple[list[int], list[int]]],
+        sizes: Sequence[int],
+        append: Append,
+        add: Callable[[Slot], None],
+    ) -> Slot | None:
+        size = sum(sizes)
+        begin = self._head
+        if begin % self._size + size > self._size:  # no place is in two pieces
+            begin += self._size - begin % self._size
+        if size > self._size or begin + size - self._tail > self._size or self._n_slots >= self._slots_max:
+            return None
+        slot = Slot(self, begin, begin + size, self._events.pop() if self._events else self._backend.event(), append)
+        at = begin % self._size
+        for (dtype, (indices, counts)), part_size in zip(layout.items(), sizes, strict=True):
+            slot.parts.append((dtype, indices, counts, at, at + dtype.itemsize * sum(counts)))
+            at += part_size
+        self._head = slot.end
+        self._n_slots += 1
+        add(slot)
         return slot
 
     def launch(self, slot: Slot, tensors: Sequence[Any]) -> None:
@@ -140,10 +165,14 @@ class DeviceRing:
     def release(self, slot: Slot) -> None:
         """Give the place back. Slots come in the order in which they were reserved."""
         with self._lock:
-            self._tail = slot.end
-            self._n_slots -= 1
-            if slot.error is None:
-                self._events.append(slot.done)
+            before, self._inside = self._inside, get_ident()
+            try:
+                self._tail = slot.end
+                self._n_slots -= 1
+                if slot.error is None:
+                    self._events.append(slot.done)
+            finally:
+                self._inside = before
 
 
 class Devices:
@@ -183,7 +212,10 @@ class Devices:
                 self._give_up(FAILED, Bad("device_values_dropped", str(device), message))
                 return
         slot = ring.reserve(tensors, self._append, lambda slot: self._add(device, slot, step, make))
-        if slot is None:
+        if slot is None and ring.is_inside:
+            message = f"values on {device} were logged by what interrupted log() of others; log them in the loop"
+            self._give_up(INSIDE, Bad("device_values_dropped", "interrupted", message))
+        elif slot is None:
             message = f"values on {device} are logged faster than they arrive; log them every few steps"
             self._give_up(FULL, Bad("device_values_dropped", str(device), message))
         else:
