@@ -65,6 +65,8 @@ class Registry:
         producer.sets_run = said.get("sets_run")
         producer.fallback = bool(said.get("fallback"))
         producer.gpus = said.get("gpus", producer.gpus)
+        if producer.uptime_us is None:
+            producer.uptime_us = said.get("uptime")
         producer.started_at = said.get("started_at", producer.started_at or ts)
         self._applier.batch.producers.add(producer.producer)
         if "run_id" in said and "label" in said:
@@ -167,12 +169,30 @@ class Registry:
             self._applier.batch.producers.add(heir.producer)
 
     def _count_attempts(self, run: int, label: str) -> None:
-        """Count the label's attempts anew: by launch as first seen, then by restart count, then by log order."""
+        """Count the label's attempts anew: by launch, then by restart count, then by log order."""
         mates = self._state.by_label[(run, label)]
+        self._order_launches(mates)
         mates.sort(key=lambda mate: (mate.launch_order, mate.restart, mate.producer))
         for attempt, mate in enumerate(mates):
             if mate.attempt != attempt:
                 mate.attempt = attempt
+                self._applier.batch.producers.add(mate.producer)
+
+    def _order_launches(self, mates: list[Producer]) -> None:
+        """Order a label's launches by their start, where all are of one boot of one machine: they may arrive otherwise.
+
+        Times since boot, which no setting of a clock changes. Over several machines it stays the order of arrival.
+        """
+        begun: dict[str, int] = {}
+        for mate in mates:
+            if mate.boot is None or mate.uptime_us is None or mate.boot != mates[0].boot:
+                return
+            launch = mate.launch or ""
+            begun[launch] = min(mate.uptime_us, begun.get(launch, mate.uptime_us))
+        orders = {launch: order for order, launch in enumerate(sorted(begun, key=lambda word: (begun[word], word)))}
+        for mate in mates:
+            if mate.launch_order != (order := orders[mate.launch or ""]):
+                mate.launch_order = order
                 self._applier.batch.producers.add(mate.producer)
 
     def _claim(self, producer: Producer, run: Run, claims: bool, seq: int, ts: int) -> None:

@@ -43,7 +43,7 @@ class Producer:
     pid: int | None = None
     gpus: list[str] = field(default_factory=list)
     launch: str | None = None
-    launch_order: int = 0  # when the index first saw this launch in this run and label
+    launch_order: int = 0  # which of the launches of this label in this run, counted from 0
     restart: int = 0
     state: str | None = None
     exit_code: int | None = None
@@ -62,6 +62,7 @@ class Producer:
     late_us: int = 0  # it may have ended so much earlier than ended_at
     is_presumed: bool = False  # its end was concluded from its agent's silence
     clock_us: int | None = None  # least (received - made) of a block with its events: its node's clock, and a delay
+    uptime_us: int | None = None  # from its machine's boot to its start
 
 
 class State:

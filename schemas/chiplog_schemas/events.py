@@ -110,6 +110,7 @@ IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "formerly": str,  # the run ID that it used until the ranks agreed on this one: the same run by another name
     "boot": str,  # ID of the boot of the machine that it runs on
     "error_file": str,  # where torchelastic looks for the exception that ends this process
+    "uptime": int,  # µs since the boot of its machine, which no setting of a clock changes; at its first identity
 }
 
 STATE_FIELDS: dict[str, type | tuple[type, ...]] = {

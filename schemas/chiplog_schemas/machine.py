@@ -1,4 +1,6 @@
-"""What the kernel calls this machine's present boot."""
+"""What the kernel calls this machine's present boot, and how long ago it was."""
+
+import time
 
 
 def boot_id() -> str:
@@ -8,3 +10,8 @@ def boot_id() -> str:
             return boot.read().strip()
     except OSError:
         return "unknown"
+
+
+def uptime_us() -> int:
+    """Return µs since the boot, suspended time included; no setting of a clock changes it."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000

@@ -10,7 +10,7 @@ from chiplog.identity import Identity
 from chiplog.process import host_name, visible_gpus
 from chiplog.values import cleaned
 from chiplog_schemas.bounds import Bounds
-from chiplog_schemas.machine import boot_id
+from chiplog_schemas.machine import boot_id, uptime_us
 from chiplog_schemas.places import Places
 
 __version__ = "0.1.0"
@@ -111,5 +111,6 @@ def identity_map(settings: Settings, identity: Identity, started_us: int, pid: i
         "formerly": identity.formerly,
         "boot": boot_id(),
         "error_file": os.environ.get("TORCHELASTIC_ERROR_FILE"),
+        "uptime": uptime_us(),
     }
     return {name: value for name, value in known.items() if value is not None}

@@ -231,3 +231,16 @@ def test_what_was_merged_and_told_is_the_same_after_restarts_of_the_index_as_wit
         index.close()
     assert seen[0] == seen[1], seed
     assert any("label_twice" in row for row in seen[0][0]["events"])
+
+
+@pytest.mark.parametrize("boots", [("b", "b"), ("b", "c")])
+def test_attempts_on_one_boot_are_counted_by_their_start_whichever_arrives_first(index: Index, boots) -> None:
+    first = Rank(1, "trainer", boot=boots[0], uptime=1_000, launch="first", primary=True)
+    second = Rank(2, "trainer", boot=boots[1], uptime=2_000, launch="second", primary=True)
+    for rank, rate in ((first, "0.1"), (second, "0.2")):
+        rank.say(EventKind.CONFIG, {"lr": rate})
+    index.take(whole(second), whole(first))
+    by_launch = dict(index.sql("SELECT launch, attempt FROM base.producers WHERE launch IS NOT NULL"))
+    assert by_launch == ({"first": 0, "second": 1} if boots == ("b", "b") else {"second": 0, "first": 1})
+    [(rate,)] = index.sql("SELECT value FROM config")
+    assert rate == ("0.2" if boots == ("b", "b") else "0.1")

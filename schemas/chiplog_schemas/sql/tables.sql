@@ -18,7 +18,8 @@ CREATE TABLE base.producers (
     launch VARCHAR, launch_order INTEGER, restart BIGINT,
     state VARCHAR, exit_code INTEGER, exit_signal INTEGER, reason VARCHAR, sets_run BOOLEAN,
     started_at TIMESTAMP, ended_at TIMESTAMP, produced BIGINT, nodes VARCHAR[], owner INTEGER, fallback BOOLEAN,
-    sender BLOB, boot VARCHAR, late_us BIGINT, is_presumed BOOLEAN, clock_us BIGINT
+    sender BLOB, boot VARCHAR, late_us BIGINT, is_presumed BOOLEAN, clock_us BIGINT,
+    uptime_us BIGINT
 );
 -- Metric and phase names, names of system metrics, devices.
 CREATE TABLE base.names (id INTEGER, name VARCHAR);
