@@ -181,6 +181,27 @@ def test_gradients_that_are_missing_or_sparse_or_half_are_no_trouble(run, offlin
     assert counted(offline()) == {}
 
 
+def test_weights_that_are_quantised_are_left_out_and_that_is_said_once(run, offline, caplog) -> None:
+    model = small()
+    model.q = nn.Parameter(torch.zeros(4, dtype=torch.uint8), requires_grad=False)
+    model.f8 = nn.Parameter(torch.ones(4).to(torch.float8_e4m3fn), requires_grad=False)
+    model.c = nn.Parameter(torch.full((1,), 3 + 4j), requires_grad=False)
+    run.watch(model, every=1)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    expected = math.hypot(5, *(parameter.detach().norm().item() for parameter in trained))
+    for _ in range(2):
+        model[2](torch.tanh(model[0](torch.ones(2, 3)))).sum().backward()
+        torch.optim.SGD(trained, lr=0.0).step()
+        run.log({"x": 1.0})
+    run.finish()
+    found = {key: value for key, _, value in numbers(offline())}
+    assert found["watch/param_norm"] == pytest.approx(expected, rel=1e-6)
+    assert "watch/grad_norm" in found
+    assert counted(offline()) == {"not_watched": 2}
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "leaves out 2 of 6 parameters: 'q' is torch.uint8" in said
+
+
 def test_a_fused_optimizer_that_unscales_by_itself_shows_unscaled_gradients(run, offline) -> None:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)

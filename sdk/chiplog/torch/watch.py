@@ -19,6 +19,7 @@ from chiplog.torch.compiling import untraced
 from chiplog.values import Bad
 
 GROUPS_MAX = 32  # submodules whose norms are logged: more is a table that nobody reads
+_SUMMED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")  # of others torch has no norm
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # of DDP, compile, FSDP
 
 # How numbers on a device, or on the host, become metrics of a step: tensors, and what makes metrics of their numbers.
@@ -47,6 +48,7 @@ class Watch:
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers of other models
         self._model = weakref.ref(model)
         self._is_stopped = False
+        self._is_told = False  # that parameters are left out
         _hook_once()
         _watching.append(self)
 
@@ -89,7 +91,15 @@ class Watch:
         if model is None or (cuda.is_initialized() and cuda.is_current_stream_capturing()):
             return  # what is launched while a graph is captured would be part of it
         names, tensors, kinds = [], [], []
-        for name, parameter in model.named_parameters():
+        parameters = dict(model.named_parameters())
+        summed = tuple(getattr(torch, dtype) for dtype in _SUMMED)
+        left_out = {name: parameter.dtype for name, parameter in parameters.items() if parameter.dtype not in summed}
+        if left_out and not self._is_told:
+            self._is_told = True
+            self._tell(left_out, len(parameters))
+        for name, parameter in parameters.items():
+            if name in left_out:
+                continue
             for kind, tensor in (("param_norm", parameter), ("grad_norm", parameter.grad)):
                 if tensor is not None and not tensor.is_sparse:
                     tensor = tensor.detach()
@@ -110,6 +120,15 @@ class Watch:
                 numbers.append(scale.detach().to(devices[0], non_blocking=True))
         if rows:
             self._attach(numbers, partial(metrics_of, self._name, rows))
+
+    def _tell(self, left_out: Mapping[str, Any], n_parameters: int) -> None:
+        name, dtype = next(iter(left_out.items()))
+        message = (
+            f"watch() of {self._name!r:.60} leaves out {len(left_out)} of {n_parameters} parameters: {name!r:.80} is "
+            f"{dtype}, and norms are those of {', '.join(_SUMMED)}"
+        )
+        for _ in left_out:
+            self._complain(Bad("not_watched", self._name, message))
 
     def _norms(self, tensors: list[Any]) -> Any:
         """Return the norms in order, as one tensor. float16 overflows at 65,504: half types are summed in float32."""
