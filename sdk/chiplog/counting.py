@@ -13,7 +13,7 @@ from pathlib import Path
 
 from chiplog import process
 from chiplog.identity import Identity
-from chiplog_schemas.places import make_private
+from chiplog_schemas.places import check_private, make_private
 
 STEPS = "steps"  # the directory's name
 FILES_MAX = 4_096  # of runs on one node that may be resumed: the oldest quarter goes when there are more
@@ -56,6 +56,8 @@ class StepCount:
 
     def _write(self, path: Path, text: str) -> None:
         if not self._is_pruned:
+            if self._directory.parent.exists():
+                check_private(self._directory.parent)
             make_private(self._directory)
             _prune(self._directory)
             self._is_pruned = True
