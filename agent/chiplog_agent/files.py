@@ -6,11 +6,13 @@ where the collector stands.
 """
 
 import contextlib
+import errno
 import hashlib
 import logging
 import math
 import os
 import random
+import stat
 import time
 from collections import deque
 from collections.abc import Callable
@@ -36,6 +38,8 @@ _CHECK_BYTES = 4 << 20  # of a copy that may be damaged, read in one turn of the
 _LEFTOVER_AGE_S = 600.0  # a copy that is being made is written to all the time
 _TIDY_INTERVAL_S = 60.0
 _CONNECT_TIMEOUT_MS = 2_000
+_SHORT_OF_ALL = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # it says nothing of the file
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not keep the loop
 _log = logging.getLogger("chiplog.agent")
 
 
@@ -97,6 +101,10 @@ class FileLane:
                 if is_open and now >= self._offer_at:
                     self._begin(now)
         except (OSError, zmq.ZMQError) as error:  # a disk or a system that refuses, for now
+            name = self._name or (self._check.digest.hex() if self._check is not None else "")
+            if name and isinstance(error, OSError) and error.errno not in _SHORT_OF_ALL:
+                self._pass_over(name, error, now)
+                return
             if not self._is_failing:
                 _log.warning("files cannot be delivered: %s; trying again", error)
             self._is_failing = True
@@ -141,13 +149,16 @@ class FileLane:
             return
         self._name = name = self._waiting.popleft()
         try:
-            self._descriptor = os.open(self._outbox / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self._descriptor = os.open(self._outbox / name, _OPEN_FLAGS)
         except FileNotFoundError:
             self._name = ""  # somebody took it away
             return
+        about = os.fstat(self._descriptor)
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file")
         if self.socket is None:
             self.socket = self._connect()
-        self._act(self._machine.offer(bytes.fromhex(name), os.fstat(self._descriptor).st_size, now), now)
+        self._act(self._machine.offer(bytes.fromhex(name), about.st_size, now), now)
 
     def _go_on(self, now: float) -> None:
         if self._check is not None:
@@ -189,6 +200,15 @@ class FileLane:
             _log.warning("%s", message)
             self._say("file_waits", "warning", message, {"sha256": name, "reason": reason})
         self._refused[name] = until, reason
+
+    def _pass_over(self, name: str, error: OSError, now: float) -> None:
+        """Put off a copy that cannot be read: those behind it can."""
+        self._end()
+        if self._check is not None:
+            os.close(self._check.descriptor)
+            self._check = None
+        reason = f"its copy cannot be read: {error.strerror or error}"
+        self._put_off(bytes.fromhex(name), now + FILE_PAUSE_MAX_S, reason)
 
     # -- the socket --
 

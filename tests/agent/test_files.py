@@ -1,5 +1,6 @@
 """The lane of saved files: a real socket and a real outbox; the collector's end is written by hand."""
 
+import errno
 import hashlib
 import os
 import time
@@ -211,3 +212,44 @@ def test_an_outbox_that_is_not_there_is_nothing_to_do(bench: Bench) -> None:
     bench.outbox.rmdir()
     bench.step()
     assert bench.lane.is_idle
+
+
+@pytest.mark.parametrize("kind", ["link", "directory", "pipe"])
+def test_an_entry_that_cannot_be_read_is_told_once_and_those_behind_it_go_on(bench: Bench, kind: str) -> None:
+    entry = bench.outbox / ("a" * 64)
+    if kind == "link":
+        entry.symlink_to("/nonexistent")
+    elif kind == "directory":
+        entry.mkdir()
+    else:
+        os.mkfifo(entry)
+    os.utime(entry, (1, 1), follow_symlinks=False)  # the oldest is the first
+    bench.put()
+    for _ in range(2):
+        offer = bench.until(FileMessageKind.OFFER)
+        assert offer.digest == DIGEST
+        bench.collector.say(file_wire.stored(offer.session))
+        bench.until_holds(lambda: len(list(bench.outbox.iterdir())) == 1)
+        bench.step(1.0)
+        assert bench.lane.is_idle
+        bench.put()
+        bench.step(files.FILE_PAUSE_MAX_S + 1)
+    assert [(kind, body["sha256"]) for kind, body in bench.said] == [("file_waits", "a" * 64)]
+
+
+def test_a_copy_whose_bytes_the_disk_does_not_give_is_put_off(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad = bench.put(b"bad")
+    os.utime(bad, (1, 1))
+    bench.put()
+    read = os.pread
+
+    def pread(descriptor: int, n_bytes: int, offset: int) -> bytes:  # stands for a sector that is gone
+        if os.readlink(f"/proc/self/fd/{descriptor}") == str(bad):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(descriptor, n_bytes, offset)
+
+    monkeypatch.setattr(os, "pread", pread)
+    offer = bench.until(FileMessageKind.OFFER)
+    bench.collector.say(file_wire.want(offer.session, 0, 1 << 20))
+    assert bench.until(FileMessageKind.OFFER).digest == DIGEST
+    assert bench.said[0][1]["reason"] == "its copy cannot be read: Input/output error"
