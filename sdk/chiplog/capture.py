@@ -42,6 +42,9 @@ class Capture:
         self._pipes: Pipes | None = None
         self._console: Console | None = None
         captured = [stream for stream in (STDOUT, STDERR) if is_descriptor(stream)]
+        if captured and os.getpid() == 1:  # at its end the kernel kills the helper, with what that has in hand
+            self._tell("this process is PID 1 of a container; start it under an init, as `docker run --init` does")
+            captured = []
         if captured:
             try:
                 need_descriptors()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import read_events, wait_until
+from tests.fault.network import need
 from tests.fault.switch_off import Safeguard
 
 from chiplog_schemas.events import EventKind
@@ -56,6 +57,13 @@ SAFEGUARDS = [
         old='                    self._close_broken(said["broken"])\n                elif',
         new="                    pass\n                elif",
         test="test_a_reader_that_leaves_ends_the_training_as_it_would_without_us",
+    ),
+    Safeguard(
+        promise="PID 1 of a container prints without a helper that would be killed with it",
+        file="sdk/chiplog/capture.py",
+        old="os.getpid() == 1",
+        new="False",
+        test="test_a_training_that_is_pid_1_shows_and_records_its_last_words",
     ),
 ]
 
@@ -326,6 +334,19 @@ def test_without_a_shell_python_is_recorded_and_it_is_said_once(chiplog_dir, tmp
     assert done.stderr.count(b"no more processes") == 2, "once for each run"
     lines = [e.fields["line"] for e in read_events(chiplog_dir / "offline") if e.kind == EventKind.CONSOLE]
     assert sorted(lines) == ["python 0", "python 1"]
+
+
+@pytest.mark.parametrize("end", ["os._exit(3)", "sys.exit(3)"])
+def test_a_training_that_is_pid_1_shows_and_records_its_last_words(chiplog_dir, tmp_path, end) -> None:
+    need({"unshare": "util-linux"})
+    train = script(tmp_path, f"run = init(); print('first'); print('last words', flush=True); {end}")
+    command = ["unshare", "-pf", "--mount-proc", sys.executable, "-W", "error", train]
+    done = subprocess.run(command, capture_output=True, timeout=WAIT_S)
+    assert done.stdout == b"first\nlast words\n"
+    assert b"PID 1" in done.stderr
+    assert done.returncode == 3
+    lines = [event.fields for event in read_events(chiplog_dir / "offline") if event.kind == EventKind.CONSOLE]
+    assert [line["line"] for line in lines if line["stream"] == 1] == ["first", "last words"]
 
 
 def test_a_reader_that_leaves_ends_the_training_as_it_would_without_us(chiplog_dir, tmp_path) -> None:
