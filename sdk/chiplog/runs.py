@@ -14,10 +14,11 @@ from chiplog.complaints import Complaints, alert_level
 from chiplog.counting import STEPS, StepCount
 from chiplog.ending import Ending, take_all
 from chiplog.failures import detail_of, ending_of, reason_of
-from chiplog.identity import PARENT_RUN, with_rank
+from chiplog.identity import with_rank
 from chiplog.journal import Journal
 from chiplog.launches import remember
 from chiplog.opening import open_journal
+from chiplog.parents import tell_no_more
 from chiplog.recorder import Recorder
 from chiplog.saving import Saver
 from chiplog.sender import SenderThread
@@ -239,8 +240,7 @@ class Run(Recorder):
             self._complaints.note_ending(journal.only_in_memory, journal.disk_error)
             journal.close(remove=delivered)
             self._journal = Nowhere(journal.next_seq, self._refuse)
-        if os.environ.get(PARENT_RUN, "").startswith(f"{os.getpid()}:"):
-            del os.environ[PARENT_RUN]  # what this process starts from now on is no part of this run
+        tell_no_more(os.environ)
 
     def _last_steps(self, exit_code: int) -> Iterator[Callable[[], object]]:
         """Give what is done before the last event, in order."""

@@ -16,8 +16,9 @@ from chiplog.complaints import shown_error
 from chiplog.config import config_of
 from chiplog.counting import STEPS, label_to_resume
 from chiplog.failures import note_exit
-from chiplog.identity import PARENT_RUN, SETUP, Identity, first_run_id, identify, parent_run, prepared_run
+from chiplog.identity import SETUP, Identity, first_run_id, identify, prepared_run
 from chiplog.launches import as_before
+from chiplog.parents import tell_children
 from chiplog.runs import Run
 from chiplog.settings import Settings, one_line, safe_name, words_of
 from chiplog.torch.compiling import untraced
@@ -118,7 +119,7 @@ def init(
         _install_hooks()
         _mind_multiprocessing()
     if run.mode != "disabled":
-        environ[PARENT_RUN] = parent_run(os.getpid(), run.id, settings.identity)
+        tell_children(environ, run.id, settings.identity)
     return run
 
 
