@@ -37,7 +37,8 @@ class Absence:
             raise ValueError(str(error)) from error
         if type(is_here) is not bool or type(silent_us) is not int or not 0 <= silent_us < _SILENT_US_MAX:
             raise TypeError("a presence is whether, and for how many µs nothing was heard")
-        mine = [p for p in self._state.producers.values() if p.sender == uuid_of(sender) and p.role == "rank"]
+        brought = sorted(self._state.by_sender.get(uuid_of(sender), ()))  # in log order, also after a start
+        mine = [p for p in map(self._state.producers_by_number.__getitem__, brought) if p.role == "rank"]
         if is_here:
             self._back(mine, record.number, received_us, clean(text_of(node)), clean(text_of(boot)))
         else:

@@ -191,7 +191,7 @@ class Applier:
                 producer.clock_us = delay_us
                 self.batch.producers.add(producer.producer)
             if self._sender is not None and producer.sender != self._sender:
-                producer.sender = self._sender
+                self.state.bring(producer, self._sender)
                 self.batch.producers.add(producer.producer)
             numbers[index] = producer.producer
             have = self.state.have[producer.producer]

@@ -78,6 +78,7 @@ class State:
         self.lost: dict[int, list[tuple[int, int, str]]] = {}
         self.by_label: dict[tuple[int, str], list[Producer]] = {}
         self.members: dict[int, dict[int, Producer]] = {}  # by run, then by producer
+        self.by_sender: dict[bytes, set[int]] = {}  # whose events each agent brought last
         # By names of a key: (producer, sender) of what was refused and has its row in `events`.
         self.refused: dict[tuple[str, ...], set[tuple[bytes, bytes]]] = {}
         self.damaged = False  # whether records were ever lost on the way: what is missing then may never come
@@ -96,4 +97,13 @@ class State:
         if producer.run is not None and producer.label is not None:
             self.by_label.setdefault((producer.run, producer.label), []).append(producer)
             self.members.setdefault(producer.run, {})[producer.producer] = producer
+        if producer.sender is not None:
+            self.by_sender.setdefault(producer.sender, set()).add(producer.producer)
         return producer
+
+    def bring(self, producer: Producer, sender: bytes) -> None:
+        """Note that another agent brings a producer's events."""
+        if producer.sender is not None:
+            self.by_sender[producer.sender].discard(producer.producer)
+        producer.sender = sender
+        self.by_sender.setdefault(sender, set()).add(producer.producer)

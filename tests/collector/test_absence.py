@@ -1,5 +1,6 @@
 """A lost agent's labels are crashed until it is heard again; a rebuild says the same."""
 
+from pathlib import Path
 from typing import Any
 
 from chiplog_collector.applier import Applier
@@ -94,3 +95,19 @@ def test_the_database_knows_over_a_restart_who_is_presumed_to_have_ended(index: 
     assert index.sql("SELECT state, ended_at FROM labels") == [("running", None)]
     assert index.sql("SELECT state, ended_at FROM runs") == [("running", None)]
     assert index.sql("SELECT kind, run_id FROM events ORDER BY ts") == [("node_lost", "r"), ("node_back", "r")]
+
+
+def test_what_is_said_of_a_lost_node_is_the_same_after_a_restart_of_the_index(tmp_path: Path) -> None:
+    """A label that was started anew stands behind the others in the database, and before them in the log."""
+    said = []
+    for restarts in (False, True):
+        (tmp_path / str(restarts)).mkdir()
+        index = Index(tmp_path / str(restarts))
+        index.take(whole(Rank(1, restart=1)), whole(Rank(2, label="eval")))
+        if restarts:
+            index.reopen()
+        index.take(lost())
+        said.append(index.views())
+        index.close()
+    assert said[0] == said[1]
+    assert any("rank1, eval may have ended" in row for row in said[0]["events"])

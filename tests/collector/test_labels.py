@@ -3,10 +3,13 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
+from chiplog_schemas.record import Kind
 from tests.collector.log import START_US, Index, Rank, block_of, whole
 from tests.fault.switch_off import Safeguard
 
@@ -209,12 +212,14 @@ def test_what_was_merged_and_told_is_the_same_after_restarts_of_the_index_as_wit
     ranks = [provisional(number, fallback=chooser.random() < 0.3) for number in range(5)]
     ranks += [Rank(10 + n, f"host-{n}.{n}", run_id=f"own{n}", primary=False, rank=None) for n in range(3)]
     ranks += [Rank(20 + n, "eval", run_id=f"own{n}", primary=n == 1, started_at=START_US + n) for n in range(3)]
-    payloads = [whole(rank) for rank in chooser.sample(ranks, len(ranks))]
+    payloads: list[Any] = [whole(rank) for rank in chooser.sample(ranks, len(ranks))]
     for number in chooser.sample(range(5), 5):
         rank = ranks[number]
         at = agreed(rank, number)
         end = rank.say(EventKind.STATE, {"state": chooser.choice(["finished", "failed"])}, ts=START_US + 90 * SECOND)
         payloads.append(block_of((rank, at, end)))
+    presence = [(Kind.PRESENCE, pack([b"S" * 16, is_here, 12 * SECOND, "node-a", "b"])) for is_here in (False, True)]
+    payloads += presence
     for rank in ranks[5:]:
         end = rank.say(EventKind.STATE, {"state": "finished"}, ts=START_US + 95 * SECOND)
         payloads.append(block_of((rank, end, end)))
@@ -231,6 +236,7 @@ def test_what_was_merged_and_told_is_the_same_after_restarts_of_the_index_as_wit
         index.close()
     assert seen[0] == seen[1], seed
     assert any("label_twice" in row for row in seen[0][0]["events"])
+    assert any("node_lost" in row for row in seen[0][0]["events"])
 
 
 @pytest.mark.parametrize("boots", [("b", "b"), ("b", "c")])
