@@ -72,8 +72,7 @@ class Adoption:
         self._remove_delivered()
         self._adopted |= {adopted.producer: adopted for adopted in self._paused}
         self._paused = []
-        kept = (*self._waiting, *self._unreadable, *self._delivered)
-        held = {adopted.producer for adopted in kept} | set(self._adopted)
+        held = self._held()
         journals = list_journals(self._journals)
         self.known = {producer for producer, _ in journals}
         for producer, directory in journals:
@@ -102,6 +101,14 @@ class Adoption:
             found.append(producer)
         self.alive = alive
         return found
+
+    def greet(self, producer: bytes) -> None:
+        """Watch the process of a producer that says that it is there.
+
+        Not one whose journal is held here: a late word of the dead. To look who holds the lock would release it.
+        """
+        if producer not in self._held():
+            self._endings.greet(producer)
 
     def feed(self, core: Core, now: float, now_us: int) -> None:
         """Give the core records until its block is full, and what there is to say of each journal at its end."""
@@ -158,6 +165,11 @@ class Adoption:
             ts_us, state = self._endings.of(adopted.producer, known, now_us, finished=finished)
             core.vanished(adopted.producer, produced, state, now, ts_us)
         core.forget(adopted.producer)
+
+    def _held(self) -> set[bytes]:
+        """Return the producers whose journal's lock this process holds."""
+        some = (*self._paused, *self._waiting, *self._delivered, *self._unreadable)
+        return {adopted.producer for adopted in some} | set(self._adopted)
 
     def synced(self) -> list[bytes]:
         """Remove the journals that were read to their end before the sync that just ended; return their producers."""

@@ -210,7 +210,7 @@ class AgentDaemon:
                     self._door.reply(action, now)
                 case Greeted(sender, info):
                     self._core.greet(sender, info)
-                    self._endings.greet(sender)
+                    self._adoption.greet(sender)
                     self._watch()
                 case Gap(sender, first, last, reason):
                     self._core.declare_lost(sender, first, last, reason, now_us())

@@ -18,7 +18,7 @@ from chiplog_agent.core import Core
 from chiplog_agent.endings import VANISHED
 from chiplog_schemas.blocks import decode_block, rows_of
 from chiplog_schemas.events import EventKind, decode
-from chiplog_schemas.journals import HEAD_NAME, list_journals
+from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, list_journals
 from chiplog_schemas.record import MAGIC_BYTES
 from tests.fault.switch_off import Safeguard
 
@@ -37,7 +37,22 @@ SAFEGUARDS = [
         new="            if False:",
         test="test_of_many_dead_journals_only_some_are_held_at_once",
     ),
+    Safeguard(
+        "the lock of an adopted journal is not looked at",
+        "agent/chiplog_agent/adoption.py",
+        old="        if producer not in self._held():",
+        new="        if True:",
+        test="test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal",
+    ),
 ]
+LOCKS = """
+import pathlib, sys
+from chiplog_schemas.locks import Lock, LockHeldError
+try:
+    Lock(pathlib.Path(sys.argv[1]), create=False)
+except LockHeldError:
+    sys.exit(9)
+"""
 AGENT = b"A" * 16
 # A rank without a sender: what it wrote is all there is. Its last act comes from the test.
 RANK = """
@@ -353,3 +368,18 @@ def test_of_many_dead_journals_only_some_are_held_at_once(journals: Path, monkey
     assert adopted == [2, 2, 1]
     assert agent.adoption.is_idle
     assert sorted(p for p, _, _ in agent.rows if p != AGENT) == [bytes([number]) * 16 for number in range(1, 6)]
+
+
+def test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal(journals) -> None:
+    journal = rank_that(journals, "say(1)" + KILL)
+    agent = Agent(journals)
+
+    def is_held() -> bool:
+        agent.adoption.greet(b"\1" * 16)
+        return subprocess.run([sys.executable, "-c", LOCKS, str(journal / LOCK_NAME)], timeout=60).returncode == 9
+
+    assert agent.adoption.look({}) == [b"\1" * 16]
+    assert is_held(), "while it is read"
+    agent.adoption.feed(agent.core, 1.0, 5)
+    assert agent.adoption.is_waiting
+    assert is_held(), "while it waits for the sync"
