@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import Places, make_private
 
 OUTPUT_BYTES_MAX = 1 << 20  # daemons print starts, stops and changes of state; more than this is old
@@ -56,10 +57,11 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
         os.close(output)
 
 
-def start_daemon_once(module: str, arguments: Sequence[str], places: Places) -> bool:
+def start_daemon_once(module: str, arguments: Sequence[str], places: Places, lock: Path) -> bool:
     """Start a daemon unless a process of this host did just now; tell whether this one did. Raises OSError.
 
     The ranks of a node all notice at once that nobody listens. A daemon for each of them would cost them seconds.
+    lock: that the daemon holds while it lives. One that came up since and is gone keeps nobody from starting another.
     """
     make_private(places.run)
     stamp = os.open(places.run / f"{module}.started", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -67,7 +69,7 @@ def start_daemon_once(module: str, arguments: Sequence[str], places: Places) -> 
         fcntl.lockf(stamp, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Time since boot, which no setting of a clock changes. A stamp of an earlier boot may lie ahead of it.
         said, now = os.pread(stamp, 32, 0), time.monotonic_ns()
-        if said.isdigit() and 0 <= now - int(said) < _STARTING_NS:
+        if said.isdigit() and 0 <= now - int(said) < _STARTING_NS and not _is_gone(lock, stamp):
             return False
         os.ftruncate(stamp, 0)
         os.pwrite(stamp, str(now).encode(), 0)
@@ -77,6 +79,14 @@ def start_daemon_once(module: str, arguments: Sequence[str], places: Places) -> 
         os.close(stamp)
     start_daemon(module, arguments, places)
     return True
+
+
+def _is_gone(lock: Path, stamp: int) -> bool:
+    """Tell whether a daemon took the lock behind the stamp, and holds it no more."""
+    try:
+        return os.stat(lock).st_mtime_ns > os.fstat(stamp).st_mtime_ns and holder_of(lock) == 0
+    except OSError:
+        return False
 
 
 def use_all_cores() -> None:

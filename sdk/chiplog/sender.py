@@ -172,7 +172,8 @@ class SenderThread:
     def _start_agent(self) -> bool:
         """Tell whether this process was the one that started it."""
         try:
-            return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places)
+            lock = self._places.agent / "lock"
+            return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places, lock)
         except OSError as error:
             self._warn(f"no agent could be started: {error}; the journal keeps everything until one runs")
             return True

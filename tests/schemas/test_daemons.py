@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.daemons import output_path, start_daemon_once
+from chiplog_schemas.locks import Lock
 from chiplog_schemas.places import Places, places
 from tests.conftest import wait_until
 
@@ -19,7 +20,16 @@ from chiplog_schemas.daemons import start_daemon_once
 from chiplog_schemas.places import places
 print("ready", flush=True)
 sys.stdin.readline()
-print(start_daemon_once("this", [], places(Path(sys.argv[1]))))
+place = places(Path(sys.argv[1]))
+print(start_daemon_once("this", [], place, place.agent / "lock"))
+"""
+HOLDER = """
+import sys
+from pathlib import Path
+from chiplog_schemas.locks import Lock
+lock = Lock(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.readline()
 """
 
 
@@ -54,6 +64,22 @@ def test_an_old_or_senseless_stamp_keeps_nobody_from_starting(place: Places, sta
         stamp, stamp
     )
     (place.run / f"{MODULE}.started").write_text(said)
-    assert start_daemon_once(MODULE, [], place)
-    assert not start_daemon_once(MODULE, [], place)
+    lock = place.agent / "lock"
+    assert start_daemon_once(MODULE, [], place, lock)
+    assert not start_daemon_once(MODULE, [], place, lock)
     wait_until(lambda: starts(place) == 1, "what the one prints")
+
+
+def test_a_daemon_that_came_up_and_was_killed_is_replaced_at_once(place: Places) -> None:
+    place.agent.mkdir(parents=True)
+    lock = place.agent / "lock"
+    Lock(lock).release()  # of an earlier one, which says nothing of what is started now
+    assert start_daemon_once(MODULE, [], place, lock)
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", HOLDER, str(lock)], stdin=pipe, stdout=pipe, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert not start_daemon_once(MODULE, [], place, lock)
+        holder.kill()
+    assert start_daemon_once(MODULE, [], place, lock)
+    wait_until(lambda: starts(place) == 2, "what both print")
