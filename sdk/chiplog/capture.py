@@ -48,7 +48,8 @@ class Capture:
         if captured:
             try:
                 need_descriptors()
-                self._pipes = Pipes(captured, settings.places, orders_of(settings, producer), self._go_on_without)
+                orders = orders_of(settings, producer)
+                self._pipes = Pipes(captured, settings.places, orders, self._go_on_without, self._take_rest)
             except Exception as error:
                 self._tell(str(error))
                 captured = []
@@ -95,13 +96,23 @@ class Capture:
         if self._console is not None:
             self._console.close()
         self._console = self._note(streams, last_line_no)
-        for stream, data in unrecorded.items():
-            lines = Lines()
-            for line in [*lines.feed(data), *lines.rest()]:
-                self._console.take(stream, shown(line))
+        _take(self._console, unrecorded)
+
+    def _take_rest(self, unrecorded: dict[int, bytes], last_line_no: int) -> None:
+        """Note what was printed by a process whose helper is late for its end."""
+        console = self._note([], last_line_no)
+        _take(console, unrecorded)
+        console.close()
 
     def _tell(self, why: str) -> None:
         self._warn(f"the console is captured only as far as Python prints, not C code and subprocesses: {why}")
+
+
+def _take(console: Console, unrecorded: dict[int, bytes]) -> None:
+    for stream, data in unrecorded.items():
+        lines = Lines()
+        for line in [*lines.feed(data), *lines.rest()]:
+            console.take(stream, shown(line))
 
 
 def orders_of(settings: Settings, producer: bytes) -> dict[str, Any]:

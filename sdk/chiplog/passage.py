@@ -39,7 +39,19 @@ class Tally:
     _number = struct.Struct("<Q")
 
     def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
         self._memory = mmap.mmap(descriptor, self.SIZE)
+
+    def claim(self, *, wait: bool = False) -> bool:
+        """Become the process that moves bytes: two at once would wait for each other's. Tell whether this is the one.
+
+        Its end gives this back, and so does closing the descriptor.
+        """
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            return False
+        return True
 
     def _get(self, offset: int) -> int:
         return int(self._number.unpack_from(self._memory, offset)[0])

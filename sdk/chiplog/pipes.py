@@ -45,8 +45,8 @@ class Pipes:
     """The captured streams of one run in one process.
 
     orders: what a helper is told beside its descriptors. on_given_up: called when no helper can be had any more, with
-    the streams that were given back and the bytes that the last one had not recorded. Raises OSError, and then nothing
-    has changed.
+    the streams that were given back and the bytes that the last one had not recorded. on_rest: called by `finish` when
+    no helper was there, with what it passed on itself. Raises OSError, and then nothing has changed.
     """
 
     def __init__(
@@ -55,10 +55,12 @@ class Pipes:
         places: Places,
         orders: dict[str, Any],
         on_given_up: Callable[[str, dict[int, bytes], int], None],
+        on_rest: Callable[[dict[int, bytes], int], None],
     ) -> None:
         self._places = places
         self._orders = orders
         self._on_given_up = on_given_up
+        self._on_rest = on_rest
         self._ends: dict[int, Ends] = {}
         self._broken: set[int] = set()
         self._inodes: dict[int, tuple[int, int]] = {}
@@ -158,7 +160,7 @@ class Pipes:
             if self._helper:
                 with contextlib.suppress(OSError):
                     os.kill(self._helper, signal.SIGKILL)  # still its PID: its end of the socket is open
-            else:
+            elif self._tally.claim():  # else it is there just now, and will say so
                 self._give_up("it does not come up")
 
     def _states(self) -> list[int]:
@@ -227,8 +229,12 @@ class Pipes:
             deadline = time.monotonic() + wait_s
             self._restore()
             finished = self._finish_helper(deadline)
-            if not finished and self._control is None:
-                self._drain()
+            if not finished and (self._control is None or self._tally.claim()):
+                rest = self._drain()
+                if not self._is_given_up:  # else Python's lines were recorded when they were printed
+                    for stream, data in rest.items():
+                        self._tally.note_recorded(stream, len(data))
+                    self._on_rest(rest, self._tally.line_no)
             self._reap()
             self._close(targets=True)
             return finished

@@ -59,6 +59,13 @@ SAFEGUARDS = [
         test="test_a_reader_that_leaves_ends_the_training_as_it_would_without_us",
     ),
     Safeguard(
+        promise="what a short process printed is shown and recorded though its helper is late",
+        file="sdk/chiplog/pipes.py",
+        old="self._control is None or self._tally.claim()",
+        new="self._control is None",
+        test="test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice",
+    ),
+    Safeguard(
         promise="PID 1 of a container prints without a helper that would be killed with it",
         file="sdk/chiplog/capture.py",
         old="os.getpid() == 1",
@@ -347,6 +354,30 @@ def test_a_training_that_is_pid_1_shows_and_records_its_last_words(chiplog_dir, 
     assert done.returncode == 3
     lines = [event.fields for event in read_events(chiplog_dir / "offline") if event.kind == EventKind.CONSOLE]
     assert [line["line"] for line in lines if line["stream"] == 1] == ["first", "last words"]
+
+
+@pytest.mark.parametrize("comes", ["exec sleep 2", 'sleep 1; exec "$PYTHON" "$@"'], ids=["never", "after finish()"])
+def test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice(chiplog_dir, tmp_path, comes) -> None:
+    late = tmp_path / "late.sh"
+    late.write_text(f"#!/bin/sh\n{comes}\n")
+    late.chmod(0o755)
+    body = f"""
+    sys.executable = {str(late)!r}
+    run = init()
+    print("python")
+    libc.printf(b"C\\n")
+    run.finish()
+    os.write(1, b"behind\\n")
+    """
+    with (tmp_path / "out").open("wb") as out:  # no pipe: a helper that hangs holds it open
+        command = [sys.executable, "-W", "error", script(tmp_path, body)]
+        done = subprocess.run(command, stdout=out, timeout=WAIT_S, env={**os.environ, "PYTHON": sys.executable})
+    assert done.returncode == 0
+    assert (tmp_path / "out").read_bytes() == b"python\nC\nbehind\n"
+    time.sleep(2)  # whatever it does, it does by then
+    assert (tmp_path / "out").read_bytes() == b"python\nC\nbehind\n"
+    assert recorded(chiplog_dir, 2) == [(1, "python"), (1, "C")]
+    assert notices(chiplog_dir, "console_lost") == []
 
 
 def test_a_reader_that_leaves_ends_the_training_as_it_would_without_us(chiplog_dir, tmp_path) -> None:
