@@ -1,7 +1,10 @@
 """Journals that are none: of a run that is disabled or finished, and of one that a forked child inherited."""
 
+import threading
 from collections.abc import Callable
 from typing import Protocol
+
+_HELD_MAX = 1_000  # events of handlers that interrupt one opening
 
 
 class Appendable(Protocol):
@@ -30,18 +33,39 @@ class Nowhere:
 
 
 class AfterFork:
-    """The journal of a run that a forked child inherited, until the child says something."""
+    """The journal of a run that a forked child inherited, until the child says something.
+
+    Threads of the child may say their first words at once: one of them opens, the others wait for its journal.
+    """
 
     next_seq = 0
 
     def __init__(self, open_own: Callable[[], Appendable]) -> None:
         self._open_own = open_own
+        self._own: Appendable | None = None
+        self._lock = threading.RLock()  # a signal handler may speak in the midst of opening
+        self._is_opening = False
+        self._held: list[bytes] = []  # what is said in the midst of opening, by a handler or by the opening itself
 
     def open(self) -> None:
-        """Open the child's own journal."""
-        self._open_own()
+        """Open the child's own journal, unless that was done."""
+        with self._lock:
+            if self._own is not None or self._is_opening:
+                return
+            self._is_opening = True
+            try:
+                self._own = self._open_own()
+            finally:
+                self._is_opening = False
+            while self._held:
+                self._own.append(self._held.pop(0))
 
     def append(self, payload: bytes, *, urgent: bool = False) -> None:
         """Open the child's own journal, unless all there is to say is the end."""
-        if not urgent:
-            self._open_own().append(payload)
+        with self._lock:
+            if self._own is None and not urgent:
+                self.open()
+            if self._own is not None:
+                self._own.append(payload, urgent=urgent)
+            elif self._is_opening and len(self._held) < _HELD_MAX:
+                self._held.append(payload)

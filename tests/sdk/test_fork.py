@@ -262,3 +262,54 @@ print(codes)
     assert len(labels) == 21
     labels.pop("main")
     assert all(values(events, "child") == [(0, 1.0)] for events in labels.values())
+
+
+def test_threads_that_speak_first_in_a_child_share_one_journal_and_label(chiplog_dir, offline) -> None:
+    run_script("""
+import threading
+run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False)
+for _ in range(4):
+    pid = os.fork()
+    if not pid:
+        barrier = threading.Barrier(8)
+        def speak(number):
+            barrier.wait()
+            run.log({"child": number}, step=number)
+        threads = [threading.Thread(target=speak, args=(number,)) for number in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        run.finish()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+""")
+    labels = by_label(offline())
+    labels.pop("main")
+    assert sorted(labels) == sorted(f"main.{events[0].fields['identity']['pid']}" for events in labels.values())
+    assert len(labels) == 4
+    for events in labels.values():
+        assert sorted(values(events, "child")) == [(number, float(number)) for number in range(8)]
+
+
+def test_what_a_signal_handler_says_while_a_childs_journal_is_being_opened_comes_into_that_journal(
+    chiplog_dir, offline
+) -> None:
+    """A profile function is called where a handler may be: in the midst of opening."""
+    run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False)
+def interrupt(frame, event, argument):
+    if event == "call" and frame.f_code.co_name == "open_journal":
+        sys.setprofile(None)
+        run.log({"child": 1.0}, step=1)
+pid = os.fork()
+if not pid:
+    sys.setprofile(interrupt)
+    run.log({"child": 0.0}, step=0)
+    run.finish()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+""")
+    labels = by_label(offline())
+    labels.pop("main")
+    [(label, events)] = labels.items()
+    assert label == f"main.{events[0].fields['identity']['pid']}"
+    assert sorted(values(events, "child")) == [(0, 0.0), (1, 1.0)]
