@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from chiplog_schemas.limits import NAME_CHARS_MAX
+
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 # "pid:run_id/label/rank/settled", for the processes that this one starts: set by init() while its run is open, …
 PARENT_RUN = "CHIPLOG_PARENT_RUN"
@@ -225,6 +227,17 @@ def with_rank(
     if primary_given or identity.joined:
         return known
     return replace(known, primary=rank == 0, fallback=False)
+
+
+def as_child(identity: Identity, pid: int, unheard: int | None = None) -> Identity:
+    """Return the identity of a forked child: in the same run, under a label of its own, and never its primary.
+
+    unheard: the PID of a parent that is such a child itself and has said nothing yet. Its label is nobody's.
+    """
+    own = f".{pid}"
+    label = identity.label if unheard is None else identity.label.removesuffix(f".{unheard}")
+    label = f"{label[: NAME_CHARS_MAX - len(own)]}{own}"
+    return replace(identity, label=label, primary=False, rank=None, local_rank=None)
 
 
 def first_run_id(identity: Identity) -> str:

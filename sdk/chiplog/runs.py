@@ -4,7 +4,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from chiplog.agreement import Agreed, Question
@@ -14,7 +13,7 @@ from chiplog.complaints import Complaints, alert_level
 from chiplog.counting import STEPS, StepCount
 from chiplog.ending import Ending, take_all
 from chiplog.failures import detail_of, ending_of, reason_of
-from chiplog.identity import with_rank
+from chiplog.identity import as_child, with_rank
 from chiplog.journal import Journal
 from chiplog.launches import remember
 from chiplog.opening import open_journal
@@ -428,15 +427,10 @@ class Run(Recorder):
         self._count = StepCount(self._settings.places.local / STEPS)  # none: nobody comes back under a child's label
         self._complaints = Complaints(self._say)
         self._shared.forget_changes()
+        unheard = isinstance(self._journal, AfterFork)
+        self._identity = as_child(self._identity, os.getpid(), self._pid if unheard else None)
         self._pid = os.getpid()
-        self._journal = AfterFork(self._open_in_child)
-
-    def _open_in_child(self) -> Appendable:
-        """Join the parent's run as a producer of its own, under a label of its own."""
-        own = f".{self._pid}"
-        label = f"{self._identity.label[: NAME_CHARS_MAX - len(own)]}{own}"
-        self._identity = replace(self._identity, label=label, primary=False, rank=None, local_rank=None)
-        return self._open_late()
+        self._journal = AfterFork(self._open_late)
 
     def _open_late(self) -> Appendable:
         self._started_us = time.time_ns() // 1000

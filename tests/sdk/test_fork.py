@@ -313,3 +313,42 @@ assert os.waitpid(pid, 0)[1] == 0
     [(label, events)] = labels.items()
     assert label == f"main.{events[0].fields['identity']['pid']}"
     assert sorted(values(events, "child")) == [(0, 0.0), (1, 1.0)]
+
+
+def test_a_forked_child_knows_that_it_is_not_its_parent_before_its_first_word(chiplog_dir, offline) -> None:
+    """Nor is a child of a child that said nothing that one's: it is its first speaking parent's."""
+    out = run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False, config={"lr": 1})
+pid = os.fork()
+if not pid:
+    print(run.label == f"main.{os.getpid()}", run.is_primary, run.rank, flush=True)
+    pid = os.fork()
+    if not pid:
+        print(run.label == f"main.{os.getpid()}", flush=True)
+        run.log({"child": 1.0}, step=0)
+        run.finish()
+        os._exit(0)
+    os._exit(os.waitpid(pid, 0)[1])
+assert os.waitpid(pid, 0)[1] == 0
+assert (run.label, run.is_primary) == ("main", True)
+""")
+    assert out == "True False None\nTrue\n"
+    labels = by_label(offline())
+    assert len(labels) == 2
+    assert not labels[max(labels)][0].fields["identity"]["primary"]
+
+
+def test_a_forked_child_of_the_primary_is_refused_a_file_aloud(chiplog_dir, offline) -> None:
+    out = run_script("""
+import logging
+logging.getLogger("chiplog").addHandler(logging.NullHandler())
+run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False)
+pid = os.fork()
+if not pid:
+    print(run.save(__file__), dict(run._complaints.counts), flush=True)
+    run.finish()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+""")
+    assert out == "[] {'save_not_primary': 1}\n"
+    assert not offline(EventKind.FILE)
