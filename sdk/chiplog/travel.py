@@ -1,18 +1,18 @@
 """What the pickle of a run holds: enough for another process to log into the same run, under a label of its own."""
 
-import json
 import os
-import pickle
 import secrets
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from chiplog.config import as_plain
 from chiplog.identity import Identity
 from chiplog.process import host_name
 from chiplog.runs import Run
 from chiplog.settings import Settings
+from chiplog.values import Bad, shown
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.places import chiplog_dir, places
 
@@ -32,18 +32,19 @@ class Ticket:
 
 
 def ticket_of(run: Run) -> Ticket:
-    """Return what another process needs. Never raises: a config that cannot be pickled travels as JSON has it."""
+    """Return what another process needs. Never raises: a config travels as the plain values that the run has of it."""
     token = next((token for token, known in list(_known.items()) if known is run), None)
     if token is None:
         token = secrets.token_hex(8)
         _known[token] = run
-    config = dict(run.config)
-    try:
-        pickle.dumps(config)
-    except Exception:  # whatever a foreign type raises
-        config = json.loads(json.dumps(config, default=str))
+    entries = {key if isinstance(key, str) else shown(key): value for key, value in list(run.config.items())}
+    config = {key: as_plain("config", value, _said_before) for key, value in entries.items()}
     settings = replace(run._settings, identity=run._identity, config={})
     return Ticket(token, host_name(), settings, config, run._finished)
+
+
+def _said_before(_: Bad) -> None:
+    """Hear nothing: the run complained of these values when they were set."""
 
 
 def known_run(ticket: Ticket) -> Run | None:

@@ -104,11 +104,17 @@ def test_in_its_own_process_the_pickle_of_a_run_is_the_run(chiplog_dir) -> None:
     assert pickle.loads(pickle.dumps(run)) is run, "finished as it is"
 
 
-def test_a_config_that_cannot_be_pickled_does_not_keep_a_run_from_travelling(chiplog_dir) -> None:
-    run = chiplog.init(mode="offline", capture_console=False)
-    run.config.receive({"model": lambda: 1, "lr": 0.1})
+def test_whatever_its_config_holds_a_run_travels_with_plain_values_in_its_place(chiplog_dir) -> None:
+    cycle: dict[str, object] = {}
+    cycle["self"] = cycle
+    config = {"model": lambda: 1, "lr": 0.1, "sizes": {(1, 2): 3}, "cycle": cycle, "when": cycle.keys}
+    run = chiplog.init(mode="offline", capture_console=False, config=config)
     assert pickle.loads(pickle.dumps(run)) is run
-    assert travel.ticket_of(run).config["lr"] == 0.1
+    there = pickle.loads(pickle.dumps(travel.ticket_of(run).config))
+    assert (there["lr"], there["sizes"]) == (0.1, {"(1, 2)": 3})
+    assert there["cycle"] == {"self": "<cycle>"}
+    assert there["model"].endswith("<lambda>")
+    assert run.config["model"]() == 1, "here it is what it was"
     run.finish()
 
 
