@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
@@ -27,7 +28,7 @@ from chiplog.values import Bad, cleaned
 from chiplog.ways import RANK0, is_rank0, own_run
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
-from chiplog_schemas.places import chiplog_dir, places
+from chiplog_schemas.places import Places, chiplog_dir, places
 
 MODES = ("online", "offline", "disabled")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
@@ -99,7 +100,7 @@ def init(
         settings = _settings(environ, **given)
     except Exception as error:
         _log.warning("chiplog: init() was given what it cannot use (%s); nothing is logged", shown_error(error))
-        settings = _settings(environ, **dict.fromkeys(given), nothing_given=True)
+        settings = _nothing(environ, dict.fromkeys(given))
     global _current, _left
     with _lock:
         before = _current
@@ -246,6 +247,15 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         bounds=read_bounds(environ, lambda message: _log.warning("chiplog: %s", message)),
         remarks=tuple(remarks),
     )
+
+
+def _nothing(environ: Mapping[str, str], given: Mapping[str, None]) -> Settings:
+    """Return the settings of a disabled run, whatever the variables are, or the working directory."""
+    try:
+        return _settings(environ, **given, nothing_given=True)
+    except Exception:  # what init() said already: a relative CHIPLOG_DIR below a directory that is gone
+        nobody = Identity("disabled", "disabled", "")
+        return Settings(nobody, Places(*(Path("/nonexistent"),) * 3), "disabled", None)
 
 
 def _mode(environ: Mapping[str, str], given: Any, identity: Identity) -> str:

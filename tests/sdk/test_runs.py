@@ -665,6 +665,21 @@ def test_init_with_arguments_that_cannot_be_read_logs_nothing_and_says_so(chiplo
     assert "nothing is logged" in caplog.text
 
 
+def test_init_in_a_directory_that_is_gone_says_so_in_one_line_and_logs_nothing(tmp_path, caplog, monkeypatch) -> None:
+    """A relative CHIPLOG_DIR leads nowhere then, whatever arguments are left out."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.setenv("CHIPLOG_DIR", "relative")
+    (tmp_path / "gone").rmdir()
+    run = chiplog.init(project="p", config={"lr": 0.1}, capture_console=False)
+    run.log({"loss": 1.0})
+    assert run.save("x") == []
+    run.finish()
+    assert (run.mode, run.produced) == ("disabled", 0)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "No such file or directory" in line and "nothing is logged" in line
+
+
 def test_a_directory_that_cannot_be_made_means_memory_and_a_warning(tmp_path, caplog) -> None:
     (tmp_path / "file").write_text("")
     run = chiplog.init(mode="offline", dir=tmp_path / "file", capture_console=False)
