@@ -16,7 +16,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,10 @@ from chiplog_schemas.delivery import Send
 from chiplog_schemas.file_delivery import Arrived, Differs, FileSender, FileSenderAction, Refused, Silent
 from chiplog_schemas.limits import BACKOFF_MAX_S, FILE_PAUSE_MAX_S
 
-_LOOK_INTERVAL_S = 0.5  # at the outbox, while it is empty
+_LOOK_INTERVAL_S = 0.5  # at the outbox, whether it has changed
+_LOOK_ANYWAY_S = 60.0  # also at one that shows no change
+_CLOCK_STEP_S = 3.0  # of a file system; FAT has 2 s
+_ENTRIES_PER_STEP = 4_096  # listed in one turn of the loop: some 25 ms
 _PAUSE_S = 1.0  # before the next file is offered when one was refused, or the socket was
 _SHORT_WAIT_S = 5.0  # a collector that is only busy asks for less
 _MESSAGES_PER_STEP = 64
@@ -51,6 +54,36 @@ class _Check:
     descriptor: int
     hasher: Any  # hashlib has no name for its type
     offset: int = 0
+
+
+@dataclass(slots=True)
+class _Listing:
+    """The outbox while it is listed: a part of it in each turn of the loop."""
+
+    entries: Any  # of os.scandir
+    found: list[tuple[float, str]] = field(default_factory=list)  # (time, name) of what may be offered
+    refused: set[str] = field(default_factory=set)  # names that are still there
+    leftovers: list[Path] = field(default_factory=list)
+
+    def go_on(self, refused: dict[str, tuple[float, str]], now: float) -> bool:
+        """Take the next entries; tell whether these were the last."""
+        for _ in range(_ENTRIES_PER_STEP):
+            entry = next(self.entries, None)
+            if entry is None:
+                return True
+            name = entry.name
+            if name in refused:
+                self.refused.add(name)
+                if now < refused[name][0]:
+                    continue
+            if is_content_name(name):
+                try:
+                    self.found.append((entry.stat(follow_symlinks=False).st_mtime, name))
+                except OSError:  # taken away, or of a bad disk: opening it will tell
+                    self.found.append((0.0, name))
+            elif name.startswith(".new-"):
+                self.leftovers.append(Path(entry.path))
+        return False
 
 
 class FileLane:
@@ -83,12 +116,15 @@ class FileLane:
         self._is_failing = False
         self._descriptor = -1  # of the file that is being sent
         self._check: _Check | None = None
-        self._look_at = self._offer_at = self._tidy_at = 0.0
+        self._look_at = self._offer_at = self._tidy_at = self._again_at = 0.0
+        self._listing: _Listing | None = None  # of the outbox, while it is made
+        self._changed_ns = -1  # when the outbox had changed last, as of the last look; -1: not to be trusted
 
     @property
     def is_idle(self) -> bool:
         """Whether nothing is left to deliver but what the collector refused: the next agent tries that again."""
-        return not self._waiting and not self._machine.digest and self._check is None
+        is_sending = bool(self._machine.digest) or self._check is not None
+        return not (self._waiting or is_sending or self._listing is not None)
 
     def step(self, now: float, *, is_open: bool) -> None:
         """Take what arrived, send what credit allows, begin with the next file. is_open: the events' link is."""
@@ -117,32 +153,32 @@ class FileLane:
     # -- the file --
 
     def _look(self, now: float) -> None:
-        """List the outbox anew when all that was listed is done."""
-        if self._waiting or now < self._look_at:
+        """List the outbox anew when all that was listed is done, and something came or may be offered again."""
+        if self._waiting or (self._listing is None and now < self._look_at):
             return
-        self._look_at = now + _LOOK_INTERVAL_S
-        found: list[tuple[float, str]] = []
-        leftovers: list[Path] = []
-        try:
-            with os.scandir(self._outbox) as entries:
-                for entry in entries:
-                    with contextlib.suppress(FileNotFoundError):
-                        if is_content_name(entry.name):
-                            found.append((entry.stat(follow_symlinks=False).st_mtime, entry.name))
-                        elif entry.name.startswith(".new-"):
-                            leftovers.append(Path(entry.path))
-        except FileNotFoundError:
-            return  # nothing was ever saved
-        names = {name for _, name in found}
-        self._refused = {name: said for name, said in self._refused.items() if name in names}
-        self._waiting.extend(
-            name for _, name in sorted(found) if name not in self._refused or now >= self._refused[name][0]
-        )
+        if self._listing is None:
+            self._look_at = now + _LOOK_INTERVAL_S
+            try:
+                changed_ns = os.stat(self._outbox).st_mtime_ns
+                if changed_ns == self._changed_ns and now < self._again_at:
+                    return
+                self._listing = _Listing(os.scandir(self._outbox))
+            except FileNotFoundError:
+                return  # nothing was ever saved
+            # A file system's clock has steps: what comes within the same one as the last change shows no other time.
+            self._changed_ns = changed_ns if abs(time.time() - changed_ns / 1e9) > _CLOCK_STEP_S else -1
+        if not self._listing.go_on(self._refused, now):
+            return
+        listing, self._listing = self._listing, None
+        self._refused = {name: said for name, said in self._refused.items() if name in listing.refused}
+        self._again_at = min([now + _LOOK_ANYWAY_S, *(until for until, _ in self._refused.values())])
+        self._waiting.extend(name for _, name in sorted(listing.found))
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_INTERVAL_S
-            for path in leftovers:  # of processes that died while they made a copy
-                if time.time() - path.stat().st_mtime > _LEFTOVER_AGE_S:
-                    path.unlink()
+            for path in listing.leftovers:  # of processes that died while they made a copy
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - path.stat().st_mtime > _LEFTOVER_AGE_S:
+                        path.unlink()
 
     def _begin(self, now: float) -> None:
         if not self._waiting:
@@ -200,6 +236,7 @@ class FileLane:
             _log.warning("%s", message)
             self._say("file_waits", "warning", message, {"sha256": name, "reason": reason})
         self._refused[name] = until, reason
+        self._again_at = min(self._again_at, until)
 
     def _pass_over(self, name: str, error: OSError, now: float) -> None:
         """Put off a copy that cannot be read: those behind it can."""
@@ -274,6 +311,9 @@ class FileLane:
 
     def _abandon(self, again_at: float) -> None:
         """Throw socket and session away; the file is the first one again."""
+        if self._listing is not None:
+            self._listing.entries.close()
+            self._listing, self._changed_ns = None, -1
         if self._name:
             self._waiting.appendleft(self._name)
         self._end()

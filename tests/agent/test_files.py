@@ -253,3 +253,44 @@ def test_a_copy_whose_bytes_the_disk_does_not_give_is_put_off(bench: Bench, monk
     bench.collector.say(file_wire.want(offer.session, 0, 1 << 20))
     assert bench.until(FileMessageKind.OFFER).digest == DIGEST
     assert bench.said[0][1]["reason"] == "its copy cannot be read: Input/output error"
+
+
+def test_an_outbox_whose_files_wait_is_listed_again_only_when_something_came_or_one_may_go(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.put()
+    long_ago = time.time() - 60
+    os.utime(bench.outbox, (long_ago, long_ago))
+    offer = bench.until(FileMessageKind.OFFER)
+    bench.collector.say(file_wire.denied(offer.session, 30.0, "no room"))
+    bench.until_holds(lambda: bench.said)
+    bench.step(1.0)
+    listings, scandir = [], os.scandir
+
+    def lists(path: Any) -> Any:
+        listings.append(path)
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", lists)
+    for _ in range(10):
+        bench.step(1.0)
+    assert listings == []
+    bench.put(b"small")
+    assert bench.until(FileMessageKind.OFFER).digest == hashlib.sha256(b"small").digest()
+    bench.collector.say(file_wire.stored(bench.lane._machine._session))
+    bench.until_holds(lambda: len(list(bench.outbox.iterdir())) == 1)
+    bench.step(30.0)
+    assert bench.until(FileMessageKind.OFFER).digest == DIGEST
+
+
+def test_a_large_outbox_is_listed_in_parts_and_the_oldest_is_still_the_first(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(files, "_ENTRIES_PER_STEP", 10)
+    for number in range(25):
+        os.utime(bench.put(b"%d" % number), (1_000 - number, 1_000 - number))
+    for _ in range(2):
+        bench.step()
+        assert not bench.lane._machine.digest
+        assert not bench.lane.is_idle
+    assert bench.until(FileMessageKind.OFFER).digest == hashlib.sha256(b"24").digest()
