@@ -2,7 +2,8 @@
 
 An agent that the receiver heard nothing of leaves its running labels `crashed`: that is a conclusion, not a fact, and
 whatever is said of a label itself replaces it. When the agent is heard again, an outage was all it was: its labels run
-on, unless its machine was started anew in between, which no process survives.
+on, unless its machine was started anew in between, which no process survives. So do those of whom another agent brings
+events: from then on that one tells of their end.
 """
 
 from collections.abc import Iterable
@@ -45,6 +46,17 @@ class Absence:
             running = [producer for producer in mine if producer.state is None]
             self._lost(running, record.number, received_us, silent_us, clean(text_of(node)))
 
+    def brought(self, producer: Producer, sender: bytes, new: list[tuple[int, int]], received_us: int) -> None:
+        """Note that another agent brings a producer's events: one that was presumed to have ended runs on."""
+        self._state.bring(producer, sender)
+        self._applier.batch.producers.add(producer.producer)
+        if producer.is_presumed:
+            _revive(producer)
+            name = producer.node or "?"
+            message = f"node {name} is back: another agent brings events of {producer.label or 'a label'}"
+            body = {"node": name, "labels": 1}
+            self._applier.say(producer, new[0][0], received_us, "node_back", "info", message, body)
+
     def _lost(self, running: list[Producer], number: int, received_us: int, silent_us: int, node: str) -> None:
         for run in _by_run(running):
             name = run[0].node or node or "?"
@@ -64,13 +76,17 @@ class Absence:
             name = run[0].node or node or "?"
             alive = [producer for producer in run if not (boot and producer.boot and producer.boot != boot)]
             for producer in alive:
-                producer.state = producer.reason = producer.ended_at = None
-                producer.late_us, producer.is_presumed = 0, False
+                _revive(producer)
                 self._applier.batch.producers.add(producer.producer)
             gone = "" if len(alive) == len(run) else "; its machine was started anew, and its ranks are gone"
             message = f"node {name} is back: its agent is heard again{gone}"
             body = {"node": name, "labels": len(alive)}
             self._applier.say(run[0], number, received_us, "node_back", "info", message, body)
+
+
+def _revive(producer: Producer) -> None:
+    producer.state = producer.reason = producer.ended_at = None
+    producer.late_us, producer.is_presumed = 0, False
 
 
 def _by_run(producers: Iterable[Producer]) -> list[list[Producer]]:

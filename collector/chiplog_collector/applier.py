@@ -190,9 +190,6 @@ class Applier:
             if abs(delay_us) < _CLOCK_US_MAX and (producer.clock_us is None or delay_us < producer.clock_us):
                 producer.clock_us = delay_us
                 self.batch.producers.add(producer.producer)
-            if self._sender is not None and producer.sender != self._sender:
-                self.state.bring(producer, self._sender)
-                self.batch.producers.add(producer.producer)
             numbers[index] = producer.producer
             have = self.state.have[producer.producer]
             new: list[tuple[int, int]] = []
@@ -204,6 +201,8 @@ class Applier:
             for first, last in new:
                 self.batch.intervals.append((producer.producer, first, last, self.received_us))
                 self.batch.n_events += last - first + 1
+            if self._sender not in (None, producer.sender) and (new or not producer.is_presumed):
+                self._absence.brought(producer, self._sender, new, self.received_us)
             if new and self.state.lost.get(producer.producer):
                 self._found_again(producer, new)
         if not partial:

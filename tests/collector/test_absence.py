@@ -7,9 +7,20 @@ from chiplog_collector.applier import Applier
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.record import Kind
-from tests.collector.log import Index, Rank, apply, whole
+from tests.collector.log import Index, Rank, apply, block_of, whole
+from tests.fault.switch_off import Safeguard
 
 SENDER = b"S" * 16
+
+SAFEGUARDS = [
+    Safeguard(
+        "a label whose events another agent brings runs on",
+        "collector/chiplog_collector/absence.py",
+        old="        if producer.is_presumed:\n            _revive(producer)\n",
+        new="        if False:\n",
+        test="test_a_label_whose_events_another_agent_brings_runs_on",
+    ),
+]
 
 
 def lost(silent_s: float = 12.0, sender: bytes = SENDER) -> tuple[int, bytes]:
@@ -111,3 +122,27 @@ def test_what_is_said_of_a_lost_node_is_the_same_after_a_restart_of_the_index(tm
         index.close()
     assert said[0] == said[1]
     assert any("rank1, eval may have ended" in row for row in said[0]["events"])
+
+
+def test_a_label_whose_events_another_agent_brings_runs_on(index: Index) -> None:
+    """Invariant: an agent whose spool was made anew is another sender, and its node's ranks never stopped."""
+    rank, still = Rank(0), Rank(1)
+    index.take_from("A", whole(rank, still), restricted=False)
+    index.take_from("A", lost(sender=b"A".ljust(16, b"-")), restricted=False)
+    index.take_from("B", whole(rank), restricted=False)
+    assert index.sql("SELECT DISTINCT state FROM labels") == [("crashed",)], "what was there before is no sign of life"
+    at = rank.log(1, loss=1.0)
+    index.take_from("B", block_of((rank, at, at)), restricted=False)
+    assert index.sql("SELECT label, state, reason, ended_at FROM labels WHERE state = 'running'") == [
+        ("rank0", "running", None, None)
+    ]
+    assert index.sql("SELECT kind, label FROM events ORDER BY ts") == [("node_lost", "rank0"), ("node_back", "rank0")]
+    index.take_from("A", lost(sender=b"A".ljust(16, b"-")), restricted=False)
+    assert index.sql("SELECT label, state FROM labels ORDER BY ALL") == [("rank0", "running"), ("rank1", "crashed")]
+
+
+def test_what_a_lost_agent_itself_still_brings_is_no_sign_of_life() -> None:
+    rank = Rank(0)
+    first = whole(rank)
+    rank.log(1, loss=1.0)
+    assert states(apply(first, lost(), whole(rank))) == {"rank0": ("crashed", REASON, True)}
