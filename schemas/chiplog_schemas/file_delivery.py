@@ -18,6 +18,7 @@ from chiplog_schemas.limits import (
     FILE_CHUNK_BYTES,
     FILE_CREDIT_BYTES,
     FILES_AT_ONCE,
+    FILES_PER_KEY_AT_ONCE,
     HEARTBEAT_INTERVAL_S,
     PEER_SILENT_S,
 )
@@ -346,6 +347,9 @@ class FileReceiver:
             actions.append(self._let_go(other))  # it turned to another file
         if len(self._tokens) >= FILES_AT_ONCE or message.digest in self._by_digest:
             return actions + denied(BUSY_WAIT_S, f"{FILES_AT_ONCE} files are being taken, as many as may be at once")
+        if permit is not None and self._taken_of(permit) >= FILES_PER_KEY_AT_ONCE:
+            limit = f"{FILES_PER_KEY_AT_ONCE} files of key {permit.name!r} are being taken, as many as one key may send"
+            return actions + denied(BUSY_WAIT_S, f"{limit}; give each host a key of its own")
         self._next_token += 1
         transfer = _Transfer(
             self._next_token, message.digest, message.bytes, sender, message.session, routing, permit, now
@@ -353,6 +357,10 @@ class FileReceiver:
         self._tokens[transfer.token] = transfer
         self._by_digest[transfer.digest] = self._by_session[transfer.session] = transfer
         return [*actions, Open(transfer.token, transfer.digest, transfer.n_bytes)]
+
+    def _taken_of(self, permit: Permit) -> int:
+        """Return how many files of a key are with the store: its own word of who sends them does not count."""
+        return sum(t.permit is not None and t.permit.name == permit.name for t in self._tokens.values())
 
     def _take(self, transfer: _Transfer, offset: int, payload: memoryview) -> list[FileReceiverAction]:
         end = offset + len(payload)

@@ -27,6 +27,7 @@ FREE_BYTES_MIN = 1 * GIB  # files leave this much of a disk free, or a twentieth
 FILE_CHUNK_BYTES = 256 * KIB  # a DATA frame is four times as large: events wait for no file
 FILE_CREDIT_BYTES = 1 * MIB  # of one file, sent and not yet written
 FILES_AT_ONCE = 8  # that a collector takes: memory for chunks is this times the credit
+FILES_PER_KEY_AT_ONCE = 2  # of these, by one key: an agent sends one, while another may be closed
 FILE_PARTS_MAX = 64  # half arrived files that a collector keeps …
 FILE_PART_IDLE_S = 86_400.0  # … for a day without a chunk
 FILE_PAUSE_MAX_S = 60.0  # the longest pause before a file that was refused is offered again

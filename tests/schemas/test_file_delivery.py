@@ -30,7 +30,13 @@ from chiplog_schemas.file_delivery import (
     Write,
 )
 from chiplog_schemas.file_wire import FileMessageKind
-from chiplog_schemas.limits import FILE_CHUNK_BYTES, FILE_CREDIT_BYTES, FILES_AT_ONCE, PEER_SILENT_S
+from chiplog_schemas.limits import (
+    FILE_CHUNK_BYTES,
+    FILE_CREDIT_BYTES,
+    FILES_AT_ONCE,
+    FILES_PER_KEY_AT_ONCE,
+    PEER_SILENT_S,
+)
 from chiplog_schemas.permits import Permit, Role
 from chiplog_schemas.wire import MessageKind
 
@@ -163,6 +169,26 @@ def test_a_key_speaks_for_its_nodes_and_its_own_sessions_only() -> None:
     same_16_bytes = offered(receiver, session=b"session2", permit=other)
     assert told(same_16_bytes).kind == FileMessageKind.DENIED
     assert send(receiver, 0, b"a", permit=keyed) == [Write(1, b"a")]
+
+
+def test_a_key_that_makes_up_senders_leaves_room_for_files_of_others() -> None:
+    greedy = Permit("a", frozenset({Role.AGENT}), ("*",), "public")
+    other = Permit("b", frozenset({Role.AGENT}), ("*",), "public2")
+    receiver = FileReceiver()
+
+    def offers(number: int, permit: Permit) -> list[Any]:
+        made_up = bytes([number])
+        return offered(receiver, made_up * 32, sender=made_up * 16, session=made_up * 8, permit=permit)
+
+    for number in range(FILES_PER_KEY_AT_ONCE):
+        assert offers(number, greedy) == [Open(number + 1, bytes([number]) * 32, 10)]
+    refused = told(offers(10, greedy))
+    assert refused.kind == FileMessageKind.DENIED
+    assert "key 'a'" in refused.reason
+    assert [type(action) for action in offers(11, other)] == [Open]
+    receiver.tick(PEER_SILENT_S + 1)
+    receiver.closed(1)
+    assert [type(action) for action in offers(12, greedy)] == [Open], "what the store has let go of counts no more"
 
 
 def test_what_is_no_message_is_counted() -> None:
