@@ -104,7 +104,6 @@ class _Batches:
     @untraced
     def __next__(self) -> Any:
         began = perf_counter()
-        try:
-            return next(self._batches)
-        finally:
-            self._waited(perf_counter() - began)
+        batch = next(self._batches)  # the end of the data is no step's
+        self._waited(perf_counter() - began)
+        return batch

@@ -197,7 +197,8 @@ def first_failure_text(failure: dict[str, Any] | None) -> str | None:
     others = failure["others"]
     text = str(failure["label"])
     if others:
-        text += f", {others[0]['after_s']:.3g} s before {others[0]['label']}"
+        after_s = others[0]["after_s"]
+        text += f", {abs(after_s):.3g} s {'before' if after_s >= 0 else 'after'} {others[0]['label']}"
     if not failure["is_certain"]:
         text += f" (uncertain by {failure['uncertainty_s']:.3g} s)"
     text += f": {failure['reason'] or failure['state']}"
