@@ -53,6 +53,7 @@ class OomKills:
         """Note the group of a producer's process, and how many kills it has seen. Costs some reads of small files."""
         if producer in self._group_of:
             return
+        self._log.line_of(pid)  # it lives: what the log says so far is of another process that had this PID
         try:
             version, folders = find_groups(pid, self._proc)
             folder = folders[0]

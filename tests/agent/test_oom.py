@@ -110,3 +110,24 @@ def test_a_process_of_no_group_that_can_be_seen_is_watched_in_vain(tmp_path: Pat
     kills.watch(bytes(16), os.getpid())
     assert kills.kill_of(bytes(16), os.getpid()) is None
     kills.forget(bytes(16))
+
+
+def test_what_the_log_says_of_an_earlier_process_with_the_same_pid_is_not_this_ones(tmp_path: Path) -> None:
+    if os.readlink("/proc/self/ns/pid") != "pid:[4026531836]":
+        pytest.skip("the kernel's log is not read in a PID namespace of its own")
+    log = tmp_path / "kmsg"
+    log.touch()
+    kills = OomKills(proc=str(tmp_path), kernel_log=str(log))
+
+    def killed(pid: int) -> None:
+        with log.open("a") as lines:
+            lines.write(f"3,1,1,-;Out of memory: Killed process {pid} (python) anon-rss:4096kB\n")
+
+    killed(77)
+    kills.watch(bytes(16), 77)
+    assert kills.kill_of(bytes(16), 77) is None
+    kills.watch(b"1" * 16, 78)
+    killed(78)
+    kill = kills.kill_of(b"1" * 16, 78)
+    assert kill is not None
+    assert kill.source == "kernel log"
