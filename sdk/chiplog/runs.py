@@ -395,12 +395,14 @@ class Run(Recorder):
                 self._complaints.warn_once(("launches", ""), message)
         name = None if agreed.name is None else safe_name("label", agreed.name, NAME_CHARS_MAX)[0]
         given = {"label_given": settings.label_given, "primary_given": settings.primary_given}
-        self._identity = with_rank(self._identity, agreed.rank, agreed.world_size, agreed.run_id, name, **given)
+        known = with_rank(self._identity, agreed.rank, agreed.world_size, agreed.run_id, name, **given)
+        if (known.run_id, known.label) != (self.id, self.label):  # what was logged already keeps its steps
+            self._next_step = max(self._next_step, self._count.begin(known, settings.label_given))
+        self._identity = known
         info = self._identity_map()
         if isinstance(self._journal, Journal):
             self._journal.set_identity(pack(info))
         self._say(EventKind.IDENTITY, info)
-        self._next_step = self._next_step or self._count.begin(self._identity, settings.label_given)
         if self.is_primary:
             self._shared.say_config(self.config)
 

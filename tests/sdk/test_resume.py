@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from tests.conftest import Node, read_events
+from tests.conftest import Node, read_events, wait_until
 from tests.sdk.test_runs import numbers
 
 import chiplog
@@ -71,6 +71,26 @@ def test_a_run_resumed_after_sigkill_has_its_label_and_its_steps_again(chiplog_d
     events = read_events(chiplog_dir / "offline")
     assert len({e.fields["identity"]["label"] for e in events if e.kind == EventKind.IDENTITY}) == 1
     assert sorted(step for _, step, _ in numbers(events)) == list(range(15))
+
+
+def test_a_rank_that_logs_before_its_group_tells_which_one_it_is_goes_on_with_that_ranks_steps(
+    chiplog_dir, offline
+) -> None:
+    import torch.distributed as dist
+
+    for _ in range(2):
+        run = chiplog.init(run_id="r", mode="offline", capture_console=False)
+        run.log({"before": 1.0})
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            wait_until(lambda run=run: run.label == "rank0", "the group's answer", 15.0)
+            run.log({"after": 1.0})
+            run.log({"after": 1.0})
+            run.finish()
+        finally:
+            dist.destroy_process_group()
+    assert sorted(step for key, step, _ in numbers(offline()) if key == "after") == [1, 2, 3, 4]
 
 
 def test_the_label_of_a_process_that_lives_is_not_taken(chiplog_dir) -> None:
