@@ -15,6 +15,7 @@ MISSED_AFTER_S = HEARTBEAT_INTERVAL_S
 GOODBYE_S = 300.0
 _STALL_S = 1.0  # a turn of the receiver's loop that took longer: it did not listen
 _NAME_CHARS_MAX = 128
+WORDS_PER_TURN_MAX = 100  # each is a record, and there may be very many agents that left at a time
 
 
 class Word(NamedTuple):
@@ -62,12 +63,18 @@ class Presence:
         return Word(sender, True, 0.0, name, boot)
 
     def left(self, sender: bytes, now: float, *, goodbye: bool, silent_s: float = 0.0) -> None:
-        """Note that an agent's session is over. silent_s: how long nothing had been heard of it."""
+        """Note that an agent's session is over. silent_s: how long nothing had been heard of it.
+
+        Not to be called for one that never delivered: nothing hangs on it, and senders can be made up.
+        """
         patience_s = GOODBYE_S if goodbye else PEER_SILENT_S - silent_s + MISSED_AFTER_S
+        self._missed.pop(sender, None)
         self._missed[sender] = _Missed(now - silent_s, now + patience_s)
+        while len(self._missed) > SENDERS_MAX:
+            self._missed.pop(next(iter(self._missed)))
 
     def tick(self, now: float, *, listens: bool) -> list[Word]:
-        """Return whom the log has to call lost now. To be called in every turn of the loop."""
+        """Return whom the log has to call lost now, some at a time. To be called in every turn of the loop."""
         stalled_s = now - self._looked_at
         self._looked_at = now
         if not self._missed:
@@ -79,7 +86,7 @@ class Presence:
             return []
         due = [sender for sender, missed in self._missed.items() if missed.until <= now]
         words = []
-        for sender in due:
+        for sender in due[:WORDS_PER_TURN_MAX]:
             missed = self._missed.pop(sender)
             self._is_open.add(sender)
             words.append(Word(sender, False, now - missed.since, *self._names.pop(sender, ("", ""))))

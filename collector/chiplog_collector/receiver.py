@@ -197,6 +197,8 @@ class ReceiverDaemon:
                     if (word := self._presence.greeted(sender, info.get("node"), info.get("boot"))) is not None:
                         self._note(word)
                 case Left(sender, reason):
+                    if not self._intake.next_numbers.get(sender):
+                        continue  # it never delivered: nobody's labels hang on it, and senders can be made up
                     silent_s = PEER_SILENT_S if reason.startswith("silent") else 0.0
                     self._presence.left(sender, time.monotonic(), goodbye=reason == "bye", silent_s=silent_s)
 

@@ -1,7 +1,7 @@
 """Who is missed when, with the clock in the test's hand: no socket, no sleep."""
 
-from chiplog_collector.presence import GOODBYE_S, MISSED_AFTER_S, Presence
-from chiplog_schemas.limits import PEER_SILENT_S
+from chiplog_collector.presence import GOODBYE_S, MISSED_AFTER_S, WORDS_PER_TURN_MAX, Presence
+from chiplog_schemas.limits import PEER_SILENT_S, SENDERS_MAX
 from tests.fault.switch_off import Safeguard
 
 A = b"A" * 16
@@ -81,3 +81,14 @@ def test_time_in_which_the_receiver_did_not_listen_is_nobodys_silence() -> None:
     assert presence.tick(500.0, listens=True) == [], "it was stopped"
     [(at, _)] = pass_time(presence, 500.25, 100.0)
     assert 506.0 <= at <= 508.0
+
+
+def test_of_very_many_that_leave_at_a_time_some_are_called_lost_in_each_turn_and_memory_is_bounded() -> None:
+    presence = Presence({}, 0.0)
+    for number in range(SENDERS_MAX + 10):
+        presence.left(number.to_bytes(16, "big"), 0.0, goodbye=True)
+    assert len(presence._missed) == SENDERS_MAX
+    few = Presence({number.to_bytes(16, "big"): 1 for number in range(WORDS_PER_TURN_MAX + 1)}, 0.0)
+    for turn in range(60):
+        assert few.tick(turn * 0.2, listens=True) == []
+    assert [len(few.tick(12.0 + turn * 0.2, listens=True)) for turn in range(3)] == [WORDS_PER_TURN_MAX, 1, 0]
