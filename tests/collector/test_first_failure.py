@@ -74,6 +74,8 @@ def test_a_rank_that_raised_and_was_killed_before_it_could_say_its_state_failed_
     [
         ({"exit_signal": 15, "reason": "killed by SIGTERM"}, True),
         ({"exit_signal": 9, "reason": "killed by SIGKILL"}, False),
+        ({"exit_code": 143, "reason": "ended with exit code 143 without finish(): os._exit, or native code"}, True),
+        ({"exit_code": 137, "reason": "ended with exit code 137 without finish(): os._exit, or native code"}, False),
         ({"exit_signal": 11, "reason": "killed by SIGSEGV"}, False),
         ({"exit_signal": 9, "reason": "out of memory: killed by the kernel"}, False),
         ({"exit_code": 1, "reason": "torch.distributed.DistBackendError: NCCL error"}, True),

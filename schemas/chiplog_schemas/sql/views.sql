@@ -359,7 +359,7 @@ WITH said AS (
     WHERE p.role = 'rank' AND p.run IS NOT NULL AND p.state IN ('failed', 'crashed')
 )
 SELECT *, epoch_us(ts) + CASE WHEN is_presumed THEN 0 ELSE coalesce(clock_us, 0) END AS at_us,
-       (is_by_status AND coalesce(exit_signal, 0) IN (1, 2, 15))
+       (is_by_status AND (coalesce(exit_signal, 0) IN (1, 2, 15) OR coalesce(exit_code, 0) IN (129, 130, 143)))
        OR regexp_matches(coalesce(reason, ''), '^(KeyboardInterrupt|SystemExit: (129|130|137|143)$)|SignalException')
        OR regexp_matches(coalesce(reason, ''), '(?i)connection (was )?(closed|reset|refused|aborted)|closed by peer|broken pipe'
            || '|socket (was )?closed|lost connection|DistBackendError|DistNetworkError|DistStoreError|remote process exited'
