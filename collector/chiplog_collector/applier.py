@@ -16,7 +16,18 @@ from chiplog_collector.definitions import definition_of, hashes_of
 from chiplog_collector.identity import Registry
 from chiplog_collector.intake import Receipt, Speaker, decode_receipt
 from chiplog_collector.labels import Labels
-from chiplog_collector.plain import as_list, clean, count_of, digest_of, floats_of, json_of, json_text, text_of, uuid_of
+from chiplog_collector.plain import (
+    SEQ_END,
+    as_list,
+    clean,
+    count_of,
+    digest_of,
+    floats_of,
+    json_of,
+    json_text,
+    text_of,
+    uuid_of,
+)
 from chiplog_collector.speakers import Speakers
 from chiplog_collector.state import Producer, State
 from chiplog_schemas.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
@@ -152,6 +163,11 @@ class Applier:
         try:
             block = decode_block(record.payload)
             refused = frozenset() if self._speaker is None else self._speakers.refused(*self._speaker, block)
+            beyond = frozenset(i for i, (_, had) in enumerate(block.producers) if had and had[-1][1] >= SEQ_END)
+            if beyond:
+                reason = f"seqs of {len(beyond)} producers are beyond {SEQ_END}: nothing of them is taken"
+                self.quarantine(record.number, record.kind, reason, bytes(record.payload), is_lost=False)
+                refused |= beyond
             if refused and len(refused) == len(block.producers):
                 return
             ids = {group.keys_bin: self._keys(group.keys_bin) for group in block.groups if group.keys_bin}
@@ -224,7 +240,7 @@ class Applier:
 
     def lose(self, producer: Producer, first: int, last: int, reason: str) -> int:
         """Enter seqs that can never come, as far as they did not come after all; return how many are not there."""
-        if not 0 <= first <= last < 1 << 62:
+        if not 0 <= first <= last < SEQ_END:
             return 0
         lost = self.state.lost.setdefault(producer.producer, [])
         ranges = self.state.have[producer.producer].missing(first, last)

@@ -3,7 +3,7 @@
 import re
 from typing import TYPE_CHECKING, Any
 
-from chiplog_collector.plain import clean, count_of, detail_of, digest_of, json_of, text_of
+from chiplog_collector.plain import SEQ_END, clean, count_of, detail_of, digest_of, json_of, text_of
 from chiplog_collector.speakers import covers
 from chiplog_collector.state import Producer, Run, State
 from chiplog_schemas.contents import path_objection
@@ -300,7 +300,7 @@ class Registry:
         state = said.get("state")
         if state not in STATES:
             raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
-        if "produced" in said and 0 <= said["produced"] < 1 << 62:
+        if "produced" in said and 0 <= said["produced"] < SEQ_END:
             producer.produced = max(said["produced"], producer.produced or 0)
         if by_itself:
             producer.produced = max(seq + 1, producer.produced or 0)

@@ -10,6 +10,7 @@ from chiplog_collector import applier as applier_module
 from chiplog_collector.applier import Applier
 from chiplog_collector.plain import json_of, json_text
 from chiplog_collector.state import State
+from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.record import Damage, Kind
@@ -505,3 +506,24 @@ def test_a_provisional_claim_that_is_given_up_leaves_the_run_to_the_primary_that
     moved = late.become(label="rank1", primary=False)
     applier = apply(block_of((ended, 0, end)), block_of((late, 0, 0)), block_of((late, moved, moved)))
     assert labels(applier) == {0: ("rank0", 0, True), 1: ("rank1", 0, False)}
+
+
+def test_counts_that_no_process_reaches_break_completeness_for_nobody(index: Index) -> None:
+    good, far = Rank(0), Rank(9, run_id="bad")
+    index.take(whole(good))
+    for number in (1, 2, 3):
+        liar = Rank(number, role="console", of=good.uuid.hex())
+        liar.say(EventKind.STATE, {"state": "finished", "produced": (1 << 62) - 1})
+        liar.say(EventKind.LOST, b"", 1 << 61, (1 << 62) - 1, "made up")
+        index.take(whole(liar))
+    builder = BlockBuilder()
+    builder.add(far.uuid, (1 << 62) - 1, far.events[0])
+    at = good.log(1, loss=1.0)
+    builder.add(good.uuid, at, good.events[at])
+    index.take(builder.build(START_US))
+    rows = index.sql("SELECT run_id, produced, stored, lost, pending FROM completeness")
+    assert rows == [("r", 11, 11, 0, 0)]
+    assert index.sql("SELECT count(*) FROM metrics") == [(1,)], "its block's others are taken"
+    assert (
+        len(index.sql("SELECT 1 FROM events WHERE kind = 'quarantined' AND message LIKE 'seqs of 1 producers%'")) == 1
+    )
