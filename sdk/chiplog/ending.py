@@ -3,6 +3,9 @@
 import time
 from collections.abc import Callable, Iterable
 
+from chiplog.complaints import Complaints
+from chiplog.journal import Journal
+from chiplog.sender import SenderThread
 from chiplog.values import cleaned
 from chiplog_schemas.events import EventKind, encode
 
@@ -27,6 +30,11 @@ class Ending:
         self._said = {"state": "failed", "exit_code": _whole(exit_code), "reason": cleaned(reason)}
         self._failed_us = time.time_ns() // 1000
 
+    def note_code(self, exit_code: object) -> None:
+        """Note what finish() was given, unless a failure was noted before."""
+        if exit_code and not self.is_failed:
+            self.note_failure(f"finish(exit_code={exit_code})", exit_code)
+
     def event(self) -> bytes:
         """Return the last event."""
         return encode(EventKind.STATE, self._failed_us or time.time_ns() // 1000, self._said)
@@ -42,6 +50,17 @@ def take_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exceptio
                 complain(error)
             except Exception:  # a handler of logging that raises
                 continue
+
+
+def close(journal: Journal, sender: SenderThread | None, complaints: Complaints, wait_s: float) -> None:
+    """Let go of a journal that is sealed, also when Ctrl-C ends the wait for the agent."""
+    delivered = False
+    try:
+        journal.mark_finished()
+        delivered = sender.stop(wait_s) if sender is not None else False
+        complaints.note_ending(journal.only_in_memory, journal.disk_error)
+    finally:
+        journal.close(remove=delivered)
 
 
 def _whole(exit_code: object) -> int:

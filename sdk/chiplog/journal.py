@@ -190,9 +190,9 @@ class Journal:
                 while self._deferred:
                     self._append(self._deferred.popleft(), False)
                 self._append(last, True)
-            finally:
                 self._drop_first = max(self._drop_first, 0)  # append goes the long way, which refuses
                 self._on_refused = on_refused
+            finally:
                 self._inside = False
             return True
         finally:

@@ -11,7 +11,7 @@ from chiplog.alerts import ALERT_INTERVAL_S, AlertLimit
 from chiplog.capture import Capture
 from chiplog.complaints import Complaints, alert_level
 from chiplog.counting import STEPS, StepCount
-from chiplog.ending import Ending, take_all
+from chiplog.ending import Ending, close, take_all
 from chiplog.failures import detail_of, ending_of, reason_of
 from chiplog.identity import as_child, with_rank
 from chiplog.journal import Journal
@@ -47,7 +47,7 @@ class Run(Recorder):
         self._pid = os.getpid()
         self._ending = Ending()
         self._alerts = AlertLimit()
-        self._finish_lock = threading.Lock()
+        self._finish_lock = threading.RLock()  # a signal handler may finish the run that its thread is finishing
         self._asks = settings.identity.needs_agreement
         self._question = Question(settings.identity)
         self._is_inherited = not opens  # made by another process: by fork, or in a pickle
@@ -204,42 +204,48 @@ class Run(Recorder):
                 return
             asked_at = time.monotonic()
             self._hear_group()
+            if self._finished:  # by a signal handler of this thread, meanwhile
+                return
             self._finished = True
         try:
             self._finish(exit_code, FINISH_WAIT_S - (time.monotonic() - asked_at))
         except Exception as error:
             self._complaints.internal("finish", error)
+        except BaseException:  # Ctrl-C, or a signal handler that leaves: what is not sealed is tried again at exit
+            self._finished = isinstance(self._journal, Nowhere)
+            raise
 
     def _hear_group(self) -> None:
         """Hear once more who this is: a short training ends before the sender thread looked."""
         if not self._asks or not self._identity.needs_agreement:
             return
+        self._asks = False  # a signal handler that finishes the run meanwhile does not wait within the wait
         try:
             self._question.begin(self._candidate)
-            if (agreed := self._question.hear(_ASK_WAIT_S)) is not None:
+            agreed = self._question.hear(_ASK_WAIT_S)
+            if agreed is not None and not self._finished:
                 self._become(agreed)
         except Exception as error:
             self._complaints.internal("finish", error)
+        finally:
+            self._asks = True
 
     def _finish(self, exit_code: int, wait_s: float) -> None:
         begun = time.monotonic()
         self._shapes = {}  # whoever logs now takes the slow path, which says so
         take_all(self._last_steps(exit_code), lambda error: self._complaints.internal("finish", error))
         last, journal = self._ending.event(), self._journal
-        if not isinstance(journal, Journal):
-            journal.append(last, urgent=True)
-        else:
-            if not journal.seal(last, self._refuse):  # called by a signal handler in the middle of log(): at exit then
-                self._finished = False
-                return
-            # Another thread may have been logging: what it got in comes before the last event.
-            journal.mark_finished()
-            left_s = max(0.0, wait_s - (time.monotonic() - begun))
-            delivered = self._sender.stop(left_s) if self._sender is not None else False
-            self._complaints.note_ending(journal.only_in_memory, journal.disk_error)
-            journal.close(remove=delivered)
+        if isinstance(journal, Journal) and not journal.seal(last, self._refuse):
+            self._finished = False  # called by a signal handler in the middle of log(): at exit then
+            return
+        try:
+            if isinstance(journal, Journal):
+                close(journal, self._sender, self._complaints, max(0.0, wait_s - (time.monotonic() - begun)))
+            else:
+                journal.append(last, urgent=True)
+        finally:
             self._journal = Nowhere(journal.next_seq, self._refuse)
-        tell_no_more(os.environ)
+            tell_no_more(os.environ)
 
     def _last_steps(self, exit_code: int) -> Iterator[Callable[[], object]]:
         """Give what is done before the last event, in order."""
@@ -259,11 +265,7 @@ class Run(Recorder):
             yield self._surroundings.end
         yield self._complaints.report
         yield lambda: self._tell_suppressed_alerts(None)
-        yield lambda: self._note_code(exit_code)
-
-    def _note_code(self, exit_code: int) -> None:
-        if exit_code and not self._ending.is_failed:
-            self.mark_failed(f"finish(exit_code={exit_code})", exit_code)
+        yield lambda: self._ending.note_code(exit_code)
 
     def mark_failed(self, reason: str, exit_code: int = 1) -> None:
         """Note that this process is ending badly; `finish` reports it."""
@@ -420,7 +422,7 @@ class Run(Recorder):
         self._sender = None
         self._asks = False  # the group that it sees is its parent's
         self._is_inherited = True
-        self._finish_lock = threading.Lock()
+        self._finish_lock = threading.RLock()
         self._steps.stop()
         for watch in self._watches:
             watch.stop()

@@ -1,5 +1,6 @@
 """What an exception leaves: one line, the end of its traceback, and whether it was memory that ran out."""
 
+import os
 import subprocess
 import sys
 import types
@@ -12,6 +13,7 @@ from tests.conftest import read_events
 import chiplog
 from chiplog.failures import TRACEBACK_CHARS_MAX, detail_of, ending_of
 from chiplog_schemas.events import EventKind
+from chiplog_schemas.journals import HEAD_NAME, decode_head, list_journals
 
 
 def caught(code: str, **names: Any) -> BaseException:
@@ -124,3 +126,63 @@ def test_a_disabled_run_notes_nothing(chiplog_dir: Path) -> None:
     run.alert("x")
     run.finish()
     assert not (chiplog_dir / "offline").exists()
+
+
+ENDING = """
+import signal, sys, chiplog
+from dataclasses import replace
+run = chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False)
+run.log({"x": 1.0})
+where, does = sys.argv[1:]
+def handler(number, frame):
+    if does == "finishes":
+        run.finish(143)
+    elif does == "leaves":
+        sys.exit(7)
+    else:
+        raise KeyboardInterrupt
+signal.signal(signal.SIGUSR1, handler)
+owner, name = {
+    "asking": (run._question, "hear"), "steps": (run._steps, "stop"), "report": (run._complaints, "report"),
+    "sending": (run._sender, "stop"),
+}[where]
+run._asks, run._identity = True, replace(run._identity, needs_agreement=True)
+plain = getattr(owner, name)
+def interrupted(*given):
+    setattr(owner, name, plain)
+    signal.raise_signal(signal.SIGUSR1)
+    return plain(*given)
+setattr(owner, name, interrupted)
+if does == "is caught":
+    try:
+        run.finish()
+    except KeyboardInterrupt:
+        run.log({"x": 2.0})
+else:
+    run.finish()
+"""
+WELL = {"state": "finished", "exit_code": 0}
+
+
+@pytest.mark.parametrize(
+    ("where", "does", "said"),
+    [
+        ("asking", "finishes", {"state": "failed", "exit_code": 143, "reason": "finish(exit_code=143)"}),
+        ("steps", "finishes", WELL),
+        ("asking", "leaves", {"state": "failed", "exit_code": 7, "reason": "SystemExit: 7"}),
+        ("report", "leaves", {"state": "failed", "exit_code": 7, "reason": "SystemExit: 7"}),
+        ("steps", "raises", {"state": "failed", "exit_code": 1, "reason": "KeyboardInterrupt"}),
+        ("report", "is caught", WELL),
+        ("sending", "raises", WELL),
+    ],
+)
+def test_a_signal_in_the_middle_of_finish_does_not_cost_the_end(tmp_path, where, does, said) -> None:
+    environ = os.environ | {"CHIPLOG_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", ENDING, where, does], env=environ, timeout=20, stderr=subprocess.PIPE)
+    events = read_events(tmp_path / "offline")
+    assert [event.fields["state"] for event in events if event.kind == EventKind.STATE] == [said]
+    assert sum(event.kind == EventKind.METRICS for event in events) == (2 if does == "is caught" else 1)
+    [(_, journal)] = list_journals(tmp_path / "offline")
+    head = decode_head((journal / HEAD_NAME).read_bytes())
+    assert head is not None
+    assert head.finished
