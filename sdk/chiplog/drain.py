@@ -39,8 +39,6 @@ def drain(control_descriptor: int) -> None:
                 os.close(number)
     with contextlib.suppress(OSError, ValueError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))  # not on the cores that the rank is bound to
-        # Each line wakes it: where no core is idle it is to wait its turn, not to interrupt the rank inside of print().
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     tally = Tally(orders["tally"])
     tally.claim(wait=True)  # a rank whose end came before us moves bytes itself
     Drain(orders, control, [Passage(ends, tally) for ends in streams], tally).run()
