@@ -19,7 +19,7 @@ from chiplog_schemas.places import Places, make_private
 OUTPUT_BYTES_MAX = 1 << 20  # daemons print starts, stops and changes of state; more than this is old
 _SPARE_DESCRIPTORS_MAX = 4096  # as many as can connect before anybody looks again
 _SHELL_WAIT_S = 10.0  # it does nothing but start a process
-_STARTING_NS = 2_000_000_000  # one that was started comes up within this, else the next who asks starts another
+STARTING_S = 2.0  # one that was started comes up within this, else the next who asks starts another
 # Variables that are meant for the training, not for what it happens to start.
 NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES")
 
@@ -57,11 +57,14 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
         os.close(output)
 
 
-def start_daemon_once(module: str, arguments: Sequence[str], places: Places, lock: Path) -> bool:
+def start_daemon_once(
+    module: str, arguments: Sequence[str], places: Places, lock: Path, just_now_s: float = STARTING_S
+) -> bool:
     """Start a daemon unless a process of this host did just now; tell whether this one did. Raises OSError.
 
     The ranks of a node all notice at once that nobody listens. A daemon for each of them would cost them seconds.
     lock: that the daemon holds while it lives. One that came up since and is gone keeps nobody from starting another.
+    just_now_s: how long what was started is waited for.
     """
     make_private(places.run)
     stamp = os.open(places.run / f"{module}.started", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -69,7 +72,7 @@ def start_daemon_once(module: str, arguments: Sequence[str], places: Places, loc
         fcntl.lockf(stamp, fcntl.LOCK_EX | fcntl.LOCK_NB)
         # Time since boot, which no setting of a clock changes. A stamp of an earlier boot may lie ahead of it.
         said, now = os.pread(stamp, 32, 0), time.monotonic_ns()
-        if said.isdigit() and 0 <= now - int(said) < _STARTING_NS and not _is_gone(lock, stamp):
+        if said.isdigit() and 0 <= now - int(said) < just_now_s * 1e9 and not _is_gone(lock, stamp):
             return False
         os.ftruncate(stamp, 0)
         os.pwrite(stamp, str(now).encode(), 0)

@@ -14,7 +14,7 @@ import zmq
 
 from chiplog.journal import Journal
 from chiplog_schemas.curve import client_curve
-from chiplog_schemas.daemons import start_daemon_once
+from chiplog_schemas.daemons import STARTING_S, start_daemon_once
 from chiplog_schemas.keys import Keys, keys_dir
 from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
 from chiplog_schemas.link import Link, need_descriptors
@@ -25,6 +25,7 @@ AGENT_MODULE = "chiplog_agent"
 _START_AFTER_S = 0.1  # an agent that runs answers within this; else one is started …
 _START_AGAIN_S = 5.0  # … and again when that one did not come up
 _LOOK_AGAIN_S = 1.0  # another rank started one just now: whether it came up
+_LAST_LOOK_S = 0.5  # at the end of a run that nobody answered: who was started before that should have
 _OPEN_AGAIN_MIN_S = 0.2  # no descriptors for a socket, or keys that cannot be read just now: the first try again …
 _OPEN_AGAIN_MAX_S = 5.0  # … and the longest pause between two
 _FINISH_POLL_MS = 5
@@ -144,6 +145,8 @@ class SenderThread:
                 if self._deadline != float("inf"):
                     self.delivered = self._journal.acked >= self._journal.next_seq
                     if self.delivered or now >= self._deadline:
+                        if not (self.delivered or link.is_open) and self._may_start_agent:
+                            self._start_agent(_LAST_LOOK_S)  # the one that was there may have been leaving
                         return
                     self._wait_for_acknowledgement(link)
                 elif waker.poll((SEND_INTERVAL_S if link.is_open else SEND_INTERVAL_S / 2) * 1000):
@@ -169,11 +172,11 @@ class SenderThread:
         self._journal.prepare()
         self._on_tick()
 
-    def _start_agent(self) -> bool:
+    def _start_agent(self, just_now_s: float = STARTING_S) -> bool:
         """Tell whether this process was the one that started it."""
         try:
             lock = self._places.agent / "lock"
-            return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places, lock)
+            return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places, lock, just_now_s)
         except OSError as error:
             self._warn(f"no agent could be started: {error}; the journal keeps everything until one runs")
             return True

@@ -392,7 +392,7 @@ class Site:
     def _check_all_is_there(self, node: int) -> None:
         query = (
             "SELECT c.* FROM completeness c JOIN labels USING (run_id, label, attempt) WHERE label = ? "
-            "AND state = 'crashed' AND pending = 0"
+            "AND state = 'crashed' AND pending = 0 AND reason NOT LIKE 'node % is lost%'"
         )
         label = self.label(node)
         [row] = wait_until(lambda: self.sql(query, [label]), f"{label} complete; {self.outputs()}", SETTLE_S)

@@ -11,6 +11,7 @@ import threading
 import time
 import weakref
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -340,8 +341,10 @@ def test_log_from_many_threads_keeps_every_value(run, device, offline) -> None:
         assert [step for key, step, _ in found if key == f"t{number}"] == list(range(50))
 
 
+ROOT = str(Path(__file__).parents[2])
 KILLED = """
 import os, sys, time, torch, chiplog
+sys.path.append(sys.argv[1])
 from tests.sdk.stand_in_device import StandIn, install
 device = StandIn()
 install(device)
@@ -358,7 +361,7 @@ time.sleep(60)
 
 
 def test_what_was_still_on_a_device_when_its_process_was_killed_is_declared_lost(node) -> None:
-    process = subprocess.Popen([sys.executable, "-P", "-c", KILLED], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([sys.executable, "-P", "-c", KILLED, ROOT], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     produced = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)
