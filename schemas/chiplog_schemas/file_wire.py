@@ -15,16 +15,15 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from chiplog_schemas.codec import CodecError, pack, shown, unpack
+from chiplog_schemas.codec import pack, shown
 from chiplog_schemas.contents import DIGEST_BYTES
 from chiplog_schemas.limits import FILE_CHUNK_BYTES, FILE_PAUSE_MAX_S
 from chiplog_schemas.wire import (
-    HEAD_BYTES_MAX,
     REASON_CHARS_MAX,
     SENDER_BYTES,
-    SESSION_BYTES,
     MessageKind,
     WireError,
+    open_head,
 )
 
 FILE_VERSIONS = (1, 1)  # lowest and highest that this code speaks
@@ -115,18 +114,7 @@ _NUMBERS = frozenset({"bytes", "offset", "credit", "wait_ms"})
 
 def parse(frames: list[bytes]) -> FileMessage:
     """Decode a message and check every type and bound. Fields behind the known ones are ignored. Raises WireError."""
-    if not frames or len(frames) > 2 or len(frames[0]) > HEAD_BYTES_MAX:
-        raise WireError(f"a message has one or two frames, the first of at most {HEAD_BYTES_MAX} bytes")
-    try:
-        head = unpack(frames[0])
-    except CodecError as error:
-        raise WireError(str(error)) from error
-    if not (isinstance(head, list) and len(head) >= 2 and type(head[0]) is int):
-        raise WireError("a first frame is an array of kind, session and fields")
-    kind, session, *values = head
-    names = _SHAPES.get(kind)
-    if names is None or not (isinstance(session, bytes) and len(session) == SESSION_BYTES):
-        raise WireError(f"message kind {shown(kind)} or its session is unknown")
+    kind, session, names, values = open_head(frames, _SHAPES)
     if len(values) < len(names) or len(frames) != (2 if kind == FileMessageKind.CHUNK else 1):
         raise WireError(f"message {kind} has {len(values)} fields and {len(frames)} frames")
     message = FileMessage(kind, session)

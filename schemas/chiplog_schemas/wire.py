@@ -14,6 +14,7 @@ the first hop, the agent's spool on the second. `versions` is [lowest, highest].
 other without a jump: a receiver that sees one has lost a message (a socket reconnects silently) and answers RESET.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
@@ -124,8 +125,10 @@ _SHAPES: dict[int, tuple[str, ...]] = {
 }
 
 
-def parse(frames: list[bytes]) -> Message:
-    """Decode a message and check every type and bound. Fields behind the known ones are ignored. Raises WireError."""
+def open_head(
+    frames: list[bytes], shapes: Mapping[int, tuple[str, ...]]
+) -> tuple[int, bytes, tuple[str, ...], list[Any]]:
+    """Return (kind, session, names of its fields, values) of a message of a lane with these kinds. Raises WireError."""
     if not frames or len(frames) > 2 or len(frames[0]) > HEAD_BYTES_MAX:
         raise WireError(f"a message has one or two frames, the first of at most {HEAD_BYTES_MAX} bytes")
     try:
@@ -134,11 +137,16 @@ def parse(frames: list[bytes]) -> Message:
         raise WireError(str(error)) from error
     if not (isinstance(head, list) and len(head) >= 2 and type(head[0]) is int):
         raise WireError("a first frame is an array of kind, session and fields")
-    kind, session = head[0], head[1]
-    names = _SHAPES.get(kind)
+    kind, session, *values = head
+    names = shapes.get(kind)
     if names is None or not (isinstance(session, bytes) and len(session) == SESSION_BYTES):
         raise WireError(f"message kind {shown(kind)} or its session is unknown")
-    values = head[2:]
+    return kind, session, names, values
+
+
+def parse(frames: list[bytes]) -> Message:
+    """Decode a message and check every type and bound. Fields behind the known ones are ignored. Raises WireError."""
+    kind, session, names, values = open_head(frames, _SHAPES)
     if len(values) < len(names) or len(frames) != (2 if kind == MessageKind.DATA else 1):
         raise WireError(f"{MessageKind(kind).name} has {len(values)} fields and {len(frames)} frames")
     message = Message(kind, session)
