@@ -38,7 +38,7 @@ def verdict(endings: Endings, journals: Path, how: str, *, finished: bool = Fals
     """Let a process that holds a journal's lock end in some way, and return what the agent says of it."""
     lock = journals / PRODUCER.hex() / "lock"
     lock.parent.mkdir()
-    command = [sys.executable, "-S", "-P", "-c", HOLDER, str(lock), how]
+    command = [sys.executable, "-P", "-c", HOLDER, str(lock), how]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()

@@ -271,7 +271,9 @@ class Stage:
         except ProcessLookupError:
             return 0.0
         try:
-            if not select.select([descriptor], [], [], HUNG_S)[0]:
+            end = select.poll()  # select() takes no descriptor above 1023, and a worker of pytest may have more
+            end.register(descriptor, select.POLLIN)
+            if not end.poll(HUNG_S * 1000):
                 os.kill(pid, signal.SIGKILL)
             return time.monotonic()
         finally:
