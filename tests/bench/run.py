@@ -12,6 +12,7 @@ NAMES = (
     "rank",
     "overhead",
     "init",
+    "endings",
     "agent",
     "collector",
     "ranks",
