@@ -80,7 +80,7 @@ def test_a_rank_that_raised_and_was_killed_before_it_could_say_its_state_failed_
         ({"exit_signal": 9, "reason": "out of memory: killed by the kernel"}, False),
         ({"exit_code": 1, "reason": "torch.distributed.DistBackendError: NCCL error"}, True),
         ({"exit_code": 1, "reason": "ChildFailedError: train.py FAILED"}, True),
-        ({"exit_code": 1, "reason": "BrokenPipeError: [Errno 32] Broken pipe"}, True),
+        ({"exit_code": 1, "reason": "BrokenPipeError: [Errno 32] Broken pipe"}, False),
         ({"exit_code": 143, "reason": "SystemExit: 143"}, True),
         ({"exit_code": 1, "reason": "CUDA out of memory: OutOfMemoryError: Tried"}, False),
         ({"exit_code": 1, "reason": "RuntimeError: DataLoader timed out after 5 seconds"}, False),
@@ -130,3 +130,79 @@ def test_each_attempt_has_its_own_first_failure_and_a_run_without_failures_has_n
     deliver(index, 0, 0, first, second, fine)
     rows = index.sql("SELECT run_id, attempt, reason, len(others) FROM first_failure ORDER BY attempt")
     assert rows == [("r", 0, "ValueError: first", 0), ("r", 1, "ValueError: second", 0)]
+
+
+def test_who_joins_in_a_later_round_counts_into_that_one_whatever_its_restart_count_is(index: Index) -> None:
+    """Each node has its own restart count, and a new node begins at 0, as its label's attempts do."""
+    first = [Rank(0, started_at=START_US), Rank(1, started_at=START_US + 100_000)]
+    raises(first[0], 10_000_000, "ValueError: first")
+    first[1].say(EventKind.STATE, {"state": "failed", "reason": "KeyboardInterrupt"}, ts=START_US + 10_500_000)
+    again = [
+        Rank(10, "rank0", rank=0, restart=1, started_at=START_US + 20_000_000),
+        Rank(11, "rank1", rank=1, started_at=START_US + 21_000_000),  # on a node whose workers did not fail
+    ]
+    joiner = Rank(12, "rank2", rank=2, node="node-b", started_at=START_US + 19_000_000)
+    child = Rank(13, "rank0.77", rank=None, primary=False, started_at=START_US + 25_000_000)
+    raises(joiner, 30_000_000, "ValueError: joined")
+    raises(again[0], 31_000_000, "RuntimeError: Connection closed by peer")
+    raises(again[1], 31_100_000, "ValueError: later")
+    raises(child, 30_500_000, "ValueError: a child's")
+    deliver(index, 0, 0, *first, *again, joiner, child)
+    rows = index.sql("SELECT attempt, label, reason, [o.label FOR o IN others] FROM first_failure ORDER BY attempt")
+    assert rows == [
+        (0, "rank0", "ValueError: first", ["rank1"]),
+        (1, "rank2", "ValueError: joined", ["rank0.77", "rank0", "rank1"]),
+    ]
+
+
+def test_a_rank_that_was_slow_to_start_fails_in_the_round_that_it_was_started_for(index: Index) -> None:
+    quick, slow = Rank(0), Rank(1, started_at=START_US + 3_000_000)
+    raises(quick, 1_000_000, "ValueError: at once")
+    slow.say(EventKind.STATE, {"state": "failed", "reason": "KeyboardInterrupt"}, ts=START_US + 3_100_000)
+    again = [Rank(10 + n, f"rank{n}", rank=n, started_at=START_US + 9_000_000 + n) for n in (0, 1)]
+    raises(again[1], 20_000_000, "ValueError: again")
+    deliver(index, 0, 0, quick, slow, *again)
+    rows = index.sql("SELECT attempt, label, [o.label FOR o IN others] FROM first_failure ORDER BY attempt")
+    assert rows == [(0, "rank0", ["rank1"]), (1, "rank1", [])]
+
+
+CONNECTION = "ConnectionResetError: [Errno 104] Connection reset by peer"
+NCCL = "torch.distributed.DistBackendError: NCCL error: remote process exited"
+
+
+def test_an_exception_that_only_sounds_like_a_lost_peer_is_the_cause_when_nobody_failed_before_it(index: Index) -> None:
+    alone, first, second = Rank(1, run_id="alone"), Rank(2, run_id="two"), Rank(3, run_id="two")
+    raises(alone, 1_000_000, CONNECTION)
+    raises(first, 1_000_000, CONNECTION)
+    raises(second, 1_200_000, NCCL)
+    deliver(index, 0, 0, alone, first, second)
+    rows = index.sql(f"{FIRST} ORDER BY run_id")
+    assert rows == [("rank1", True, 0.0, True, []), ("rank2", True, 0.0, True, ["rank3 true"])]
+
+
+@pytest.mark.parametrize(("after_us", "is_echo"), [(50_000, True), (200_000, False)])
+def test_one_that_sounds_so_within_the_clocks_uncertainty_of_another_failure_is_its_echo(
+    index: Index, after_us: int, is_echo: bool
+) -> None:
+    early, late = Rank(1), Rank(2, node="node-b")
+    raises(early, 1_000_000, CONNECTION)
+    raises(late, 1_000_000 + after_us, "ValueError: boom")
+    deliver(index, 0, 0, early, late)
+    assert index.sql("SELECT label, is_cause FROM first_failure") == [("rank2" if is_echo else "rank1", True)]
+
+
+def test_of_lost_peers_alone_the_first_is_the_cause_and_what_was_ended_for_it_is_an_echo(index: Index) -> None:
+    ranks, agent = [Rank(0), Rank(1), Rank(2)], agent_of(8, "node-a")
+    raises(ranks[0], 1_000_000, NCCL)
+    raises(ranks[1], 1_100_000, NCCL)
+    vanishes(agent, ranks[2], 1_500_000, exit_signal=15, reason="killed by SIGTERM")
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql(FIRST) == [("rank0", True, 0.0, True, ["rank1 true", "rank2 true"])]
+
+
+def test_who_loses_a_peer_that_was_ended_from_outside_is_no_cause(index: Index) -> None:
+    ranks, agent = [Rank(0), Rank(1)], agent_of(8, "node-a")
+    vanishes(agent, ranks[0], 1_000_000, exit_signal=15, reason="killed by SIGTERM")
+    raises(ranks[1], 1_100_000, NCCL)
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql(FIRST) == [("rank0", False, 0.0, True, ["rank1 true"])]
