@@ -163,6 +163,7 @@ class Database:
             run = Run(*row)
             run.tags = list(run.tags or [])
             run.told = list(run.told or [])
+            run.alias_nodes = list(run.alias_nodes or [])
             state.add_run(run)
         times = ", ".join(f"epoch_us({name}) AS {name}" for name in _TIMES)
         query = f"SELECT * REPLACE ({times}) FROM base.producers ORDER BY launch_order, restart, producer"

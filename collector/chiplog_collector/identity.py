@@ -70,7 +70,7 @@ class Registry:
         producer.started_at = said.get("started_at", producer.started_at or ts)
         self._applier.batch.producers.add(producer.producer)
         if "run_id" in said and "label" in said:
-            run = self._run(said["run_id"])
+            run = self._run(said["run_id"], producer)
             if "formerly" in said:
                 self._merge(producer, run, said["formerly"], seq, ts)
             self._join(producer, run, said["label"])
@@ -90,28 +90,32 @@ class Registry:
         producer.owner = self._applier.producer(bytes.fromhex(of)).producer
         return producer.owner != producer.producer
 
-    def _run(self, run_id: str) -> Run:
+    def _run(self, run_id: str, producer: Producer) -> Run:
+        """Return the run that a producer means: another name of one leads those on whom its maker's key speaks for."""
         run = self._state.runs.get(run_id)
         if run is None:
             run = self._state.add_run(Run(len(self._state.runs) + 1, run_id))
             self._applier.batch.runs.add(run.run)
-        while run.alias_of is not None:
+        passed = set()
+        while run.alias_of is not None and run.run not in passed and _speaks_for(run.alias_nodes, producer):
+            passed.add(run.run)  # keys that lead to each other's runs could make a circle
             run = self._state.runs_by_number[run.alias_of]
         return run
 
     def _merge(self, producer: Producer, run: Run, run_id: str, seq: int, ts: int) -> None:
         """Make the provisional run that a producer was in another name of the run that its ranks agreed on.
 
-        Whoever else is in it moves too, and whoever names it later: children, and ranks that died before they knew. A
-        producer whose key does not speak for one of them leaves the run alone: it takes those that are its own.
+        Whoever else is in it moves too, and whoever names it later: children, and ranks that died before they knew. Its
+        key must speak for each: where it does not for one of those in it, the run stays, and it takes those that are
+        its own; one that comes later is in the run that it names.
         """
-        former = self._run(run_id)
+        former = self._run(run_id, producer)
         if former is run or producer.run != former.run:
             return
         before = former.primary_label, former.primary_launch, former.primary_restart
         members = self._state.members[former.run]
         mates = [members[number] for number in sorted(members)]
-        moved = [mate for mate in mates if mate is producer or _speaks_for(producer, mate)]
+        moved = [mate for mate in mates if mate is producer or _speaks_for(producer.nodes, mate)]
         for mate in moved:
             self._join(mate, run, mate.label or "")
             mate.is_primary = mate.label == (run.primary_label or before[0])
@@ -131,7 +135,8 @@ class Registry:
         for column in _RUN_FIELDS.values():
             if not getattr(run, column):
                 setattr(run, column, getattr(former, column))
-        former.alias_of = run.run
+            setattr(former, column, [] if column == "tags" else None)  # what is left is a name
+        former.alias_of, former.alias_nodes = run.run, producer.nodes
         message = f"run {run_id} is {run.run_id}: its ranks agreed after they had begun; all of it is there"
         self._applier.say(producer, seq, ts, "run_merged", "info", message, {"from": run_id, "to": run.run_id})
 
@@ -333,11 +338,11 @@ class Registry:
         self._applier.labels.ended(producer, seq, ts)
 
 
-def _speaks_for(producer: Producer, mate: Producer) -> bool:
-    """Tell whether what a producer says may move another: who is not restricted has no `nodes`."""
-    if not producer.nodes:
+def _speaks_for(nodes: list[str], mate: Producer) -> bool:
+    """Tell whether what a key for some nodes said may move a producer. No nodes: it was not restricted."""
+    if not nodes:
         return True
-    return mate.nodes == producer.nodes if mate.node is None else covers(tuple(producer.nodes), mate.node)
+    return mate.nodes == nodes if mate.node is None else covers(tuple(nodes), mate.node)
 
 
 def _int32(value: int | None) -> int | None:

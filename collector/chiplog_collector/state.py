@@ -22,6 +22,7 @@ class Run:
     primary_restart: int = 0
     alias_of: int | None = None  # of a provisional run ID: the run that its ranks agreed on
     told: list[str] = field(default_factory=list)  # what was said of its labels, see labels.py
+    alias_nodes: list[str] = field(default_factory=list)  # whom of those that name it this leads there; []: everybody
 
 
 @dataclass(slots=True)

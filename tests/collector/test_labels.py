@@ -17,16 +17,23 @@ SAFEGUARDS = [
     Safeguard(
         "ranks that agreed late are one run, with all that is theirs",
         "collector/chiplog_collector/identity.py",
-        old="        former.alias_of = run.run\n",
+        old="        former.alias_of, former.alias_nodes = run.run, producer.nodes\n",
         new="",
         test="test_a_provisional_run_is_merged_with_all_that_is_in_it_and_all_that_names_it_later",
     ),
     Safeguard(
         "a key for other nodes takes nobody's run away",
         "collector/chiplog_collector/identity.py",
-        old="    if not producer.nodes:\n        return True\n",
+        old="    if not nodes:\n        return True\n",
         new="    return True\n",
         test="test_a_key_for_other_nodes_merges_nobody_elses_run_away",
+    ),
+    Safeguard(
+        "another name that a key made of a run binds nobody of other nodes who comes later",
+        "collector/chiplog_collector/identity.py",
+        old=" and _speaks_for(run.alias_nodes, producer):\n",
+        new=":\n",
+        test="test_another_name_that_a_key_made_of_a_run_binds_only_those_whom_it_speaks_for",
     ),
     Safeguard(
         "a label that two live processes use is told",
@@ -191,6 +198,45 @@ def test_a_key_for_other_nodes_merges_nobody_elses_run_away(index: Index) -> Non
     [(kind, level, body)] = index.sql("SELECT kind, level, body FROM events")
     assert (kind, level) == ("merge_refused", "warning")
     assert json.loads(body) == {"from": "victim", "to": "attackers", "stay": 2, "nodes": ["evil"]}
+
+
+def test_another_name_that_a_key_made_of_a_run_binds_only_those_whom_it_speaks_for(index: Index) -> None:
+    """Whoever guesses a run ID may name it first: those that it belongs to are in that run all the same."""
+    evil = Rank(9, "x", run_id="victim", primary=True, node="evil", project="theirs", tags=["theirs"])
+    index.take_from("evil", whole(evil))
+    at = evil.become(run_id="attackers", formerly="victim")
+    index.take_from("evil", block_of((evil, at, at)))
+    index.reopen()
+    rank = Rank(0, run_id="victim", node="node-0")
+    rank.say(EventKind.CONFIG, {"lr": "0.1"})
+    mine = Rank(8, "x.7", run_id="victim", primary=False, node="evil")
+    index.take_from("node-0", whole(rank))
+    index.take_from("evil", whole(mine))
+    assert index.sql("SELECT run_id, label, is_primary FROM labels ORDER BY ALL") == [
+        ("attackers", "x", True),
+        ("attackers", "x.7", False),
+        ("victim", "rank0", True),
+    ]
+    assert index.sql("SELECT run_id, key FROM config") == [("victim", "lr")]
+    assert index.sql("SELECT run_id, project, tags FROM runs ORDER BY ALL") == [
+        ("attackers", "theirs", ["theirs"]),
+        ("victim", None, []),
+    ]
+
+
+def test_names_that_lead_to_one_another_end_somewhere(index: Index) -> None:
+    """Two keys, of which one speaks for the other's node too, make each run another name of the other."""
+    one = Rank(1, run_id="a", node="y", primary=False)
+    index.take_from("y", whole(one))
+    at = one.become(run_id="b", formerly="a")
+    index.take_from("y", block_of((one, at, at)))
+    both = Rank(2, run_id="b", node="x", primary=False)
+    index.take_from("*", whole(both))
+    at = both.become(run_id="a", formerly="b")
+    index.take_from("*", block_of((both, at, at)))
+    later = Rank(3, run_id="a", node="y", primary=False)
+    index.take_from("y", whole(later))
+    assert index.sql("SELECT run_id, label FROM labels ORDER BY ALL") == [("a", f"rank{n}") for n in (1, 2, 3)]
 
 
 def test_a_run_whose_ranks_all_ended_without_a_primary_says_so_once(index: Index) -> None:

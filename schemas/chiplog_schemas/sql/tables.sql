@@ -10,7 +10,8 @@ CREATE TABLE base.runs (
     run INTEGER, run_id VARCHAR, project VARCHAR, name VARCHAR, run_group VARCHAR, job_type VARCHAR,
     tags VARCHAR[], notes VARCHAR, primary_label VARCHAR, primary_launch VARCHAR, primary_restart BIGINT,
     alias_of INTEGER, -- the run that this is another name of
-    told VARCHAR[] -- what `events` says of its labels, which is said once
+    told VARCHAR[], -- what `events` says of its labels, which is said once
+    alias_nodes VARCHAR[] -- nodes of the key that made it another name; empty: of all
 );
 CREATE TABLE base.producers (
     producer INTEGER, uuid BLOB, role VARCHAR, run INTEGER, label VARCHAR, attempt INTEGER, is_primary BOOLEAN,
