@@ -52,11 +52,13 @@ class Accepted:
 class Intake:
     """Between two commits: what was taken, and from whom.
 
-    next_numbers: of every sender, as the log has it.
+    next_numbers: of every sender, as the log has it. lost: of these, whom the log calls lost.
     """
 
-    def __init__(self, next_numbers: dict[bytes, int]) -> None:
+    def __init__(self, next_numbers: dict[bytes, int], lost: Iterable[bytes] = ()) -> None:
         self.next_numbers = next_numbers
+        self._lost = set(lost)
+        self._said: list[tuple[bytes, bool]] = []  # of presences since the last commit
         self.quarantined = 0
         self.waiting_bytes = 0
         self._runs: list[_Run] = []
@@ -114,6 +116,7 @@ class Intake:
             had = self.next_numbers.get(sender, 0)
             self._runs.append(_Run(sender, max([had, *(run.next for run in self._runs if run.sender == sender)]), None))
         self._runs[-1].records += 1
+        self._said.append((sender, bool(payload[0])))
         return Accepted(Kind.PRESENCE, payload=pack([sender, *payload]))
 
     def receipt(self, now_us: int) -> Accepted:
@@ -133,14 +136,19 @@ class Intake:
         for sender, next_number in done.items():
             self.next_numbers[sender] = max(next_number, self.next_numbers.pop(sender, 0))  # to the end
         while len(self.next_numbers) > SENDERS_MAX:
-            del self.next_numbers[next(iter(self.next_numbers))]  # silent for longest
-        self._runs = []
+            gone = next(iter(self.next_numbers))  # silent for longest
+            del self.next_numbers[gone]
+            self._lost.discard(gone)
+        for sender, is_here in self._said:
+            (self._lost.discard if is_here else self._lost.add)(sender)
+        self._runs, self._said = [], []
         self.waiting_bytes = 0
         return done
 
     def senders(self) -> Accepted:
-        """Return what begins a segment: the next number of every sender."""
-        return Accepted(Kind.SENDERS, payload=pack([[s, n] for s, n in self.next_numbers.items()]))
+        """Return what begins a segment: the next number of every sender, and whether it is lost."""
+        rows = [[s, n, True] if s in self._lost else [s, n] for s, n in self.next_numbers.items()]
+        return Accepted(Kind.SENDERS, payload=pack(rows))
 
     def _quarantine(self, sender: bytes, reason: str, data: bytes) -> Accepted:
         self.quarantined += 1
@@ -169,12 +177,38 @@ def recover_senders(records: Iterable[Record | Damage]) -> dict[bytes, int]:
                 n_covered = 0
                 # Not whole: the first row of a sender is the one that counts.
                 rows = [[row[0], row[2]] for row in body[1]] if is_whole else _firsts(body[1])
-            for sender, next_number in rows:
+            for sender, next_number, *_ in rows:
                 if isinstance(sender, bytes) and len(sender) == SENDER_BYTES and _is_number(next_number):
                     next_numbers[sender] = max(next_number, next_numbers.get(sender, 0))
         except (CodecError, ValueError, TypeError, LookupError):
             continue  # a record that is sound but not what we write: senders send again, the index slices
     return next_numbers
+
+
+def recover_lost(records: Iterable[Record | Damage]) -> set[bytes]:
+    """Return whom the log calls lost: from a segment that begins with SENDERS, and all behind it.
+
+    A presence counts with its receipt, as the index takes it. What a damaged log may lack is said again.
+    """
+    lost: set[bytes] = set()
+    said: list[tuple[bytes, bool]] = []
+    for record in records:
+        if isinstance(record, Damage):
+            lost, said = set(), []
+            continue
+        try:
+            if record.kind == Kind.SENDERS:
+                lost = {row[0] for row in unpack(record.payload) if len(row) > 2 and row[2] is True}
+            elif record.kind == Kind.PRESENCE:
+                sender, is_here, *_ = unpack(record.payload)
+                said.append((sender, is_here))
+            elif record.kind == Kind.RECEIPT:
+                for sender, is_here in said:
+                    (lost.discard if is_here else lost.add)(sender)
+                said = []
+        except (CodecError, ValueError, TypeError, LookupError):
+            continue  # as above
+    return {sender for sender in lost if isinstance(sender, bytes) and len(sender) == SENDER_BYTES}
 
 
 def _is_number(value: Any) -> bool:

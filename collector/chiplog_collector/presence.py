@@ -4,6 +4,7 @@ The receiver alone knows the time, so what it concludes becomes a record of the 
 silence counts from when the receiver listened: while its disk refuses or it is stopped itself, nobody is missed.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -39,12 +40,14 @@ class _Missed:
 class Presence:
     """The agents of one receiver.
 
-    senders: those that its log knows from before. Who of them is still there has to show. now: monotonic, s.
+    senders: those that its log knows from before. Who of them is still there has to show. lost: whom it calls lost
+    already, which is not said again. now: monotonic, s.
     """
 
-    def __init__(self, senders: dict[bytes, int], now: float) -> None:
-        self._missed = {sender: _Missed(now, now + PEER_SILENT_S + MISSED_AFTER_S) for sender in senders}
-        self._is_open = set(senders)  # whom the log may call lost, or will have to
+    def __init__(self, senders: Iterable[bytes], now: float, lost: Iterable[bytes] = ()) -> None:
+        told, until = set(lost), now + PEER_SILENT_S + MISSED_AFTER_S
+        self._missed = {sender: _Missed(now, until) for sender in senders if sender not in told}
+        self._is_open = told.union(senders)  # whom the log may call lost, or will have to
         self._names: dict[bytes, tuple[str, str]] = {}  # sender -> node, boot
         self._looked_at = now
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import zmq
 
 from chiplog_collector.files import FileLane
-from chiplog_collector.intake import Accepted, Intake, recover_senders
+from chiplog_collector.intake import Accepted, Intake, recover_lost, recover_senders
 from chiplog_collector.lost_end import tell_lost_end
 from chiplog_collector.memory import ALLOCATOR_SETTING
 from chiplog_collector.presence import Presence, Word
@@ -30,7 +30,7 @@ from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, FILES_BYTES_MAX,
 from chiplog_schemas.locks import take_lock
 from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, check_root, make_private
-from chiplog_schemas.record import Kind, Record
+from chiplog_schemas.record import Damage, Kind, Record
 from chiplog_schemas.router import Door
 from chiplog_schemas.segments import (
     SegmentLog,
@@ -91,13 +91,13 @@ class ReceiverDaemon:
         self.log.skip_to(self._synced.get())
         if self.log.torn_bytes:
             _log.info("log: %d torn bytes behind the last whole record were cut off", self.log.torn_bytes)
-        next_numbers = _recover(directory)
-        self._intake = Intake(next_numbers)
+        next_numbers, lost = _recover(directory)
+        self._intake = Intake(next_numbers, lost)
         if not self.log.segments():  # a new log: from now on it has an ID, which the index asks for
             self.log.append(Kind.SENDERS, self._intake.senders().payload)
             self.log.commit()
         tell_lost_end(self.log)
-        self._presence = Presence(next_numbers, time.monotonic())
+        self._presence = Presence(next_numbers, time.monotonic(), lost)
         self._receiver = Receiver(next_numbers, settings.credit_bytes, scopes=True)
         self._synced_number = self.log.next_number
         self._publish_after: float | None = None  # when to try again
@@ -369,13 +369,15 @@ class _IndexProcess:
         self._process = None
 
 
-def _recover(directory: Path) -> dict[bytes, int]:
-    """Return next number by sender: from the newest segment that begins with SENDERS, and all behind it."""
+def _recover(directory: Path) -> tuple[dict[bytes, int], set[bytes]]:
+    """Return next number by sender, and who is lost: from the newest segment with SENDERS, and all behind it."""
     next_numbers: dict[bytes, int] = {}
+    found: list[Record | Damage] = []
     for _, path in reversed(list_segments(directory)):
         items = list(read_segment(path))
         for sender, number in recover_senders(items).items():
             next_numbers[sender] = max(number, next_numbers.get(sender, 0))
+        found[:0] = items
         if any(isinstance(item, Record) and item.kind == Kind.SENDERS for item in items):
             break
-    return next_numbers
+    return next_numbers, recover_lost(found)

@@ -2,7 +2,7 @@
 
 import random
 
-from chiplog_collector.intake import Accepted, Intake, Speaker, decode_receipt, recover_senders
+from chiplog_collector.intake import Accepted, Intake, Speaker, decode_receipt, recover_lost, recover_senders
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.limits import RECORD_BYTES_MAX, SENDERS_MAX
 from chiplog_schemas.record import Damage, Kind, Record, scan
@@ -131,3 +131,22 @@ def test_records_of_a_commit_that_never_ended_are_told_from_those_whose_receipt_
     assert receipt.unfinished([15, 16, 18, 19]) == frozenset(), "17 was their receipt"
     assert receipt.unfinished([18, 19]) == frozenset()
     assert receipt.speaker_of(16) is None
+
+
+def test_who_is_lost_is_known_from_the_log_as_far_as_it_was_committed() -> None:
+    """Invariant: after each commit a start finds lost whom the last presences call so, whatever segment is read."""
+    intake = Intake({ONE: 3, TWO: 1})
+    lost, here = [False, 12, "", ""], [True, 0, "", ""]
+    uncommitted = intake.presence(ONE, lost)
+    assert recover_lost(logged([intake.senders(), uncommitted])) == set(), "its receipt is not there"
+    before = [uncommitted, intake.presence(TWO, lost), intake.receipt(START_US)]
+    intake.committed()
+    begins = intake.senders()
+    assert recover_lost(logged(before)) == recover_lost(logged([begins])) == {ONE, TWO}
+    behind = [intake.presence(TWO, here), intake.receipt(START_US)]
+    intake.committed()
+    records = logged([begins, *behind])
+    assert recover_lost(records) == {ONE}
+    assert recover_lost([records[0], Damage(0, 1, "gone"), records[2]]) == set(), "then it is said again"
+    assert recover_senders(records) == {ONE: 3, TWO: 1}
+    assert recover_lost(logged([Intake({ONE: 3, TWO: 1}, recover_lost(records)).senders()])) == {ONE}

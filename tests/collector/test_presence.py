@@ -74,6 +74,13 @@ def test_whom_the_log_knows_from_before_a_start_is_missed_from_the_start_on_or_s
     assert pass_time(presence, 0.0, 100.0) == [(PEER_SILENT_S + MISSED_AFTER_S, b"B" * 16)]
 
 
+def test_whom_the_log_calls_lost_already_is_not_called_lost_again_and_said_to_be_here_when_it_comes() -> None:
+    presence = Presence({A: 3, b"B" * 16: 1}, 0.0, {A})
+    assert pass_time(presence, 0.0, 1_000.0) == [(PEER_SILENT_S + MISSED_AFTER_S, b"B" * 16)]
+    word = presence.greeted(A, "node-a", "boot")
+    assert word is not None and word.is_here
+
+
 def test_time_in_which_the_receiver_did_not_listen_is_nobodys_silence() -> None:
     presence = Presence({A: 1}, 0.0)
     assert pass_time(presence, 0.0, 5.0) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import zmq
 
+from chiplog_collector import presence as presence_module
 from chiplog_collector import receiver as receiver_module
 from chiplog_collector.receiver import ReceiverDaemon, Settings
 from chiplog_schemas import wire
@@ -323,6 +324,26 @@ def greet(daemon: ReceiverDaemon, agent: Agent) -> int:
     found: list[int] = []
     talk(daemon, agent, lambda m: m.kind == MessageKind.WELCOME and (found.append(m.next) or True))
     return found[0]
+
+
+def test_a_lost_agent_is_called_lost_once_however_often_the_receiver_starts(daemons, chiplog_dir, monkeypatch) -> None:
+    for name in ("PEER_SILENT_S", "MISSED_AFTER_S"):
+        monkeypatch.setattr(presence_module, name, 0.0)
+    monkeypatch.setattr(receiver_module, "GATHER_S", 0.0)
+    daemon = daemons()
+    agent = Agent(places(chiplog_dir).collector_address)
+    try:
+        greet(daemon, agent)
+        agent.send(0, b"a")
+        talk(daemon, agent, lambda message: message.next == 1)
+    finally:
+        agent.close()
+    for _ in range(3):
+        daemon = daemons()
+        for _ in range(3):
+            daemon.turn()
+    said = [item for item in records_of(places(chiplog_dir)) if isinstance(item, Record) and item.kind == Kind.PRESENCE]
+    assert [unpack(record.payload)[:2] for record in said] == [[agent.sender, False]]
 
 
 def test_positions_of_all_senders_are_recovered_from_the_newest_segment(daemons, chiplog_dir) -> None:
