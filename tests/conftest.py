@@ -1,7 +1,5 @@
 """Directories, nodes and waiting for tests with real processes. What a test started is ended here."""
 
-import gc
-import itertools
 import os
 import signal
 import subprocess
@@ -25,7 +23,6 @@ from tests.soak import Rounds, rounds, share_the_minutes, write_report
 
 __all__ = ["Rounds", "rounds"]
 
-_tests = itertools.count(1)
 WAIT_S = 60.0  # generous: a loaded machine is slow, a hung test names itself
 _LAUNCHERS = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_")
 _SETTINGS = (
@@ -124,8 +121,6 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     if chiplog.run is not None:
         chiplog.finish()
         start._current = None
-    if next(_tests) % 50 == 0:
-        gc.collect()  # a finished run keeps two descriptors until then, and select() takes no number above 1023
 
 
 @pytest.fixture

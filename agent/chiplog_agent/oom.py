@@ -115,6 +115,10 @@ class _KernelLog:
         except OSError:
             pass  # no permission, or no such device in this container
 
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+
     def line_of(self, pid: int) -> str | None:
         """Return what the log says of a process that was killed for want of memory; of a PID the last time."""
         self._read_on()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
-from chiplog.mapped import Segment, cut, make_head, offset_of
+from chiplog.mapped import Segment, cut, make_head, offset_of, renew_head
 from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.journals import (
     COUNTERS,
@@ -24,7 +24,6 @@ from chiplog_schemas.journals import (
     FINISHED,
     HEAD_NAME,
     LOCK_NAME,
-    encode_head,
     remove_journal,
 )
 from chiplog_schemas.limits import JOURNAL_BYTES_MAX, JOURNAL_MEMORY_BYTES_MAX, JOURNAL_RESERVE_BYTES, KIB, MIB
@@ -298,7 +297,7 @@ class Journal:
 
     def prepare(self) -> None:
         """Allocate and prefault the next segment before it is needed. Called by the sender thread."""
-        if self._spare is not None:
+        if self._spare is not None or self._on_refused is not None:
             return
         segment, position, _ = self._tail
         size = min(_SEGMENT_BYTES_MAX, 2 * segment.size)
@@ -357,9 +356,7 @@ class Journal:
 
     def set_identity(self, identity: bytes) -> None:
         """Replace the identity on the head page, if it fits."""
-        content = encode_head(self.producer, identity)
-        if self._head is not None and len(content) <= len(self._head):
-            self._head[: len(content)] = content
+        if renew_head(self._head, self.producer, identity):
             self._write_counters()
 
     def mark_finished(self) -> None:
@@ -367,10 +364,10 @@ class Journal:
         self._write_counters(FINISHED)
 
     def _write_counters(self, flags: int = 0) -> None:
-        if self._head is not None:
+        if (head := self._head) is not None:  # the sender's thread may outlive the close
             self._flags |= flags  # an acknowledgement that comes after the finish must not undo it
             packed = COUNTERS.pack(self.acked, self._tail[2], self._flags)
-            self._head[COUNTERS_OFFSET : COUNTERS_OFFSET + len(packed)] = packed
+            head[COUNTERS_OFFSET : COUNTERS_OFFSET + len(packed)] = packed
 
     # -- reading: the sender thread (the Source of its link) --
 
@@ -442,6 +439,9 @@ class Journal:
         if self._spare is not None:
             self._spare.delete()
             self._spare = None
+        if self._on_refused is not None:  # sealed: nobody writes any more, and each mapping holds a descriptor
+            self._tail[0].let_go()  # not unmapped under somebody who still reads: with the last reference
+            self._head = None
         if remove and self.directory is not None:
             remove_journal(self.directory)
         if self._file_lock is not None:

@@ -92,6 +92,15 @@ def make_head(path: Path, producer: bytes, identity: bytes) -> mmap.mmap:
     return head
 
 
+def renew_head(head: mmap.mmap | None, producer: bytes, identity: bytes) -> bool:
+    """Replace the identity on a head page; false if there is none, or no room."""
+    content = encode_head(producer, identity)
+    if head is None or len(content) > len(head):
+        return False
+    head[: len(content)] = content
+    return True
+
+
 def offset_of(view: memoryview, end: int, number: int) -> int:
     """Return where the record with this seq begins in a segment whose records end at `end`."""
     position = SEGMENT_HEADER_BYTES

@@ -21,8 +21,8 @@ class PromisingJournal(Journal):
     def promise(self, count: int) -> None:
         """Note on the head page how many events are still to come. One caller at a time."""
         self._promised = min(count, _PROMISED_MAX)
-        if self._head is not None:
-            self._head[PROMISED_OFFSET : PROMISED_OFFSET + PROMISED.size] = PROMISED.pack(self._promised)
+        if (head := self._head) is not None:
+            head[PROMISED_OFFSET : PROMISED_OFFSET + PROMISED.size] = PROMISED.pack(self._promised)
 
     def set_identity(self, identity: bytes) -> None:
         """Replace the identity on the head page, if it fits."""

@@ -112,6 +112,15 @@ def test_a_process_of_no_group_that_can_be_seen_is_watched_in_vain(tmp_path: Pat
     kills.forget(bytes(16))
 
 
+def test_who_watches_no_more_keeps_no_descriptor_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "kmsg"
+    log.touch()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(3):
+        OomKills(proc=str(tmp_path), kernel_log=str(log))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 def test_what_the_log_says_of_an_earlier_process_with_the_same_pid_is_not_this_ones(tmp_path: Path) -> None:
     if os.readlink("/proc/self/ns/pid") != "pid:[4026531836]":
         pytest.skip("the kernel's log is not read in a PID namespace of its own")

@@ -442,6 +442,44 @@ def test_a_sealed_journal_refuses_what_comes_later_and_says_so(make) -> None:
     assert numbers_of(read_all(journal)) == [0, 1]
 
 
+def test_threads_that_append_beside_the_close_are_refused_and_meet_no_mapping_that_is_gone(make) -> None:
+    journal = make()
+    refused: list[int] = []
+    errors: list[BaseException] = []
+    closed = threading.Event()
+
+    def append() -> None:
+        try:
+            while not closed.is_set() or not refused:
+                journal.append(payload(0))
+                journal.set_identity(IDENTITY)
+                journal.prepare()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=append) for _ in range(3)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for thread in threads:
+            thread.start()
+        while journal.next_seq < 500:
+            pass
+        journal.seal(payload(1), lambda: refused.append(1))
+        journal.mark_finished()
+        journal.close(remove=False)
+        closed.set()
+        for thread in threads:
+            thread.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+    assert not errors
+    assert mapped(journal) == 0
+    assert [record.number for record in on_disk(journal)] == list(range(journal.next_seq))
+    head = decode_head((journal.directory / HEAD_NAME).read_bytes())
+    assert (head.finished, head.produced) == (True, journal.next_seq)
+
+
 def test_sealing_inside_of_an_append_is_not_done_and_can_be_done_later(make) -> None:
     journal = make()
     journal._inside = True

@@ -80,6 +80,27 @@ def test_a_hundred_runs_in_one_process_leave_no_thread_descriptor_or_memory_behi
         assert steps == [0, 1, 2], "each run counts its own steps"
 
 
+def test_a_finished_run_holds_no_descriptor_until_the_garbage_collector_comes(chiplog_dir, offline) -> None:
+    def one(number: int) -> chiplog.Run:
+        run = chiplog.init(mode="offline", run_id=f"r{number}", capture_console=number % 2 == 0)
+        run.log({"n": number})
+        run.finish()
+        run.log({"late": number})
+        return run
+
+    runs = [one(0)]
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    gc.disable()
+    try:
+        runs += [one(number) for number in range(1, 9)]
+        assert len(os.listdir("/proc/self/fd")) == before
+    finally:
+        gc.enable()
+    events = by_run(offline)
+    assert [run.produced for run in runs] == [len(events[run.id]) for run in runs]
+
+
 def test_runs_of_a_sweep_are_runs_of_their_own_with_steps_and_labels_of_their_own(
     chiplog_dir, offline, monkeypatch
 ) -> None:
