@@ -1,4 +1,9 @@
-"""The loop of the console helper: pass on what a rank writes, and record it, until nobody writes any more."""
+"""The loop of the console helper: pass on what a rank writes, and record it, until nobody writes any more.
+
+It sleeps on one epoll and looks into another. The first one wakes it, and a stream that is written to all the time is
+masked there (waking.py says why). The second one, on which nobody sleeps, has them all, and tells in which order they
+became ready: as near as pipes let two streams keep theirs.
+"""
 
 import contextlib
 import json
@@ -12,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from chiplog.lines import Lines, Pace, shown
 from chiplog.passage import Ends, Passage, Tally
+from chiplog.waking import LOOK_INTERVAL_S, Waking
 
 if TYPE_CHECKING:
     from chiplog.transcript import Transcript
@@ -64,21 +70,28 @@ class Drain:
         self._lost = 0  # lines that are to be declared
         self._told: set[str] = set()
         self._has_terminal = any(passage.ends.master >= 0 for passage in passages)
-        self._poll = select.epoll()
+        self._waking = Waking({descriptor: passage.holds_bytes for descriptor, passage in self._passages.items()})
+        self._sleep, self._ready = select.epoll(), select.epoll()
         for descriptor in (control.fileno(), *self._passages):
-            self._poll.register(descriptor, select.EPOLLIN)
+            self._sleep.register(descriptor, select.EPOLLIN)
+            self._ready.register(descriptor, select.EPOLLIN)
 
     def run(self) -> None:
         """Pass on until all streams have ended, then deliver what was recorded."""
         self._declare_of_predecessor()
         self._tell({"ready": os.getpid()})
         while self._passages:
-            # In the order in which they became ready: as near as pipes let two streams keep theirs.
-            for descriptor, _ in self._poll.poll(self._wait_s()):
+            ready = self._ready.poll(0)
+            if not ready:
+                self._sleep.poll(self._wait_s())
+                ready = self._ready.poll(0)
+            for descriptor, _ in ready:
                 if descriptor in self._passages:
-                    self._step(descriptor)
-                else:
+                    # All of what stands in the one that told nobody: it was written before what woke us.
+                    self._step(descriptor, all_of_it=descriptor == self._waking.by_timer)
+                elif self._control is not None and descriptor == self._control.fileno():
                     self._obey()
+            self._choose()
             for passage in self._passages.values():
                 passage.ends.follow_size()
             self._record_early()
@@ -89,6 +102,8 @@ class Drain:
             self._transcript.close(_DELIVER_WAIT_S)
 
     def _wait_s(self) -> float | None:
+        if self._waking.by_timer is not None:
+            return LOOK_INTERVAL_S
         if self._early:
             return _OPEN_INTERVAL_S
         if self._transcript is not None and not self._records:
@@ -97,12 +112,24 @@ class Drain:
 
     # -- streams --
 
+    def _choose(self) -> None:
+        """Be woken by all streams but the one that is looked at by a timer. Its end wakes us, too."""
+        before = self._waking.by_timer
+        chosen = self._waking.choose(time.monotonic())
+        if chosen != before:
+            if before in self._passages:
+                self._sleep.modify(before, select.EPOLLIN)
+            if chosen is not None:
+                self._sleep.modify(chosen, 0)
+
     def _step(self, descriptor: int, *, all_of_it: bool = False) -> None:
         """Move one chunk of a stream, or all that is there, and record it."""
         passage = self._passages[descriptor]
         stream = passage.ends.stream
         was_broken = passage.is_broken
+        now = time.monotonic()
         for data in passage.steps():
+            self._waking.note(descriptor, data, now)
             self._record(stream, data)
             if not all_of_it:
                 break
@@ -115,8 +142,13 @@ class Drain:
 
     def _end(self, descriptor: int) -> None:
         passage = self._passages.pop(descriptor)
-        self._poll.unregister(descriptor)
+        self._waking.forget(descriptor)
+        self._unregister(descriptor)
         passage.close()
+
+    def _unregister(self, descriptor: int) -> None:
+        for poll in (self._sleep, self._ready):
+            poll.unregister(descriptor)
 
     def _drain_all(self) -> None:
         """Move everything that is there."""
@@ -133,7 +165,7 @@ class Drain:
         except OSError:
             said = b""
         if not said:
-            self._poll.unregister(self._control.fileno())
+            self._unregister(self._control.fileno())
             self._control.close()
             self._control = None
             return

@@ -22,6 +22,7 @@ CHUNK_BYTES = 65_536  # what a pipe of the usual size holds: the copy's
 _STEPS_MAX = 64  # one after the other: four times what the largest pipe holds
 _SPLICE_F_NONBLOCK = 2
 _GONE = (errno.EPIPE, errno.EIO)  # nobody reads there any more, and nobody will
+_TERMINAL_BYTES = 4096  # N_TTY_BUF_SIZE: what a pseudo-terminal surely holds
 _WAIT_MS = 1_000  # for a target that takes nothing just now; then it is asked again
 
 
@@ -162,6 +163,16 @@ class Passage:
         self._copy = os.pipe2(os.O_CLOEXEC)
         self._has_ended = False
         self._can_tee = self._can_splice = self._can_feed = True
+
+    @property
+    def holds_bytes(self) -> int:
+        """How much the process can write before it has to wait for us."""
+        if self.ends.master >= 0:
+            return _TERMINAL_BYTES
+        try:
+            return fcntl.fcntl(self.ends.source, fcntl.F_GETPIPE_SZ)
+        except OSError:  # no pipe
+            return 0
 
     def step(self) -> bytes:
         """Move what is there, at most CHUNK_BYTES, and return it; b"" when there is nothing just now."""

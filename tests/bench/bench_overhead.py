@@ -4,7 +4,9 @@ The same two processes run blocks of steps A B A B … A. In both a step compute
 also times five phases, logs twenty metrics, and its line goes through the captured stdout (in A past it, to the same
 file). Each B is compared with the mean of the two A around it, so that a machine that drifts cancels out. The first
 steps of a block are left out of the difference: what A inherits from B's queues is no cost of A. The yardstick is the
-same statistic of A against the A around it: what this machine calls different when nothing differs.
+same statistic of A against the A around it: what this machine calls different when nothing differs. At the end come a
+few blocks Y: in place of each call an empty function of Python's, and in place of log() one that copies a record's
+bytes into mapped memory. Less than that nothing can cost that is called beside a training, with its cold caches.
 """
 
 import json
@@ -27,9 +29,10 @@ PAIRS = int(os.environ.get("CHIPLOG_BENCH_PAIRS", "30"))
 STEPS = 60  # of a block
 SETTLING = 20  # of them: longer than the sender's interval, the agent's flush and the index's
 RESAMPLES = 4000
+YARDSTICKS = 4  # blocks with empty calls
 
 RANK = """
-import json, os, sys, time
+import json, mmap, os, sys, time
 import numpy
 os.sched_setaffinity(0, map(int, sys.argv[3:]))
 rank, results = int(sys.argv[1]), os.fdopen(int(sys.argv[2]), "w", buffering=1)
@@ -50,10 +53,19 @@ def calibrated():
         least.append(clock() - begun)
     return max(1, round(2e6 / (sorted(least)[25] / 20)))  # 2 ms for each of five phases
 times = calibrated()
+memory, record, at = mmap.mmap(-1, 1 << 20), bytes(700), 0
+memory[:] = bytes(1 << 20)
+def nothing(name):
+    pass
+def copied(data, step):
+    global at
+    memory[at : at + 700] = record
+    at = (at + 700) % (1 << 19)
 names = [f"train/metric_{i}" for i in range(20)]
 step = 0
-def steps(count, on):
+def steps(count, word):
     global step
+    on, empty = word == "B", word == "Y"
     walls, cpus, phases, logs, prints = [], [], [], [], []
     for _ in range(count):
         step += 1
@@ -64,17 +76,23 @@ def steps(count, on):
             if on:
                 phase = run.phase(name)
                 phase.__enter__()
+            elif empty:
+                nothing(name)
             between = clock()
             work(times)
             after = clock()
             if on:
                 phase.__exit__(None, None, None)
+            elif empty:
+                nothing(name)
             in_phases += clock() - after + between - before
         value = step * 0.001
         data = {name: value for name in names}
         before = clock()
         if on:
             run.log(data, step=step)
+        elif empty:
+            copied(data, step=step)
         logged = clock()
         print("step", step, "loss", value, file=None if on else plain, flush=True)
         ended = clock()
@@ -84,12 +102,12 @@ def steps(count, on):
         logs.append(logged - before)
         prints.append(ended - logged)
     return walls, cpus, phases, logs, prints
-steps(20, True)
+steps(20, "B")
 print("ready", file=results)
 for line in sys.stdin:
     word, count = line.split()
     others = time.process_time_ns() - thread()
-    measured = steps(int(count), word == "B")
+    measured = steps(int(count), word)
     others = time.process_time_ns() - thread() - others
     print(json.dumps([*measured, others]), file=results)
 assert not run._complaints.counts, run._complaints.counts
@@ -136,7 +154,7 @@ class Blocks:
 
 
 def blocks(rank_cores: list[set[int]], daemon_cores: set[int]) -> Blocks:
-    plan = "AB" * PAIRS + "A"
+    plan = "AB" * PAIRS + "A" + "Y" * YARDSTICKS
     mine = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory() as root:
         os.sched_setaffinity(0, daemon_cores)  # inherited
@@ -230,7 +248,7 @@ def interval(values: list[float]) -> tuple[float, float, float]:
 
 def compared(ranks: list[list[list[Any]]], which: int) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Return (B against A, A against A) of a kind of time, as intervals over the blocks of all ranks."""
-    means = [[statistics.fmean(block[which][SETTLING:]) for block in rank] for rank in ranks]
+    means = [[statistics.fmean(block[which][SETTLING:]) for block in rank[:-YARDSTICKS]] for rank in ranks]
     with_telemetry = list(chain.from_iterable(differences(rank, 1, 1) for rank in means))
     nothing_differs = list(chain.from_iterable(differences(rank, 2, 2) for rank in means))
     return interval(with_telemetry), interval(nothing_differs)
@@ -255,13 +273,13 @@ def step_time(name: str, measured: Blocks, ranks: list[list[list[Any]]]) -> list
 def measure() -> list[Figure]:
     cores = sorted(os.sched_getaffinity(0))
     crowded = blocks([set(cores)] * RANKS, set(cores))
-    off, on = ([block for rank in crowded.ranks for block in rank[first::2]] for first in (0, 1))
+    off, on = ([block for rank in crowded.ranks for block in rank[first:-YARDSTICKS:2]] for first in (0, 1))
+    least = [block for rank in crowded.ranks for block in rank[-YARDSTICKS:]]
 
     def each(which: int, of: list[list[Any]]) -> list[float]:
         return [ns / 1e3 for block in of for ns in block[which]]
 
-    calls = [sum(parts) for parts in zip(each(PHASES, on), each(LOGS, on), each(PRINTS, on), strict=True)]
-    empty = [sum(parts) for parts in zip(each(PHASES, off), each(LOGS, off), strict=True)]
+    took = [sum(parts) for parts in zip(each(PHASES, on), each(LOGS, on), each(PRINTS, on), strict=True)]
     step_ms = statistics.median(each(WALLS, off)) / 1e3
     others = [sum(block[OTHERS] for block in of) / sum(len(block[WALLS]) for block in of) / 1e3 for of in (off, on)]
     parts = ", ".join(
@@ -271,11 +289,16 @@ def measure() -> list[Figure]:
     past = percentile(each(PRINTS, off), 0.5)
     name = f"20 metrics, 5 phases, 1 line per {step_ms:.0f} ms step"
     figures = [
-        Figure(f"{name}: in these calls, p50", percentile(calls, 0.5), "µs", at_most=60),
-        Figure(f"{name}: in these calls, p99", percentile(calls, 0.99), "µs"),
+        Figure(f"{name}: in these calls, p50", percentile(took, 0.5), "µs", at_most=60),
+        Figure(f"{name}: in these calls, p99", percentile(took, 0.99), "µs"),
         Figure(f"{name}: CPU of the rank's other threads", others[1], "µs", yardstick=f"while off {others[0]:.0f}"),
     ]
-    figures[0].yardstick = f"{parts}; print past the capture {past:.0f}, no calls {percentile(empty, 0.5):.1f}"
+    calls, copy = (percentile(each(which, least), 0.5) for which in (PHASES, LOGS))
+    figures[
+        0
+    ].yardstick = (
+        f"{parts}; print past the capture {past:.0f}, ten empty calls {calls:.1f}, a copy of 700 bytes {copy:.1f}"
+    )
     if len(cores) > 1:
         # As on a node with a core to spare: rank 0 has its own, rank 1 and the daemons are on another.
         spare = blocks([{cores[0]}] + [{cores[1]}] * (RANKS - 1), {cores[1]})

@@ -167,6 +167,38 @@ def test_streams_keep_their_order_and_their_names(chiplog_dir, tmp_path) -> None
     assert recorded(chiplog_dir, 20) == [(1 + number % 2, f"line {number}") for number in range(20)]
 
 
+def test_a_stream_that_is_printed_to_all_the_time_keeps_its_order_with_the_other_and_wakes_the_helper_seldom(
+    chiplog_dir, tmp_path
+) -> None:
+    done = run_script(
+        tmp_path,
+        """
+        run = init()
+        helper, tally = helper_of(run), run._console._pipes._tally
+        def wakes():
+            with open(f"/proc/{helper}/status") as status:
+                return int(status.read().split("\\nvoluntary_ctxt_switches:")[1].split()[0])
+        before = wakes()
+        for number in range(400):
+            print("busy", number)
+            time.sleep(0.001)
+            if number % 10 == 9:
+                passed = tally.passed(2)
+                print("out", number, flush=True)
+                print("err", number, file=sys.stderr)
+                while tally.passed(2) == passed: time.sleep(0.0005)
+        assert wakes() - before < 300, wakes() - before
+        """,
+    )
+    assert (done.returncode, done.stderr.count(b"\n")) == (0, 40), done.stderr
+    lines = recorded(chiplog_dir, 480)
+    expected = []
+    for number in range(400):
+        expected += [(1, f"busy {number}")]
+        expected += [(1, f"out {number}"), (2, f"err {number}")] if number % 10 == 9 else []
+    assert lines == expected
+
+
 def test_bars_are_folded_and_bytes_that_are_no_text_are_kept(chiplog_dir, tmp_path) -> None:
     written = b"10%\r50%\r100%\n\xff\xfe \xc3\xa9\n|\b/\b-\b done\nwindows\r\n\x1b[31mred\x1b[0m\n\0\n"
     done = run_script(tmp_path, f"run = init()\nos.write(1, {written!r})\n")

@@ -1,0 +1,75 @@
+"""Which streams wake the console's helper: quiet ones, and at most one of two is looked at by a timer."""
+
+import pytest
+
+from chiplog.waking import LOOK_INTERVAL_S, QUIET_S, Waking
+
+OUT, ERR = 5, 6
+PIPE = 64 << 10
+
+
+@pytest.fixture
+def waking() -> Waking:
+    return Waking({OUT: PIPE, ERR: PIPE})
+
+
+def write(waking: Waking, descriptor: int, times: int, *, every: float, begin: float, data: bytes = b"x\n") -> float:
+    """Note writes at a steady pace; return when the last one came."""
+    for number in range(times):
+        waking.note(descriptor, data, begin + number * every)
+    return begin + (times - 1) * every
+
+
+def test_a_stream_wakes_until_it_is_written_to_all_the_time_and_again_when_it_was_quiet(waking) -> None:
+    assert waking.choose(0.0) is None
+    waking.note(OUT, b"alone\n", 0.0)
+    assert waking.choose(0.0) is None
+    now = write(waking, OUT, 3, every=QUIET_S / 2, begin=QUIET_S / 2)
+    assert waking.choose(now) == OUT
+    assert waking.choose(now + 0.9 * QUIET_S) == OUT
+    assert waking.choose(now + 1.1 * QUIET_S) is None
+
+
+def test_a_stream_that_is_written_to_now_and_then_wakes_each_time(waking) -> None:
+    for number in range(10):
+        waking.note(OUT, b"x\n", number * 2 * QUIET_S)
+        assert waking.choose(number * 2 * QUIET_S) is None
+
+
+def test_of_two_busy_streams_the_one_that_is_written_to_less_wakes(waking) -> None:
+    for begin, busier, other in ((0.0, ERR, OUT), (1.0, OUT, ERR)):
+        for number in range(40):
+            now = begin + number * LOOK_INTERVAL_S
+            waking.note(other, b"x\n", now)
+            waking.note(busier, b"\r50%" * 3, now)
+            waking.choose(now)
+        assert waking.by_timer == busier
+
+
+def test_roles_do_not_change_with_each_line(waking) -> None:
+    chosen = set()
+    for number in range(100):
+        now = number * LOOK_INTERVAL_S
+        waking.note((OUT, ERR)[number % 2], b"x\n", now)
+        chosen.add(waking.choose(now))
+    assert len(chosen - {None}) == 1
+
+
+@pytest.mark.parametrize("bytes_per_look", [PIPE // 4 + 1, PIPE])
+def test_a_stream_that_fills_its_pipe_between_two_looks_wakes(waking, bytes_per_look) -> None:
+    now = write(waking, OUT, 5, every=LOOK_INTERVAL_S, begin=0.0, data=b"x" * (bytes_per_look - 1) + b"\n")
+    assert waking.choose(now) is None
+    now = write(waking, OUT, 3, every=LOOK_INTERVAL_S, begin=now + LOOK_INTERVAL_S)
+    assert waking.choose(now) == OUT
+
+
+def test_a_stream_that_fills_its_pipe_in_small_pieces_wakes(waking) -> None:
+    now = write(waking, OUT, 100, every=LOOK_INTERVAL_S / 50, begin=0.0, data=b"x" * 999 + b"\n")
+    assert waking.choose(now) is None
+
+
+def test_a_stream_that_has_ended_is_chosen_no_more(waking) -> None:
+    now = write(waking, OUT, 5, every=LOOK_INTERVAL_S, begin=0.0)
+    assert waking.choose(now) == OUT
+    waking.forget(OUT)
+    assert waking.choose(now) is None
