@@ -98,11 +98,12 @@ class Capture:
         self._console = self._note(streams, last_line_no)
         _take(self._console, unrecorded)
 
-    def _take_rest(self, unrecorded: dict[int, bytes], last_line_no: int) -> None:
-        """Note what was printed by a process whose helper is late for its end."""
+    def _take_rest(self, unrecorded: dict[int, bytes], last_line_no: int) -> int:
+        """Note what was printed while no helper was there; return the number of the last line."""
         console = self._note([], last_line_no)
         _take(console, unrecorded)
         console.close()
+        return console.line_no
 
     def _tell(self, why: str) -> None:
         self._warn(f"the console is captured only as far as Python prints, not C code and subprocesses: {why}")

@@ -117,7 +117,7 @@ class Console:
         self._emit = on_line
         self._on_lost = on_lost
         self._has_room = has_room
-        self._line_no = last_line_no
+        self.line_no = last_line_no
         self._pace = Pace(time.monotonic(), lines_per_s, burst_lines)
         self._lost = 0
         turn = Turn()
@@ -149,12 +149,12 @@ class Console:
             tee.silence()
 
     def _line(self, stream: int, line: str) -> None:
-        self._line_no += 1
+        self.line_no += 1
         if not self._has_room() or not self._pace.admits(time.monotonic()):
             self._lost += 1
             return
         self._declare()
-        self._emit(stream, self._line_no, cut(line))
+        self._emit(stream, self.line_no, cut(line))
 
     def _declare(self) -> None:
         if self._lost:

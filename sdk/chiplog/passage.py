@@ -54,6 +54,10 @@ class Tally:
             return False
         return True
 
+    def disclaim(self) -> None:
+        """Give it back."""
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
     def _get(self, offset: int) -> int:
         return int(self._number.unpack_from(self._memory, offset)[0])
 
@@ -184,12 +188,8 @@ class Passage:
         if n_bytes == 0:
             return b""
         n_moved = self._move(n_bytes)
-        data = _read_all(self._copy[0], n_bytes)
-        if n_moved < n_bytes:
-            # By hand: first written, then taken out of the pipe. A kill between the two shows it twice, and loses none.
-            self._write(data[n_moved:])
-            _read_all(self.ends.source, n_bytes - n_moved)
-            self._tally.note_passed(self.ends.stream, n_bytes - n_moved)
+        data = read_all(self._copy[0], n_bytes)
+        self._move_by_hand(data[n_moved:])
         return data
 
     def steps(self) -> Iterator[bytes]:
@@ -218,7 +218,7 @@ class Passage:
                 n_bytes = os.splice(self.ends.master, self.ends.feed, CHUNK_BYTES, flags=_SPLICE_F_NONBLOCK)
                 self._has_ended = n_bytes == 0
                 return
-            room = CHUNK_BYTES - _waiting_in(self.ends.source)
+            room = CHUNK_BYTES - waiting_in(self.ends.source)
             if room > 0:
                 os.write(self.ends.feed, os.read(self.ends.master, room))
         except BlockingIOError:
@@ -277,6 +277,16 @@ class Passage:
             self._tally.is_waiting = False
         return n_moved
 
+    def _move_by_hand(self, data: bytes) -> None:
+        """Write what the kernel did not move, then take it out of the pipe.
+
+        A kill between the two shows it twice, and loses none.
+        """
+        if data:
+            self._write(data)
+            read_all(self.ends.source, len(data))
+            self._tally.note_passed(self.ends.stream, len(data))
+
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
         self._tally.is_waiting = True
@@ -320,11 +330,12 @@ def copy_size(terminal: int, other: int) -> None:
         fcntl.ioctl(other, termios.TIOCSWINSZ, size)
 
 
-def _waiting_in(descriptor: int) -> int:
+def waiting_in(descriptor: int) -> int:
+    """Return how many bytes there are to read. Raises OSError."""
     return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))[0])
 
 
-def _read_all(descriptor: int, n_bytes: int) -> bytes:
+def read_all(descriptor: int, n_bytes: int) -> bytes:
     """Read exactly so many bytes, which are there."""
     pieces = []
     while n_bytes > 0:

@@ -6,7 +6,6 @@ whose reading ends this process holds too, and another one goes on with them.
 """
 
 import contextlib
-import fcntl
 import itertools
 import json
 import os
@@ -14,39 +13,33 @@ import select
 import signal
 import socket
 import sys
-import termios
 import threading
 import time
-import tty
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from chiplog.passage import Ends, Passage, Tally, copy_size, select_now
+from chiplog.captured import FIRST, high, inherited, inode_of, open_ends
+from chiplog.passage import Ends, Passage, Tally, select_now
+from chiplog.relief import drain_lines, is_crowded
 from chiplog_schemas.daemons import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX
 from chiplog_schemas.places import Places, make_private
 
 HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "console_helper.py")
 OUTPUT = "chiplog_console.out"  # what helpers say, which is nothing mostly
 STARTS_MAX = 4  # of helpers in one run: one, and three in place of it; then the streams are given back
-# Of each pipe, for bursts while the helper is started. Not the 1 MiB that a pipe may have: all pipes of a user share
-# 64 MiB (pipe-user-pages-soft), and behind that each new one, a DataLoader's too, holds one page.
-PIPE_BYTES = 256 << 10
 _SHELL_WAIT_S = 0.01  # it does nothing but start a process; what takes longer is waited for by the sender thread
 _STALLED_S = 5.0  # bytes wait, the helper writes to nobody and moves none: it is stopped, or hangs
 _LATE_S = 30.0  # the same of one that did not come up yet: 64 at once on two busy cores take seconds
 _MESSAGE_BYTES_MAX = 65_536
-_FIRST = 3  # descriptors below are the standard streams'; a closed one must not become ours
-
-# Streams that a forked child inherited, captured: the pipe's inode and what was there before, for an init() of its own.
-_inherited: dict[int, tuple[tuple[int, int], int]] = {}
 
 
 class Pipes:
     """The captured streams of one run in one process.
 
     orders: what a helper is told beside its descriptors. on_given_up: called when no helper can be had any more, with
-    the streams that were given back and the bytes that the last one had not recorded. on_rest: called by `finish` when
-    no helper was there, with what it passed on itself. Raises OSError, and then nothing has changed.
+    the streams that were given back and the bytes that the last one had not recorded. on_rest: called when no helper
+    was there, with what was passed on without it; returns the number of the last line. Raises OSError, and then nothing
+    has changed.
     """
 
     def __init__(
@@ -55,7 +48,7 @@ class Pipes:
         places: Places,
         orders: dict[str, Any],
         on_given_up: Callable[[str, dict[int, bytes], int], None],
-        on_rest: Callable[[dict[int, bytes], int], None],
+        on_rest: Callable[[dict[int, bytes], int], int],
     ) -> None:
         self._places = places
         self._orders = orders
@@ -72,13 +65,13 @@ class Pipes:
         self._moved: tuple[int, float] = (0, time.monotonic())  # bytes passed, and when that last changed
         self._is_given_up = False
         self._lock = threading.Lock()
-        self._tally_descriptor = _high(os.memfd_create("chiplog-console", os.MFD_CLOEXEC))
+        self._tally_descriptor = high(os.memfd_create("chiplog-console", os.MFD_CLOEXEC))
         os.ftruncate(self._tally_descriptor, Tally.SIZE)
         self._tally = Tally(self._tally_descriptor)
         writing: dict[int, int] = {}
         try:
             for stream in streams:
-                self._ends[stream], writing[stream] = _open_ends(stream)
+                self._ends[stream], writing[stream] = open_ends(stream)
             self._start_helper()
             for stream, descriptor in writing.items():
                 self._put(stream, descriptor)
@@ -117,6 +110,10 @@ class Pipes:
                     self._start_again()
                     return
             self._end_one_that_is_stopped()
+            if not self._helper and any(map(is_crowded, self._unbroken())):
+                # In a thread: whoever reads there may take his time, and the sender has other work.
+                with contextlib.suppress(RuntimeError):  # no thread is left just now
+                    threading.Thread(target=self._relieve, name="chiplog-console", daemon=True).start()
         finally:
             self._lock.release()
 
@@ -213,6 +210,21 @@ class Pipes:
                     self._close_broken(ends.stream)
         return found
 
+    def _relieve(self) -> None:
+        """Pass on whole lines of pipes that fill up while no helper is there, and record them."""
+        with self._lock:
+            if self._helper or self._control is None or not self._ends or not self._tally.claim():
+                return  # finished meanwhile, or it is there just now
+            try:
+                found = {ends.stream: drain_lines(ends, self._tally) for ends in self._unbroken()}
+                self._tally.line_no = self._on_rest(found, self._tally.line_no)
+                for stream, data in found.items():
+                    self._tally.note_recorded(stream, len(data))
+                # Not the helper's doing: one that never comes is still given up.
+                self._moved = (sum(self._tally.passed(stream) for stream in self._ends), self._moved[1])
+            finally:
+                self._tally.disclaim()
+
     def _unbroken(self) -> list[Ends]:
         return [ends for stream, ends in self._ends.items() if stream not in self._broken]
 
@@ -269,7 +281,7 @@ class Pipes:
     def close_in_child(self) -> None:
         """Let go in a forked child: it writes into the pipes as its parent does, and looks after nothing."""
         for stream, ends in self._ends.items():
-            _inherited[stream] = (self._inodes[stream], ends.target)
+            inherited[stream] = (self._inodes[stream], ends.target)
         self._close(targets=False)
 
     # -- descriptors --
@@ -293,7 +305,7 @@ class Pipes:
     def _restore(self) -> None:
         """Put back what the streams were, unless somebody else has put something in their place."""
         for stream, inode in self._inodes.items():
-            if _inode(stream) == inode:
+            if inode_of(stream) == inode:
                 os.dup2(self._ends[stream].target, stream)
         for python, line_buffering in self._buffering.values():
             with contextlib.suppress(Exception):  # closed, or detached by somebody
@@ -322,7 +334,7 @@ class Pipes:
         self._moved = (self._moved[0], time.monotonic())
         if not sys.executable:
             raise OSError("there is no sys.executable to run a helper with")
-        ours, theirs = (_high(end.detach()) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        ours, theirs = (high(end.detach()) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         if self._control is not None:
             self._control.close()
         self._control = socket.socket(fileno=ours)
@@ -394,53 +406,7 @@ def _output(places: Places) -> str:
 def _numbers_beside(wanted: Iterable[int]) -> Iterable[int]:
     """Yield numbers that are none of these: a dup2 onto one that is still to be copied would lose it."""
     taken = set(wanted)
-    return (number for number in itertools.count(_FIRST) if number not in taken)
-
-
-def _open_ends(stream: int) -> tuple[Ends, int]:
-    """Return the ends of a pipe or pseudo-terminal for a stream, and the descriptor to put in its place."""
-    opened: list[int] = []
-
-    def keep(descriptor: int) -> int:
-        opened.append(_high(descriptor))
-        return opened[-1]
-
-    try:
-        inode, before = _inherited.get(stream, ((0, 0), stream))
-        # A forked child of a captured process: what it prints goes where its parent's goes, and not through its lines.
-        target = keep(fcntl.fcntl(before if _inode(stream) == inode else stream, fcntl.F_DUPFD_CLOEXEC, _FIRST))
-        source, feed = (keep(end) for end in os.pipe())
-        if not os.isatty(target):
-            with contextlib.suppress(OSError):  # beyond what this user may have: it stays as it is
-                fcntl.fcntl(feed, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-            return Ends(stream, source, target), feed
-        master, slave = (keep(end) for end in os.openpty())
-        tty.setraw(slave, termios.TCSANOW)  # bytes go through as they are; the terminal behind does the rest
-        copy_size(target, slave)
-        os.set_blocking(master, False)
-        return Ends(stream, source, target, master, feed), slave
-    except BaseException:
-        for descriptor in opened:
-            os.close(descriptor)
-        raise
-
-
-def _high(descriptor: int) -> int:
-    """Return a descriptor that is none of the standard streams'."""
-    if descriptor >= _FIRST:
-        return descriptor
-    try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _FIRST)
-    finally:
-        os.close(descriptor)
-
-
-def _inode(descriptor: int) -> tuple[int, int]:
-    try:
-        status = os.fstat(descriptor)
-    except OSError:
-        return (-1, -1)
-    return (status.st_dev, status.st_ino)
+    return (number for number in itertools.count(FIRST) if number not in taken)
 
 
 def _python_stream(number: int) -> Any:

@@ -66,6 +66,13 @@ SAFEGUARDS = [
         test="test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice",
     ),
     Safeguard(
+        promise="a rank that prints much before its helper is there goes on",
+        file="sdk/chiplog/pipes.py",
+        old="            if not self._helper and any(map(is_crowded, self._unbroken())):\n",
+        new="            if False:\n",
+        test="test_a_rank_that_prints_much_before_its_helper_is_there_goes_on_and_every_line_is_told_once",
+    ),
+    Safeguard(
         promise="PID 1 of a container prints without a helper that would be killed with it",
         file="sdk/chiplog/capture.py",
         old="os.getpid() == 1",
@@ -410,6 +417,51 @@ def test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice(chi
     assert (tmp_path / "out").read_bytes() == b"python\nC\nbehind\n"
     assert recorded(chiplog_dir, 2) == [(1, "python"), (1, "C")]
     assert notices(chiplog_dir, "console_lost") == []
+
+
+@pytest.mark.parametrize("target", ["file", "pipe", "terminal"])
+def test_a_rank_that_prints_much_before_its_helper_is_there_goes_on_and_every_line_is_told_once(
+    chiplog_dir, tmp_path, target
+) -> None:
+    """The helper comes once the rank has printed six times what a pipe holds. The terminal gets one stream alone."""
+    late, flag = tmp_path / "late.sh", tmp_path / "printed"
+    late.write_text(f'#!/bin/sh\nwhile ! test -e {flag}; do sleep 0.05; done; exec {sys.executable} "$@"\n')
+    late.chmod(0o755)
+    body = f"""
+    signal.alarm(30)  # a rank that waits for ever ends
+    own, sys.executable = sys.executable, {str(late)!r}
+    run = init()
+    sys.executable = own
+    for n in range(2500):
+        print(n, "x" * 600)
+        if {target != "terminal"}: print("e", n, "y" * 200, file=sys.stderr)
+    print("one line", end=" ", flush=True)
+    assert not run._console.helper
+    open({str(flag)!r}, "w").close()
+    helper_of(run)
+    print("in two parts")
+    """
+    out = [*(f"{n} {'x' * 600}" for n in range(2500)), "one line in two parts"]
+    err = [f"e {n} {'y' * 200}" for n in range(2500)] if target != "terminal" else []
+    command = [sys.executable, "-W", "error", script(tmp_path, body)]
+    if target == "terminal":
+        assert on_terminal(command).decode().splitlines() == out
+    elif target == "pipe":
+        done = subprocess.run(command, capture_output=True, timeout=WAIT_S)
+        assert done.returncode == 0
+        assert (done.stdout.decode().splitlines(), done.stderr.decode().splitlines()) == (out, err)
+    else:
+        shown = tmp_path / "out", tmp_path / "err"
+        with shown[0].open("ab") as to_out, shown[1].open("wb") as to_err:
+            assert subprocess.run(command, stdout=to_out, stderr=to_err, timeout=WAIT_S).returncode == 0
+        wait_until(lambda: [path.read_text().splitlines() for path in shown] == [out, err], "all lines in the files")
+    wait_until(lambda: any(line.endswith("parts") for _, line in recorded(chiplog_dir, 1)), "the last line")
+    found = recorded(chiplog_dir, 1)
+    assert notices(chiplog_dir, "console_lost") == []
+    if target != "terminal":  # of whose lines whole chunks are taken
+        assert [line for stream, line in found if stream == 1] == out
+        assert [line for stream, line in found if stream == 2] == err
+    assert "".join(line for stream, line in found if stream == 1) == "".join(out)
 
 
 def test_a_reader_that_leaves_ends_the_training_as_it_would_without_us(chiplog_dir, tmp_path) -> None:
