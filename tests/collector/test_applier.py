@@ -484,6 +484,22 @@ def test_a_rank_that_vanished_is_crashed_and_what_it_produced_is_known(index: In
     assert index.sql("SELECT kind, label, message FROM events") == [("crashed", "rank0", "rank0 crashed: vanished")]
 
 
+def test_an_end_that_is_told_before_the_identity_names_its_label_once_that_is_known(index: Index) -> None:
+    rank, agent = Rank(0), Rank(9, role="agent", label="agent")
+    helper = Rank(8, role="console", of=rank.uuid.hex(), run_id=None, label=None, primary=None)
+    for ended in (rank, helper):
+        agent.say(EventKind.PEER, ended.uuid, {"state": "crashed", "reason": "killed by SIGKILL"})
+    index.take(whole(agent))
+    told = "SELECT kind, level, label, message FROM events ORDER BY kind DESC"
+    assert index.sql(told) == [("crashed", "error", None, "a producer crashed: killed by SIGKILL")] * 2
+    index.take(whole(rank), whole(helper))
+    of_helper = "the helper that recorded the console crashed: killed by SIGKILL"
+    assert index.sql(told) == [
+        ("crashed", "error", "rank0", "rank0 crashed: killed by SIGKILL"),
+        ("console_helper", "warning", "rank0", of_helper),
+    ]
+
+
 def test_the_receipts_of_hand_made_logs_are_the_receivers() -> None:
     from chiplog_collector.intake import decode_receipt
 

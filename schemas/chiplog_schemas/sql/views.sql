@@ -4,7 +4,7 @@
 -- Whose label a producer's events belong to: its own, a console's that of its owner. An owner on another node is not
 -- believed: whoever speaks for one node must not put lines into another's.
 CREATE OR REPLACE VIEW base.identified AS
-SELECT p.producer, r.run_id, w.label, w.attempt, w.rank, p.node, w.run, p.is_primary, w.producer AS owner
+SELECT p.producer, r.run_id, w.label, w.attempt, w.rank, p.node, w.run, p.is_primary, w.producer AS owner, p.role
 FROM base.producers p
 LEFT JOIN base.producers o ON p.role = 'console' AND o.producer = p.owner AND o.node = p.node AND o.role = 'rank'
 JOIN base.producers w ON w.producer = coalesce(o.producer, p.producer)
@@ -305,10 +305,23 @@ CREATE OR REPLACE VIEW files AS
 SELECT run_id, path, bytes, sha256, ts FROM base.saves
 QUALIFY row_number() OVER (PARTITION BY run_id, path ORDER BY attempt DESC, seq DESC, ts DESC) = 1;
 
+-- An end that was told before the identity says `a producer`. The row names it once it is known, and a console's helper
+-- is no label that ended.
+CREATE OR REPLACE VIEW base.told AS
+SELECT e.producer, e.seq, e.ts, CASE WHEN is_helper THEN 'console_helper' ELSE e.kind END AS kind,
+       CASE WHEN is_helper THEN 'warning' ELSE e.level END AS level,
+       CASE WHEN is_helper THEN 'the helper that recorded the console' || substr(e.message, 11)
+            WHEN is_early AND e.label IS NOT NULL THEN e.label || substr(e.message, 11) ELSE e.message END AS message, e.body
+FROM (
+    SELECT e.*, i.label, kind IN ('failed', 'crashed') AND starts_with(message, 'a producer ' || kind || ': ') AS is_early,
+           is_early AND coalesce(i.role = 'console', false) AS is_helper
+    FROM base.events e LEFT JOIN base.identified i ON i.producer = e.producer
+) e;
+
 CREATE OR REPLACE VIEW events AS
 SELECT i.run_id, i.label, i.attempt, i.node, e.seq, e.ts, e.kind, e.level, e.message, e.body::JSON AS body
 FROM (
-    SELECT producer, seq, ts, kind, level, message, body FROM base.events
+    SELECT producer, seq, ts, kind, level, message, body FROM base.told
     UNION ALL
     SELECT producer, seq, ts, 'config_drift', 'warning',
            label || ' has another config than ' || primary_label || ': ' || array_to_string(keys[1:20], ', ')
