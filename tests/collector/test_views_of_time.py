@@ -85,3 +85,17 @@ def test_progress_is_that_of_the_newest_attempt(index: Index) -> None:
     reach(again, 80, 20)
     index.take(whole(first), whole(again))
     assert index.sql("SELECT attempt, step, steps_behind FROM rank_progress") == [(1, 80, 0)]
+
+
+def test_steps_may_be_as_large_as_they_can_be(index: Index) -> None:
+    largest = (1 << 63) - 1
+    ranks = [Rank(0), Rank(1)]
+    reach(ranks[0], largest, 5)
+    reach(ranks[0], largest, 9)
+    reach(ranks[1], -largest, 7)
+    index.take(whole(*ranks))
+    rows = index.sql("SELECT label, step, reached_at, steps_behind FROM rank_progress ORDER BY label")
+    assert rows == [
+        ("rank0", largest, START + timedelta(seconds=5), 0),
+        ("rank1", -largest, START + timedelta(seconds=7), largest),
+    ], "as far behind as a number can say"
