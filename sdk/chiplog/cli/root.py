@@ -26,7 +26,7 @@ LOOK, RUN, KEEP, CARE = "Look at runs", "Record runs", "Move and keep data", "Ta
 # The one list of commands: a new one is a line here, and a module of its name.
 COMMANDS = (
     Command("runs", "chiplog.cli.runs:runs", LOOK, "List runs, the newest first."),
-    Command("show", "chiplog.cli.show:show", LOOK, "Show one run: labels, metrics, config, events."),
+    Command("show", "chiplog.cli.show:show", LOOK, "Show one run: who is behind, alerts, phases, metrics, events."),
     Command("logs", "chiplog.cli.logs:logs", LOOK, "Print what a run's processes printed."),
     Command("sql", "chiplog.cli.sql:sql", LOOK, "Ask the database, live and read-only."),
     Command("up", "chiplog.cli.up:up", RUN, "Start agent and collector in the background."),

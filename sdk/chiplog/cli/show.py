@@ -1,41 +1,29 @@
 """`chiplog show`: one run on a page."""
 
 import json
-import shlex
-import signal
-from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-from chiplog.cli.output import (
-    duration_text,
-    local_text,
-    new_table,
-    number_text,
-    plain_value,
-    print_tables,
-    printable,
-    target_of,
-    zone_of,
-)
-from chiplog.cli.runs import complete_text, duration_s, state_text
+from chiplog.cli.output import plain_value, print_tables, target_of
+from chiplog.cli.page import page_of
 from chiplog.cli.source import opened, resolve_run, source_options
 from chiplog.client import Client
 
-KEYS_SHOWN = 60  # in a table; json has up to KEYS_MAX_JSON
-KEYS_MAX_JSON = 10_000  # as many as a run may have
-LABELS_SHOWN = 128  # in a table; json has all
+KEYS_MAX = 10_000  # as many as a run may have
 LAST_VALUES_MAX = 64  # labels whose last value stands beside a key
-LAST_VALUES_SHOWN = 3  # above it a table shows the span
-EVENTS_SHOWN = 20
-DRIFT_SHOWN = 5  # labels whose config differs, and keys of each
-_ECHOES_SHOWN = 5
-FILES_SHOWN = 40  # in a table; json has all
+EVENTS_MAX = 20
+ALERTS_MAX = 100  # titles
+PHASES_MAX = 1_000
 
+# Ages by the clock of whoever answers, which is the one that wrote last_seen_at.
 _LABELS = """
-SELECT l.*, c.produced, c.stored, c.lost, c.pending, c.reasons
-FROM labels l LEFT JOIN completeness c ON c.run_id = l.run_id AND c.label = l.label AND c.attempt = l.attempt
+SELECT l.*, l.attempt = max(l.attempt) OVER (PARTITION BY l.label) AS is_newest,
+       greatest(epoch_us(now()) - epoch_us(l.last_seen_at), 0) / 1e6 AS last_event_s,
+       p.step AS last_step, p.steps_behind, p.seconds_behind, c.produced, c.stored, c.lost, c.pending, c.reasons
+FROM labels l
+LEFT JOIN (FROM completeness WHERE run_id = $run) c ON c.label = l.label AND c.attempt = l.attempt
+LEFT JOIN (FROM rank_progress WHERE run_id = $run) p ON p.label = l.label AND p.attempt = l.attempt
 WHERE l.run_id = $run ORDER BY l.rank NULLS LAST, l.label, l.attempt
 """
 # Attempts of a label follow one another, so the last value is the highest attempt's, and there the highest seq's.
@@ -48,7 +36,28 @@ WITH per_label AS (
 SELECT key, sum(points)::BIGINT AS points, count(*) AS labels, max(last_step) AS last_step,
        min(last_value) AS lowest, max(last_value) AS highest,
        list({{'label': label, 'value': last_value}} ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}] AS last_values
-FROM per_label GROUP BY key ORDER BY key LIMIT $limit
+FROM per_label GROUP BY key ORDER BY key LIMIT {KEYS_MAX}
+"""
+_PHASES = f"""
+WITH per_label AS (
+    SELECT phase, label, count(*) AS times, sum(seconds) AS seconds
+    FROM phases WHERE run_id = $run GROUP BY phase, label
+)
+SELECT phase, sum(times)::BIGINT AS times, count(*) AS labels, sum(seconds) AS seconds,
+       median(seconds / times) AS mean_s,
+       max(seconds / times) AS slowest_s, first(label ORDER BY seconds / times DESC, label) AS slowest_label
+FROM per_label GROUP BY phase ORDER BY sum(seconds) DESC, phase LIMIT {PHASES_MAX}
+"""
+_ALERTS = f"""
+SELECT message AS title, level, count(*) AS times, max(ts) AS last_at, arg_max(label, ts) AS label,
+       arg_max(body->>'text', ts) AS text
+FROM events WHERE run_id = $run AND kind = 'alert' GROUP BY message, level ORDER BY last_at DESC LIMIT {ALERTS_MAX}
+"""
+_SUMMARY = f"SELECT key, value FROM run_summary WHERE run_id = $run ORDER BY key LIMIT {KEYS_MAX}"
+# Alerts stand by themselves, or they would leave room for nothing else.
+_EVENTS = f"""
+SELECT ts, label, attempt, node, kind, level, message, body FROM events
+WHERE run_id = $run AND kind <> 'alert' ORDER BY ts DESC, seq DESC LIMIT {EVENTS_MAX}
 """
 _FILES = """
 SELECT path, bytes, sha256, ts, sha256 IN (
@@ -60,11 +69,13 @@ SELECT path, bytes, sha256, ts, sha256 IN (
 @click.command()
 @click.argument("run")
 @click.option("--format", "form", type=click.Choice(("table", "json")), default="table", show_default=True)
+@click.option("--all", "everything", is_flag=True, help="All labels, metrics, config, files: more than a screen.")
 @source_options
-def show(run: str, form: str, dir_: str | None, url: str | None) -> None:
-    """Show one run: its labels and how they ended, what was logged, config, files, recent events.
+def show(run: str, form: str, everything: bool, dir_: str | None, url: str | None) -> None:
+    """Show one run: its labels, how far they are and how they ended, alerts, time per phase, metrics, config, files.
 
-    RUN is a run ID, a unique beginning of one, or `latest`. json has one object for the run.
+    RUN is a run ID, a unique beginning of one, or `latest`. Of many labels those that need a look come first: failed,
+    behind, silent for longest; the others are counted. json has one object for the run, with all of it.
     """
     with opened(dir_, url) as client:
         found = _collect(client, resolve_run(client, run))
@@ -72,47 +83,51 @@ def show(run: str, form: str, dir_: str | None, url: str | None) -> None:
         with target_of(None) as target:
             target.write(json.dumps(plain_value(found), ensure_ascii=False, indent=1) + "\n")
     else:
-        print_tables(*_page(found))
+        print_tables(*page_of(found, everything=everything))
 
 
 def _collect(client: Client, run: str) -> dict[str, Any]:
     """Ask for everything that is shown. Config values and bodies of events are decoded from their JSON."""
     named = {"run": run}
-    labels = client.sql(_LABELS, named).rows()
-    keys = client.sql(_KEYS, {"run": run, "limit": KEYS_MAX_JSON}).rows()
+
+    def ask(query: str) -> list[dict[str, Any]]:
+        return client.sql(query, named).rows()
+
+    labels = ask(_LABELS)
+    keys = ask(_KEYS)
     for key in keys:
         key["last_values"] = {item["label"]: item["value"] for item in key["last_values"]}
-    config = client.sql("SELECT key, value FROM config WHERE run_id = $run ORDER BY key", named).rows()
-    failures = client.sql("SELECT * FROM first_failure WHERE run_id = $run ORDER BY attempt DESC LIMIT 1", named).rows()
-    events = client.sql(
-        "SELECT ts, label, attempt, node, kind, level, message, body FROM events WHERE run_id = $run "
-        f"ORDER BY ts DESC, seq DESC LIMIT {EVENTS_SHOWN}",
-        named,
-    ).rows()
+    failures = ask("SELECT * FROM first_failure WHERE run_id = $run ORDER BY attempt DESC LIMIT 1")
+    events = ask(_EVENTS)
     for event in events:
         event["body"] = _decoded(event["body"])
-    surroundings = client.sql(
-        "SELECT body FROM events WHERE run_id = $run AND kind = 'environment' ORDER BY attempt DESC, seq DESC LIMIT 1",
-        named,
-    ).rows()
-    drift = client.sql(
-        "SELECT label, body->'$.keys' AS keys FROM events WHERE run_id = $run AND kind = 'config_drift' ORDER BY label",
-        named,
-    ).rows()
+    surroundings = ask(
+        "SELECT body FROM events WHERE run_id = $run AND kind = 'environment' ORDER BY attempt DESC, seq DESC LIMIT 1"
+    )
+    drift = ask(
+        "SELECT label, body->'$.keys' AS keys FROM events WHERE run_id = $run AND kind = 'config_drift' ORDER BY label"
+    )
     return {
-        **client.sql("SELECT * FROM runs WHERE run_id = $run", named).rows()[0],
+        **ask("SELECT * FROM runs WHERE run_id = $run")[0],
         "completeness": {
             name: sum(label[name] or 0 for label in labels) for name in ("produced", "stored", "lost", "pending")
         },
         "labels": labels,
         "keys": keys,
-        "config": {row["key"]: _decoded(row["value"]) for row in config},
+        "summary": _values(ask(_SUMMARY)),
+        "phases": ask(_PHASES),
+        "alerts": ask(_ALERTS),
+        "config": _values(ask("SELECT key, value FROM config WHERE run_id = $run ORDER BY key")),
         "environment": _decoded(surroundings[0]["body"]) if surroundings else None,
         "config_drift": {row["label"]: _decoded(row["keys"]) for row in drift},
-        "files": client.sql(_FILES, named).rows(),
+        "files": ask(_FILES),
         "events": events[::-1],
         "first_failure": failures[0] if failures else None,
     }
+
+
+def _values(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {row["key"]: _decoded(row["value"]) for row in rows}
 
 
 def _decoded(text: str | None) -> Any:
@@ -120,206 +135,3 @@ def _decoded(text: str | None) -> Any:
         return None if text is None else json.loads(text)
     except ValueError:
         return text
-
-
-# -- the page ---------------------------------------------------------------------------------------------------------
-def _page(found: dict[str, Any]) -> list[Any]:
-    page = [_facts(found), "", _labels(found["labels"])]
-    if found["keys"]:
-        page += ["", _keys(found["keys"])]
-    if found["config"]:
-        page += ["", _config(found["config"])]
-    if found["files"]:
-        page += ["", _files(found["files"])]
-    if found["events"]:
-        page += ["", _events(found["events"])]
-    return page
-
-
-def _facts(found: dict[str, Any]) -> Any:
-    from rich.text import Text
-
-    now = datetime.now(UTC).replace(tzinfo=None)
-    took = duration_s(found["created_at"], found["ended_at"], found["state"], now)
-    counts = found["completeness"]
-    times = [found[name] for name in ("created_at", "ended_at") if found[name] is not None]
-    zone = zone_of(times)
-    facts = {
-        "run": found["run_id"],
-        "project": found["project"],
-        "name": found["name"],
-        "group": found["run_group"],
-        "job type": found["job_type"],
-        "tags": ", ".join(found["tags"] or ()),
-        "notes": found["notes"],
-        "state": state_text(found["state"]),
-        "exit code": found["exit_code"],
-        "started": f"{local_text(times[0], 'seconds')} {zone}" if found["created_at"] is not None else None,
-        "ended": f"{local_text(times[-1], 'seconds')} {zone}" if found["ended_at"] is not None else None,
-        "took": duration_text(took) if took is not None else None,
-        "failed first": first_failure_text(found["first_failure"]),
-        "labels": f"{found['n_labels']}, primary {found['primary_label'] or 'not known yet'}",
-        "attempts": found["n_attempts"],
-        "events": f"{counts['produced']} produced = {counts['stored']} stored + {counts['lost']} lost "
-        f"+ {counts['pending']} pending",
-    }
-    facts |= _surroundings(found["environment"] or {}) | _drift(found["config_drift"])
-    table = new_table()
-    table.show_header = False
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in facts.items():
-        if value is not None and value != "":
-            table.add_row(name, value if isinstance(value, Text) else Text(printable(str(value))))
-    return table
-
-
-def _surroundings(told: dict[str, Any]) -> dict[str, str | None]:
-    branch = f" on {told['branch']}" if told.get("branch") else ""
-    return {
-        "commit": f"{told['commit']}{branch}" if told.get("commit") else None,
-        "command": shlex.join(map(str, told.get("command") or ())) or None,
-    }
-
-
-def _drift(drift: dict[str, list[str]]) -> dict[str, str | None]:
-    if not drift:
-        return {}
-    shown = [f"{label}: {', '.join(keys[:DRIFT_SHOWN])}" for label, keys in list(drift.items())[:DRIFT_SHOWN]]
-    more = len(drift) - len(shown)
-    return {"config drift": "; ".join(shown) + (f"; and {more} more labels" if more else "")}
-
-
-def first_failure_text(failure: dict[str, Any] | None) -> str | None:
-    """Return one line that says who failed first, and what the others are."""
-    if failure is None:
-        return None
-    others = failure["others"]
-    text = str(failure["label"])
-    if others:
-        after_s = others[0]["after_s"]
-        text += f", {abs(after_s):.3g} s {'before' if after_s >= 0 else 'after'} {others[0]['label']}"
-    if not failure["is_certain"]:
-        text += f" (uncertain by {failure['uncertainty_s']:.3g} s)"
-    text += f": {failure['reason'] or failure['state']}"
-    if not failure["is_cause"]:
-        return f"{text}; ended from outside, no cause among the labels"
-    echoes = [other["label"] for other in others if other["is_echo"]]
-    if not echoes:
-        return text
-    more = len(echoes) - _ECHOES_SHOWN
-    named = ", ".join(echoes[:_ECHOES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return f"{text}; {named} {'is an echo' if len(echoes) == 1 else 'are echoes'}"
-
-
-def _labels(labels: list[dict[str, Any]]) -> Any:
-    from rich.text import Text
-
-    table = new_table("Labels")
-    for name in ("label", "try", "rank", "state", "node", "took", "complete", "exit"):
-        is_number = name in ("try", "rank", "took")
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold", no_wrap=name == "label")
-    now = datetime.now(UTC).replace(tzinfo=None)
-    for label in labels[:LABELS_SHOWN]:
-        took = duration_s(label["started_at"], label["ended_at"], label["state"], now)
-        table.add_row(
-            Text(printable(label["label"] or "") + (" *" if label["is_primary"] else "")),
-            str(label["attempt"]),
-            "" if label["rank"] is None else str(label["rank"]),
-            state_text(label["state"]),
-            Text(printable(label["node"] or "")),
-            duration_text(took) if took is not None else "",
-            complete_text(label["pending"] or 0, label["lost"] or 0, label["state"] != "running"),
-            Text(_exit_text(label)),
-        )
-    more = len(labels) - LABELS_SHOWN
-    table.caption = "* primary" + (f"; {more} more labels: chiplog sql 'FROM labels'" if more > 0 else "")
-    table.caption_justify = "left"
-    return table
-
-
-def _exit_text(label: dict[str, Any]) -> str:
-    parts = []
-    if label["exit_signal"]:
-        try:
-            parts.append(signal.Signals(label["exit_signal"]).name)
-        except ValueError:
-            parts.append(f"signal {label['exit_signal']}")
-    elif label["exit_code"] is not None:
-        parts.append(str(label["exit_code"]))
-    if label["reason"]:
-        parts.append(printable(label["reason"]))
-    return " ".join(parts)
-
-
-def _keys(keys: list[dict[str, Any]]) -> Any:
-    from rich.text import Text
-
-    table = new_table("Metrics")
-    table.add_column("key", overflow="fold")
-    for name in ("points", "labels", "last step"):
-        table.add_column(name, justify="right")
-    table.add_column("last value", overflow="fold")
-    for key in keys[:KEYS_SHOWN]:
-        values = key["last_values"]
-        if key["labels"] == 1:
-            last = number_text(next(iter(values.values())))
-        elif key["labels"] <= LAST_VALUES_SHOWN:
-            last = ", ".join(f"{label} {number_text(value)}" for label, value in values.items())
-        else:
-            last = f"{number_text(key['lowest'])} … {number_text(key['highest'])}"
-        cells = (str(key["points"]), str(key["labels"]), str(key["last_step"]), Text(printable(last)))
-        table.add_row(Text(printable(key["key"])), *cells)
-    if len(keys) > KEYS_SHOWN:
-        table.caption = f"{len(keys) - KEYS_SHOWN} more keys: chiplog show --format json"
-        table.caption_justify = "left"
-    return table
-
-
-def _config(config: dict[str, Any]) -> Any:
-    from rich.text import Text
-
-    table = new_table("Config")
-    table.add_column("key", overflow="fold")
-    table.add_column("value", overflow="fold")
-    for key, value in config.items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-        table.add_row(Text(printable(key)), Text(printable(text)))
-    return table
-
-
-def _files(files: list[dict[str, Any]]) -> Any:
-    from rich.text import Text
-
-    table = new_table("Files")
-    table.add_column("path", overflow="fold")
-    table.add_column("bytes", justify="right")
-    table.add_column("sha256", overflow="ellipsis", no_wrap=True)
-    table.add_column("at the collector")
-    for file in files[:FILES_SHOWN]:
-        arrived = Text("yes") if file["stored"] else Text("not yet", style="yellow")
-        table.add_row(Text(printable(file["path"])), f"{file['bytes']:,}", file["sha256"][:16], arrived)
-    if len(files) > FILES_SHOWN:
-        table.caption = f"{len(files) - FILES_SHOWN} more files: chiplog sql 'FROM files'"
-        table.caption_justify = "left"
-    return table
-
-
-def _events(events: list[dict[str, Any]]) -> Any:
-    from rich.text import Text
-
-    zone = zone_of(event["ts"] for event in events if event["ts"] is not None)
-    table = new_table("Recent events")
-    table.add_column(f"when ({zone})" if zone else "when")
-    for name in ("label", "kind", "level", "message"):
-        table.add_column(name, overflow="fold")
-    styles = {"error": "bold red", "warning": "yellow"}
-    for event in events:
-        table.add_row(
-            local_text(event["ts"], "seconds") if event["ts"] is not None else "",
-            Text(printable(event["label"] or event["node"] or "")),
-            Text(printable(event["kind"] or "")),
-            Text(printable(event["level"] or ""), style=styles.get(event["level"] or "", "")),
-            Text(printable(event["message"] or "")),
-        )
-    return table
