@@ -30,9 +30,9 @@ def main() -> None:
     targets = DECODERS | MACHINES
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for name in ("codec", "blocks", "arrow"):  # load what is loaded late
-        target = targets[name][0]()
-        target.check(target.make(random.Random(0)))
+    for name in ("codec", "blocks", "arrow"):  # load what is loaded late: behind the first input that is accepted
+        target, chooser = targets[name][0](), random.Random(0)
+        any(target.check(target.make(chooser)) for _ in range(100))
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESS_SPACE_BYTES, size + ADDRESS_SPACE_BYTES))
     for line in sys.stdin:
