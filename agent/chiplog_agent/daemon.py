@@ -283,7 +283,8 @@ class AgentDaemon:
             self._busy_at = now
             self._watch()
         known = self._adoption.known | self._receiver.senders
-        for producer in (self._core.peers.keys() | self._synced.keys()) - known:
+        # Watched alone: its goodbye came before it removed the journal, and a look in between greeted it once more.
+        for producer in (self._core.peers.keys() | self._synced.keys() | self._endings.watched) - known:
             self._forget(producer)  # delivered, and its process removed the journal
         return True
 

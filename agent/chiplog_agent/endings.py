@@ -30,6 +30,11 @@ class Endings:
         self._errors = ErrorFiles()
         self._pids: dict[bytes, int] = {}
 
+    @property
+    def watched(self) -> set[bytes]:
+        """The producers whose processes are watched, or were until they ended."""
+        return set(self._pids)
+
     def fileno(self) -> int:
         """Return a descriptor that is readable once a rank's process has ended."""
         return self._deaths.fileno()

@@ -1,5 +1,6 @@
 """The agent as a process: one per directory, nothing that arrives stops it, nothing is left behind when it leaves."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -32,9 +33,16 @@ SAFEGUARDS = [
     Safeguard(
         "what an agent knows of a producer goes with it, whatever comes last",
         "agent/chiplog_agent/daemon.py",
-        old="(self._core.peers.keys() | self._synced.keys()) - known",
-        new="self._core.peers.keys() - known",
+        old="self._core.peers.keys() | self._synced.keys() | self._endings.watched",
+        new="self._core.peers.keys() | self._endings.watched",
         test="test_an_acknowledgement_behind_the_goodbye_is_forgotten_too",
+    ),
+    Safeguard(
+        "a process is watched no longer than a journal or a session of it is there",
+        "agent/chiplog_agent/daemon.py",
+        old="self._core.peers.keys() | self._synced.keys() | self._endings.watched",
+        new="self._core.peers.keys() | self._synced.keys()",
+        test="test_a_journal_that_is_looked_at_behind_the_goodbye_costs_no_descriptor",
     ),
     Safeguard(
         "without any descriptor an agent goes on",
@@ -429,6 +437,36 @@ def test_a_producer_that_is_gone_is_forgotten_in_all_respects(daemon: AgentDaemo
     assert producer not in daemon._core.peers
     assert daemon._synced == {}
     assert daemon._endings.of(producer, {}, 99, finished=False)[0] == 99
+
+
+def test_a_journal_that_is_looked_at_behind_the_goodbye_costs_no_descriptor(daemon: AgentDaemon) -> None:
+    """The process lives on, as one does that makes a run after the other."""
+    producer = b"P" * 16
+    lock = daemon.settings.places.journals / producer.hex() / "lock"
+    lock.parent.mkdir(parents=True)
+    held = f"import pathlib, chiplog_schemas.locks as l; l = l.Lock(pathlib.Path({str(lock)!r})); print(); input()"
+    with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        records = frame(Kind.EVENT, 0, encode(EventKind.STATE, 1, {"state": "finished"}))
+        daemon._act([Greeted(producer, {}), Take(producer, 0, 0, records)], 1.0)
+        daemon._flush(100.0)
+        daemon._act([Left(producer, "bye")], 100.0)
+        daemon._look_for_journals(100.0)
+        assert daemon._endings.watched == {producer}, "its journal is still there"
+        assert n_pidfds_of(process.pid) == 1
+        shutil.rmtree(lock.parent)
+        daemon._look_for_journals(200.0)
+        assert daemon._endings.watched == set()
+        assert n_pidfds_of(process.pid) == 0
+
+
+def n_pidfds_of(pid: int) -> int:
+    n_found = 0
+    for entry in Path("/proc/self/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            n_found += f"\nPid:\t{pid}\n" in entry.read_text()
+    return n_found
 
 
 def test_an_acknowledgement_behind_the_goodbye_is_forgotten_too(daemon: AgentDaemon) -> None:

@@ -163,6 +163,7 @@ class DeadJournal:
 
 # Processes are virtual too: their locks tell that they ended, and nobody how.
 UNSEEN_ENDS = SimpleNamespace(
+    watched=frozenset(),
     look=lambda now_us: False,
     greet=lambda producer: None,
     forget=lambda producer: None,
