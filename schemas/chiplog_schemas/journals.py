@@ -32,7 +32,7 @@ from zlib import crc32
 
 from chiplog_schemas.codec import CodecError, unpack
 from chiplog_schemas.events import IDENTITY_FIELDS, typed
-from chiplog_schemas.record import Damage, Record
+from chiplog_schemas.record import Damage, Record, any_nonzero
 from chiplog_schemas.segments import (
     SEGMENT_HEADER_BYTES,
     decode_header,
@@ -111,9 +111,10 @@ class DeadJournal:
         for _, path in list_segments(self.directory):
             with open(path, "rb") as segment:
                 start = segment.read(SEGMENT_HEADER_BYTES)
-            if any(start):  # else it was allocated ahead and never used
-                header = decode_header(start)
-                begun.append((header.base if header else _first_number(path), path))
+                if not any(start) and not any_nonzero(memoryview(segment.read())):
+                    continue  # it was allocated ahead and never used
+            header = decode_header(start)
+            begun.append((header.base if header else _first_number(path), path))
         for _, path in sorted(begun):
             for item in read_segment(path):
                 if isinstance(item, Damage) or item.number >= first:

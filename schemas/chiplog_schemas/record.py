@@ -107,17 +107,21 @@ def read_one(data: memoryview, offset: int) -> Record | str:
 
 
 def scan(
-    data: bytes | memoryview, start: int = 0, *, sealed: bool = True, cut: bool = False
+    data: bytes | memoryview, start: int = 0, *, first: int | None = None, sealed: bool = True, cut: bool = False
 ) -> Iterator[Record | Damage]:
     """Walk the records in bytes, stepping over damage and over records whose number is out of order.
 
     Zeros to the end are unused space of a preallocated segment and end the walk silently. A bad tail of a segment that
     is still being written (`sealed=False`) ends it silently too: the rest may only not have been written yet. With
-    `cut`, the bytes go on behind their end: a record that runs over it ends the walk.
+    `cut`, the bytes go on behind their end: a record that runs over it ends the walk. `first` is the number that the
+    first record should have, -1 if nobody knows any more, None for any: another one is not believed before it is seen
+    what follows.
     """
     view = memoryview(data)
     offset, last = start, -1
     found = read_one(view, offset) if offset < len(view) else TORN_HEADER
+    if isinstance(found, Record) and first not in (None, found.number):
+        found = _OUT_OF_ORDER
     while isinstance(found, Record):
         end = found.end
         if end == len(view):

@@ -116,12 +116,12 @@ def now_us() -> int:
 def read_segment(path: Path, *, sealed: bool = True) -> Iterator[Record | Damage]:
     """Read all records of a segment file. A damaged segment header is itself a Damage, the records are still read."""
     data = path.read_bytes()
-    start = SEGMENT_HEADER_BYTES
-    if decode_header(data) is None:
+    header = decode_header(data)
+    if header is None:
         if len(data) <= SEGMENT_HEADER_BYTES:
             return
         yield Damage(0, SEGMENT_HEADER_BYTES, "segment header damaged")
-    yield from scan(data, start, sealed=sealed)
+    yield from scan(data, SEGMENT_HEADER_BYTES, first=-1 if header is None else header.base, sealed=sealed)
 
 
 class SegmentLog:
@@ -373,6 +373,7 @@ class LogReader:
         self._descriptor = -1
         self._base = -1
         self._offset = 0
+        self._first = 0  # number of the record that should be there
 
     def read(self, limit: int, max_bytes: int) -> list[Record | Damage]:
         """Return the next records below `limit`, at most about `max_bytes` of them; empty when there are none yet.
@@ -407,7 +408,7 @@ class LogReader:
     ) -> int:
         end = 0
         damage: list[Damage] = []  # until the record behind it tells that it was not passed before
-        for item in scan(data, sealed=sealed, cut=cut):
+        for item in scan(data, first=self._first, sealed=sealed, cut=cut):
             if isinstance(item, Damage):
                 damage.append(Damage(self._offset + item.start, self._offset + item.end, item.reason))
                 end = item.end
@@ -418,7 +419,7 @@ class LogReader:
                 self.next_number = item.number + 1
                 found += [*damage, item]
             damage = []
-            end = item.end
+            end, self._first = item.end, item.number + 1
             if self.next_number >= limit or end >= max_bytes:
                 break
         found += damage
@@ -440,6 +441,6 @@ class LogReader:
             return False  # trimmed between listing and opening
         self.close()
         self._descriptor = descriptor
-        self._base = base
+        self._base = self._first = base
         self._offset = SEGMENT_HEADER_BYTES
         return True

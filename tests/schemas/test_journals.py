@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,8 +27,8 @@ PRODUCER = bytes(range(16))
 IDENTITY = pack({"run_id": "r", "rank": 3, "unknown": 1, "label": 7})
 
 
-def write_segment(directory: Path, ordinal: int, first: int, count: int, *, header: bool = True) -> None:
-    head = encode_header(SegmentHeader(PRODUCER, first, 0)) if header else b"\xff" * 48
+def write_segment(directory: Path, ordinal: int, first: int, count: int, *, instead: bytes = b"") -> None:
+    head = instead or encode_header(SegmentHeader(PRODUCER, first, 0))
     body = b"".join(encode(Kind.EVENT, seq, b"%d" % seq) for seq in range(first, first + count))
     (directory / segment_name(ordinal)).write_bytes(head + body + bytes(100))
 
@@ -75,10 +76,11 @@ def test_a_dead_journal_is_read_by_seq_though_its_files_were_allocated_in_anothe
     assert journal.head.identity["rank"] == 3
 
 
-def test_a_segment_whose_header_is_damaged_keeps_its_place(tmp_path: Path) -> None:
+@pytest.mark.parametrize("instead", [b"\xff" * 48, bytes(48)], ids=["bits", "zeros"])
+def test_a_segment_whose_header_is_damaged_keeps_its_place(tmp_path: Path, instead: bytes) -> None:
     write_segment(tmp_path, 1, 0, 3)
     write_segment(tmp_path, 2, 3, 3)
-    write_segment(tmp_path, 3, 6, 3, header=False)
+    write_segment(tmp_path, 3, 6, 3, instead=instead)
     items = list(DeadJournal(tmp_path).records())
     assert [item.number for item in items if isinstance(item, Record)] == list(range(9))
     assert [item.reason for item in items if isinstance(item, Damage)] == ["segment header damaged"]

@@ -223,6 +223,19 @@ def test_a_segment_whose_header_is_damaged_still_gives_its_records(tmp_path: Pat
     assert SegmentLog(tmp_path, OWNER).next_number == 4
 
 
+@pytest.mark.parametrize("header", [b"", bytes(range(48))], ids=["sound", "damaged"])
+@pytest.mark.parametrize("limit", [60, 70])
+def test_records_from_elsewhere_at_a_segments_front_cost_only_what_they_cover(
+    tmp_path: Path, header: bytes, limit: int
+) -> None:
+    header = header or encode_header(SegmentHeader(OWNER, 48, 0))
+    records = [encode(Kind.BLOCK, number, payload_of(number)) for number in (60, 61, *range(51, 60))]
+    path = tmp_path / segment_name(48)
+    path.write_bytes(header + b"".join(records))
+    assert numbers_of(list(read_segment(path))) == list(range(51, 60))
+    assert numbers_of(read_all(tmp_path, limit, start=48)) == list(range(51, 60))
+
+
 @given(st.binary(max_size=60) | st.integers(0, 8 * SEGMENT_HEADER_BYTES - 1))
 def test_a_damaged_segment_header_is_none(found: bytes | int) -> None:
     sound = encode_header(SegmentHeader(OWNER, 7, 8))
