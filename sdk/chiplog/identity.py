@@ -17,7 +17,8 @@ from datetime import UTC, datetime
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-# "pid:run_id/label/rank/settled", for the processes that this one starts: set by init() while its run is open, …
+# "pid:run_id/label/rank/settled/world/start", for the processes that this one starts. world and start, behind which
+# stands no other process with that PID, came later. Set by init() while its run is open, …
 PARENT_RUN = "CHIPLOG_PARENT_RUN"
 SETUP = "CHIPLOG_SETUP"  # … and by setup(): who its process would be. Without a label: that is for the children to say
 
@@ -41,6 +42,8 @@ class Facts:
     random: str  # a few random characters
     spawned: Spawned | None = None
     opened: frozenset[str] = frozenset()  # runs that this process opened and finished, of those that nobody named
+    stamp: str = ""  # "world/start" of this process: see PARENT_RUN
+    gone: frozenset[str] = frozenset()  # variables left by a process that has ended and did not start this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,21 +107,21 @@ class _Parent:
         return self.rank == str(rank) or self.label == own or self.label.startswith(f"{own}.")
 
 
-def parent_run(pid: int, run_id: str, identity: Identity) -> str:
+def parent_run(pid: int, run_id: str, identity: Identity, stamp: str = "") -> str:
     """Return what PARENT_RUN is to say. Neither a run ID nor a label has a slash."""
     rank = "" if identity.rank is None else str(identity.rank)
-    return f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}"
+    return f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}/{stamp}"
 
 
 def prepared_run(environ: Mapping[str, str], facts: Facts) -> str:
     """Return what SETUP is to say: the run that children share which this process starts before, or without, init()."""
-    before = environ.get(SETUP, "")
+    before = "" if SETUP in facts.gone else environ.get(SETUP, "")
     if before and not before.startswith(f"{facts.pid}:"):
         return before  # of a process further up: a script that spawned children import calls setup() once more
     identity = identify({name: value for name, value in environ.items() if name != SETUP}, facts)
     if identity.rank is None and not identity.joined:
         identity = replace(identity, label="")
-    return parent_run(facts.pid, identity.run_id.replace("/", "_"), identity)
+    return parent_run(facts.pid, identity.run_id.replace("/", "_"), identity, facts.stamp)
 
 
 def identify(
@@ -187,7 +190,7 @@ def _without_launcher(
         run_id = own_run
     elif parent is not None:
         run_id = _joined_run(parent, facts)
-    elif prepared == str(facts.pid) and record:
+    elif prepared == str(facts.pid) and record and SETUP not in facts.gone:
         run_id = _next(record.split("/")[0], facts)
     elif spawned is not None:
         run_id = _next(_run_id_of(launch, facts), facts)
@@ -260,7 +263,7 @@ def _is_settled(identity: Identity) -> bool:
 def _parent_of(environ: Mapping[str, str], name: str, facts: Facts) -> _Parent | None:
     pid, _, said = environ.get(name, "").partition(":")
     run_id, label, rank, settled = [*said.split("/"), "", "", "", ""][:4]
-    if not run_id or pid == str(facts.pid):
+    if not run_id or pid == str(facts.pid) or name in facts.gone:
         return None
     return _Parent(run_id, label, rank, settled == _SETTLED, name == PARENT_RUN)
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import MutableMapping
 
 from chiplog.identity import PARENT_RUN, Identity, parent_run
+from chiplog.process import stamp
 
 _former: str | None = None  # what the variable said before: of a run further up, which goes on behind this one
 
@@ -13,7 +14,7 @@ def tell_children(environ: MutableMapping[str, str], run_id: str, identity: Iden
     global _former
     if not _is_own(environ):
         _former = environ.get(PARENT_RUN)
-    environ[PARENT_RUN] = parent_run(os.getpid(), run_id, identity)
+    environ[PARENT_RUN] = parent_run(os.getpid(), run_id, identity, stamp())
 
 
 def tell_no_more(environ: MutableMapping[str, str]) -> None:

@@ -1,6 +1,8 @@
 """Who a process is, launcher by launcher: every row of what workers can see (torch 2.13, observed)."""
 
 import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -194,6 +196,68 @@ def test_a_process_does_not_take_its_own_former_run_for_a_parents() -> None:
     own = {"CHIPLOG_PARENT_RUN": f"{FACTS.pid}:former"}
     assert identify(own, FACTS) == identify({}, FACTS)
     assert identify(elastic(0, 0, 2, 2) | own, FACTS).run_id != "former"
+
+
+def test_the_record_of_a_process_that_is_gone_is_nobodys_parent() -> None:
+    stale = {PARENT_RUN: "99:former/x//settled/w/7", SETUP: "99:prepared////w/7"}
+    facts = replace(FACTS, gone=frozenset(stale))
+    assert identify(stale, facts) == identify({}, facts)
+    assert identify(elastic(0, 0, 2, 2) | stale, facts) == identify(elastic(0, 0, 2, 2), facts)
+    assert prepared_run(stale, facts) == prepared_run({}, facts)
+    own = {SETUP: f"{facts.pid}:prepared////w/7"}
+    assert identify(own, facts) == identify({}, facts), "a PID that was given out again"
+
+
+PARENT = """
+import os, subprocess, sys
+import chiplog
+run = chiplog.init(mode="offline", run_id="parents", capture_console=False)
+{starts}
+print(os.environ["CHIPLOG_PARENT_RUN"], flush=True)
+sys.stdin.readline()
+os._exit(0)
+"""
+LATE_CHILD = """
+import sys
+sys.stdin.readline()
+import chiplog
+print(chiplog.init(mode="offline", capture_console=False).id, flush=True)
+"""
+OTHERS = """
+import os, sys
+from chiplog.identity import identify
+from chiplog.process import facts
+for os.environ["CHIPLOG_PARENT_RUN"] in sys.argv[1:]:
+    print(identify(os.environ, facts()).run_id)
+"""
+
+
+def runs_of(*records: str) -> list[str]:
+    """Return the run of a process that has such a record, and a parent that is younger than who wrote it."""
+    command = ["sh", "-c", '"$0" "$@"; exit $?', sys.executable, "-c", OTHERS, *records]
+    return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout.splitlines()
+
+
+def test_a_parents_record_counts_until_the_parent_ends_and_then_for_what_it_started_itself(chiplog_dir) -> None:
+    reading, writing = os.pipe()
+    starts = f"subprocess.Popen([sys.executable, '-c', {LATE_CHILD!r}], stdin={reading})"
+    command = [sys.executable, "-c", PARENT.format(starts=starts)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, pass_fds=[reading], **pipes) as parent, os.fdopen(writing, "w") as late_child:
+        os.close(reading)
+        record = parent.stdout.readline().strip()
+        assert runs_of(record) == ["parents"]
+        parent.stdin.write("\n")
+        parent.stdin.close()
+        assert parent.wait(60) == 0
+        *_, world, start = record.split("/")
+        as_before = record.removesuffix(f"/{world}/{start}")
+        stale, elsewhere, old = runs_of(record, record.replace(world, "another-boot.1"), as_before)
+        assert stale != "parents", "nobody is there whose run that could be"
+        assert (elsewhere, old) == ("parents", "parents"), "of these nobody can tell"
+        late_child.write("\n")
+        late_child.close()
+        assert parent.stdout.read().strip() == "parents", "it was started while the run was open"
 
 
 def test_a_process_started_by_a_rank_is_not_that_rank() -> None:
