@@ -12,8 +12,8 @@ from chiplog.values import Bad
 
 DATA, STEP, GC = "data", "step", "gc"  # phases that are recorded unasked; the view `data_wait` goes by the first two
 
-# What `begin` returns: whose phase, when it began on the host, and the device's mark. None: it is inside of itself.
-Begun = tuple[tuple[int, str], float, Any] | None
+# A phase that a thread is in: when it began on the host, the device's mark, and how often it was entered inside.
+Opened = list[Any]
 
 
 class Stopwatch(Protocol):
@@ -43,38 +43,25 @@ class Timing:
         self.is_pending = False  # something waits for its step
         self.device: Stopwatch | None = None
         self.complain = complain
-        self._open: set[tuple[int, str]] = set()
+        self.opened: dict[str, dict[int, Opened]] = {}  # of each name, by thread
 
-    def begin(self, name: str, on_host: bool = False) -> Begun:
-        """Return what `end` needs."""
-        key = (get_ident(), name)
-        if key in self._open:
+    def mark(self) -> Any:
+        """Return the device's mark of now; None when the host is to time."""
+        try:
+            return None if self.device is None else self.device.begin()
+        except Exception as error:  # of the device, which says so to the training too
+            self._fails(error)
             return None
-        self._open.add(key)
-        device, mark = self.device, None
-        if device is not None and not on_host:
-            try:
-                mark = device.begin()
-            except Exception as error:  # of the device, which says so to the training too
-                self._fails(error)
-        return key, perf_counter(), mark
 
-    def end(self, begun: Begun) -> None:
-        """Add what was spent since."""
-        if begun is None:
-            return
-        key, began, mark = begun
-        self._open.discard(key)
-        device, is_noted = self.device, False
-        if mark is not None and device is not None:
-            try:
-                is_noted = device.end(key[1], mark)
-            except Exception as error:  # likewise
-                self._fails(error)
-        if is_noted:
-            self.is_pending = True
-        else:
-            self.add(key[1], perf_counter() - began)
+    def is_noted(self, name: str, mark: Any) -> bool:
+        """Give the device what lies between its mark and now; False: the host is to time this phase."""
+        try:
+            noted = self.device is not None and self.device.end(name, mark)
+        except Exception as error:  # likewise
+            self._fails(error)
+            return False
+        self.is_pending = self.is_pending or noted
+        return noted
 
     def _fails(self, error: Exception) -> None:
         message = f"phases are timed by the host: {type(error).__name__} {str(error)[:200]}"
@@ -91,7 +78,8 @@ class Timing:
         self.totals = {}
         self.is_pending = False
         self.device = None
-        self._open = set()
+        for opened in self.opened.values():
+            opened.clear()
 
     def take(self) -> dict[str, float]:
         """Return the seconds by name, and begin anew."""
@@ -100,25 +88,45 @@ class Timing:
 
 
 class Phase:
-    """A context manager and decorator that adds the time spent inside to its phase. It may be entered again inside."""
+    """A context manager and decorator that adds the time spent inside to its phase. It may be entered again inside.
 
-    __slots__ = ("_begun", "_name", "_on_host", "_timing")
+    What is open is kept by thread, so one object serves all of a run. Few calls and few objects: beside a training the
+    caches are cold, and each of them costs a microsecond.
+    """
+
+    __slots__ = ("_name", "_on_host", "_opened", "_timing")
 
     def __init__(self, timing: Timing, name: str, on_host: bool = False) -> None:
         self._timing = timing
         self._name = name
         self._on_host = on_host
-        self._begun: list[Begun] = []
+        self._opened = timing.opened.setdefault(name, {})
 
     @untraced
     def __enter__(self) -> "Phase":
-        self._begun.append(self._timing.begin(self._name, self._on_host))
+        thread, opened, timing = get_ident(), self._opened, self._timing
+        if thread in opened:
+            opened[thread][2] += 1
+        else:
+            mark = None if timing.device is None or self._on_host else timing.mark()
+            opened[thread] = [perf_counter(), mark, 0]
         return self
 
     @untraced
     def __exit__(self, *error: object) -> None:
-        if self._begun:
-            self._timing.end(self._begun.pop())
+        now, thread, opened, timing = perf_counter(), get_ident(), self._opened, self._timing
+        entry = opened.get(thread)
+        if entry is None:
+            return  # it was not entered, or before a fork
+        if entry[2]:
+            entry[2] -= 1
+            return
+        del opened[thread]
+        name = self._name
+        if entry[1] is None or not timing.is_noted(name, entry[1]):
+            totals = timing.totals
+            totals[name] = totals.get(name, 0.0) + (now - entry[0])
+            timing.is_pending = True
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that is timed. Not for generators and coroutines: their calls return before they run."""
@@ -126,12 +134,11 @@ class Phase:
             message = f"phase {self._name!r:.60} on a generator or coroutine times nothing; put `with` inside of it"
             self._timing.complain(Bad("phase_of_generator", self._name, message))
             return function
-        timing, name, on_host = self._timing, self._name, self._on_host
 
         @untraced
         @functools.wraps(function)
         def timed(*arguments: Any, **named: Any) -> Any:
-            with Phase(timing, name, on_host):
+            with self:
                 return function(*arguments, **named)
 
         return timed

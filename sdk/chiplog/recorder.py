@@ -1,10 +1,10 @@
 """What `log()` does: numbers, texts and histograms become events, as fast as Python lets them. Raises nothing."""
 
-import math
 import struct
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import hypot, isfinite
+from time import time_ns
 from typing import Any
 
 from chiplog.complaints import Complaints, shown_error
@@ -54,7 +54,7 @@ class Recorder:
         self._complaints = Complaints(self._say)
         self._timing = Timing(lambda bad: self._complaints.note(bad))
         self._steps = Steps(self._timing)
-        self._phase_names: set[str] = set()
+        self._phases: dict[str, Phase] = {}
         self._begin_devices()
 
     def _begin_devices(self) -> None:
@@ -80,7 +80,8 @@ class Recorder:
         order.
         """
         try:
-            values = data.values()
+            # As few calls and objects as can be: caches are cold beside a training, and each costs some microseconds.
+            values = tuple(data.values())
             shape = self._shapes.get(tuple(data))
             if shape is None or not FLOAT_TYPES.issuperset(map(type, values)):
                 self._log_slow(data, step)
@@ -93,10 +94,10 @@ class Recorder:
             self._last_step = step
             if self._timing.is_pending and self._steps_per_log:
                 self._append_phases(step)
-            if not math.isfinite(math.hypot(*values)):  # in C doubles: a sum of numpy's small types would overflow
+            if not isfinite(hypot(*values)):  # in C doubles: a sum of numpy's small types would overflow
                 self._complaints.note_nonfinite(data, step)
             keys, pack_values = shape
-            payload = self._pack((1, time.time_ns() // 1000, step, keys, pack_values(*values)))
+            payload = self._pack((1, time_ns() // 1000, step, keys, pack_values(*values)))
         except Exception:
             self._log_slow(data, step)  # no dict, or an int that no float64 holds: the slow path names it
             return
@@ -137,7 +138,7 @@ class Recorder:
                 else:
                     numbers[key] = value
             if numbers:
-                if not math.isfinite(sum(numbers.values())):
+                if not isfinite(sum(numbers.values())):
                     self._complaints.note_nonfinite(numbers, step)
                 self._append_matrix(EventKind.METRICS, step, numbers)
             if on_device and self._is_kept():
@@ -158,7 +159,7 @@ class Recorder:
         numbers = {key: value for key, value in numbers.items() if self._admit_key(key)}
         if not numbers:
             return
-        if not math.isfinite(sum(numbers.values())):
+        if not isfinite(sum(numbers.values())):
             self._complaints.note_nonfinite(numbers, step)
         self._append_matrix(EventKind.METRICS, step, numbers, ts)
 
@@ -172,15 +173,19 @@ class Recorder:
         self._complaints.warn_once(("finished", ""), message)
 
     def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float], ts: int | None = None) -> None:
-        ts = ts or time.time_ns() // 1000
+        ts = ts or time_ns() // 1000
         keys = tuple(numbers)
-        shape = self._shapes.get(keys) or (pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack)
+        shape = self._shapes.get(keys)
+        if shape is not None:
+            self._journal.append(self._pack((int(kind), ts, step, shape[0], shape[1](*numbers.values()))))
+            return
+        shape = pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack
         payload = self._pack((int(kind), ts, step, shape[0], shape[1](*numbers.values())))
         if len(payload) <= self._bounds.event_bytes_max:
             self._journal.append(payload)
             # The fast path looks at no size: a shape fits it whatever the step.
             fits_always = len(payload) + _INT_BYTES_MAX <= self._bounds.event_bytes_max
-            if fits_always and keys not in self._shapes and not self._finished:
+            if fits_always and not self._finished:
                 if len(self._shapes) >= _SHAPES_MAX or self._shape_keys + len(keys) > _SHAPE_KEYS_MAX:
                     self._shapes.clear()
                     self._shape_keys = 0
@@ -234,12 +239,13 @@ class Recorder:
         to the step that it ends.
         """
         try:
-            if name not in self._phase_names:
+            phase = self._phases.get(name)
+            if phase is None or on_host:
                 return self._new_phase(cleaned(str(name)), on_host)
         except Exception as error:  # a name that cannot be hashed, or has no text
             self._complaints.internal("phase", error)
             return Phase(Timing(), "")
-        return Phase(self._timing, name, on_host)
+        return phase
 
     def _new_phase(self, key: str, on_host: bool) -> Phase:
         size = len(key.encode())
@@ -247,8 +253,8 @@ class Recorder:
             message = f"phase {key!r:.60} has {size} bytes, the limit is 1 to {KEY_BYTES_MAX}; it is not recorded"
             self._complaints.note(Bad("key_length", key[:60], message))
         elif self._admit_key(key):
-            self._phase_names.add(key)
-            return Phase(self._timing, key, on_host)
+            phase = Phase(self._timing, key, on_host)
+            return phase if on_host else self._phases.setdefault(key, phase)
         return Phase(Timing(), key)  # timed for nobody
 
     @untraced
@@ -299,7 +305,7 @@ class Recorder:
                 self._devices.send(sys.modules["torch"], step, tensors, make)
             else:
                 numbers = [number for tensor in tensors for number in tensor.reshape(-1).tolist()]
-                self._append_arrived(step, time.time_ns() // 1000, make(numbers))
+                self._append_arrived(step, time_ns() // 1000, make(numbers))
 
         if len(self._attached) < _WATCHES_MAX:
             self._attached.append(send)
@@ -334,15 +340,16 @@ class Recorder:
             self._complaints.internal("step", error)
 
     def _append_phases(self, step: int) -> None:
-        self._timing.is_pending = False
+        timing = self._timing
+        timing.is_pending = False
         if self._held[1]:
             held, self._held = self._held, (0, {})
             self._append_matrix(EventKind.PHASES, *held)
-        phases = self._timing.take()
+        phases, timing.totals = timing.totals, {}
         if phases:
             self._append_matrix(EventKind.PHASES, step, phases)
-        if self._timing.device is not None:
-            self._timing.device.send(step)
+        if timing.device is not None:
+            timing.device.send(step)
         if self._attached:
             attached, self._attached = self._attached, []
             for send in attached:
@@ -354,7 +361,7 @@ class Recorder:
     # -- events --
 
     def _say(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
-        payload = encode(kind, time.time_ns() // 1000, *fields)
+        payload = encode(kind, time_ns() // 1000, *fields)
         if len(payload) <= (limit := self._bounds.event_bytes_max):
             self._journal.append(payload, urgent=urgent)
         else:
