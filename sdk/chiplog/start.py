@@ -19,6 +19,7 @@ from chiplog.counting import STEPS, label_to_resume
 from chiplog.failures import note_exit
 from chiplog.identity import SETUP, Identity, first_run_id, identify, prepared_run
 from chiplog.launches import as_before
+from chiplog.outermost import has_returned, note_outermost
 from chiplog.parents import tell_children
 from chiplog.runs import Run
 from chiplog.settings import Settings, one_line, safe_name, words_of
@@ -315,6 +316,7 @@ def _install_hooks() -> None:
     if _hooked:
         return
     _hooked = True
+    note_outermost()
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=_after_fork)
     previous = sys.excepthook
@@ -369,6 +371,9 @@ class _Departure:
 
 
 def _at_exit() -> None:
+    global _left
+    if has_returned():
+        _left = None  # it was caught, and somebody keeps it
     # A child of multiprocessing leaves while its exception is being handled, and never by way of the excepthook.
     error = sys.exc_info()[1] or _left
     for run in (*_guests, _current):
@@ -378,11 +383,18 @@ def _at_exit() -> None:
             run.finish()
 
 
+def _at_exit_of_child() -> None:
+    global _left
+    _left = None  # what ends it is being handled; of what is not, somebody keeps a copy
+    _at_exit()
+
+
 def _after_fork() -> None:
     global _lock, _left
     _left = None
     _opened.clear()
     _lock = threading.Lock()  # another thread of the parent may have held it
+    note_outermost()
     if _current is not None:
         for run in (*_guests, _current):
             run.after_fork()
@@ -403,7 +415,7 @@ def _mind_bootstrap() -> None:
 
 def _finish_with_multiprocessing(_: object = None) -> None:
     """Finish the run at the end of a child of multiprocessing: it leaves without atexit, with a list of its own."""
-    sys.modules["multiprocessing.util"].Finalize(None, _at_exit, exitpriority=100)
+    sys.modules["multiprocessing.util"].Finalize(None, _at_exit_of_child, exitpriority=100)
 
 
 _minded = _registered = 0  # the process whose end by multiprocessing is minded, and before that, its beginning

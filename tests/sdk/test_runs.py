@@ -472,6 +472,49 @@ def test_the_end_by_sys_exit_is_the_end_of_the_run(chiplog_dir, offline, inside,
     assert (found["state"], found["exit_code"], found.get("reason")) == (state, code, reason)
 
 
+KEEPS = """
+import multiprocessing, os, sys
+import chiplog
+kept = []
+def train(again=False):
+    try:
+        sys.exit(3)
+    except SystemExit as error:
+        kept.append(error)
+        if again: raise
+def child(again):
+    chiplog.init(mode="offline", run_id="child", capture_console=False).log({"x": 1.0})
+    train(again)
+chiplog.init(mode="offline", run_id="r", capture_console=False).log({"x": 1.0})
+"""
+
+
+CHILD = "p = multiprocessing.get_context('fork').Process(target=child, args=({},)); p.start(); p.join()"
+
+
+@pytest.mark.parametrize(
+    ("how", "end", "ends"),
+    [
+        ("script", "train()", {"r": 0}),
+        ("script", "train(again=True)", {"r": 3}),
+        ("script", "train(); sys.exit(4)", {"r": 4}),
+        ("script", "train(); 1 / 0", {"r": 1}),
+        ("script", CHILD.format(False), {"r": 0, "child": 0}),
+        ("script", CHILD.format(True), {"r": 0, "child": 3}),
+        ("-m", "train()", {"r": 0}),
+        ("-m", "train(again=True)", {"r": 3}),
+        ("-c", "train()", {"r": 0}),
+    ],
+)
+def test_a_sys_exit_that_somebody_caught_and_keeps_is_no_end(chiplog_dir, tmp_path, offline, how, end, ends) -> None:
+    (tmp_path / "train.py").write_text(KEEPS + end + "\n")
+    command = {"script": ["train.py"], "-m": ["-m", "train"], "-c": ["-c", KEEPS + end]}[how]
+    subprocess.run([sys.executable, *command], capture_output=True, timeout=60, cwd=tmp_path)
+    runs = {event.producer: event.fields["identity"]["run_id"] for event in offline(EventKind.IDENTITY)}
+    found = {runs[event.producer]: event.fields["state"]["exit_code"] for event in offline(EventKind.STATE)}
+    assert found == ends
+
+
 def test_offline_journals_lie_on_a_disk_of_this_node(tmp_path, monkeypatch) -> None:
     """On a network file system a mapped file can kill its process."""
     local = Places(tmp_path / "nfs", tmp_path / "local", tmp_path / "run")
