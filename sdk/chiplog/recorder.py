@@ -250,8 +250,10 @@ class Recorder:
     def _new_phase(self, key: str, on_host: bool) -> Phase:
         size = len(key.encode())
         if not 0 < size <= KEY_BYTES_MAX:
-            message = f"phase {key!r:.60} has {size} bytes, the limit is 1 to {KEY_BYTES_MAX}; it is not recorded"
-            self._complaints.note(Bad("key_length", key[:60], message))
+            message = f"phase {key!r:.60} has {size} bytes, the limit is {KEY_BYTES_MAX}; give it a shorter name"
+            if not key:
+                message = "a phase has no name, and is not recorded; give the phase a name"
+            self._complaints.note(Bad("phase_length", key[:60], message))
         elif self._admit_key(key):
             phase = Phase(self._timing, key, on_host)
             return phase if on_host else self._phases.setdefault(key, phase)

@@ -109,7 +109,9 @@ def flatten(
             continue
         size = len(name.encode("utf-8", "surrogatepass"))
         if size > KEY_BYTES_MAX or not name:
-            message = f"key {name!r:.60} has {size} bytes, the limit is 1 to {KEY_BYTES_MAX}; log it as a text value"
+            message = f"key {name!r:.60} has {size} bytes, the limit is {KEY_BYTES_MAX}; log it as a text value"
+            if not name:
+                message = "a metric has no name: its key is ''; give the metric a name"
             yield Bad("key_length", name[:_REPR_CHARS], message)
             continue
         if not encodable(name):

@@ -117,3 +117,14 @@ def test_whatever_is_given_as_a_name_init_returns_a_run_that_logs(chiplog_dir, o
     run.log({"x": 1.0})
     run.finish()
     assert len(offline(EventKind.METRICS)) == 1
+
+
+def test_a_metric_and_a_phase_without_a_name_are_told_to_have_one(chiplog_dir, caplog) -> None:
+    run = chiplog.init(**QUIET, run_id="r")
+    with run.phase(""):
+        run.log({"": 1.0})
+    run.finish()
+    assert said(caplog) == [
+        "chiplog: a phase has no name, and is not recorded; give the phase a name",
+        "chiplog: a metric has no name: its key is ''; give the metric a name",
+    ]

@@ -275,7 +275,7 @@ def test_a_phase_with_an_impossible_name_is_timed_for_nobody(run, offline, caplo
     run.log({"loss": 1.0})
     run.finish()
     assert [unpack(event.fields["keys"]) for event in offline(EventKind.PHASES)] == [["\\ud800"]]
-    assert counted(offline()) == {"key_length": 2}
+    assert counted(offline()) == {"phase_length": 2}
 
 
 def test_only_the_primary_says_the_config(chiplog_dir, offline) -> None:
