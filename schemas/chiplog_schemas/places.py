@@ -11,9 +11,11 @@
 
 Journals, spool, outbox and sockets must lie on a disk of this node. When CHIPLOG_DIR is on a network file system they
 move to /var/tmp/chiplog-<uid>/<hash of CHIPLOG_DIR>; when its path is too long for a socket, the sockets alone move.
+Where there is no home directory, CHIPLOG_DIR is /var/tmp/chiplog-<uid>/home.
 """
 
 import hashlib
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ SOCKET_PATH_BYTES_MAX = 100  # sockaddr_un holds 107 with the final zero; libzmq
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p", "afs"}
 )  # on these a mapped file can kill its process on a full disk, whatever was allocated
+_log = logging.getLogger("chiplog")
+_has_told_homeless = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,24 @@ class Places:
 
 
 def chiplog_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
-    """Return CHIPLOG_DIR: the argument, else the variable, else ~/.chiplog, made absolute."""
+    """Return CHIPLOG_DIR: the argument, else the variable, else ~/.chiplog, made absolute.
+
+    Where nobody says what ~ is, a container with a made-up uid say, it is a directory of this user's own, and that is
+    said once: the path itself would lie in whatever directory is the working directory.
+    """
     chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_DIR") or "~/.chiplog"
-    return Path(os.path.abspath(os.path.expanduser(chosen)))
+    expanded = os.path.expanduser(chosen)
+    return _without_home(chosen) if expanded.startswith("~") else Path(os.path.abspath(expanded))
+
+
+def _without_home(chosen: str) -> Path:
+    global _has_told_homeless
+    directory = Path(f"{SUBSTITUTE_PREFIX}{os.getuid()}", "home")  # checked by make_private, as all below that prefix
+    if not _has_told_homeless:
+        _has_told_homeless = True
+        what = f"no home directory for {chosen}: HOME is not set, and uid {os.getuid()} has no entry in passwd"
+        _log.warning("chiplog: %s; %s is used; set CHIPLOG_DIR", what, directory)
+    return directory
 
 
 def places(root: Path) -> Places:

@@ -72,6 +72,32 @@ def test_chiplog_dir_is_the_argument_else_the_variable_else_at_home(monkeypatch:
     assert chiplog_dir("rel", {}) == Path.cwd() / "rel"
 
 
+def test_without_a_home_directory_it_is_a_private_one_and_that_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def nobody(uid: int) -> object:
+        raise KeyError(uid)
+
+    monkeypatch.delenv("HOME", raising=False)
+    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr(module, "SUBSTITUTE_PREFIX", f"{tmp_path}/chiplog-")
+    monkeypatch.setattr(module, "_has_told_homeless", False)
+    own = tmp_path / f"chiplog-{os.getuid()}" / "home"
+    for chosen in ({}, {"CHIPLOG_DIR": "~/runs"}, {"CHIPLOG_DIR": "~nobody_of_that_name/x"}):
+        assert chiplog_dir(None, chosen) == own
+    assert chiplog_dir(None, {"CHIPLOG_DIR": "/a"}) == Path("/a")
+    [line] = [record.getMessage() for record in caplog.records]
+    assert line == (
+        f"chiplog: no home directory for ~/.chiplog: HOME is not set, and uid {os.getuid()} has no entry in passwd; "
+        f"{own} is used; set CHIPLOG_DIR"
+    )
+    make_private(own / "journals")
+    assert stat.S_IMODE(own.parent.stat().st_mode) == 0o700
+    own.parent.chmod(0o777)
+    with pytest.raises(PermissionError, match="is writable by others"):
+        make_private(own / "journals")
+
+
 def test_directories_are_private_from_the_top_down(tmp_path: Path) -> None:
     make_private(tmp_path / "a" / "b" / "c")
     make_private(tmp_path / "a" / "b" / "c")
