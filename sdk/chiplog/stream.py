@@ -79,9 +79,13 @@ def _check_batch(flat: memoryview, kind: int, header: int, body: memoryview) -> 
         if not 0 <= n_nulls <= n_rows:
             raise StreamError(f"a column of {n_rows} rows has {n_nulls} nulls")
     compressed = _field(flat, header, 3) is not None
+    room = len(body)
     for offset, length in _pairs(flat, _field(flat, header, 2)):
         if not 0 <= offset <= offset + length <= len(body) or offset % 8:
             raise StreamError("a buffer lies outside of its body, or at no multiple of 8")
+        room -= length
+        if room < 0:  # else a small body could be unpacked once for each column
+            raise StreamError("buffers lie over each other")
         if compressed and length >= 8:
             claimed = _i64(body, offset)[0]
             if claimed > min(_LZ4_RATIO_MAX * length + _FRAME_BYTES, _BUFFER_BYTES_MAX):
