@@ -244,6 +244,8 @@ def node(bare_node: Node) -> Node:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background: ranks would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "soak(weight): has small counts in `make test`, and long ones in `make soak`")
 
 
