@@ -99,3 +99,36 @@ def test_steps_may_be_as_large_as_they_can_be(index: Index) -> None:
         ("rank0", largest, START + timedelta(seconds=5), 0),
         ("rank1", -largest, START + timedelta(seconds=7), largest),
     ], "as far behind as a number can say"
+
+
+def test_a_restart_costs_the_time_without_a_step_and_the_work_that_is_done_again(index: Index) -> None:
+    """The example worked by hand. A label that is no rank logs in its own time, and counts for nothing."""
+    first, again = Rank(0, launch="a"), Rank(1, rank=0, label="rank0", restart=1, launch="a")
+    other = Rank(2, rank=None, label="eval", primary=False)
+    for step in range(10):
+        reach(first, step, step * 10)
+    for at_s in (5, 120, 400):
+        reach(other, 1_000 + at_s, at_s)
+    said = {"state": "failed", "exit_code": 1, "reason": "ValueError: boom"}
+    first.say(EventKind.STATE, said, ts=START_US + 95_000_000)
+    reach(again, 8, 150)
+    reach(again, 9, 160, EventKind.PHASES)
+    index.take(whole(first, again, other))
+    assert index.sql("SELECT * FROM restarts") == [
+        (
+            *("r", 1, "rank0", "ValueError: boom"),
+            *(9, START + timedelta(seconds=90), 8, START + timedelta(seconds=150)),
+            *(2, 60.0, 10.0, 70.0),
+        )
+    ]
+
+
+def test_a_round_that_logged_no_step_is_time_lost_and_one_that_goes_on_at_the_next_step_repeats_nothing(
+    index: Index,
+) -> None:
+    ranks = [Rank(n, rank=None, label="trainer", restart=n) for n in range(3)]
+    reach(ranks[0], 4, 40)
+    reach(ranks[2], 5, 100)
+    index.take(whole(*ranks))
+    rows = index.sql("SELECT attempt, label, steps_again, down_s, again_s, cost_s FROM restarts")
+    assert rows == [(2, None, 0, 60.0, 0.0, 60.0)]

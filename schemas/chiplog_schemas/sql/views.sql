@@ -448,3 +448,33 @@ SELECT r.run_id, f.round AS attempt, f.label, f.rank, f.node, f.ts, f.state, f.e
        coalesce(o.are_later, true) AS is_certain, coalesce(o.others, []) AS others
 FROM ranked f JOIN base.runs r ON r.run = f.run LEFT JOIN others o ON o.run = f.run AND o.round = f.round
 WHERE f.place = 1;
+
+-- Per round of a run that logged a step, after another one did: what it cost that all began again. Ranks count; without
+-- any, all labels. Grouped by the run's name, as in rank_progress.
+CREATE OR REPLACE VIEW restarts AS
+WITH counted AS (
+    SELECT i.run_id, p.producer, o.round
+    FROM base.producers p JOIN base.rounds o ON o.producer = p.producer JOIN base.identified i ON i.producer = p.producer
+    QUALIFY p.rank IS NOT NULL OR NOT bool_or(p.rank IS NOT NULL) OVER (PARTITION BY i.run_id)
+), facts AS (
+    SELECT producer, step, ts FROM base.metrics UNION ALL SELECT producer, step, ts FROM base.phases
+), spans AS (
+    SELECT c.run_id, c.round, arg_min(f.step, f.ts) AS first_step, min(f.ts) AS first_ts, max(f.step) AS last_step, max(f.ts) AS last_ts
+    FROM facts f JOIN counted c ON c.producer = f.producer GROUP BY c.run_id, c.round
+), pairs AS (
+    SELECT run_id, round, first_step AS resumed_step, first_ts AS resumed_at, lag(round) OVER of_run AS before,
+           lag(last_step) OVER of_run AS last_step, lag(last_ts) OVER of_run AS stopped_at
+    FROM spans WINDOW of_run AS (PARTITION BY run_id ORDER BY round)
+), again AS (
+    SELECT p.run_id, p.round, min(f.ts) AS ts
+    FROM pairs p JOIN counted c ON c.run_id = p.run_id AND c.round = p.before
+    JOIN facts f ON f.producer = c.producer AND f.step >= p.resumed_step
+    GROUP BY p.run_id, p.round
+)
+SELECT p.run_id, p.round AS attempt, f.label, f.reason, p.last_step, p.stopped_at, p.resumed_step, p.resumed_at,
+       greatest(least(p.last_step::HUGEINT - p.resumed_step + 1, 9223372036854775807), 0)::BIGINT AS steps_again,
+       epoch_us(p.resumed_at - p.stopped_at) / 1e6 AS down_s,
+       coalesce(epoch_us(p.stopped_at - a.ts) / 1e6, 0.0) AS again_s, down_s + again_s AS cost_s
+FROM pairs p LEFT JOIN again a ON a.run_id = p.run_id AND a.round = p.round
+LEFT JOIN first_failure f ON f.run_id = p.run_id AND f.attempt = p.before
+WHERE p.before IS NOT NULL;
