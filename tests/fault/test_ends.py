@@ -155,14 +155,6 @@ SAFEGUARDS = [
         environment={"CHIPLOG_FAULT_ENDINGS": "by fork"},
     ),
     Safeguard(
-        "forked workers let go of the journal that they inherit",
-        "sdk/chiplog/start.py",
-        old="    os.register_at_fork(after_in_child=_after_fork)\n",
-        new="",
-        test=TEST,
-        environment={"CHIPLOG_FAULT_ENDINGS": "returns"},
-    ),
-    Safeguard(
         "finish() in the middle of log() waits for its end",
         "sdk/chiplog/runs.py",
         old="        if isinstance(journal, Journal) and not journal.seal(last, self._refuse):",

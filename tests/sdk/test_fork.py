@@ -8,10 +8,21 @@ from collections import defaultdict
 
 import pytest
 from tests.conftest import wait_until
+from tests.fault.switch_off import Safeguard
 
 import chiplog
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.events import EventKind
+
+SAFEGUARDS = [
+    Safeguard(
+        "a forked child lets go of the journal that it inherits",
+        "sdk/chiplog/start.py",
+        old="    os.register_at_fork(after_in_child=_after_fork)\n",
+        new="",
+        test="test_a_killed_child_leaves_the_parents_journal_whole",
+    ),
+]
 
 # A script of its own for each: the children must not inherit pytest.
 HEAD = """
