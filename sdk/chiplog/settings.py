@@ -8,7 +8,7 @@ from typing import Any
 
 from chiplog.identity import Identity
 from chiplog.process import host_name, visible_gpus
-from chiplog.values import cleaned
+from chiplog.values import Bad, cleaned
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.machine import boot_id, uptime_us
 from chiplog_schemas.places import Places
@@ -39,7 +39,7 @@ class Settings:
     update_finish_state: bool | None = None
     capture_console: bool = True
     bounds: Bounds = field(default_factory=Bounds)
-    remarks: tuple[str, ...] = ()  # what was given and could not be taken as it is
+    remarks: tuple[Bad, ...] = ()  # what was given and could not be taken as it is
 
     def sets_run(self, identity: Identity) -> bool | None:
         """Tell whether the run's state follows this label's: by default if it is the primary, None if that is open."""

@@ -25,7 +25,7 @@ from chiplog.runs import Run
 from chiplog.settings import Settings, one_line, safe_name, words_of
 from chiplog.torch.compiling import untraced
 from chiplog.travel import Ticket, known_run, run_of, ticket_of
-from chiplog.values import Bad, cleaned
+from chiplog.values import Bad, cleaned, shown
 from chiplog.ways import RANK0, is_rank0, own_run
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
@@ -72,6 +72,7 @@ def init(
     before it made up. What counts its own steps goes on where it was, on the same node.
     mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`), disabled, or rank0:
     disabled on all ranks but 0.
+    tags: words to find the run by; a single text is one tag.
     group: without a run ID each process has a run of its own in this group; with one, the group of the run they share.
     config: a dict, argparse namespace, dataclass, OmegaConf, attrs or pydantic object; the primary's is the run's.
     update_finish_state: whether the run's state follows this label's; by default only the primary's does.
@@ -112,7 +113,7 @@ def init(
         before.finish()
     run = _open(settings)
     for remark in settings.remarks:
-        run.complain(Bad("bad_name", remark[:60], remark))
+        run.complain(remark)
     if run.mode != "disabled":
         _opened.add(first_run_id(settings.identity))
     with _lock:
@@ -200,7 +201,7 @@ def _open(settings: Settings) -> Run:
 
 
 def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **given: Any) -> Settings:
-    remarks: list[str] = []
+    remarks: list[Bad] = []
     run_id = _name("run ID", given["run_id"] or environ.get("CHIPLOG_RUN_ID"), remarks)
     label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"), remarks)
     still_open = first_run_id(_current._settings.identity) if _current is not None and not _current._finished else ""
@@ -217,13 +218,14 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     clean_id, clean_label = _name("run ID", identity.run_id, []), _name("label", identity.label, [])
     identity = replace(identity, run_id=clean_id or "", label=clean_label or "")
     primary = given["primary"] if given["primary"] is not None else _flag(environ, "CHIPLOG_PRIMARY")
-    mode = "disabled" if nothing_given else _mode(environ, given["mode"], identity)
+    mode = "disabled" if nothing_given else _mode(environ, given["mode"], identity, remarks)
     if primary is not None:
         identity = replace(identity, primary=bool(primary), fallback=False)
     try:
         config = config_of(given["config"])
     except Exception as error:
-        _log.warning("chiplog: config of type %s is no mapping (%s); left out", type(given["config"]).__name__, error)
+        what = f"config of type {type(given['config']).__name__} is no mapping ({shown_error(error)})"
+        remarks.append(Bad("bad_argument", "config", f"{what} and is left out; give a dict"))
         config = {}
     gpus = given["gpu_device_ids"]
     if gpus is None and environ.get("CHIPLOG_GPU_DEVICE_IDS"):
@@ -245,7 +247,7 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         gpu_device_ids=None if gpus is None else words_of(gpus),
         update_finish_state=given["update_finish_state"],
         capture_console=given["capture_console"],
-        bounds=read_bounds(environ, lambda message: _log.warning("chiplog: %s", message)),
+        bounds=read_bounds(environ, lambda message: remarks.append(Bad("bad_argument", message[:60], message))),
         remarks=tuple(remarks),
     )
 
@@ -259,7 +261,7 @@ def _nothing(environ: Mapping[str, str], given: Mapping[str, None]) -> Settings:
         return Settings(nobody, Places(*(Path("/nonexistent"),) * 3), "disabled", None)
 
 
-def _mode(environ: Mapping[str, str], given: Any, identity: Identity) -> str:
+def _mode(environ: Mapping[str, str], given: Any, identity: Identity, remarks: list[Bad]) -> str:
     told = environ.get("CHIPLOG_MODE") or "online"
     mode = given or told
     if mode == RANK0:
@@ -268,24 +270,27 @@ def _mode(environ: Mapping[str, str], given: Any, identity: Identity) -> str:
         mode = "online" if told == RANK0 else told
     if mode in MODES:
         return str(mode)
-    _log.warning("chiplog: mode %r is none of %s; online is used", mode, ", ".join((*MODES, RANK0)))
+    message = f"mode {shown(mode)} is none of {', '.join((*MODES, RANK0))}; online is used"
+    remarks.append(Bad("bad_argument", "mode", message))
     return "online"
 
 
-def _name(kind: str, value: Any, remarks: list[str]) -> str | None:
+def _name(kind: str, value: Any, remarks: list[Bad]) -> str | None:
     """Return a run ID or label as it can be kept, and remark what was changed; None when there is none."""
     if value is None or value == "":
         return None
     clean, change = safe_name(kind, str(value), NAME_CHARS_MAX)
-    remarks += filter(None, [change])
+    if change is not None:
+        remarks.append(Bad("bad_name", change[:60], change))
     return clean or None
 
 
-def _line(kind: str, value: Any, remarks: list[str]) -> str | None:
+def _line(kind: str, value: Any, remarks: list[Bad]) -> str | None:
     if value is None or value == "":
         return None
     line, change = one_line(kind, str(value))
-    remarks += filter(None, [change])
+    if change is not None:
+        remarks.append(Bad("bad_name", change[:60], change))
     return line
 
 

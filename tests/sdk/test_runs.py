@@ -17,6 +17,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from tests.conftest import read_events
 
 import chiplog
 from chiplog import start
@@ -696,6 +697,21 @@ def test_init_takes_odd_arguments_without_raising(chiplog_dir, offline, caplog, 
     run.finish()
     if "mode" not in options:
         assert numbers(offline()) == [("x", 0, 1.0)]
+
+
+def test_arguments_and_variables_that_are_wrong_are_said_once_and_leave_rows(chiplog_dir, caplog, monkeypatch) -> None:
+    monkeypatch.setenv("CHIPLOG_KEYS_MAX", "many")
+    with chiplog.init(mode="onlin", config=5, agent="ipc:///nowhere/agent.sock", capture_console=False) as run:
+        assert (run.mode, dict(run.config)) == ("online", {})
+        events = read_events(chiplog_dir / "journals")
+    assert {("bad_argument", "mode"), ("bad_argument", "config")} < set(notices(events))
+    said = [e.fields["message"] for e in events if e.kind == EventKind.NOTICE and e.fields["notice"] == "bad_value"]
+    assert said[:2] == [
+        "mode 'onlin' is none of online, offline, disabled, rank0; online is used",
+        "config of type int is no mapping (vars() argument must have __dict__ attribute) and is left out; give a dict",
+    ]
+    assert any("CHIPLOG_KEYS_MAX" in message and "'many'" in message for message in said)
+    assert [record.getMessage() for record in caplog.records] == [f"chiplog: {message}" for message in said]
 
 
 @pytest.mark.parametrize(
