@@ -167,10 +167,10 @@ class Recorder:
         message = f"values on a device could not be read: {shown_error(error)}; they are declared lost"
         self._complaints.note(Bad("device_values_dropped", "unreadable", message))
 
-    def _refuse(self) -> None:
+    def _refuse(self, call: str = "log()") -> None:
         self._complaints.counts["after_finish"] += 1
-        message = f"log() after finish() of {self.id} is not recorded; call init() again"
-        self._complaints.warn_once(("finished", ""), message)
+        message = f"{call} after finish() of {self.id} is not recorded; call init() again"
+        self._complaints.warn_once(("finished", call), message)
 
     def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float], ts: int | None = None) -> None:
         ts = ts or time_ns() // 1000
@@ -323,7 +323,7 @@ class Recorder:
     def _end_step(self) -> None:
         try:
             if self._finished:
-                self._refuse()
+                self._refuse("step()")
                 return
             self._count_before, step = self._next_step, self._last_step
             if self._steps_per_log:

@@ -159,7 +159,7 @@ class Run(Recorder):
         try:
             title = cleaned(str(title))
             if self._finished:
-                self._refuse()
+                self._refuse("alert()")
             elif self._alerts.admit(title, time.monotonic()):
                 self._say(EventKind.NOTICE, "alert", alert_level(level), title, {"text": cleaned(str(text))})
         except Exception as error:
@@ -178,7 +178,7 @@ class Run(Recorder):
             if self._settings.mode == "disabled":
                 return []
             if self._finished:
-                self._refuse()
+                self._refuse("save()")
                 return []
             if not self.is_primary:
                 message = f"save() on {self.label} does nothing: only the primary's files are the run's"

@@ -568,10 +568,13 @@ def test_what_is_said_after_the_finish_is_harmless_and_said_to_be_for_nothing(ru
     run.summary["late"] = 1
     with run.phase("late"):
         pass
+    run.step()
+    assert run.save("late.pt") == []
     run.log({"x": 3.0})
     assert len(offline()) == n_events == run.produced
     assert [record.getMessage() for record in caplog.records] == [
-        "chiplog: log() after finish() of r is not recorded; call init() again"
+        f"chiplog: {call}() after finish() of r is not recorded; call init() again"
+        for call in ("log", "alert", "step", "save")
     ]
 
 
