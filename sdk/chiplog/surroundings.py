@@ -38,7 +38,7 @@ def gather(environ: Mapping[str, str]) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     facts = {
         **git_of(os.path.dirname(os.path.abspath(main)) if main else os.getcwd()),
-        "command": shown_command(getattr(sys, "orig_argv", sys.argv)),
+        "command": shown_command(command_line()),
         "directory": os.getcwd(),
         "python": sys.version.partition(" ")[0],
         "torch": getattr(torch, "__version__", None),
@@ -92,6 +92,17 @@ def _read(path: str) -> str:
             return file.read(_FILE_BYTES_MAX)
     except (OSError, ValueError):
         return ""
+
+
+def command_line() -> list[str]:
+    """Return the command that this process was started by; of one that multiprocessing started, the program's.
+
+    A spawned process has `python -c "from multiprocessing.spawn import …"` of its own, and is given the program's
+    arguments. The interpreter's options are not among these.
+    """
+    own = getattr(sys, "orig_argv", sys.argv)
+    is_spawned = any(argument.startswith("from multiprocessing.") for argument in own[1:])
+    return [*own[:1], *sys.argv] if is_spawned else own
 
 
 def shown_command(arguments: list[str]) -> list[str]:

@@ -75,6 +75,28 @@ def test_the_primary_tells_commit_command_versions_and_the_allowed_variables(rep
     assert said.fields["message"].startswith(facts["commit"][:12])
 
 
+SPAWNS = """
+import multiprocessing, sys
+from chiplog.surroundings import gather
+
+def tell():
+    print(gather({})["command"][1:], flush=True)
+
+if __name__ == "__main__":
+    for method in sys.argv[1:3]:
+        process = multiprocessing.get_context(method).Process(target=tell)
+        process.start()
+        process.join()
+"""
+
+
+def test_a_spawned_rank_tells_the_command_that_people_typed(tmp_path) -> None:
+    (tmp_path / "train.py").write_text(SPAWNS)
+    command = [sys.executable, "train.py", "spawn", "forkserver", "--lr", "0.1"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines() == [str(command[1:])] * 2
+
+
 def test_it_can_be_switched_off(repository, chiplog_dir) -> None:
     assert train(repository, chiplog_dir, "rank0", CHIPLOG_SURROUNDINGS="0") == []
 
