@@ -178,7 +178,7 @@ def recover_senders(records: Iterable[Record | Damage]) -> dict[bytes, int]:
                 # Not whole: the first row of a sender is the one that counts.
                 rows = [[row[0], row[2]] for row in body[1]] if is_whole else _firsts(body[1])
             for sender, next_number, *_ in rows:
-                if isinstance(sender, bytes) and len(sender) == SENDER_BYTES and _is_number(next_number):
+                if _is_sender(sender) and _is_number(next_number):
                     next_numbers[sender] = max(next_number, next_numbers.get(sender, 0))
         except (CodecError, ValueError, TypeError, LookupError):
             continue  # a record that is sound but not what we write: senders send again, the index slices
@@ -198,17 +198,24 @@ def recover_lost(records: Iterable[Record | Damage]) -> set[bytes]:
             continue
         try:
             if record.kind == Kind.SENDERS:
-                lost = {row[0] for row in unpack(record.payload) if len(row) > 2 and row[2] is True}
+                lost = {
+                    row[0] for row in unpack(record.payload) if len(row) > 2 and row[2] is True and _is_sender(row[0])
+                }
             elif record.kind == Kind.PRESENCE:
                 sender, is_here, *_ = unpack(record.payload)
-                said.append((sender, is_here))
+                if _is_sender(sender):
+                    said.append((sender, bool(is_here)))
             elif record.kind == Kind.RECEIPT:
                 for sender, is_here in said:
                     (lost.discard if is_here else lost.add)(sender)
                 said = []
         except (CodecError, ValueError, TypeError, LookupError):
             continue  # as above
-    return {sender for sender in lost if isinstance(sender, bytes) and len(sender) == SENDER_BYTES}
+    return lost
+
+
+def _is_sender(value: Any) -> bool:
+    return isinstance(value, bytes) and len(value) == SENDER_BYTES
 
 
 def _is_number(value: Any) -> bool:

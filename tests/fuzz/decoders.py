@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from chiplog.result import QueryError, Result
 from chiplog_agent.stats.frames import FRAME_BYTES_MAX, FrameError, FrameReader
 from chiplog_collector.examiner import Examiner
-from chiplog_collector.intake import decode_receipt, recover_senders
+from chiplog_collector.intake import decode_receipt, recover_lost, recover_senders
 from chiplog_schemas import file_wire, questions, wire
 from chiplog_schemas.blocks import OPAQUE, Block, BlockBuilder, BlockError, decode_block, rows_of
 from chiplog_schemas.codec import CodecError, pack, unpack
@@ -398,11 +398,11 @@ _IDENTITY = pack(unpack(samples.vector("event-identity"))[2])
 
 
 class Receipts:
-    """decode_receipt and recover_senders: numbers that the delivery machines can go on from, or nothing."""
+    """What a start reads from the log: numbers that the delivery machines can go on from, who is lost, or nothing."""
 
     def make(self, chooser: random.Random) -> tuple[int, bytes]:
-        kind = Kind.RECEIPT if chooser.random() < 0.5 else Kind.SENDERS
-        payload = RECORD_PAYLOADS[kind] if chooser.random() < 0.5 or kind == Kind.SENDERS else _RECEIPT
+        kind = chooser.choice((Kind.RECEIPT, Kind.RECEIPT, Kind.SENDERS, Kind.PRESENCE))
+        payload = RECORD_PAYLOADS[kind] if chooser.random() < 0.5 or kind != Kind.RECEIPT else _RECEIPT
         if chooser.random() < 0.2:
             return kind, mutate_bytes(chooser, payload)
         return kind, pack_hostile(mutate_value(chooser, unpack(payload)))
@@ -417,6 +417,10 @@ class Receipts:
                 require(speaker is None or type(speaker.sender) is bytes, "a speaker that is none")
             receipt.unfinished((30, 33, 34, 35))
         good = frame(Kind.RECEIPT, 9, pack([TS, [[SENDER, 3, 6, 0, None]]]))
+        said = frame(Kind.PRESENCE, 2, pack([PRODUCER_B, False, 12_000_000, "node-a", "boot"]))
+        lost = recover_lost(scan(frame(kind, 1, payload) + said + good))
+        require(PRODUCER_B in lost, "a good presence behind a bad record was not read")
+        require(all(type(sender) is bytes and len(sender) == 16 for sender in lost), f"who is lost: {lost!r}")
         found = recover_senders(scan(frame(kind, 1, payload) + good))
         for sender, number in found.items():
             require(type(sender) is bytes and len(sender) == 16, f"sender {sender!r}")
