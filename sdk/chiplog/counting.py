@@ -9,6 +9,7 @@ the sender behind, and then some steps come twice, under another attempt.
 
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 from chiplog import process
@@ -19,6 +20,7 @@ STEPS = "steps"  # the directory's name
 FILES_MAX = 4_096  # of runs on one node that may be resumed: the oldest quarter goes when there are more
 _BYTES_MAX = 1_024
 _STEP_MAX = (1 << 63) - 1
+_TURN_WAIT_S = 0.25  # of the second that finish() may take: for the sender's thread, which is writing
 
 
 class StepCount:
@@ -30,6 +32,8 @@ class StepCount:
         self._kept = 0
         self._lone: tuple[Path, str] | None = None
         self._is_pruned = False
+        self._turn = threading.Lock()
+        self._is_over = False
 
     def begin(self, identity: Identity, label_given: bool) -> int:
         """Return the step that a label goes on with, 0 for a new one."""
@@ -42,17 +46,26 @@ class StepCount:
             self._kept = 0
         return self._kept
 
-    def keep(self, next_step: int) -> None:
-        """Write the count, if it changed."""
+    def keep(self, next_step: int, *, is_last: bool = False) -> None:
+        """Write the count, if it changed. Behind the last one nothing is written: it would be what was true before."""
+        if not self._turn.acquire(timeout=_TURN_WAIT_S):
+            return  # the disk hangs
         try:
-            if self._lone is not None:
-                (path, label), self._lone = self._lone, None
-                self._write(path, f"{os.getpid()} {process.start_of(os.getpid())} {label}")
-            if self._path is not None and next_step != self._kept:
-                self._write(self._path, str(next_step))
-                self._kept = next_step
+            if not self._is_over:
+                self._is_over = is_last
+                self._keep(next_step)
         except OSError:
             self._path = None  # a resumed run counts from 0 then
+        finally:
+            self._turn.release()
+
+    def _keep(self, next_step: int) -> None:
+        if self._lone is not None:
+            (path, label), self._lone = self._lone, None
+            self._write(path, f"{os.getpid()} {process.start_of(os.getpid())} {label}")
+        if self._path is not None and next_step != self._kept:
+            self._write(self._path, str(next_step))
+            self._kept = next_step
 
     def _write(self, path: Path, text: str) -> None:
         if not self._is_pruned:

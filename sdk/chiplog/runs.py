@@ -260,7 +260,7 @@ class Run(Recorder):
             self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
         yield self._shared.say_hashes
         if not self._is_inherited:
-            yield lambda: self._count.keep(self._next_step)
+            yield lambda: self._count.keep(self._next_step, is_last=True)
             yield self._tell_surroundings
             yield self._surroundings.end
         yield self._complaints.report

@@ -44,6 +44,14 @@ def resume(root: Path, mode: str, end: str) -> "subprocess.Popen[str]":
     )
 
 
+def test_runs_of_a_moment_leave_the_count_that_they_ended_with(chiplog_dir, offline) -> None:
+    """The sender's first look may be under way when the run ends already."""
+    for _ in range(20):
+        with chiplog.init(resume="r", mode="offline", capture_console=False) as run:
+            run.log({"a": 1.0})
+    assert sorted(step for _, step, _ in numbers(offline())) == list(range(20))
+
+
 def test_the_labels_own_steps_go_on_with_the_next_attempt_and_explicit_ones_are_as_given(chiplog_dir, offline) -> None:
     for _ in range(2):
         run = chiplog.init(run_id="r", label="rank0", mode="offline", capture_console=False)

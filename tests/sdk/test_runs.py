@@ -593,7 +593,7 @@ def test_an_exit_code_may_be_anything(run, offline, given, code) -> None:
 
 
 def test_a_fault_of_ours_at_the_end_does_not_cost_the_end(run, offline, caplog, monkeypatch) -> None:
-    def fails(*given: object) -> None:
+    def fails(*given: object, **named: object) -> None:
         raise OSError("no")
 
     for part, name in ((run._steps, "stop"), (run._count, "keep"), (run._surroundings, "end")):
