@@ -2,7 +2,8 @@
 
 It sleeps on one epoll and looks into another. The first one wakes it, and a stream that is written to all the time is
 masked there (waking.py says why). The second one, on which nobody sleeps, has them all, and tells in which order they
-became ready: as near as pipes let two streams keep theirs.
+became ready: as near as pipes let two streams keep theirs. It is edge-triggered. Else a stream would keep its place in
+that order from one look to the next, and go before one that was written to first while this process waited for a core.
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from chiplog.lines import Lines, Pace, shown
-from chiplog.passage import Ends, Passage, Tally
+from chiplog.passage import CHUNK_BYTES, Ends, Passage, Tally
 from chiplog.waking import LOOK_INTERVAL_S, Waking
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ MESSAGE_BYTES_MAX = 65_536  # of the control socket: paths and bounds, never wha
 _SIZE_INTERVAL_S = 0.25  # how soon a terminal that was resized is noticed: it tells nobody of another session
 _OPEN_INTERVAL_S = 0.01  # between two looks whether the journal is open
 _EARLY_BYTES_MAX = 4 << 20  # put aside until then: more than a second of anything
+_ORDERED = select.EPOLLIN | select.EPOLLET
 _DELIVER_INTERVAL_S = 0.05  # between two looks whether all was delivered, once the run has finished
 _DELIVER_WAIT_S = 5.0  # then the journal is left to whoever adopts it
 
@@ -70,36 +72,44 @@ class Drain:
         self._lost = 0  # lines that are to be declared
         self._told: set[str] = set()
         self._has_terminal = any(passage.ends.master >= 0 for passage in passages)
-        self._waking = Waking({descriptor: passage.holds_bytes for descriptor, passage in self._passages.items()})
+        holds_bytes = {descriptor: passage.holds_bytes for descriptor, passage in self._passages.items()}
+        self._waking = Waking(holds_bytes)
+        # A chunk of so many bytes may not be all that there is.
+        self._chunks = {descriptor: min(CHUNK_BYTES, n_bytes // 2) for descriptor, n_bytes in holds_bytes.items()}
         self._sleep, self._ready = select.epoll(), select.epoll()
         for descriptor in (control.fileno(), *self._passages):
             self._sleep.register(descriptor, select.EPOLLIN)
-            self._ready.register(descriptor, select.EPOLLIN)
+            self._ready.register(descriptor, _ORDERED if descriptor in self._passages else select.EPOLLIN)
 
     def run(self) -> None:
         """Pass on until all streams have ended, then deliver what was recorded."""
         self._declare_of_predecessor()
         self._tell({"ready": os.getpid()})
         while self._passages:
-            ready = self._ready.poll(0)
-            if not ready:
-                self._sleep.poll(self._wait_s())
-                ready = self._ready.poll(0)
-            for descriptor, _ in ready:
-                if descriptor in self._passages:
-                    # All of what stands in the one that told nobody: it was written before what woke us.
-                    self._step(descriptor, all_of_it=descriptor == self._waking.by_timer)
-                elif self._control is not None and descriptor == self._control.fileno():
-                    self._obey()
-            self._choose()
-            for passage in self._passages.values():
-                passage.ends.follow_size()
-            self._record_early()
-            self._deliver()
+            self.turn()
         self._finish()
         self._tell({"finished": True})
         if self._transcript is not None:
             self._transcript.close(_DELIVER_WAIT_S)
+
+    def turn(self) -> None:
+        """Wait until there is something to do, and do it."""
+        ready = self._ready.poll(0)
+        if not ready:
+            self._sleep.poll(self._wait_s())
+            ready = self._ready.poll(0)
+        for descriptor, _ in ready:
+            if descriptor in self._passages:
+                self._step(descriptor)
+                if descriptor in self._passages:
+                    self._ready.modify(descriptor, _ORDERED)  # behind the others, if something is left
+            elif self._control is not None and descriptor == self._control.fileno():
+                self._obey()
+        self._choose()
+        for passage in self._passages.values():
+            passage.ends.follow_size()
+        self._record_early()
+        self._deliver()
 
     def _wait_s(self) -> float | None:
         if self._waking.by_timer is not None:
@@ -123,7 +133,10 @@ class Drain:
                 self._sleep.modify(chosen, 0)
 
     def _step(self, descriptor: int, *, all_of_it: bool = False) -> None:
-        """Move one chunk of a stream, or all that is there, and record it."""
+        """Move one chunk of a stream, or all that is there, and record it.
+
+        Of one that wakes nobody all that stands there now: it was written before what woke us.
+        """
         passage = self._passages[descriptor]
         stream = passage.ends.stream
         was_broken = passage.is_broken
@@ -131,7 +144,7 @@ class Drain:
         for data in passage.steps():
             self._waking.note(descriptor, data, now)
             self._record(stream, data)
-            if not all_of_it:
+            if not all_of_it and (descriptor != self._waking.by_timer or len(data) < self._chunks[descriptor]):
                 break
         if passage.is_broken and not was_broken:
             self._tell({"broken": stream})
@@ -269,8 +282,9 @@ class Drain:
 
     def _note_recorded(self) -> None:
         for stream, n_bytes in self._early_bytes.items():
-            self._tally.note_recorded(stream, n_bytes)
-            self._early_bytes[stream] = 0
+            if n_bytes:
+                self._tally.note_recorded(stream, n_bytes)
+                self._early_bytes[stream] = 0
 
     def _finish(self) -> None:
         """Record lines that have no end, and the end of all."""

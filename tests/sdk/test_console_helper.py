@@ -4,6 +4,7 @@ import os
 import pty
 import select
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from tests.conftest import read_events, wait_until
 from tests.fault.network import need
 from tests.fault.switch_off import Safeguard
 
+from chiplog.drain import Drain
+from chiplog.passage import Ends, Passage, Tally
 from chiplog_schemas.events import EventKind
 
 WAIT_S = 60
@@ -78,6 +81,13 @@ SAFEGUARDS = [
         old="os.getpid() == 1",
         new="False",
         test="test_a_training_that_is_pid_1_shows_and_records_its_last_words",
+    ),
+    Safeguard(
+        promise="what was written first to one of two streams is shown first, also by a helper that waited for a core",
+        file="sdk/chiplog/drain.py",
+        old="_ORDERED = select.EPOLLIN | select.EPOLLET\n",
+        new="_ORDERED = select.EPOLLIN\n",
+        test="test_what_was_written_first_is_moved_first_however_late_the_helper_is",
     ),
 ]
 
@@ -204,6 +214,39 @@ def test_a_stream_that_is_printed_to_all_the_time_keeps_its_order_with_the_other
         expected += [(1, f"busy {number}")]
         expected += [(1, f"out {number}"), (2, f"err {number}")] if number % 10 == 9 else []
     assert lines == expected
+
+
+def test_what_was_written_first_is_moved_first_however_late_the_helper_is(tmp_path) -> None:
+    """The helper's own loop, turn by turn: between two of them it waits for a core as long as it likes."""
+    control, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    memory = os.memfd_create("tally")
+    os.ftruncate(memory, Tally.SIZE)
+    target = tmp_path / "both"
+    pipes = [os.pipe(), os.pipe()]
+    writers = [writer for _, writer in pipes]
+    bounds = {"console_lines_per_s": 1, "console_burst_lines": 1}
+    with control, ours, open(memory, "wb"), target.open("wb") as file:
+        tally = Tally(memory)
+        passages = [Passage(Ends(n + 1, source, os.dup(file.fileno())), tally) for n, (source, _) in enumerate(pipes)]
+        helper = Drain({"bounds": bounds}, control, passages, tally)
+        helper._records = False  # no journal is opened
+        expected = b""
+        for number in range(20):
+            first = number // 2 % 2
+            for stream in (first, 1 - first):
+                expected += b"%d %d\n" % (stream, number)
+                os.write(writers[stream], b"%d %d\n" % (stream, number))
+            helper.turn()
+            # What comes between: a stream that was just looked at, and then is written to behind the other one.
+            os.write(writers[1], b"alone\n")
+            expected += b"alone\n"
+            helper.turn()
+        for writer in writers:
+            os.close(writer)
+        helper.turn()
+        tally.close()
+    assert helper._passages == {}
+    assert target.read_bytes() == expected
 
 
 def test_bars_are_folded_and_bytes_that_are_no_text_are_kept(chiplog_dir, tmp_path) -> None:
