@@ -30,6 +30,7 @@ STARTS_MAX = 4  # of helpers in one run: one, and three in place of it; then the
 _SHELL_WAIT_S = 0.01  # it does nothing but start a process; what takes longer is waited for by the sender thread
 _STALLED_S = 5.0  # bytes wait, the helper writes to nobody and moves none: it is stopped, or hangs
 _LATE_S = 30.0  # the same of one that did not come up yet: 64 at once on two busy cores take seconds
+_LOOK_INTERVAL_S = 0.2  # whether it is stopped; each look of the sender's would cost more than it can find
 _MESSAGE_BYTES_MAX = 65_536
 
 
@@ -63,6 +64,7 @@ class Pipes:
         self._shells: list[int] = []
         self._starts = 0
         self._moved: tuple[int, float] = (0, time.monotonic())  # bytes passed, and when that last changed
+        self._look_at = 0.0  # whether the helper is stopped
         self._is_given_up = False
         self._lock = threading.Lock()
         self._tally_descriptor = high(os.memfd_create("chiplog-console", os.MFD_CLOEXEC))
@@ -149,6 +151,9 @@ class Pipes:
 
     def _end_one_that_is_stopped(self) -> None:
         now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_INTERVAL_S
         moved = sum(self._tally.passed(stream) for stream in self._ends)
         waits = any(state & select.POLLIN for state in self._states())
         if moved != self._moved[0] or self._tally.is_waiting or not waits:

@@ -6,8 +6,8 @@ of a stream that is written to all the time nobody is told: a timer looks at it.
 first moves what was written before; and so does one that fills its pipe between two looks.
 """
 
-LOOK_INTERVAL_S = 0.01  # what is printed appears at most so much later, less than a picture of a screen takes
-QUIET_S = 0.05  # without a word: to be woken costs less than five looks in vain
+LOOK_INTERVAL_S = 0.015  # what is printed appears at most so much later, less than a picture of a screen takes
+QUIET_S = 0.05  # without a word: to be woken costs less than more looks in vain
 _FULL = 1 / 4  # of a pipe, between two looks: its writer would have to wait soon
 _CHANGE = 2  # times as much has to be written to the other stream before they change roles
 
