@@ -248,6 +248,9 @@ class Dealer:
             raise _AGAIN.with_traceback(None)
         return self.arriving.popleft()[1]
 
+    def get(self, option: int) -> int:
+        return zmq.POLLIN  # as far as it knows: a message may have been taken by the time it is asked for
+
     def disable_monitor(self) -> None: ...
 
     def close(self, linger: int = 0) -> None:
@@ -265,6 +268,9 @@ class Monitor:
             raise _AGAIN.with_traceback(None)
         self._dealer.lost_sight = False
         return [b""]
+
+    def get(self, option: int) -> int:
+        return zmq.POLLIN if self._dealer.lost_sight else 0
 
     def close(self, linger: int = 0) -> None: ...
 
