@@ -521,11 +521,15 @@ def test_a_reader_that_leaves_ends_the_training_as_it_would_without_us(chiplog_d
     )
     assert training.stdout is not None
     assert training.stderr is not None
-    assert training.stdout.readline() == b"y" * 100 + b"\n"
-    training.stdout.close()
-    assert training.wait(WAIT_S) == 5
-    assert training.stderr.read() == b"EPIPE\n"
-    training.stderr.close()
+    try:
+        assert training.stdout.readline() == b"y" * 100 + b"\n"
+        training.stdout.close()
+        assert training.wait(WAIT_S) == 5
+        assert training.stderr.read() == b"EPIPE\n"
+    finally:
+        training.kill()  # one that does not meet EPIPE prints for ever
+        training.wait()
+        training.stderr.close()
 
 
 def test_children_print_on_into_their_parents_lines(chiplog_dir, tmp_path) -> None:
