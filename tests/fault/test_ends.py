@@ -139,14 +139,6 @@ SAFEGUARDS = [
         environment={"CHIPLOG_FAULT_ENDINGS": "exception in a thread"},
     ),
     Safeguard(
-        "a sys.exit() that was caught is no end",
-        "sdk/chiplog/start.py",
-        old="        if _left is self._left and frame().f_back is not None:\n",
-        new="        if False:\n",
-        test=TEST,
-        environment={"CHIPLOG_FAULT_ENDINGS": "caught"},
-    ),
-    Safeguard(
         "the exception of a child of multiprocessing is seen",
         "sdk/chiplog/start.py",
         old="    error = sys.exc_info()[1] or _left\n",
