@@ -117,16 +117,25 @@ class Phase:
         now, thread, opened, timing = perf_counter(), get_ident(), self._opened, self._timing
         entry = opened.get(thread)
         if entry is None:
-            return  # it was not entered, or before a fork
-        if entry[2]:
-            entry[2] -= 1
-            return
-        del opened[thread]
-        name = self._name
-        if entry[1] is None or not timing.is_noted(name, entry[1]):
-            totals = timing.totals
-            totals[name] = totals.get(name, 0.0) + (now - entry[0])
-            timing.is_pending = True
+            thread, entry = self._opened_elsewhere()
+            if entry is None:
+                return  # it was not entered, or before a fork
+        began, mark, n_inside = entry
+        if mark is None or not timing.is_noted(self._name, mark):
+            timing.add(self._name, now - began)
+        if n_inside:
+            # It goes on, for whoever is in it too: tasks that overlap may keep it open over many steps.
+            entry[:] = now, None if mark is None else timing.mark(), n_inside - 1
+        else:
+            opened.pop(thread, None)
+
+    def _opened_elsewhere(self) -> tuple[int, Opened | None]:
+        """Return what another thread entered last: a callback may leave what the training entered."""
+        try:
+            thread = next(reversed(self._opened))
+        except (StopIteration, RuntimeError):  # none, or one came just now
+            return 0, None
+        return thread, self._opened.get(thread)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Return a function that is timed. Not for generators and coroutines: their calls return before they run."""

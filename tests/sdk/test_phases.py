@@ -90,6 +90,37 @@ def test_threads_time_the_same_phase_side_by_side(run, offline) -> None:
     assert seconds["io"] >= 0.015
 
 
+def test_a_phase_that_another_thread_leaves_is_over(run, offline) -> None:
+    for step in range(4):
+        phase = run.phase("save")
+        phase.__enter__()
+        callback = threading.Thread(target=phase.__exit__, args=(None, None, None))
+        callback.start()
+        callback.join()
+        run.log({"x": 1.0}, step=step)
+    run.finish()
+    assert [(step, list(seconds)) for step, seconds in phases(offline())] == [(step, ["save"]) for step in range(4)]
+
+
+def test_tasks_that_overlap_in_a_phase_give_each_step_its_seconds(run, offline) -> None:
+    began = time.perf_counter()
+    one, other = run.phase("fetch"), run.phase("fetch")  # as two tasks of asyncio would: one is in it all the time
+    one.__enter__()
+    for step in range(8):
+        other.__enter__()
+        time.sleep(0.002)
+        one.__exit__(None, None, None)
+        run.log({"x": 1.0}, step=step)
+        one, other = other, one
+    one.__exit__(None, None, None)
+    took = time.perf_counter() - began
+    run.finish()
+    found = phases(offline())
+    assert [step for step, _ in found][:8] == list(range(8))
+    assert min(seconds["fetch"] for _, seconds in found[:8]) >= 0.002
+    assert sum(seconds["fetch"] for _, seconds in found) <= took
+
+
 def test_a_decorated_function_keeps_its_name_its_result_and_its_exceptions(run, offline) -> None:
     @run.phase("backward")
     def backward(value: int, *, by: int = 1) -> float:
