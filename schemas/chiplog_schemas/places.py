@@ -11,7 +11,7 @@
 
 Journals, spool, outbox and sockets must lie on a disk of this node. When CHIPLOG_DIR is on a network file system they
 move to /var/tmp/chiplog-<uid>/<hash of CHIPLOG_DIR>; when its path is too long for a socket, the sockets alone move.
-Where there is no home directory, CHIPLOG_DIR is /var/tmp/chiplog-<uid>/home.
+Where there is no home directory, /var/tmp/chiplog-<uid>/home stands for it.
 """
 
 import hashlib
@@ -102,8 +102,8 @@ class Places:
 def chiplog_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
     """Return CHIPLOG_DIR: the argument, else the variable, else ~/.chiplog, made absolute.
 
-    Where nobody says what ~ is, a container with a made-up uid say, it is a directory of this user's own, and that is
-    said once: the path itself would lie in whatever directory is the working directory.
+    Where nobody says what ~ is, a container with a made-up uid say, a directory of this user's own is, and that is said
+    once: the path as it stands would lie in whatever directory is the working directory.
     """
     chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_DIR") or "~/.chiplog"
     expanded = os.path.expanduser(chosen)
@@ -112,11 +112,13 @@ def chiplog_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, s
 
 def _without_home(chosen: str) -> Path:
     global _has_told_homeless
-    directory = Path(f"{SUBSTITUTE_PREFIX}{os.getuid()}", "home")  # checked by make_private, as all below that prefix
+    # Checked by make_private, as all below that prefix.
+    directory = Path(os.path.abspath(f"{SUBSTITUTE_PREFIX}{os.getuid()}/home/{chosen.partition('/')[2]}"))
     if not _has_told_homeless:
         _has_told_homeless = True
-        what = f"no home directory for {chosen}: HOME is not set, and uid {os.getuid()} has no entry in passwd"
-        _log.warning("chiplog: %s; %s is used; set CHIPLOG_DIR", what, directory)
+        _log.warning(
+            "chiplog: no home directory is known for %s; %s is used; set HOME or CHIPLOG_DIR", chosen, directory
+        )
     return directory
 
 

@@ -82,18 +82,17 @@ def test_without_a_home_directory_it_is_a_private_one_and_that_is_said_once(
     monkeypatch.setattr("pwd.getpwuid", nobody)
     monkeypatch.setattr(module, "SUBSTITUTE_PREFIX", f"{tmp_path}/chiplog-")
     monkeypatch.setattr(module, "_has_told_homeless", False)
-    own = tmp_path / f"chiplog-{os.getuid()}" / "home"
-    for chosen in ({}, {"CHIPLOG_DIR": "~/runs"}, {"CHIPLOG_DIR": "~nobody_of_that_name/x"}):
-        assert chiplog_dir(None, chosen) == own
+    home = tmp_path / f"chiplog-{os.getuid()}" / "home"
+    own = home / ".chiplog"
+    assert chiplog_dir(None, {}) == own
+    assert chiplog_dir(None, {"CHIPLOG_DIR": "~/runs"}) == home / "runs"
+    assert chiplog_dir(None, {"CHIPLOG_DIR": "~nobody_of_that_name/x"}) == home / "x"
     assert chiplog_dir(None, {"CHIPLOG_DIR": "/a"}) == Path("/a")
     [line] = [record.getMessage() for record in caplog.records]
-    assert line == (
-        f"chiplog: no home directory for ~/.chiplog: HOME is not set, and uid {os.getuid()} has no entry in passwd; "
-        f"{own} is used; set CHIPLOG_DIR"
-    )
+    assert line == (f"chiplog: no home directory is known for ~/.chiplog; {own} is used; set HOME or CHIPLOG_DIR")
     make_private(own / "journals")
-    assert stat.S_IMODE(own.parent.stat().st_mode) == 0o700
-    own.parent.chmod(0o777)
+    assert stat.S_IMODE(home.parent.stat().st_mode) == 0o700
+    home.parent.chmod(0o777)
     with pytest.raises(PermissionError, match="is writable by others"):
         make_private(own / "journals")
 
