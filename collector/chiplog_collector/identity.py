@@ -91,7 +91,11 @@ class Registry:
         return producer.owner != producer.producer
 
     def _run(self, run_id: str, producer: Producer) -> Run:
-        """Return the run that a producer means: another name of one leads those on whom its maker's key speaks for."""
+        """Return the run that a producer means.
+
+        Where the name has become another name of a run, that run: but only for producers on nodes for which the key of
+        whoever made it so speaks.
+        """
         run = self._state.runs.get(run_id)
         if run is None:
             run = self._state.add_run(Run(len(self._state.runs) + 1, run_id))
@@ -130,6 +134,16 @@ class Registry:
                 "those in it: they stay; each that belongs to the other run says so itself"
             )
             body = {"from": run_id, "to": run.run_id, "stay": others, "nodes": producer.nodes}
+            self._applier.say(producer, seq, ts, "merge_refused", "warning", message, body)
+            return
+        if former.alias_of is not None:
+            # Who made it another name first keeps it: else any key could lead away those whom the name belongs to.
+            meant = self._state.runs_by_number[former.alias_of].run_id
+            message = (
+                f"{producer.label} says that run {run_id} is {run.run_id}, but it is another name of {meant} already: "
+                f"{producer.label} alone moves"
+            )
+            body = {"from": run_id, "to": run.run_id, "stay": 0, "nodes": producer.nodes, "is": meant}
             self._applier.say(producer, seq, ts, "merge_refused", "warning", message, body)
             return
         for column in _RUN_FIELDS.values():

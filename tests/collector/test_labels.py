@@ -36,6 +36,13 @@ SAFEGUARDS = [
         test="test_another_name_that_a_key_made_of_a_run_binds_only_those_whom_it_speaks_for",
     ),
     Safeguard(
+        "a second key takes nobody's other name away",
+        "collector/chiplog_collector/identity.py",
+        old="        if former.alias_of is not None:\n",
+        new="        if False:\n",
+        test="test_another_name_of_a_run_is_not_taken_away_by_a_key_that_does_not_speak_for_those_who_bear_it",
+    ),
+    Safeguard(
         "a label that two live processes use is told",
         "collector/chiplog_collector/applier.py",
         old="        self.labels.came(block, numbers)\n",
@@ -222,6 +229,33 @@ def test_another_name_that_a_key_made_of_a_run_binds_only_those_whom_it_speaks_f
         ("attackers", "theirs", ["theirs"]),
         ("victim", None, []),
     ]
+
+
+def test_another_name_of_a_run_is_not_taken_away_by_a_key_that_does_not_speak_for_those_who_bear_it(
+    index: Index,
+) -> None:
+    """Whoever learns a provisional run ID finds nobody in it after the merge, and may say what it is now."""
+    zero = Rank(0, run_id="own0", node="node-0")
+    one = Rank(1, "host-1", run_id="own1", primary=False, node="node-1", rank=None)
+    index.take_from("node-0", whole(zero))
+    index.take_from("node-1", whole(one))
+    at = one.become(run_id="own0", label="rank1", rank=1, formerly="own1")
+    index.take_from("node-1", block_of((one, at, at)))
+    evil = Rank(9, "x", run_id="own1", primary=False, node="evil", rank=None)
+    index.take_from("evil", whole(evil))
+    at = evil.become(run_id="attackers", formerly="own1")
+    index.take_from("evil", block_of((evil, at, at)))
+    index.reopen()
+    child = Rank(2, "host-1.77", run_id="own1", primary=False, rank=None, node="node-1")
+    index.take_from("node-1", whole(child))
+    assert index.sql("SELECT run_id, label FROM labels ORDER BY ALL") == [
+        ("attackers", "x"),
+        ("own0", "host-1.77"),
+        ("own0", "rank0"),
+        ("own0", "rank1"),
+    ]
+    told = index.sql("SELECT kind, body->>'from', body->>'to', body->>'is' FROM events ORDER BY ALL")
+    assert told == [("merge_refused", "own1", "attackers", "own0"), ("run_merged", "own1", "own0", None)]
 
 
 def test_names_that_lead_to_one_another_end_somewhere(index: Index) -> None:
