@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-# "pid:run_id/label/rank/settled/world/start", for the processes that this one starts. world and start, behind which
-# stands no other process with that PID, came later. Set by init() while its run is open, …
+# "pid:run_id/label/rank/settled/world/start/session", for the processes that this one starts. World and start, behind
+# which stands no other process with that PID, and then the session came later. Set by init() while its run is open, …
 PARENT_RUN = "CHIPLOG_PARENT_RUN"
 SETUP = "CHIPLOG_SETUP"  # … and by setup(): who its process would be. Without a label: that is for the children to say
 
@@ -42,8 +42,8 @@ class Facts:
     random: str  # a few random characters
     spawned: Spawned | None = None
     opened: frozenset[str] = frozenset()  # runs that this process opened and finished, of those that nobody named
-    stamp: str = ""  # "world/start" of this process: see PARENT_RUN
-    gone: frozenset[str] = frozenset()  # variables left by a process that has ended and did not start this one
+    stamp: str = ""  # "world/start/session" of this process: see PARENT_RUN
+    gone: frozenset[str] = frozenset()  # of PARENT_RUN and SETUP, what says nothing of this process any more
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,15 @@ import socket
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from chiplog.identity import PARENT_RUN, SETUP, Facts, Spawned
 from chiplog_schemas.machine import boot_id
 
 _SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # what each process of mp.spawn() runs
 _UNKNOWN = "0"  # when a process started, where nobody can tell
+_PID_DIGITS_MAX = 9  # the kernel's have seven at most; os.kill() takes no ten
+_TICKS_DIGITS_MAX = 20  # of 64 bits
 _ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # without what people confuse
 
 
@@ -32,7 +35,7 @@ def facts(opened: Iterable[str] = ()) -> Facts:
         spawned=_spawned(),
         opened=frozenset(opened),
         stamp=stamp(),
-        gone=frozenset(name for name in (PARENT_RUN, SETUP) if is_gone(os.environ.get(name, ""))),
+        gone=frozenset(name for name, counts_no_more in _RECORDS if counts_no_more(os.environ.get(name, ""))),
     )
 
 
@@ -78,36 +81,67 @@ def _spawned() -> Spawned | None:
 
 
 def stamp() -> str:
-    """Return what tells this process from others that had its PID, or will have it: "world/start"."""
-    return f"{_world()}/{start_of(os.getpid())}"
+    """Return what tells this process from others that had its PID, or will have it, and its session."""
+    return f"{_world()}/{start_of(os.getpid())}/{os.getsid(0)}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Owner:
+    """The process that left a record for those that it starts."""
+
+    pid: int
+    start: str
+    session: str  # '' where the record has none
 
 
 def is_gone(record: str) -> bool:
-    """Tell whether a record for children is of a process of this host that has ended, and did not start this one.
+    """Tell whether PARENT_RUN is of a process that has ended, and did not start this one: of a terminal, say."""
+    owner = _owner_here(record)
+    return owner is not None and _has_ended(owner) and not _is_child_of(owner)
 
-    What it started itself may come to its init() later than its parent to its end. That one has no parent any more but
-    an older one, the system's; or multiprocessing knows. Whatever else still has the record, in a terminal that a
-    training opened say, has nothing to do with it. Of other hosts, and from before there was a stamp, nobody can tell.
+
+def is_given_out_again(record: str) -> bool:
+    """Tell whether the PID in a record is another process's by now.
+
+    Only so is SETUP gone. It is somebody's wish, and a launcher may well leave before its workers come to init().
     """
+    owner = _owner_here(record)
+    return owner is not None and start_of(owner.pid) not in (owner.start, _UNKNOWN)
+
+
+def _owner_here(record: str) -> _Owner | None:
+    """Return who left a record, if its PID has its meaning here: the same boot of the same host, the same namespace."""
     pid, _, said = record.partition(":")
-    world, start = [*said.split("/"), "", "", "", "", "", ""][4:6]
-    if (
-        not pid.isdecimal()
-        or len(pid) > 9
-        or not start.isdecimal()
-        or start == _UNKNOWN
-        or not world
-        or world != _world()
-    ):
-        return False
-    now = start_of(int(pid))
-    if now == start or (now == _UNKNOWN and _exists(int(pid))):
-        return False
-    if int(pid) == os.getpid():
+    world, start, session = [*said.split("/"), "", "", "", "", "", "", ""][4:7]
+    is_known = _is_number(pid, _PID_DIGITS_MAX) and _is_number(start, _TICKS_DIGITS_MAX) and start != _UNKNOWN
+    return _Owner(int(pid), start, session) if is_known and world and world == _world() else None
+
+
+def _is_number(text: str, digits_max: int) -> bool:
+    return text.isdecimal() and len(text) <= digits_max
+
+
+def _has_ended(owner: _Owner) -> bool:
+    now = start_of(owner.pid)
+    return not _exists(owner.pid) if now == _UNKNOWN else now != owner.start
+
+
+def _is_child_of(owner: _Owner) -> bool:
+    """Tell whether a process that has ended, or a child of it, started this one. It may come to init() late.
+
+    Who is in its session is: there a shell, or timeout(1), may stand between. A terminal is a session of its own. In
+    another session, who has no parent any more but one older than the owner: the system's. Or multiprocessing knows.
+    """
+    if owner.pid == os.getpid():
+        return False  # given out again, to this one
+    if owner.session == str(os.getsid(0)) or int(start_of(os.getppid())) < int(owner.start):
         return True
     module = sys.modules.get("multiprocessing.process")
     parent = module.parent_process() if module is not None else None
-    return not (parent is not None and parent.pid == int(pid)) and int(start_of(os.getppid())) >= int(start)
+    return parent is not None and parent.pid == owner.pid
+
+
+_RECORDS = ((PARENT_RUN, is_gone), (SETUP, is_given_out_again))
 
 
 def _world() -> str:

@@ -212,52 +212,64 @@ PARENT = """
 import os, subprocess, sys
 import chiplog
 run = chiplog.init(mode="offline", run_id="parents", capture_console=False)
-{starts}
+late = [sys.executable, "-c", sys.argv[1]]
+subprocess.Popen(late, stdin=int(sys.argv[2]), start_new_session=True)
+subprocess.Popen(["sh", "-c", '"$0" "$@"; exit $?', *late], stdin=int(sys.argv[2]))  # as timeout(1) would
 print(os.environ["CHIPLOG_PARENT_RUN"], flush=True)
 sys.stdin.readline()
 os._exit(0)
 """
 LATE_CHILD = """
-import sys
-sys.stdin.readline()
+import os
+os.read(0, 1)
 import chiplog
 print(chiplog.init(mode="offline", capture_console=False).id, flush=True)
 """
+LAUNCHER = "import os, chiplog; chiplog.setup(); print(os.environ['CHIPLOG_SETUP'])"
 OTHERS = """
 import os, sys
 from chiplog.identity import identify
 from chiplog.process import facts
-for os.environ["CHIPLOG_PARENT_RUN"] in sys.argv[1:]:
+for os.environ[sys.argv[1]] in sys.argv[2:]:
     print(identify(os.environ, facts()).run_id)
 """
 
 
-def runs_of(*records: str) -> list[str]:
-    """Return the run of a process that has such a record, and a parent that is younger than who wrote it."""
-    command = ["sh", "-c", '"$0" "$@"; exit $?', sys.executable, "-c", OTHERS, *records]
-    return subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout.splitlines()
+def runs_of(name: str, *records: str) -> list[str]:
+    """Return the runs of a process that has such a record, in a terminal that is younger than who wrote it."""
+    command = ["sh", "-c", '"$0" "$@"; exit $?', sys.executable, "-c", OTHERS, name, *records]
+    return subprocess.check_output(command, text=True, timeout=60, start_new_session=True).splitlines()
 
 
 def test_a_parents_record_counts_until_the_parent_ends_and_then_for_what_it_started_itself(chiplog_dir) -> None:
     reading, writing = os.pipe()
-    starts = f"subprocess.Popen([sys.executable, '-c', {LATE_CHILD!r}], stdin={reading})"
-    command = [sys.executable, "-c", PARENT.format(starts=starts)]
+    command = [sys.executable, "-c", PARENT, LATE_CHILD, str(reading)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, pass_fds=[reading], **pipes) as parent, os.fdopen(writing, "w") as late_child:
+    with subprocess.Popen(command, pass_fds=[reading], **pipes) as parent, os.fdopen(writing, "w") as late_children:
         os.close(reading)
         record = parent.stdout.readline().strip()
-        assert runs_of(record) == ["parents"]
+        assert runs_of(PARENT_RUN, record) == ["parents"]
         parent.stdin.write("\n")
         parent.stdin.close()
         assert parent.wait(60) == 0
-        *_, world, start = record.split("/")
-        as_before = record.removesuffix(f"/{world}/{start}")
-        stale, elsewhere, old = runs_of(record, record.replace(world, "another-boot.1"), as_before)
+        world = record.split("/")[4]
+        as_before = record.partition(f"/{world}")[0]
+        elsewhere = record.replace(world, "another-boot.1")
+        stale, *unknown = runs_of(PARENT_RUN, record, elsewhere, as_before)
         assert stale != "parents", "nobody is there whose run that could be"
-        assert (elsewhere, old) == ("parents", "parents"), "of these nobody can tell"
-        late_child.write("\n")
-        late_child.close()
-        assert parent.stdout.read().strip() == "parents", "it was started while the run was open"
+        assert unknown == ["parents"] * 2, "of these nobody can tell"
+        late_children.write("\n\n")
+        late_children.close()
+        assert parent.stdout.read().split() == ["parents"] * 2, "they were started while the run was open"
+
+
+def test_what_a_launcher_prepared_is_for_its_workers_also_when_it_has_left() -> None:
+    record = subprocess.check_output([sys.executable, "-c", LAUNCHER], text=True, timeout=60).strip()
+    prepared = record.partition(":")[2].split("/")[0]
+    given_out_again = f"{os.getpid()}:{record.partition(':')[2]}"
+    kept, other = runs_of(SETUP, record, given_out_again)
+    assert kept == prepared
+    assert other != prepared, "its PID is another process's: nobody's wish any more"
 
 
 def test_a_process_started_by_a_rank_is_not_that_rank() -> None:
