@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import duckdb
 import pytest
 
 from chiplog_schemas.blocks import BlockBuilder
@@ -206,3 +207,15 @@ def test_who_loses_a_peer_that_was_ended_from_outside_is_no_cause(index: Index) 
     raises(ranks[1], 1_100_000, NCCL)
     deliver(index, 0, 0, *ranks, agent)
     assert index.sql(FIRST) == [("rank0", False, 0.0, True, ["rank1 true"])]
+
+
+def test_who_failed_first_in_one_run_is_asked_of_that_run_alone(index: Index) -> None:
+    """A time that cannot be added to stands in the other run: whoever reads that one too is told so."""
+    ranks = [Rank(1, run_id="asked"), Rank(2, run_id="other")]
+    for rank in ranks:
+        raises(rank, 1_000_000, "ValueError: boom")
+    deliver(index, 0, 0, *ranks)
+    index.sql("UPDATE base.producers SET clock_us = 9223372036854775807 WHERE label = 'rank2'")
+    with pytest.raises(duckdb.OutOfRangeException):
+        index.sql("SELECT * FROM first_failure")
+    assert index.sql("SELECT label FROM first_failure WHERE run_id = 'asked'") == [("rank1",)]

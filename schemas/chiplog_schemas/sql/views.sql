@@ -357,53 +357,65 @@ SELECT run_id, label, attempt, sum(produced)::BIGINT AS produced, sum(stored)::B
        sum(produced - stored - lost)::BIGINT AS pending, string_agg(reasons, '; ' ORDER BY reasons) AS reasons
 FROM counted GROUP BY owner, run_id, label, attempt;
 
--- How far each node's clock is from the collector's, in a run: the least (received - made) of its blocks.
-CREATE OR REPLACE VIEW base.clocks AS
-SELECT run, node, min(clock_us) AS clock_us FROM base.producers WHERE role = 'rank' AND run IS NOT NULL GROUP BY run, node;
-
 -- Which round of its run each attempt of a label was in: what ran, and so failed, together. A rank's attempt is one: a
 -- round begins when the first of them begins its next attempt, or when the last of these has ended before. Who joins
 -- later, on a node of its own or as a child, counts from 0, and is in the round that had begun when it started.
--- Restart counts are no key: each node has its own, and who joins begins at 0.
+-- Restart counts are no key: each node has its own, and who joins begins at 0. `clock_us` is how far its node's clock is
+-- from the collector's: the least (received - made) of the node's blocks. Here and in the views made of it everything is
+-- grouped by the run's name, as in rank_progress.
 CREATE OR REPLACE VIEW base.rounds AS
-WITH placed AS (
-    SELECT p.producer, p.run, p.label, p.attempt, p.rank, epoch_us(p.started_at) + coalesce(c.clock_us, 0) AS began_us,
-           lag(epoch_us(p.ended_at) - coalesce(p.late_us, 0) + CASE WHEN p.is_presumed THEN 0 ELSE coalesce(c.clock_us, 0) END)
-               OVER (PARTITION BY p.run, p.label ORDER BY p.attempt) AS left_us
-    FROM base.producers p LEFT JOIN base.clocks c ON c.run = p.run AND c.node IS NOT DISTINCT FROM p.node
-    WHERE p.role = 'rank' AND p.run IS NOT NULL
+WITH placed AS NOT MATERIALIZED (
+    SELECT producer, run_id, label, attempt, rank, clock_us, epoch_us(started_at) + clock_us AS began_us,
+           lag(epoch_us(ended_at) - coalesce(late_us, 0) + CASE WHEN is_presumed THEN 0 ELSE clock_us END)
+               OVER (PARTITION BY run_id, label ORDER BY attempt) AS left_us
+    FROM (
+        SELECT p.* EXCLUDE (clock_us), r.run_id,
+               coalesce(min(p.clock_us) OVER (PARTITION BY r.run_id, p.node), 0) AS clock_us
+        FROM base.producers p JOIN base.runs r ON r.run = p.run WHERE p.role = 'rank'
+    )
 ), begun AS (
-    SELECT run, attempt, least(min(began_us), max(left_us)) AS at_us
-    FROM placed WHERE rank IS NOT NULL AND attempt > 0 GROUP BY run, attempt
-), turns AS (
-    SELECT run, at_us, max(attempt) OVER (PARTITION BY run ORDER BY at_us) AS round FROM begun
+    SELECT run_id, attempt, least(min(began_us), max(left_us)) AS at_us
+    FROM placed WHERE rank IS NOT NULL AND attempt > 0 GROUP BY run_id, attempt
 ), put AS (
-    SELECT p.producer, p.run, p.label, p.attempt, greatest(p.attempt, coalesce(t.round, 0)) AS round
-    FROM placed p ASOF LEFT JOIN turns t ON t.run = p.run AND p.began_us >= t.at_us
+    SELECT *, greatest(attempt, coalesce(max(turn) OVER (PARTITION BY run_id ORDER BY at_us), 0)) AS round
+    FROM (
+        SELECT producer, run_id, label, attempt, clock_us, NULL AS turn, coalesce(began_us, -1) AS at_us FROM placed
+        UNION ALL
+        SELECT NULL, run_id, NULL, NULL, NULL, attempt, at_us FROM begun WHERE at_us IS NOT NULL
+    )
 )
 -- A label is once in a round: a rank that was slow to start, and comes again, was in the one before.
-SELECT producer, greatest(attempt, least(round, lead(round) OVER (PARTITION BY run, label ORDER BY attempt) - 1)) AS round
-FROM put;
+SELECT producer, run_id, clock_us,
+       greatest(attempt, least(round, lead(round) OVER (PARTITION BY run_id, label ORDER BY attempt) - 1)) AS round
+FROM put WHERE producer IS NOT NULL;
 
 -- Every attempt of a label that failed or crashed. An exception that was said before the end is when, and why, it failed.
 -- `at_us` is its time by the collector's clock, as far as its node's can be told; `is_told` whether it was told to end;
 -- `is_lost` whether it lost a peer, by its words; `is_ours` whether only torch says such words. `is_echo` whether it
 -- tells of somebody else's end: it was told to, or lost a peer and another failed before it, within the clocks'
--- uncertainty. What torch says is an echo of what else failed in that round, whenever that was noticed.
+-- uncertainty. What torch says is an echo of what else failed in that round, whenever that was noticed: `is_explained`
+-- says that somebody neither was told to end nor lost a peer. `before` is near_us, far_us or nth.
+--
+--     is_told  is_lost  before  is_ours  is_explained  is_echo
+--     yes      no       -       -        -             yes      ended from outside, whatever its words are
+--     no       no       -       -        -             no       a failure of its own
+--     no       yes      yes     -        -             yes      the peer that it lost had failed
+--     no       yes      no      yes      yes           yes      so it had here, and was found dead later
+--     no       yes      no      yes      no            no       the first of lost peers alone
+--     no       yes      no      no       -             no       the connection may be one of its own, not a rank's
 CREATE OR REPLACE VIEW base.failures AS
 WITH said AS (
     SELECT producer, min(ts) AS ts, arg_min(message, seq) AS message FROM base.events
     WHERE kind = 'traceback' AND producer IS NOT NULL GROUP BY producer
 ), failed AS (
-    SELECT p.producer, p.run, o.round, p.label, p.rank, p.node, p.state, p.exit_code, p.exit_signal,
+    SELECT p.producer, o.run_id, o.round, p.label, p.rank, p.node, p.state, p.exit_code, p.exit_signal,
            coalesce(s.message, p.reason, '') AS words, coalesce(s.message, p.reason) AS reason,
            coalesce(s.ts, p.ended_at) AS ts, CASE WHEN s.ts IS NULL THEN coalesce(p.late_us, 0) ELSE 0 END AS late_us,
-           s.ts IS NULL AS is_by_status, coalesce(p.is_presumed, false) AS is_presumed, c.clock_us
+           s.ts IS NULL AS is_by_status, coalesce(p.is_presumed, false) AS is_presumed, o.clock_us
     FROM base.producers p JOIN base.rounds o ON o.producer = p.producer LEFT JOIN said s ON s.producer = p.producer
-    LEFT JOIN base.clocks c ON c.run = p.run AND c.node IS NOT DISTINCT FROM p.node
     WHERE p.state IN ('failed', 'crashed')
 ), judged AS (
-    SELECT *, epoch_us(ts) + CASE WHEN is_presumed THEN 0 ELSE coalesce(clock_us, 0) END AS at_us,
+    SELECT *, epoch_us(ts) + CASE WHEN is_presumed THEN 0 ELSE clock_us END AS at_us,
            (is_by_status AND (coalesce(exit_signal, 0) IN (1, 2, 15) OR coalesce(exit_code, 0) IN (129, 130, 143)))
            OR regexp_matches(words, '^(KeyboardInterrupt|SystemExit: (129|130|137|143)$)|SignalException') AS is_told,
            regexp_matches(words, '(?i)DistBackendError|DistNetworkError|DistStoreError|remote process exited'
@@ -414,10 +426,10 @@ WITH said AS (
            says_lost AND NOT is_told AS is_lost
     FROM failed
 ), beside AS (
-    SELECT *, min(at_us - late_us) FILTER (NOT is_lost) OVER (PARTITION BY run, round, node) AS near_us,
-           min(at_us - late_us) FILTER (NOT is_lost) OVER (PARTITION BY run, round) - 100000 AS far_us,
-           bool_or(NOT is_lost AND NOT is_told) OVER (PARTITION BY run, round) AS is_explained,
-           row_number() OVER (PARTITION BY run, round, is_lost ORDER BY at_us, producer) AS nth
+    SELECT *, min(at_us - late_us) FILTER (NOT is_lost) OVER (PARTITION BY run_id, round, node) AS near_us,
+           min(at_us - late_us) FILTER (NOT is_lost) OVER (PARTITION BY run_id, round) - 100000 AS far_us,
+           bool_or(NOT is_lost AND NOT is_told) OVER (PARTITION BY run_id, round) AS is_explained,
+           row_number() OVER (PARTITION BY run_id, round, is_lost ORDER BY at_us, producer) AS nth
     FROM judged
 )
 SELECT *, is_told OR is_lost AND (
@@ -429,24 +441,24 @@ FROM beside;
 -- 0.1 s is how far the fastest deliveries of two nodes may differ, by which their clocks are compared: see README.md.
 CREATE OR REPLACE VIEW first_failure AS
 WITH ranked AS (
-    SELECT *, row_number() OVER (PARTITION BY run, round ORDER BY is_echo, at_us, producer) AS place FROM base.failures
+    SELECT *, row_number() OVER (PARTITION BY run_id, round ORDER BY is_echo, at_us, producer) AS place FROM base.failures
 ), apart AS (
-    SELECT f.run, f.round, o.producer, o.label, o.rank, o.node, o.ts, o.reason,
+    SELECT f.run_id, f.round, o.producer, o.label, o.rank, o.node, o.ts, o.reason,
            o.is_echo OR o.exit_signal IS NOT DISTINCT FROM 9 AND o.is_by_status AND NOT starts_with(o.reason, 'out of memory') AS is_echo,
            (o.at_us - f.at_us) / 1e6 AS after_s, o.late_us / 1e6 AS late_s,
            CASE WHEN o.node = f.node THEN 0.0 ELSE 0.1 END AS clock_s, o.is_echo AND NOT f.is_echo AS is_only_echo
-    FROM ranked f JOIN ranked o ON o.run = f.run AND o.round = f.round AND o.place > 1 WHERE f.place = 1
+    FROM ranked f JOIN ranked o ON o.run_id = f.run_id AND o.round = f.round AND o.place > 1 WHERE f.place = 1
 ), others AS (
-    SELECT run, round, max(clock_s) AS clock_s,
+    SELECT run_id, round, max(clock_s) AS clock_s,
            bool_and(is_only_echo OR after_s - late_s - clock_s > 0) AS are_later,
            list({'label': label, 'rank': rank, 'node': node, 'ts': ts, 'after_s': after_s, 'is_echo': is_echo, 'reason': reason}
                 ORDER BY after_s, producer) AS others
-    FROM apart GROUP BY run, round
+    FROM apart GROUP BY run_id, round
 )
-SELECT r.run_id, f.round AS attempt, f.label, f.rank, f.node, f.ts, f.state, f.exit_code, f.exit_signal, f.reason,
+SELECT f.run_id, f.round AS attempt, f.label, f.rank, f.node, f.ts, f.state, f.exit_code, f.exit_signal, f.reason,
        NOT f.is_echo AS is_cause, f.late_us / 1e6 + coalesce(o.clock_s, 0.0) AS uncertainty_s,
        coalesce(o.are_later, true) AS is_certain, coalesce(o.others, []) AS others
-FROM ranked f JOIN base.runs r ON r.run = f.run LEFT JOIN others o ON o.run = f.run AND o.round = f.round
+FROM ranked f LEFT JOIN others o ON o.run_id = f.run_id AND o.round = f.round
 WHERE f.place = 1;
 
 -- Per round of a run that logged a step, after another one did: what it cost that all began again. Ranks count; without
