@@ -130,11 +130,12 @@ def _is_child_of(owner: _Owner) -> bool:
     """Tell whether a process that has ended, or a child of it, started this one. It may come to init() late.
 
     Who is in its session is: there a shell, or timeout(1), may stand between. A terminal is a session of its own. In
-    another session, who has no parent any more but one older than the owner: the system's. Or multiprocessing knows.
+    another session, who has no parent any more but the system's, which is no younger than the owner: tini starts a
+    training in its own tick, and what that starts after its init() is ticks younger. Or multiprocessing knows.
     """
     if owner.pid == os.getpid():
         return False  # given out again, to this one
-    if owner.session == str(os.getsid(0)) or int(start_of(os.getppid())) < int(owner.start):
+    if owner.session == str(os.getsid(0)) or int(start_of(os.getppid())) <= int(owner.start):
         return True
     module = sys.modules.get("multiprocessing.process")
     parent = module.parent_process() if module is not None else None

@@ -10,7 +10,7 @@ import pytest
 
 from chiplog.identity import PARENT_RUN, SETUP, Facts, Identity, Spawned, identify, prepared_run, with_rank
 from chiplog.launches import LAUNCHES_MAX, as_before, recall, remember
-from chiplog.process import facts, random_word
+from chiplog.process import facts, is_gone, random_word, stamp, start_of
 from chiplog.ways import is_rank0, own_run
 from chiplog_schemas.places import places
 
@@ -223,7 +223,7 @@ LATE_CHILD = """
 import os
 os.read(0, 1)
 import chiplog
-print(chiplog.init(mode="offline", capture_console=False).id, flush=True)
+os.write(1, chiplog.init(mode="offline", capture_console=False).id.encode() + b"\\n")  # beside another's
 """
 LAUNCHER = "import os, chiplog; chiplog.setup(); print(os.environ['CHIPLOG_SETUP'])"
 OTHERS = """
@@ -261,6 +261,15 @@ def test_a_parents_record_counts_until_the_parent_ends_and_then_for_what_it_star
         late_children.write("\n\n")
         late_children.close()
         assert parent.stdout.read().split() == ["parents"] * 2, "they were started while the run was open"
+
+
+def test_an_orphan_whose_new_parent_is_as_old_as_its_own_was_is_still_that_ones_child() -> None:
+    ended = subprocess.Popen(["true"])
+    ended.wait()
+    world, tick = stamp().split("/")[0], int(start_of(os.getppid()))
+    as_old, older = (f"{ended.pid}:r/x//settled/{world}/{start}" for start in (tick, tick - 1))
+    assert not is_gone(as_old), "init, or tini, starts the training in the very tick of its own start"
+    assert is_gone(older)
 
 
 def test_what_a_launcher_prepared_is_for_its_workers_also_when_it_has_left() -> None:
