@@ -12,6 +12,8 @@ from chiplog.identity import PARENT_RUN, SETUP, Facts, Spawned
 from chiplog_schemas.machine import boot_id
 
 _SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # what each process of mp.spawn() runs
+_STATE, _START = 0, 19  # of the third field and those behind it: state and starttime of proc_pid_stat(5)
+_DEAD = ("Z", "X")  # a zombie, and for a moment nothing any more
 _UNKNOWN = "0"  # when a process started, where nobody can tell
 _PID_DIGITS_MAX = 9  # the kernel's have seven at most; os.kill() takes no ten
 _TICKS_DIGITS_MAX = 20  # of 64 bits
@@ -122,8 +124,11 @@ def _is_number(text: str, digits_max: int) -> bool:
 
 
 def _has_ended(owner: _Owner) -> bool:
-    now = start_of(owner.pid)
-    return not _exists(owner.pid) if now == _UNKNOWN else now != owner.start
+    """Tell whether that process is no more, or has ended and its parent has not asked how. False if nobody can tell."""
+    fields = _fields_of(owner.pid)
+    if not fields:
+        return not _exists(owner.pid)
+    return fields[_STATE] in _DEAD or fields[_START] != owner.start
 
 
 def _is_child_of(owner: _Owner) -> bool:
@@ -167,8 +172,15 @@ def _exists(pid: int) -> bool:
 
 def start_of(pid: int) -> str:
     """Return when a process started, in clock ticks since boot: no setting of a clock changes that."""
+    fields = _fields_of(pid)
+    return fields[_START] if fields else _UNKNOWN
+
+
+def _fields_of(pid: int) -> list[str]:
+    """Return what /proc says of a process, behind its name, which may hold anything. Nothing if it says nothing."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[19]  # field 22, starttime: proc_pid_stat(5)
-    except (OSError, IndexError):
-        return _UNKNOWN
+            fields = stat.read().rpartition(")")[2].split()
+    except OSError:
+        return []
+    return fields if len(fields) > _START else []

@@ -251,6 +251,8 @@ def test_a_parents_record_counts_until_the_parent_ends_and_then_for_what_it_star
         assert runs_of(PARENT_RUN, record) == ["parents"]
         parent.stdin.write("\n")
         parent.stdin.close()
+        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
+        assert runs_of(PARENT_RUN, record) != ["parents"], "it has ended, and nobody has asked how"
         assert parent.wait(60) == 0
         world = record.split("/")[4]
         as_before = record.partition(f"/{world}")[0]
