@@ -350,6 +350,7 @@ def _install_hooks() -> None:
             # In other threads it ends the thread, and behind the main thread's end, in atexit, nothing.
             if threading.current_thread() is threading.main_thread() and threading.main_thread().is_alive():
                 _left = SystemExit(*error.args)
+                note_outermost()  # in a REPL, or embedded, init() was called from another one, which has returned
                 note_exit(_left, error)
                 error._chiplog_departure = _Departure(_left)  # type: ignore[attr-defined]  # any attribute may be set
             raise

@@ -529,12 +529,15 @@ CHILD = "p = multiprocessing.get_context('fork').Process(target=child, args=({},
         ("-m", "train()", {"r": 0}),
         ("-m", "train(again=True)", {"r": 3}),
         ("-c", "train()", {"r": 0}),
+        ("-i", "train()", {"r": 0}),
+        ("-i", "train(again=True)", {"r": 3}),
     ],
 )
 def test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end(chiplog_dir, tmp_path, offline, how, end, ends) -> None:
-    (tmp_path / "train.py").write_text(KEEPS + end + "\n")
-    command = {"script": ["train.py"], "-m": ["-m", "train"], "-c": ["-c", KEEPS + end]}[how]
-    subprocess.run([sys.executable, *command], capture_output=True, timeout=60, cwd=tmp_path)
+    (tmp_path / "train.py").write_text(KEEPS + (end if how != "-i" else "") + "\n")
+    command = {"script": ["train.py"], "-m": ["-m", "train"], "-c": ["-c", KEEPS + end], "-i": ["-i", "train.py"]}[how]
+    typed = {"input": f"{end}\n", "text": True}
+    subprocess.run([sys.executable, *command], **typed, capture_output=True, timeout=60, cwd=tmp_path)
     runs = {event.producer: event.fields["identity"]["run_id"] for event in offline(EventKind.IDENTITY)}
     found = {runs[event.producer]: event.fields["state"]["exit_code"] for event in offline(EventKind.STATE)}
     assert found == ends
