@@ -52,15 +52,15 @@ SAFEGUARDS = [
     Safeguard(
         "phases are measured by a clock that is never set",
         "sdk/chiplog/phases.py",
-        old="            totals[name] = totals.get(name, 0.0) + (now - entry[0])",
-        new="            import time as t; totals[name] = t.time() + now - t.monotonic() - entry[0]",
+        old="            timing.add(self._name, now - began)",
+        new="            import time as t; timing.add(self._name, t.time() + now - t.monotonic() - began)",
         test="test_order_and_completeness_are_untouched_by_clocks_that_jump",
     ),
     Safeguard(
         "a sleep of the machine is no part of a phase",
         "sdk/chiplog/phases.py",
-        old="            totals[name] = totals.get(name, 0.0) + (now - entry[0])",
-        new="            import time as t; totals[name] = t.time() + now - t.monotonic() - entry[0]",
+        old="            timing.add(self._name, now - began)",
+        new="            import time as t; timing.add(self._name, t.time() + now - t.monotonic() - began)",
         test="test_a_machine_that_slept_goes_on_where_it_was",
     ),
     Safeguard(
