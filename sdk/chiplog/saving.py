@@ -53,6 +53,7 @@ class Saver:
         self._outbox_bytes_max = outbox_bytes_max
         self._say = say
         self._complain = complain
+        self._n_refused = 0
 
     def save(self, path: Any, name: Any = None) -> list[str]:
         """Save what a path or pattern names; return the names in the run of what was saved."""
@@ -64,13 +65,21 @@ class Saver:
             self._complain(Bad("file_bad_path", type(path).__name__, f"{message}; it is not saved"))
             return []
         saved: list[str] = []
-        for count, (source, in_run) in enumerate(self._found(pattern, given)):
-            if count == FILES_PER_SAVE_MAX:
+        left = self._outbox_bytes_max  # the agent makes room while this copies: a disk could go through it otherwise
+        n_refused, count = self._n_refused, 0
+        for count, (source, in_run) in enumerate(self._found(pattern, given), 1):
+            if count > FILES_PER_SAVE_MAX:
                 message = f"more than {FILES_PER_SAVE_MAX} files; the others are not saved, so save an archive of them"
                 self._refuse(pattern, "too_many_files", message)
                 break
             try:
+                if saved and left < os.stat(source).st_size <= self._file_bytes_max:
+                    limit = f"more than {self._outbox_bytes_max} bytes at once, set by CHIPLOG_OUTBOX_BYTES_MAX"
+                    message = f"{limit}; {cleaned(in_run)[:_SHOWN_CHARS]!r} and what follows is not saved"
+                    self._refuse(pattern, "too_many_bytes", f"{message}, so save less of it")
+                    break
                 size, digest = self._take(source, in_run)
+                left -= size
             except _NotSavedError as error:
                 self._refuse(source, *error.args)
             except OSError as error:
@@ -78,9 +87,12 @@ class Saver:
             else:
                 self._say(in_run, size, digest)
                 saved.append(in_run)
+        if not count and self._n_refused == n_refused:
+            self._refuse(pattern, "file_missing", "there is no file in it; nothing is saved")
         return saved
 
     def _refuse(self, source: str, kind: str, why: str) -> None:
+        self._n_refused += 1
         where = cleaned(source)[:_SHOWN_CHARS]
         self._complain(Bad(kind, where, cleaned(f"file {where!r}: {why}")))
 
@@ -97,9 +109,14 @@ class Saver:
         fixed = pattern
         while glob.has_magic(fixed):
             fixed = os.path.dirname(fixed)
+        is_all = not os.path.relpath(pattern, fixed or ".").split(os.sep)[0].strip("*")
+        if is_all and os.path.realpath(fixed or ".") in (os.sep, _home()) and self._is_too_much(fixed or "."):
+            return
         any_found = False
         for found in sorted(glob.iglob(pattern, recursive=True, include_hidden=False)):
             any_found = True
+            if "**" in pattern and _holds(self._places.root, found):
+                continue  # as below: not what chiplog itself writes
             in_run = _in_run(found) if name is None else posixpath.join(name, os.path.relpath(found, fixed or "."))
             if not os.path.isdir(found):
                 yield found, posixpath.normpath(in_run)
@@ -110,6 +127,8 @@ class Saver:
 
     def _below(self, directory: str, in_run: str) -> Iterator[tuple[str, str]]:
         """Yield what is in a directory and below: no links to directories, for they may lead in circles."""
+        if self._is_too_much(directory):
+            return
         own = {os.path.realpath(self._places.root), os.path.realpath(self._places.local)}
 
         def unreadable(error: OSError) -> None:
@@ -121,6 +140,19 @@ class Saver:
             for file in sorted(files):
                 source = os.path.join(parent, file)
                 yield source, posixpath.normpath(posixpath.join(in_run, os.path.relpath(source, directory)))
+
+    def _is_too_much(self, directory: str) -> bool:
+        """Refuse a directory that nobody means: with an empty variable, `{checkpoints}/` is the whole disk."""
+        if _holds(directory, os.sep):
+            what = "it is the whole disk"
+        elif (home := _home()) is not None and _holds(directory, home):
+            what = "it is, or holds, a home directory"
+        elif _holds(directory, self._places.root):
+            what = f"it is, or holds, CHIPLOG_DIR ({self._places.root})"
+        else:
+            return False
+        self._refuse(directory, "too_much", f"{what}; nothing of it is saved, so name a directory or files below it")
+        return True
 
     # -- the copy --
 
@@ -196,6 +228,18 @@ def _in_run(path: str) -> str:
     here, there = os.getcwd(), os.path.abspath(path)
     relative = os.path.relpath(there, here)
     return os.path.basename(there) if relative.split(os.sep)[0] == os.pardir else relative
+
+
+def _home() -> str | None:
+    """Return the user's home directory; None where nobody knows of one."""
+    home = os.path.expanduser("~")
+    return os.path.realpath(home) if os.path.isabs(home) else None
+
+
+def _holds(directory: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Tell whether a directory is another one, or has it somewhere below."""
+    above, below = os.path.realpath(directory), os.path.realpath(other)
+    return os.path.commonpath([above, below]) == above
 
 
 def _bytes_in(outbox: Path) -> int:

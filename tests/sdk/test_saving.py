@@ -174,11 +174,62 @@ def test_a_directory_of_very_many_files_is_saved_up_to_the_limit(
     assert [kind for kind, _ in notices(offline)] == ["too_many_files"]
 
 
-def test_what_chiplog_itself_writes_is_not_saved_with_the_directory_it_lies_in(
-    run: chiplog.Run, chiplog_dir: Path
+def test_one_call_copies_no_more_bytes_than_may_wait_and_says_where_it_ended(
+    chiplog_dir: Path, here: Path, monkeypatch: pytest.MonkeyPatch, offline: Offline
 ) -> None:
+    """The agent makes room in the outbox meanwhile: the outbox's own bound does not end such a call."""
+    monkeypatch.setenv("CHIPLOG_OUTBOX_BYTES_MAX", "1048576")
+    monkeypatch.setattr(saving, "_bytes_in", lambda outbox: 0)  # an agent that takes all at once
+    run = chiplog.init(mode="offline", capture_console=False)
+    (here / "d").mkdir()
+    for number in range(6):
+        (here / "d" / str(number)).write_bytes(bytes([number]) * 400_000)
+    assert run.save("d") == ["d/0", "d/1"]
+    message = dict(notices(offline))["too_many_bytes"]
+    assert message == (
+        "file 'd': more than 1048576 bytes at once, set by CHIPLOG_OUTBOX_BYTES_MAX; 'd/2' and what follows is not "
+        "saved, so save less of it"
+    )
+
+
+def test_the_whole_disk_a_home_and_the_directory_of_chiplog_are_refused_in_one_line(
+    run: chiplog.Run, chiplog_dir: Path, here: Path, offline: Offline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`run.save(f"{directory}/")` with an empty variable is the whole disk."""
+    home = here / "home" / "me"
+    (home / "x").mkdir(parents=True)
+    (home / "x" / "a").write_text("a")
+    (home / "b").write_text("b")
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setattr(saving, "FILES_PER_SAVE_MAX", 3)  # of a disk, if it were taken
+    for path in ("/", "/*", "/**", "//", home, f"{home}/*", "home", chiplog_dir, chiplog_dir.parent):
+        assert run.save(path) == []
+    assert not places(chiplog_dir).offline_files.exists()
+    assert {kind for kind, _ in notices(offline)} == {"too_much"}
+    messages = [message for _, message in notices(offline)]
+    assert messages[0] == (
+        "file '/': it is the whole disk; nothing of it is saved, so name a directory or files below it"
+    )
+    assert any("it is, or holds, CHIPLOG_DIR" in message for message in messages)
+    assert any("it is, or holds, a home directory" in message for message in messages)
+    assert run.save(home / "x") == ["home/me/x/a"]
+    monkeypatch.chdir(home)
+    assert run.save("b*") == ["b"]
+
+
+def test_a_directory_without_a_file_in_it_is_one_line(run: chiplog.Run, here: Path, offline: Offline) -> None:
+    (here / "d" / "deep").mkdir(parents=True)
+    assert run.save("d") == []
+    assert notices(offline) == [("file_missing", "file 'd': there is no file in it; nothing is saved")]
+
+
+def test_what_chiplog_itself_writes_is_not_saved_by_a_pattern_that_leads_there(
+    run: chiplog.Run, chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.log({"a": 1.0})
     (chiplog_dir.parent / "work" / "a").write_text("a")
-    assert run.save(chiplog_dir.parent) == [f"{chiplog_dir.parent.name}/work/a"]
+    monkeypatch.chdir(chiplog_dir.parent)
+    assert run.save("**") == ["work/a"]
 
 
 def test_a_file_that_is_written_to_meanwhile_is_saved_as_read_and_said_to_be(
