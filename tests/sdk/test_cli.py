@@ -23,9 +23,11 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from rich.console import Console
 
 from chiplog.cli import output
 from chiplog.cli.root import COMMANDS
+from chiplog.cli.runs import table_of
 from chiplog_schemas.places import make_private, places
 from chiplog_schemas.tables import tables_sql, views_sql
 
@@ -501,6 +503,26 @@ def test_runs_fit_a_terminal_with_whole_run_ids(on_terminal, width):
     assert max(map(len, text.splitlines())) <= width
     for part in ("gpt-20260103-11aa22", "crashed", "04:04", "CET", "2h06m", "pending", "12 lost"):
         assert part in text
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_one_long_run_id_leaves_the_state_of_all_runs_in_sight(width):
+    moment = datetime(2026, 1, 3, 3, 4, 5)
+    named = {"project": "gpt", "state": "crashed", "labels": 1024, "attempts": 2, "created_at": moment}
+    rest = {"duration_s": 7600.0, "pending": 0, "lost": 0, "is_over": True}
+    ids = ["gpt-20260103-11aa22", ("a-long-name-of-a-sweep-" * 6)[:128]]
+    rows = [{"run_id": run_id, **named, **rest} for run_id in ids]
+    target = io.StringIO()
+    Console(file=target, width=width, color_system=None).print(table_of(rows, width))
+    lines = [line.rstrip() for line in target.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    assert sum("crashed" in line and "1024" in line and "2h06m" in line for line in lines) == 2
+    assert ids[0] in target.getvalue()
+    first = next(number for number, line in enumerate(lines) if line.startswith("a-long"))
+    assert "".join(line.split()[0] for line in lines[first:] if line) == ids[1]
+    target = io.StringIO()
+    Console(file=target, width=1_000, color_system=None).print(table_of(rows, None))
+    assert ids[1] in target.getvalue()
 
 
 def test_runs_have_no_colours_in_a_pipe(chiplog):

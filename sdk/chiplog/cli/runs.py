@@ -1,5 +1,6 @@
 """`chiplog runs`: all runs, the newest first."""
 
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,8 @@ COLUMNS = (
     *("run_id", "project", "name", "state", "labels", "attempts", "exit_code"),
     *("created_at", "ended_at", "duration_s", "complete", "pending", "lost"),
 )
+_ID_SHARE = 3  # one part of so many of a terminal is the ID's: a longer one is folded, and the rest stays in sight
+_ID_CHARS_MIN = 24  # but no ID that chiplog makes up is
 _QUERY = """
 WITH counted AS (
     SELECT run_id, sum(pending)::BIGINT AS pending, sum(lost)::BIGINT AS lost FROM completeness GROUP BY run_id
@@ -63,7 +66,7 @@ def runs(project: str | None, state: str | None, limit: int, form: str, dir_: st
         with target_of(None) as target:
             write(COLUMNS, [[row[name] for name in COLUMNS] for row in rows], target)
     elif rows:
-        print_tables(_table(rows))
+        print_tables(table_of(rows, _width()))
     else:
         click.echo("no runs match" if project or state else "no runs yet", err=True)
 
@@ -87,20 +90,22 @@ def state_text(state: str) -> Any:
     return Text(state, style={"running": "cyan", "finished": "green"}.get(state, "bold red"))
 
 
-def _table(rows: list[dict[str, Any]]) -> Any:
+def table_of(rows: list[dict[str, Any]], width: int | None) -> Any:
+    """Lay out runs. width: of the terminal; None for a pipe, into which every ID goes in one piece."""
     from rich.text import Text
 
     started = [row["created_at"] for row in rows if row["created_at"] is not None]
     zone = zone_of(started)
     this_year = {local(moment).year for moment in started} == {datetime.now().astimezone().year}
     with_tries = any(row["attempts"] != 1 for row in rows)  # eighty columns are few
+    chars = None if width is None else max(_ID_CHARS_MIN, width // _ID_SHARE)
     table = new_table()
     table.add_column("run", overflow="fold", no_wrap=True)  # it is what one copies: the others give way first
     table.add_column("project", overflow="fold")
     table.add_column("state", no_wrap=True)
-    table.add_column("labels", justify="right")
+    table.add_column("labels", justify="right", no_wrap=True)
     if with_tries:
-        table.add_column("tries", justify="right")
+        table.add_column("tries", justify="right", no_wrap=True)
     table.add_column(f"started {zone}".rstrip(), no_wrap=True)
     table.add_column("took", justify="right", no_wrap=True)
     table.add_column("complete")
@@ -108,7 +113,7 @@ def _table(rows: list[dict[str, Any]]) -> Any:
         missing = row["pending"] or row["lost"]
         when = local_text(row["created_at"], "minutes") if row["created_at"] is not None else ""
         table.add_row(
-            Text(printable(row["run_id"])),
+            Text(_folded(printable(row["run_id"]), chars)),
             Text(printable(row["project"] or "")),
             state_text(row["state"]),
             str(row["labels"]),
@@ -118,3 +123,13 @@ def _table(rows: list[dict[str, Any]]) -> Any:
             Text(complete_text(row["pending"], row["lost"], row["is_over"]), style="yellow" if missing else ""),
         )
     return table
+
+
+def _width() -> int | None:
+    from rich.console import Console
+
+    return Console().width if sys.stdout.isatty() else None
+
+
+def _folded(text: str, chars: int | None) -> str:
+    return text if chars is None else "\n".join(text[at : at + chars] for at in range(0, len(text), chars))
