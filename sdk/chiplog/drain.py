@@ -71,9 +71,10 @@ class Drain:
         self._records = True  # until the run has finished
         self._lost = 0  # lines that are to be declared
         self._told: set[str] = set()
-        self._has_terminal = any(passage.ends.master >= 0 for passage in passages)
+        terminals = {passage.ends.first for passage in passages if passage.ends.master >= 0}
+        self._has_terminal = bool(terminals)
         holds_bytes = {descriptor: passage.holds_bytes for descriptor, passage in self._passages.items()}
-        self._waking = Waking(holds_bytes)
+        self._waking = Waking(holds_bytes, terminals)
         # A chunk of so many bytes may not be all that there is.
         self._chunks = {descriptor: min(CHUNK_BYTES, n_bytes // 2) for descriptor, n_bytes in holds_bytes.items()}
         self._sleep, self._ready = select.epoll(), select.epoll()

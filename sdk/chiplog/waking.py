@@ -6,32 +6,40 @@ of a stream that is written to all the time nobody is told: a timer looks at it.
 first moves what was written before; and so does one that fills its pipe between two looks.
 """
 
+from collections.abc import Collection
+
 LOOK_INTERVAL_S = 0.015  # what is printed appears at most so much later, less than a picture of a screen takes
 QUIET_S = 0.05  # without a word: to be woken costs less than more looks in vain
+BURST_REST_S = 1.0  # after a burst a terminal wakes so long: tables come again, and it holds a page, not 64 of them
 _FULL = 1 / 4  # of a pipe, between two looks: its writer would have to wait soon
+_PIPE_REST_S = 2 * LOOK_INTERVAL_S  # after such a burst, in which it may go on
 _CHANGE = 2  # times as much has to be written to the other stream before they change roles
 
 
 class _Flow:
     """What came of one stream lately."""
 
-    __slots__ = ("at", "before", "began", "bytes_max", "is_busy", "n_bytes", "writes")
+    __slots__ = ("at", "began", "burst_at", "bytes_max", "is_busy", "n_bytes", "rest_s", "writes")
 
-    def __init__(self, holds_bytes: int) -> None:
+    def __init__(self, holds_bytes: int, rest_s: float) -> None:
         self.bytes_max = int(holds_bytes * _FULL)
+        self.rest_s = rest_s
+        self.burst_at = float("-inf")  # when more than that had come in an interval
         self.at = float("-inf")  # when something came last
         self.is_busy = False  # and something before that, shortly
         self.writes = 0.0  # about so many lately: what was longer ago counts less
         self.began = float("-inf")  # of this interval
-        self.n_bytes = 0  # in this interval …
-        self.before = 0  # … and in the one before
+        self.n_bytes = 0  # in this interval
 
 
 class Waking:
     """Streams by their descriptors. holds_bytes: how much each takes before its writer has to wait."""
 
-    def __init__(self, holds_bytes: dict[int, int]) -> None:
-        self._flows = {descriptor: _Flow(n_bytes) for descriptor, n_bytes in holds_bytes.items()}
+    def __init__(self, holds_bytes: dict[int, int], terminals: Collection[int] = ()) -> None:
+        self._flows = {
+            descriptor: _Flow(n_bytes, BURST_REST_S if descriptor in terminals else _PIPE_REST_S)
+            for descriptor, n_bytes in holds_bytes.items()
+        }
         self.by_timer: int | None = None  # the stream that wakes nobody. One at most, so that no order is guessed
 
     def note(self, descriptor: int, data: bytes, now: float) -> None:
@@ -42,8 +50,10 @@ class Waking:
         flow.at = now
         flow.writes = flow.writes * 0.5 ** (pause_s / QUIET_S) + max(1, data.count(b"\n") + data.count(b"\r"))
         if now - flow.began >= LOOK_INTERVAL_S:
-            flow.began, flow.before, flow.n_bytes = now, flow.n_bytes, 0
+            flow.began, flow.n_bytes = now, 0
         flow.n_bytes += len(data)
+        if flow.n_bytes > flow.bytes_max:
+            flow.burst_at = now
 
     def forget(self, descriptor: int) -> None:
         """Drop a stream that has ended."""
@@ -54,7 +64,7 @@ class Waking:
         writes = {
             descriptor: flow.writes * (_CHANGE if descriptor == self.by_timer else 1)
             for descriptor, flow in self._flows.items()
-            if flow.is_busy and now - flow.at < QUIET_S and max(flow.n_bytes, flow.before) <= flow.bytes_max
+            if flow.is_busy and now - flow.at < QUIET_S and now - flow.burst_at > flow.rest_s
         }
         self.by_timer = max(writes, key=writes.__getitem__, default=None)
         return self.by_timer

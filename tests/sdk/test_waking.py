@@ -2,10 +2,10 @@
 
 import pytest
 
-from chiplog.waking import LOOK_INTERVAL_S, QUIET_S, Waking
+from chiplog.waking import BURST_REST_S, LOOK_INTERVAL_S, QUIET_S, Waking
 
 OUT, ERR = 5, 6
-PIPE = 64 << 10
+PIPE, TERMINAL = 64 << 10, 4 << 10
 
 
 @pytest.fixture
@@ -66,6 +66,19 @@ def test_a_stream_that_fills_its_pipe_between_two_looks_wakes(waking, bytes_per_
 def test_a_stream_that_fills_its_pipe_in_small_pieces_wakes(waking) -> None:
     now = write(waking, OUT, 100, every=LOOK_INTERVAL_S / 50, begin=0.0, data=b"x" * 999 + b"\n")
     assert waking.choose(now) is None
+
+
+def test_a_terminal_wakes_for_a_while_after_a_table_also_beside_a_progress_bar() -> None:
+    """It holds little, so who writes the next table would wait for one look after the other."""
+    waking, table = Waking({OUT: TERMINAL, ERR: PIPE}, terminals={OUT}), b"y" * 79 + b"\r\n"
+    now = write(waking, OUT, 300, every=0.0, begin=0.0, data=table)
+    write(waking, ERR, 300, every=0.0, begin=0.0, data=table)
+    for begin in (now, now + BURST_REST_S / 2):
+        now = write(waking, OUT, 20, every=0.01, begin=begin + 0.01, data=b"\r50%")
+        write(waking, ERR, 20, every=0.01, begin=begin + 0.01, data=b"x")
+        assert waking.choose(now) == ERR
+    now = write(waking, OUT, 200, every=0.01, begin=now + 0.01, data=b"\r50%")
+    assert waking.choose(now) == OUT
 
 
 def test_a_stream_that_has_ended_is_chosen_no_more(waking) -> None:
