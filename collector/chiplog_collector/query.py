@@ -59,6 +59,7 @@ STUCK_AFTER_S = 15.0  # then nothing but the end of the process ends it
 CLOSE_WAIT_S = 5.0  # for the workers, after their queries were interrupted
 ROLLBACK_TRIES = 3  # the first may meet an interruption that was meant for its query
 _DOMAIN = "query"
+_STOPPING = "the collector is stopping; ask again later"
 _COPY_BYTES = 64 * 1024  # below this copying a frame is cheaper than tracking it
 
 
@@ -76,12 +77,15 @@ class _Job:
     deadline: float = 0.0
     begun: float | None = None  # being run, after the examiner admitted it
     timed_out: bool = False
+    is_cut_off: bool = False  # not by its time: the collector ends
     is_answered: bool = False
     ended: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def timeout(self) -> list[bytes]:
-        """Answer that it took too long."""
+        """Answer that it took too long, or has no more time."""
+        if self.is_cut_off:
+            return questions.failure(self.id, "busy", _STOPPING)
         message = f"query took longer than {self.timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
         return questions.failure(self.id, "timeout", message)
 
@@ -103,9 +107,10 @@ class _Worker(threading.Thread):
                 job.ended = True  # also for what never came to be run
             self._service._finished(self, job, frames)
 
-    def interrupt(self, job: _Job) -> None:
+    def interrupt(self, job: _Job, *, by_end: bool = False) -> None:
         with job.lock:
             if not job.ended:
+                job.is_cut_off = job.is_cut_off or (by_end and not job.timed_out)
                 job.timed_out = True
                 self._cursor.interrupt()
 
@@ -319,13 +324,13 @@ class QueryService:
     def _drain(self, socket: "zmq.Socket[bytes]") -> None:
         """Answer everybody who still waits, and those whose queries end in time after the interruption."""
         for job in self._waiting:
-            self._send(socket, job, questions.failure(job.id, "busy", "the collector is stopping; ask again later"))
+            self._send(socket, job, questions.failure(job.id, "busy", _STOPPING))
         self._waiting.clear()
         deadline = time.monotonic() + CLOSE_WAIT_S / 2
         while any(worker.job for worker in self._workers) and time.monotonic() < deadline:
             for worker in self._workers:
                 if worker.job is not None:
-                    worker.interrupt(worker.job)
+                    worker.interrupt(worker.job, by_end=True)
             select.select([self._wake_read], [], [], 0.05)
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake_read, 4096)
