@@ -22,7 +22,7 @@ import duckdb
 from chiplog_schemas import questions
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import QUERY_MEMORY_BYTES
-from chiplog_schemas.questions import LOCKED_SETTINGS, Refused, one_line
+from chiplog_schemas.questions import LOCKED_SETTINGS, Refused, disable_faulty_optimizers, one_line
 
 __all__ = ["Examiner", "Refused", "SqlError", "admit", "lock_down"]
 
@@ -56,6 +56,7 @@ def lock_down(connection: Connection, memory_bytes: int = QUERY_MEMORY_BYTES) ->
     It holds for the whole instance, the writer included: do whatever needs files or settings before. Raises
     duckdb.Error when a setting is unknown, so that a version that lacks one does not run without it.
     """
+    disable_faulty_optimizers(connection)
     *settings, lock = LOCKED_SETTINGS
     for statement in (*settings, f"SET GLOBAL memory_limit = '{memory_bytes}B'", lock):
         connection.execute(statement)

@@ -51,6 +51,15 @@ LOCKED_SETTINGS = (
     "SET GLOBAL enable_external_access = false",
     "SET GLOBAL lock_configuration = true",
 )
+# Of DuckDB 2.0.0: where a view joins another one that it stands in for as well, it gives a row several times.
+_FAULTY_OPTIMIZERS = ("common_subplan",)
+
+
+def disable_faulty_optimizers(connection: Any) -> None:
+    """Take from DuckDB what is known to give wrong answers, where this version has it. To be called before locking."""
+    wanted = [list(_FAULTY_OPTIMIZERS)]
+    known = connection.execute("SELECT name FROM duckdb_optimizers() WHERE list_contains(?, name)", wanted).fetchall()
+    connection.execute(f"SET GLOBAL disabled_optimizers = '{','.join(name for (name,) in known)}'")
 
 
 class QuestionKind(IntEnum):

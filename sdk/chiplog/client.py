@@ -206,6 +206,7 @@ def _open_file(where: Places) -> "duckdb.DuckDBPyConnection | str":
         raise _unreadable(where, error) from error
     except duckdb.Error as error:
         raise _unreadable(where, error) from error
+    questions.disable_faulty_optimizers(connection)
     for statement in LOCKED_SETTINGS:
         connection.execute(statement)
     return connection

@@ -500,6 +500,17 @@ def test_an_end_that_is_told_before_the_identity_names_its_label_once_that_is_kn
     ]
 
 
+def test_each_event_is_one_row_whatever_the_database_optimizes(index: Index) -> None:
+    ranks, agent = [Rank(number) for number in range(4)], Rank(9, role="agent", label="agent")
+    for rank in ranks:
+        rank.say(EventKind.NOTICE, "alert", "info", "a word", {})
+        agent.say(EventKind.PEER, rank.uuid, {"state": "crashed", "reason": "killed by SIGKILL"})
+    index.take(whole(agent), *map(whole, ranks))
+    for disabled in ("common_subplan", ""):  # as for people who ask chiplog, or open the file with DuckDB itself
+        index.sql(f"SET GLOBAL disabled_optimizers = '{disabled}'")
+        assert len(index.sql("SELECT run_id, label, kind, message, ts FROM events")) == 8
+
+
 def test_the_receipts_of_hand_made_logs_are_the_receivers() -> None:
     from chiplog_collector.intake import decode_receipt
 

@@ -181,6 +181,15 @@ def test_a_result_is_equal_through_the_socket_and_from_the_file(where, collector
         assert one.arrow().schema == other.arrow().schema, sql
 
 
+def test_what_duckdb_optimizes_wrongly_is_off_through_the_socket_and_from_the_file(where, collector):
+    query = "SELECT current_setting('disabled_optimizers') AS disabled"
+    with connect(dir=where.root) as live:
+        assert live.sql(query).rows() == [{"disabled": "common_subplan"}]
+    collector.stop()
+    with connect(dir=where.root) as from_file:
+        assert from_file.sql(query).rows() == [{"disabled": "common_subplan"}]
+
+
 @pytest.mark.parametrize("live", [True, False])
 def test_errors_are_equal_through_the_socket_and_from_the_file(where, live):
     running = Collector(where) if live else None

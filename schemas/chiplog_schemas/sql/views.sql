@@ -315,24 +315,22 @@ CREATE OR REPLACE VIEW base.told AS
 SELECT e.producer, e.seq, e.ts, CASE WHEN is_helper THEN 'console_helper' ELSE e.kind END AS kind,
        CASE WHEN is_helper THEN 'warning' ELSE e.level END AS level,
        CASE WHEN is_helper THEN 'the helper that recorded the console' || substr(e.message, 11)
-            WHEN is_early AND e.label IS NOT NULL THEN e.label || substr(e.message, 11) ELSE e.message END AS message, e.body
+            WHEN is_early AND e.label IS NOT NULL THEN e.label || substr(e.message, 11) ELSE e.message END AS message, e.body,
+       e.run_id, e.label, e.attempt, e.node
 FROM (
-    SELECT e.*, i.label, kind IN ('failed', 'crashed') AND starts_with(message, 'a producer ' || kind || ': ') AS is_early,
+    SELECT e.*, i.run_id, i.label, i.attempt, i.node, kind IN ('failed', 'crashed') AND starts_with(message, 'a producer ' || kind || ': ') AS is_early,
            is_early AND coalesce(i.role = 'console', false) AS is_helper
     FROM base.events e LEFT JOIN base.identified i ON i.producer = e.producer
 ) e;
 
 CREATE OR REPLACE VIEW events AS
-SELECT i.run_id, i.label, i.attempt, i.node, e.seq, e.ts, e.kind, e.level, e.message, e.body::JSON AS body
-FROM (
-    SELECT producer, seq, ts, kind, level, message, body FROM base.told
-    UNION ALL
-    SELECT producer, seq, ts, 'config_drift', 'warning',
-           label || ' has another config than ' || primary_label || ': ' || array_to_string(keys[1:20], ', ')
-               || CASE WHEN len(keys) > 20 THEN ' and ' || len(keys) - 20 || ' more' ELSE '' END,
-           json_object('keys', keys, 'primary', primary_label)::VARCHAR
-    FROM base.drifts
-) e LEFT JOIN base.identified i ON i.producer = e.producer
+SELECT run_id, label, attempt, node, seq, ts, kind, level, message, body::JSON AS body FROM base.told
+UNION ALL
+SELECT i.run_id, i.label, i.attempt, i.node, d.seq, d.ts, 'config_drift', 'warning',
+       d.label || ' has another config than ' || d.primary_label || ': ' || array_to_string(d.keys[1:20], ', ')
+           || CASE WHEN len(d.keys) > 20 THEN ' and ' || len(d.keys) - 20 || ' more' ELSE '' END,
+       json_object('keys', d.keys, 'primary', d.primary_label)
+FROM base.drifts d LEFT JOIN base.identified i ON i.producer = d.producer
 UNION ALL
 SELECT run_id, label, attempt, node, seq, greatest(ts, stored_at), 'file_stored', 'info',
        'file ' || path || ' arrived whole, ' || bytes || ' bytes',
