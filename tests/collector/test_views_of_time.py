@@ -3,6 +3,8 @@
 import struct
 from datetime import datetime, timedelta
 
+import pytest
+
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
 from tests.collector.log import START_US, Index, Rank, whole
@@ -12,6 +14,13 @@ START = datetime(1970, 1, 1) + timedelta(microseconds=START_US)
 
 def spend(rank: Rank, number: int, /, **seconds: float) -> None:
     rank.say(EventKind.PHASES, number, pack(list(seconds)), struct.pack(f"<{len(seconds)}d", *seconds.values()))
+
+
+COSTS = "SELECT attempt, last_step, resumed_step, steps_again, down_s, again_s, cost_s FROM restarts"
+
+
+def end(rank: Rank, at_s: float, state: str) -> None:
+    rank.say(EventKind.STATE, {"state": state, "exit_code": int(state != "finished")}, ts=START_US + int(at_s * 1e6))
 
 
 def reach(rank: Rank, step: int, at_s: float, kind: EventKind = EventKind.METRICS) -> None:
@@ -132,3 +141,59 @@ def test_a_round_that_logged_no_step_is_time_lost_and_one_that_goes_on_at_the_ne
     index.take(whole(*ranks))
     rows = index.sql("SELECT attempt, label, steps_again, down_s, again_s, cost_s FROM restarts")
     assert rows == [(2, None, 0, 60.0, 0.0, 60.0)]
+
+
+@pytest.mark.parametrize("ranks", [(0, 1), (None, None)])
+def test_who_goes_on_while_another_label_begins_again_is_no_part_of_what_that_costs(
+    index: Index, ranks: tuple[int | None, int | None]
+) -> None:
+    goes_on, first = (Rank(n, label=f"label{n}", rank=rank) for n, rank in enumerate(ranks))
+    again = Rank(2, label="label1", rank=ranks[1], restart=1, started_at=START_US + 20_000_000)
+    for step in range(60):
+        reach(goes_on, step, step)
+    for step in range(10):
+        reach(first, step, step)
+        reach(again, step + 8, step + 21)
+    index.take(whole(goes_on, first, again))
+    assert index.sql(COSTS) == [(1, 9, 8, 2, 12.0, 1.0, 13.0)]
+
+
+def test_of_labels_that_begin_again_one_after_the_other_no_step_counts_after_the_first_of_them_went_on(
+    index: Index,
+) -> None:
+    ranks = [Rank(0), Rank(1)]
+    for rank, n_steps in zip(ranks, (60, 10), strict=True):
+        for step in range(n_steps):
+            reach(rank, step, step)
+    again = [Rank(10 + n, f"rank{n}", rank=n, restart=1, started_at=START_US + at) for n, at in ((0, 70), (1, 15))]
+    reach(again[1], 10, 16)
+    reach(again[0], 60, 71)
+    index.take(whole(*ranks, *again))
+    assert index.sql(COSTS) == [(1, 15, 10, 6, 1.0, 5.0, 6.0)]
+
+
+def test_what_had_finished_and_is_resumed_is_no_restart_but_what_one_rank_broke_off_is(index: Index) -> None:
+    for run_id, state in (("resumed", "finished"), ("broken", "failed")):
+        first, second = Rank(0, run_id=run_id), Rank(1, run_id=run_id)
+        again = [
+            Rank(10 + n, f"rank{n}", rank=n, run_id=run_id, launch="l2", started_at=START_US + 80_000_000_000)
+            for n in (0, 1)
+        ]
+        for rank in (first, second, *again):  # each run has producers of its own
+            rank.uuid = f"{run_id:.8}".encode().ljust(15, b"-") + rank.uuid[:1]
+        reach(first, 4, 4)  # rank 0 alone logs
+        end(first, 5, "finished")
+        end(second, 5, state)
+        reach(again[0], 5, 80_004)
+        index.take(whole(first, second, *again))
+    assert index.sql("SELECT run_id, label, down_s FROM restarts") == [("broken", "rank1", 80_000.0)]
+
+
+def test_a_rank_that_moves_to_a_node_whose_clock_is_off_costs_what_it_costs_by_one_clock(index: Index) -> None:
+    first, again = Rank(0, node="a"), Rank(1, "rank0", rank=0, node="b", restart=1, started_at=START_US - 20_000_000)
+    for step in range(10):
+        reach(first, step, step)
+    reach(again, 8, -11)  # at 19 s by the other clock
+    index.take(whole(first, again))
+    index.sql("UPDATE base.producers SET clock_us = CASE node WHEN 'a' THEN 0 ELSE 30000000 END")
+    assert index.sql(COSTS) == [(1, 9, 8, 2, 10.0, 1.0, 11.0)]

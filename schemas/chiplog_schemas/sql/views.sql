@@ -459,32 +459,44 @@ SELECT f.run_id, f.round AS attempt, f.label, f.rank, f.node, f.ts, f.state, f.e
 FROM ranked f LEFT JOIN others o ON o.run_id = f.run_id AND o.round = f.round
 WHERE f.place = 1;
 
--- Per round of a run that logged a step, after another one did: what it cost that all began again. Ranks count; without
--- any, all labels. Grouped by the run's name, as in rank_progress.
+-- Per round of a run whose labels had logged a step before: what it cost that they began again. Of them alone, and of
+-- what they logged before the first of them went on: others may go on meanwhile. Ranks count; without any, all labels.
+-- What had finished and is resumed is no restart. Instants by the collector's clock, as in `first_failure`.
 CREATE OR REPLACE VIEW restarts AS
-WITH counted AS (
-    SELECT i.run_id, p.producer, o.round
-    FROM base.producers p JOIN base.rounds o ON o.producer = p.producer JOIN base.identified i ON i.producer = p.producer
-    QUALIFY p.rank IS NOT NULL OR NOT bool_or(p.rank IS NOT NULL) OVER (PARTITION BY i.run_id)
-), facts AS (
-    SELECT producer, step, ts FROM base.metrics UNION ALL SELECT producer, step, ts FROM base.phases
+WITH counted AS NOT MATERIALIZED (
+    SELECT run_id, producer, label, round, clock_us, bool_or(is_broken_off) OVER (PARTITION BY run_id, round) AS is_broken_off
+    FROM (
+        SELECT o.run_id, o.producer, p.label, o.round, o.clock_us, p.state IS DISTINCT FROM 'finished'
+                   AND lead(o.producer) OVER (PARTITION BY o.run_id, p.label ORDER BY o.round) IS NOT NULL AS is_broken_off
+        FROM base.rounds o JOIN base.producers p ON p.producer = o.producer
+        QUALIFY p.rank IS NOT NULL OR NOT bool_or(p.rank IS NOT NULL) OVER (PARTITION BY o.run_id)
+    )
+), facts AS NOT MATERIALIZED (
+    SELECT c.run_id, c.producer, c.label, c.round, c.is_broken_off, f.step, f.ts, epoch_us(f.ts) + c.clock_us AS at_us
+    FROM (SELECT producer, step, ts FROM base.metrics UNION ALL SELECT producer, step, ts FROM base.phases) f
+    JOIN counted c ON c.producer = f.producer
 ), spans AS (
-    SELECT c.run_id, c.round, arg_min(f.step, f.ts) AS first_step, min(f.ts) AS first_ts, max(f.step) AS last_step, max(f.ts) AS last_ts
-    FROM facts f JOIN counted c ON c.producer = f.producer GROUP BY c.run_id, c.round
-), pairs AS (
-    SELECT run_id, round, first_step AS resumed_step, first_ts AS resumed_at, lag(round) OVER of_run AS before,
-           lag(last_step) OVER of_run AS last_step, lag(last_ts) OVER of_run AS stopped_at
-    FROM spans WINDOW of_run AS (PARTITION BY run_id ORDER BY round)
-), again AS (
-    SELECT p.run_id, p.round, min(f.ts) AS ts
-    FROM pairs p JOIN counted c ON c.run_id = p.run_id AND c.round = p.before
-    JOIN facts f ON f.producer = c.producer AND f.step >= p.resumed_step
-    GROUP BY p.run_id, p.round
+    SELECT run_id, round, first_step, first_ts, first_us, lag(producer) OVER of_label AS left_by,
+           lag(round) OVER of_label AS left_in, lag(is_broken_off) OVER of_label AS is_restart
+    FROM (
+        SELECT run_id, producer, label, round, is_broken_off, arg_min(step, at_us) AS first_step,
+               arg_min(ts, at_us) AS first_ts, min(at_us) AS first_us
+        FROM facts GROUP BY run_id, producer, label, round, is_broken_off
+    ) WINDOW of_label AS (PARTITION BY run_id, label ORDER BY round)
+), resumed AS (
+    SELECT run_id, round, max(left_in) AS before, list(left_by) AS left_by, min(first_us) AS at_us,
+           arg_min(first_step, first_us) AS step, arg_min(first_ts, first_us) AS ts
+    FROM spans WHERE left_by IS NOT NULL GROUP BY run_id, round HAVING bool_or(is_restart)
+), costs AS (
+    SELECT r.run_id, r.round, r.before, r.step AS resumed_step, r.ts AS resumed_at, r.at_us AS resumed_us,
+           max(f.step) AS last_step, arg_max(f.ts, f.at_us) AS stopped_at, max(f.at_us) AS stopped_us,
+           min(f.at_us) FILTER (f.step >= r.step) AS again_us
+    FROM (SELECT *, unnest(left_by) AS producer FROM resumed) r
+    JOIN facts f ON f.run_id = r.run_id AND f.producer = r.producer AND f.at_us < r.at_us
+    GROUP BY r.run_id, r.round, r.before, r.step, r.ts, r.at_us
 )
-SELECT p.run_id, p.round AS attempt, f.label, f.reason, p.last_step, p.stopped_at, p.resumed_step, p.resumed_at,
-       greatest(least(p.last_step::HUGEINT - p.resumed_step + 1, 9223372036854775807), 0)::BIGINT AS steps_again,
-       epoch_us(p.resumed_at - p.stopped_at) / 1e6 AS down_s,
-       coalesce(epoch_us(p.stopped_at - a.ts) / 1e6, 0.0) AS again_s, down_s + again_s AS cost_s
-FROM pairs p LEFT JOIN again a ON a.run_id = p.run_id AND a.round = p.round
-LEFT JOIN first_failure f ON f.run_id = p.run_id AND f.attempt = p.before
-WHERE p.before IS NOT NULL;
+SELECT c.run_id, c.round AS attempt, f.label, f.reason, c.last_step, c.stopped_at, c.resumed_step, c.resumed_at,
+       greatest(least(c.last_step::HUGEINT - c.resumed_step + 1, 9223372036854775807), 0)::BIGINT AS steps_again,
+       (c.resumed_us - c.stopped_us) / 1e6 AS down_s, coalesce((c.stopped_us - c.again_us) / 1e6, 0.0) AS again_s,
+       down_s + again_s AS cost_s
+FROM costs c LEFT JOIN first_failure f ON f.run_id = c.run_id AND f.attempt = c.before;
