@@ -2,6 +2,7 @@
 
     <local>/steps/<hash of run and label>       next step
     <local>/steps/<hash of run>.lone            pid, its start, label: of a process that no launcher gave a name
+    <local>/steps/<hash of run>.run             nothing but that it was here
 
 They are written by the sender's thread and at the end, and never synced: after SIGKILL the count is at most one look of
 the sender behind, and then some steps come twice, under another attempt.
@@ -31,6 +32,7 @@ class StepCount:
         self._path: Path | None = None
         self._kept = 0
         self._lone: tuple[Path, str] | None = None
+        self._mark: Path | None = None
         self._is_pruned = False
         self._turn = threading.Lock()
         self._is_over = False
@@ -40,6 +42,7 @@ class StepCount:
         self._path = self._directory / _digest(f"{identity.run_id}/{identity.label}")
         is_lone = identity.rank is None and identity.primary and not identity.joined and not label_given
         self._lone = (_lone_file(self._directory, identity.run_id), identity.label) if is_lone else None
+        self._mark = _mark_file(self._directory, identity.run_id)
         try:
             self._kept = min(max(int(_read(self._path)), 0), _STEP_MAX)
         except ValueError:
@@ -63,6 +66,10 @@ class StepCount:
         if self._lone is not None:
             (path, label), self._lone = self._lone, None
             self._write(path, f"{os.getpid()} {process.start_of(os.getpid())} {label}")
+        if self._mark is not None:
+            mark, self._mark = self._mark, None
+            if not mark.exists():
+                self._write(mark, "")
         if self._path is not None and next_step != self._kept:
             self._write(self._path, str(next_step))
             self._kept = next_step
@@ -91,6 +98,15 @@ def label_to_resume(directory: Path, run_id: str) -> str | None:
         return None
     is_alive = int(pid) != os.getpid() and process.start_of(int(pid)) == start
     return None if is_alive else label
+
+
+def was_here(directory: Path, run_id: str) -> bool:
+    """Tell whether a run is known on this node: one of another node, or of very long ago, is not."""
+    return _mark_file(directory, run_id).exists() or _lone_file(directory, run_id).exists()
+
+
+def _mark_file(directory: Path, run_id: str) -> Path:
+    return directory / f"{_digest(run_id)}.run"
 
 
 def _lone_file(directory: Path, run_id: str) -> Path:

@@ -21,6 +21,7 @@ from chiplog.identity import SETUP, Identity, first_run_id, identify, prepared_r
 from chiplog.launches import as_before
 from chiplog.outermost import has_returned, note_outermost
 from chiplog.parents import tell_children
+from chiplog.resuming import asked_for, note_unknown
 from chiplog.runs import Run
 from chiplog.settings import Settings, one_line, safe_name, words_of
 from chiplog.torch.compiling import untraced
@@ -81,7 +82,7 @@ def init(
     environ = os.environ
     given: dict[str, Any] = {
         "project": project,
-        "run_id": run_id or resume,
+        "run_id": run_id,
         "resume": resume,
         "name": name,
         "group": group,
@@ -202,13 +203,14 @@ def _open(settings: Settings) -> Run:
 
 def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **given: Any) -> Settings:
     remarks: list[Bad] = []
-    run_id = _name("run ID", given["run_id"] or environ.get("CHIPLOG_RUN_ID"), remarks)
+    wanted, resume = asked_for(given["run_id"], given["resume"], remarks)
+    run_id = _name("run ID", wanted or environ.get("CHIPLOG_RUN_ID"), remarks)
     label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"), remarks)
     still_open = first_run_id(_current._settings.identity) if _current is not None and not _current._finished else ""
     facts = process.facts(_opened - {still_open})
     identity = identify(environ, facts, label, run_id)
     where = places(chiplog_dir(given["dir"], environ))
-    if given["resume"] and run_id and not label and not (identity.told or identity.joined or facts.spawned):
+    if resume and run_id and not label and not (identity.told or identity.joined or facts.spawned):
         label = label_to_resume(where.local / STEPS, run_id)
         identity = replace(identity, label=label or identity.label)
     group = _line("group", given["group"] or environ.get("CHIPLOG_GROUP"), remarks)
@@ -221,6 +223,8 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     mode = "disabled" if nothing_given else _mode(environ, given["mode"], identity, remarks)
     if primary is not None:
         identity = replace(identity, primary=bool(primary), fallback=False)
+    if resume and run_id and identity.primary and mode != "disabled":  # of a thousand ranks one says it
+        note_unknown(where.local / STEPS, run_id, remarks)
     try:
         config = config_of(given["config"])
     except Exception as error:

@@ -7,6 +7,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from tests.conftest import Node, read_events, wait_until
 from tests.sdk.test_runs import numbers
 
@@ -130,6 +131,41 @@ def test_attempts_count_up_and_steps_out_of_order_are_all_there(node: Node) -> N
         "SELECT attempt, list(step ORDER BY seq) AS s FROM metrics WHERE key = 'loss' GROUP BY ALL ORDER BY 1"
     )
     assert [row["s"] for row in counted] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]
+
+
+def test_a_run_that_is_not_known_here_is_begun_with_a_word_about_it(chiplog_dir, offline, caplog) -> None:
+    for _ in range(2):  # and gone on with without one
+        with chiplog.init(resume="gpt-1", mode="offline", capture_console=False) as run:
+            run.log({"a": 1.0}, step=7)
+        assert run.id == "gpt-1"
+    said = [e.fields["message"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "bad_value"]
+    unknown = (
+        "no run 'gpt-1' is known on this node: unless it ran elsewhere, a new one begins; chiplog runs lists those"
+    )
+    assert [message for message in said if message.startswith(unknown)] == said and len(said) == 1
+    assert caplog.text.count(unknown) == 1
+    chiplog.init(resume="nope", mode="offline", label="rank1", primary=False, capture_console=False).finish()
+    chiplog.init(resume="nope", mode="disabled").finish()
+    assert "'nope'" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "run_id", "word"),
+    [
+        ({"resume": "latest"}, "latest", "resume='latest' is taken as the ID of a run; give the ID of the run"),
+        ({"resume": True}, None, "resume=True names no run and is left out; give the ID of the run, such as"),
+        ({"resume": True, "run_id": "y"}, "y", "resume=True names no run"),
+        ({"resume": "x", "run_id": "y"}, "y", "resume='x' and run_id='y' name two runs; the second is used"),
+        ({"resume": "y", "run_id": "y"}, "y", ""),
+        ({"resume": False}, None, ""),
+    ],
+)
+def test_what_resume_cannot_be_is_said(chiplog_dir, caplog, given, run_id, word) -> None:
+    chiplog.init(run_id="y", mode="offline", capture_console=False).finish()
+    run = chiplog.init(**given, mode="offline", capture_console=False)
+    run.finish()
+    assert run.id == run_id or (run_id is None and run.id.count("-") == 2)
+    assert (word in caplog.text) if word else caplog.text == ""
 
 
 def test_a_file_that_is_damaged_or_cannot_be_written_costs_the_count_only(tmp_path) -> None:
