@@ -24,10 +24,12 @@ from pathlib import Path
 import duckdb
 import pytest
 from rich.console import Console
+from tests.conftest import wait_until
 
 from chiplog.cli import output
 from chiplog.cli.root import COMMANDS
 from chiplog.cli.runs import table_of
+from chiplog_schemas.journals import list_journals
 from chiplog_schemas.places import make_private, places
 from chiplog_schemas.tables import tables_sql, views_sql
 
@@ -458,6 +460,27 @@ def test_the_prompt_answers_line_by_line_and_survives_errors(on_terminal):
     assert 'Parser Error: syntax error at or near "selec"' in shown
 
 
+# -- status -----------------------------------------------------------------------------------------------------------
+RANK = """
+import chiplog, sys
+run = chiplog.init(run_id="r", agent="ipc:///nonexistent/agent.sock", capture_console=True)
+print("begun", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_status_counts_ranks_and_not_the_helpers_of_their_consoles(chiplog, tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", RANK], env=environment(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    journals = places(tmp_path).journals
+    wait_until(lambda: len(list_journals(journals)) == 2, "a journal of the rank and one of its console's helper")
+    facts = json.loads(chiplog("status", "--no-canary", "--format", "json", root=tmp_path)[1])
+    assert (facts["ranks_logging"], facts["journals_waiting"]) == (1, 0)
+    process.kill()
+    process.communicate(timeout=60)
+
+
 # -- runs -------------------------------------------------------------------------------------------------------------
 def test_runs_lists_the_newest_first_with_what_is_missing(chiplog):
     code, text, _ = chiplog("runs", "--format", "json")
@@ -630,6 +653,7 @@ import sys, duckdb
 from pathlib import Path
 from chiplog_collector.query import QueryService, lock_down
 from chiplog_schemas.locks import Lock
+from chiplog_schemas.journals import list_journals
 from chiplog_schemas.places import make_private, places
 where = places(Path(sys.argv[1]))
 make_private(where.run)

@@ -4,12 +4,13 @@ import csv
 import json
 import os
 import sys
+from pathlib import Path
 
 import click
 
 from chiplog import background
 from chiplog.checks import directory_bytes
-from chiplog_schemas.journals import LOCK_NAME, list_journals
+from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, decode_head, list_journals
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import Places, chiplog_dir, places
 
@@ -42,21 +43,31 @@ def status(directory: str | None, form: str, no_canary: bool) -> None:
 
 def _look(where: Places) -> dict[str, object]:
     journals = list_journals(where.journals)
-    alive = sum(1 for _, directory in journals if holder_of(directory / LOCK_NAME))
     offline = list_journals(where.local / "offline")
     agent_pid = background.pid_of(where, background.AGENT) or None
+    # Whom the agent holds is a dead rank's, which it is adopting.
+    alive = [directory for _, directory in journals if holder_of(directory / LOCK_NAME) not in (0, agent_pid)]
     return {
         "dir": str(where.root),
         "agent_pid": agent_pid,
         "agent_link": _link(where, agent_pid) if agent_pid else None,
         "collector_pid": background.pid_of(where, background.COLLECTOR) or None,
-        "ranks_logging": alive,
-        "journals_waiting": len(journals) - alive,
+        "ranks_logging": sum(map(_is_ranks, alive)),
+        "journals_waiting": len(journals) - len(alive),
         "offline_journals": len(offline),
         "spool_bytes": directory_bytes(where.agent / "spool"),
         "log_bytes": directory_bytes(where.collector / "log"),
         "index_bytes": where.index.stat().st_size if where.index.exists() else 0,
     }
+
+
+def _is_ranks(journal: Path) -> bool:
+    """Tell whether a journal is a rank's own: the helper that drains its console has one, too."""
+    try:
+        head = decode_head((journal / HEAD_NAME).read_bytes())
+    except OSError:  # gone just now
+        return False
+    return head is not None and head.identity.get("role") == "rank"
 
 
 def _fly(where: Places, *, running: bool) -> tuple[str, bool]:
