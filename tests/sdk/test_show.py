@@ -22,7 +22,7 @@ BEGUN = "TIMESTAMP '2026-01-02 03:00:00'"
 
 
 def fill(database: duckdb.DuckDBPyConnection) -> None:
-    """A run of 200 ranks, of which three crashed, rank7 is behind and rank150 silent; and one of two."""
+    """A run of 200 ranks, of which three crashed, rank7 is behind and rank150 silent; one of two; one that failed."""
     database.execute(tables_sql())
     database.execute(views_sql())
     database.execute(
@@ -58,6 +58,18 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
         f"INSERT INTO base.events SELECT 20000 + n % 2, n, {BEGUN} + to_seconds(n), 'alert', 'error', 'loss is NaN', "
         "json_object('text', 'at step ' || n) FROM range(30) t(n) UNION ALL "
         f"SELECT 20000, 50, {BEGUN}, 'traceback', 'error', 'ValueError: boom', '{{}}'"
+    )
+    database.execute("INSERT INTO base.runs (run, run_id, tags, primary_label) VALUES (3, 'again', [], 'rank0')")
+    database.execute(
+        "INSERT INTO base.producers "
+        "(producer, role, run, label, attempt, is_primary, rank, state, reason, started_at, ended_at) "
+        f"SELECT 30000 + n, 'rank', 3, label, attempt, false, rank, state, reason, {BEGUN} + to_seconds(begun), "
+        f"{BEGUN} + to_seconds(ended) FROM (VALUES "
+        "(0, 'rank1', 0, 1, 'failed', 'ValueError: train', 0, 260), (1, 'rank1', 1, 1, 'finished', NULL, 300, 400), "
+        "(2, 'eval', 0, NULL, 'failed', 'ValueError: eval 0', 0, 50), "
+        "(3, 'eval', 1, NULL, 'failed', 'ValueError: eval 1', 100, 150), "
+        "(4, 'eval', 2, NULL, 'failed', 'ValueError: eval 2', 200, 250)"
+        ") t(n, label, attempt, rank, state, reason, begun, ended)"
     )
 
 
@@ -139,3 +151,10 @@ def test_the_summary_stands_beside_its_metric_where_it_is_not_the_last_value(sho
     assert re.search(r"\nbest/epoch +7\n", page)
     assert page.index("\nloss ") < page.index("\nchiplog/cuda/peak "), "the training's own metrics come first"
     assert json.loads(show("small", "--format", "json"))["summary"]["loss"] == 10.0
+
+
+def test_who_failed_first_is_of_the_newest_attempt_in_which_a_rank_failed_and_says_which_that_was(show: Any) -> None:
+    """What is no rank, and is started again by itself, hides no failure of a rank."""
+    first = "eval in attempt 0, 210 s before rank1: ValueError: eval 0; of the ranks first rank1: ValueError: train"
+    assert f"failed first {first}" in " ".join(show("again").split())
+    assert json.loads(show("again", "--format", "json"))["first_failure"]["attempt"] == 0

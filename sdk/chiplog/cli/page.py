@@ -81,7 +81,7 @@ def _facts(found: dict[str, Any]) -> Any:
         "started": f"{local_text(times[0], 'seconds')} {zone}" if found["created_at"] is not None else None,
         "ended": f"{local_text(times[-1], 'seconds')} {zone}" if found["ended_at"] is not None else None,
         "took": duration_text(took) if took is not None else None,
-        "failed first": first_failure_text(found["first_failure"]),
+        "failed first": first_failure_text(found["first_failure"], found["n_attempts"]),
         "last event": _last_event(found["labels"]),
         "labels": f"{found['n_labels']}, primary {found['primary_label'] or 'not known yet'}",
         "attempts": found["n_attempts"],
@@ -115,12 +115,12 @@ def _drift(drift: dict[str, list[str]]) -> dict[str, str | None]:
     return {"config drift": "; ".join(shown) + (f"; and {more} more labels" if more else "")}
 
 
-def first_failure_text(failure: dict[str, Any] | None) -> str | None:
-    """Return one line that says who failed first, and what the others are."""
+def first_failure_text(failure: dict[str, Any] | None, n_attempts: int = 1) -> str | None:
+    """Return one line that says who failed first, of several attempts in which, and what the others are."""
     if failure is None:
         return None
     others = failure["others"]
-    text = str(failure["label"])
+    text = str(failure["label"]) + (f" in attempt {failure['attempt']}" if n_attempts > 1 else "")
     if others:
         after_s = others[0]["after_s"]
         text += f", {abs(after_s):.3g} s {'before' if after_s >= 0 else 'after'} {others[0]['label']}"
@@ -129,6 +129,9 @@ def first_failure_text(failure: dict[str, Any] | None) -> str | None:
     text += f": {failure['reason'] or failure['state']}"
     if not failure["is_cause"]:
         return f"{text}; ended from outside, no cause among the labels"
+    ranks = [other for other in others if other["rank"] is not None and not other["is_echo"]]
+    if failure["rank"] is None and ranks:  # it may have ended nobody: an evaluation beside the training
+        text += f"; of the ranks first {ranks[0]['label']}: {ranks[0]['reason'] or 'no reason known'}"
     echoes = [other["label"] for other in others if other["is_echo"]]
     if not echoes:
         return text

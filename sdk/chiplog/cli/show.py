@@ -64,6 +64,12 @@ SELECT path, bytes, sha256, ts, sha256 IN (
     SELECT body->>'sha256' FROM events WHERE run_id = $run AND kind = 'file_stored'
 ) AS stored FROM files WHERE run_id = $run ORDER BY path
 """
+# The newest round in which a rank failed, else the newest: what is no rank counts its attempts by itself.
+_FIRST_FAILURE = """
+SELECT * FROM first_failure WHERE run_id = $run
+ORDER BY rank IS NOT NULL OR len(list_filter(others, lambda other: other.rank IS NOT NULL)) > 0 DESC, attempt DESC
+LIMIT 1
+"""
 
 
 @click.command()
@@ -97,7 +103,7 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
     keys = ask(_KEYS)
     for key in keys:
         key["last_values"] = {item["label"]: item["value"] for item in key["last_values"]}
-    failures = ask("SELECT * FROM first_failure WHERE run_id = $run ORDER BY attempt DESC LIMIT 1")
+    failures = ask(_FIRST_FAILURE)
     events = ask(_EVENTS)
     for event in events:
         event["body"] = _decoded(event["body"])
