@@ -90,6 +90,10 @@ class Adoption:
             except OSError as error:
                 alive += error.errno in _OUT_OF_DESCRIPTORS
                 continue  # else finished and removed while we looked, or not ours to read
+            if self._endings.is_due(producer):
+                alive += 1
+                lock.release()
+                continue  # its end will be a reason to look again: of several that end together, each is told
             try:
                 journal = DeadJournal(directory)
             except OSError as error:

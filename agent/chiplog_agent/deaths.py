@@ -3,6 +3,9 @@
 The PID is the one that the kernel names as the holder of a journal's lock, so that it is ours in any PID namespace. The
 status comes from the pidfd once the process was reaped (Linux 6.15: PIDFD_GET_INFO of linux/pidfd.h), before that from
 field 52 of /proc/PID/stat of the zombie (proc_pid_stat(5)). Nobody but the parent could wait for it.
+
+A process on its way out releases its locks first, and has no status before its last file is closed, a GPU's perhaps
+seconds later.
 """
 
 import fcntl
@@ -16,6 +19,8 @@ _PIDFD_INFO = struct.Struct("<QQ11Ii")
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11  # _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)
 _ENDED_MAX = 256  # looked at in one go
+_STATE, _FLAGS, _EXIT_CODE = 0, 6, 49  # fields 3, 9 and 52 of /proc/PID/stat, counted from the third
+_PF_EXITING = 0x4  # among the flags: of the kernel's include/linux/sched.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,15 @@ class Deaths:
             self._close(descriptor)
         return bool(ended)
 
+    def is_due(self, producer: bytes) -> bool:
+        """Tell whether a producer's process is ending, or has ended, and the next looks will note how."""
+        descriptor = self._descriptors.get(producer)
+        if descriptor is None:
+            return False  # noted, or not watched
+        fields = _fields(self._processes[descriptor].pid)
+        is_exiting = len(fields) > _FLAGS and int(fields[_FLAGS]) & _PF_EXITING
+        return bool(is_exiting) or _has_ended(descriptor)  # in this order: the PID is its own until it has ended
+
     def of(self, producer: bytes) -> Death | None:
         """Return how a producer's process ended; None when nobody saw it."""
         return self._deaths.get(producer)
@@ -139,9 +153,15 @@ def _status_by_pidfd(descriptor: int) -> int | None:
 
 
 def _status_of_zombie(pid: int) -> int | None:
+    fields = _fields(pid)
+    # X: its parent waits for it in this moment, and the pidfd does not tell yet.
+    return int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_STATE] in (b"Z", b"X") else None
+
+
+def _fields(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the third on, behind the name; none when there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
-            fields = stat.read().rpartition(b")")[2].split()
-        return int(fields[49]) if fields[0] == b"Z" else None  # fields 3 and 52
-    except (OSError, LookupError, ValueError):
-        return None
+            return stat.read().rpartition(b")")[2].split()
+    except OSError:
+        return []

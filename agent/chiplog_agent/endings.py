@@ -5,6 +5,7 @@ worth more, and is not asked for here.
 """
 
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from chiplog_schemas.locks import locker_of
 
 VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
 STATE_LOST = "finished, but what it said last was lost with the memory of its process"
+_LEAVING_MAX_S = 10.0  # from the lock of a process to its status: a driver that hangs keeps it for ever
 
 
 class Endings:
@@ -29,6 +31,7 @@ class Endings:
         self._kills = OomKills()
         self._errors = ErrorFiles()
         self._pids: dict[bytes, int] = {}
+        self._leaving: dict[bytes, float] = {}  # since when their locks are free, and how they ended is to be told
 
     @property
     def watched(self) -> set[bytes]:
@@ -54,11 +57,19 @@ class Endings:
         self._errors.begin_turn()
         return self._deaths.look(now_us)
 
+    def is_due(self, producer: bytes) -> bool:
+        """Tell whether to wait for how a producer ended, whose lock is free: not for long, and not if it lives on."""
+        if not self._deaths.is_due(producer):
+            return False
+        now = time.monotonic()
+        return now - self._leaving.setdefault(producer, now) < _LEAVING_MAX_S
+
     def forget(self, producer: bytes) -> None:
         """Drop what is known of a producer that is delivered."""
         self._deaths.forget(producer)
         self._kills.forget(producer)
         self._pids.pop(producer, None)
+        self._leaving.pop(producer, None)
 
     def of(
         self, producer: bytes, identity: Mapping[str, Any], now_us: int, *, finished: bool

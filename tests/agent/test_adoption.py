@@ -15,7 +15,7 @@ import pytest
 from chiplog_agent import adoption
 from chiplog_agent.adoption import Adoption, remove_leftovers
 from chiplog_agent.core import Core
-from chiplog_agent.endings import VANISHED
+from chiplog_agent.endings import VANISHED, Endings
 from chiplog_schemas.blocks import decode_block, rows_of
 from chiplog_schemas.events import EventKind, decode
 from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, list_journals
@@ -91,7 +91,8 @@ class Agent:
     def __init__(self, journals: Path) -> None:
         self.core = Core(AGENT, "node-a", 7, "0.1", 0)
         self.core.build(0)
-        self.adoption = Adoption(journals)
+        self.endings = Endings(journals)
+        self.adoption = Adoption(journals, self.endings)
         self.rows: list[tuple[bytes, int, list]] = []
 
     def build(self) -> None:
@@ -101,6 +102,7 @@ class Agent:
 
     def adopt(self, synced: dict[bytes, int] | None = None) -> list[bytes]:
         """Look once, read everything, sync; return who was adopted."""
+        self.endings.look(5)
         found = self.adoption.look(synced or {})
         while self.adoption.is_busy:
             self.adoption.feed(self.core, 1.0, 5)

@@ -2,18 +2,33 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from chiplog_agent.adoption import Adoption
 from chiplog_agent.endings import STATE_LOST, VANISHED, Endings
+from chiplog_schemas.locks import locker_of
 from tests.conftest import wait_until
+from tests.fault.network import need
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a rank that is ending is waited for, so that its status is known",
+        "agent/chiplog_agent/adoption.py",
+        old="            if self._endings.is_due(producer):",
+        new="            if False:",
+        test="test_a_rank_without_its_lock_that_is_not_dead_yet_is_waited_for_until_its_status_is_there",
+    ),
+]
 
 PRODUCER = b"P" * 16
 STARTED_US = 1_000_000
@@ -199,3 +214,53 @@ def test_an_error_file_of_another_user_is_not_read(endings: Endings, tmp_path: P
     except PermissionError:
         pytest.skip("only root gives a file away")
     assert of_rank(endings, path) == VANISHED
+
+
+@pytest.fixture
+def leaving(tmp_path: Path) -> Iterator[tuple[int, Callable[[], None]]]:
+    """Yield the PID of a process that holds a journal's lock, and what lets it end once it was killed.
+
+    It is the first of a PID namespace, and waits there for all others to be reaped, its own files already closed.
+    """
+    need({"unshare": "util-linux", "nsenter": "util-linux"})
+    lock = tmp_path / PRODUCER.hex() / "lock"
+    lock.parent.mkdir()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    is_root = os.geteuid() == 0
+    command = ["unshare", *([] if is_root else ["--user"]), "--pid", "--fork", sys.executable, "-P", "-c", HOLDER]
+    with subprocess.Popen([*command, str(lock), "pass"], **pipes) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        pid = locker_of(lock)
+        command = ["nsenter", *([] if is_root else ["--user", "--preserve-credentials"]), "--pid", "--target", str(pid)]
+        with subprocess.Popen([*command, "sh", "-c", "echo; read line"], **pipes) as other:
+            try:
+                assert other.stdout is not None
+                other.stdout.readline()
+                other.send_signal(signal.SIGSTOP)  # it reaps its child no more
+                yield pid, lambda: other.send_signal(signal.SIGCONT)
+            finally:
+                os.kill(other.pid, signal.SIGCONT)
+
+
+def test_a_rank_without_its_lock_that_is_not_dead_yet_is_waited_for_until_its_status_is_there(
+    endings: Endings, tmp_path: Path, leaving: tuple[int, Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid, may_end = leaving
+    adoption = Adoption(tmp_path, endings)
+    assert adoption.look({}) == []
+    assert endings.watched == {PRODUCER}
+    assert not endings.is_due(PRODUCER), "it lives"
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: locker_of(tmp_path / PRODUCER.hex() / "lock") == 0, "its lock")
+    assert not endings.look(41)
+    assert adoption.look({}) == []
+    assert adoption.alive == 1
+    monkeypatch.setattr("chiplog_agent.endings._LEAVING_MAX_S", 0.0)
+    assert not endings.is_due(PRODUCER), "one that hangs on its way out is not waited for for ever"
+    monkeypatch.undo()
+    may_end()
+    wait_until(lambda: endings.look(42), "its end")
+    assert adoption.look({}) == [PRODUCER]
+    ts_us, state = endings.of(PRODUCER, {"rank": 0}, 99, finished=False)
+    assert (ts_us, state["exit_signal"]) == (42, signal.SIGKILL)
