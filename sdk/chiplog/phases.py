@@ -40,6 +40,10 @@ class Timing:
 
     def __init__(self, complain: Callable[[Bad], None] = lambda bad: None) -> None:
         self.totals: dict[str, float] = {}
+        # Of totals, what was said before their step ended: who takes them leaves it out. By number, the highest counts.
+        self._said: dict[int, dict[str, float]] = {}
+        self._n_said = 0
+        self._said_last: tuple[dict[str, float], dict[str, float]] = ({}, {})  # of which totals, and what
         self.is_pending = False  # something waits for its step
         self.device: Stopwatch | None = None
         self.complain = complain
@@ -76,6 +80,7 @@ class Timing:
     def forget(self) -> None:
         """Begin anew in a forked child: what was going on is the parent's."""
         self.totals = {}
+        self._said = {}
         self.is_pending = False
         self.device = None
         for opened in self.opened.values():
@@ -84,7 +89,40 @@ class Timing:
     def take(self) -> dict[str, float]:
         """Return the seconds by name, and begin anew."""
         totals, self.totals = self.totals, {}
-        return totals
+        return self._without_said(totals) if self._said else totals
+
+    def _without_said(self, totals: dict[str, float]) -> dict[str, float]:
+        last, said = 0, dict[str, float]()
+        while self._said:
+            try:
+                number, so_far = self._said.popitem()
+            except KeyError:  # the sender thread saw that it came too late
+                break
+            last, said = (number, so_far) if number > last else (last, said)
+        left = {name: seconds - said.get(name, 0.0) for name, seconds in totals.items()}
+        return {name: seconds for name, seconds in left.items() if seconds > 0}
+
+    def early(self, totals: dict[str, float]) -> dict[str, float]:
+        """Return what came to these totals since this was asked before; nothing when they were taken. By one thread.
+
+        Without a lock, for the training must not wait: first it is noted what is about to be said, and then looked
+        whether the training took the totals meanwhile. Either it finds the note, or the note is taken back.
+        """
+        so_far = totals.copy()
+        of, said = self._said_last
+        before = said if of is totals else {}
+        new = {name: seconds - before.get(name, 0.0) for name, seconds in so_far.items()}
+        new = {name: seconds for name, seconds in new.items() if seconds > 0}
+        if not new:
+            return {}
+        self._n_said += 1
+        noted = self._said
+        noted[self._n_said] = so_far
+        if self.totals is not totals and noted.pop(self._n_said, None) is not None:
+            return {}
+        noted.pop(self._n_said - 1, None)
+        self._said_last = totals, so_far
+        return new
 
 
 class Phase:

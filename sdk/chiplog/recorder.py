@@ -2,13 +2,16 @@
 
 import struct
 import sys
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import hypot, isfinite
-from time import time_ns
+from time import perf_counter, time_ns
 from typing import Any
 
 from chiplog.complaints import Complaints, shown_error
+from chiplog.journal import LOCK_WAIT_S
 from chiplog.later import Later
+from chiplog.lingering import Lingering
 from chiplog.phases import DATA, GC, STEP, Phase, Timing
 from chiplog.stand_ins import AfterFork, Appendable, Nowhere
 from chiplog.steps import Loader, Step, Steps
@@ -25,6 +28,7 @@ from chiplog_schemas.limits import KEY_BYTES_MAX
 
 _INT_BYTES_MAX = 9  # of msgpack
 _WATCHES_MAX = 64  # models; each is looked at before every step of an optimizer
+_OPEN_STEP_S = 1.0  # a step that goes on for so long: what ended in it is said, and what ends later as often
 _STEP_MAX = 0x7FFFFFFFFFFFFFFF
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
@@ -50,14 +54,17 @@ class Recorder:
         self._steps_per_log = 1  # that `log()` without a step counts on; none once `step()` does
         self._count_before = 0  # the last `step()`
         # What the first `step()` ends, until it is clear that it is not the beginning of a `with`.
-        self._held: tuple[int, dict[str, float]] = (0, {})
+        self._held: list[tuple[int, dict[str, float]]] = []  # one at most; a pop is atomic
         self._complaints = Complaints(self._say)
         self._timing = Timing(lambda bad: self._complaints.note(bad))
         self._steps = Steps(self._timing)
+        self._lingering = Lingering(self._timing, self._steps, self._say)
         self._phases: dict[str, Phase] = {}
         self._begin_devices()
 
     def _begin_devices(self) -> None:
+        self._open_lock = threading.Lock()  # of what is said of the step that goes on: not across the run's end
+        self._open_said_at = 0.0
         self._attached: list[Callable[[int], None]] = []  # what waits for its step, beside phases
         self._later = Later(lambda: self._journal, self._note_unreadable)
         self._looking = Looking(self._later, self._timing, self._append_times)
@@ -274,7 +281,7 @@ class Recorder:
     @untraced
     def data(self, loader: Iterable[Any]) -> Loader:
         """Return the loader with its waiting timed: `for batch in run.data(loader):`. Seconds are the phase `data`."""
-        return Loader(loader, self._steps.waited)
+        return Loader(loader, self._steps)
 
     def watch(self, model: Any, every: int = 100, name: str = "watch") -> None:
         """Log the norms of a model's gradients and parameters at every so many steps of its optimizer.
@@ -316,7 +323,7 @@ class Recorder:
     def _enter_step(self) -> None:
         if self._steps.enter():
             self._next_step = self._last_step = self._count_before
-            (_, phases), self._held = self._held, (0, {})
+            _, phases = self._held.pop() if self._held else (0, {})
             for name, seconds in phases.items():
                 self._timing.add(name, seconds)
 
@@ -330,7 +337,7 @@ class Recorder:
                 self._steps_per_log = 0
                 for name in (DATA, STEP, GC):
                     self._admit_key(name)
-                self._held = step, self._timing.take()
+                self._held.append((step, self._timing.take()))
                 if self._timing.device is not None:
                     self._timing.device.send(step)
                 self._steps.end()
@@ -344,11 +351,9 @@ class Recorder:
     def _append_phases(self, step: int) -> None:
         timing = self._timing
         timing.is_pending = False
-        if self._held[1]:
-            held, self._held = self._held, (0, {})
-            self._append_matrix(EventKind.PHASES, *held)
-        phases, timing.totals = timing.totals, {}
-        if phases:
+        if self._held:
+            self._append_held()
+        if phases := timing.take():
             self._append_matrix(EventKind.PHASES, step, phases)
         if timing.device is not None:
             timing.device.send(step)
@@ -356,6 +361,47 @@ class Recorder:
             attached, self._attached = self._attached, []
             for send in attached:
                 send(step)
+
+    def _append_held(self) -> None:
+        try:
+            step, phases = self._held.pop()
+        except IndexError:  # another thread appends it
+            return
+        if phases:
+            self._append_matrix(EventKind.PHASES, step, phases)
+
+    def _append_last_phases(self) -> None:
+        """Append the phases that wait when the run ends, behind what the sender thread may just be saying of them."""
+        is_alone = self._open_lock.acquire(timeout=LOCK_WAIT_S)
+        try:
+            self._append_phases(self._last_step)
+        finally:
+            if is_alone:
+                self._open_lock.release()
+
+    def _look_at_open(self) -> None:
+        """Say of a step that goes on what ended in it, and which phase lingers. By the sender thread, at every look.
+
+        Else a step that hangs would show nothing, and what kills the process would take along what ended before.
+        """
+        with self._open_lock:
+            if self._finished:
+                return
+            totals = self._timing.totals  # in front of the step's beginning: that of a later step is too young
+            began, now = self._steps.began, perf_counter()
+            is_kept = began is not None and not self._steps_per_log
+            if is_kept and now - max(began or 0.0, self._open_said_at) >= _OPEN_STEP_S:
+                self._append_early(totals)
+                self._open_said_at = now
+            self._lingering.look(now, None if self._steps_per_log else self._last_step)
+
+    def _append_early(self, totals: dict[str, float]) -> None:
+        step, timing = self._last_step, self._timing
+        self._append_held()
+        if phases := timing.early(totals):
+            self._append_matrix(EventKind.PHASES, step, phases)
+        if timing.device is not None and timing.totals is totals:
+            timing.device.send(step)
 
     def _append_times(self, step: int, ts: int, seconds: Mapping[str, float]) -> None:
         self._append_matrix(EventKind.PHASES, step, seconds, ts)

@@ -254,7 +254,7 @@ class Run(Recorder):
         yield self._steps.stop
         for watch in self._watches:
             yield watch.stop
-        yield lambda: self._append_phases(self._last_step)
+        yield self._append_last_phases
         yield lambda: self._later.close(_DEVICE_WAIT_S, "values on a device: not copied when the run finished")
         if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
             self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
@@ -354,6 +354,7 @@ class Run(Recorder):
         try:
             if statistics := self._looking.look(time.monotonic()):
                 self._append_arrived(self._last_step, time.time_ns() // 1000, statistics)
+            self._look_at_open()
             self._look_around()
             self._shared.say_hashes(time.monotonic())
             self._count.keep(self._next_step)
@@ -427,7 +428,7 @@ class Run(Recorder):
         for watch in self._watches:
             watch.stop()
         self._timing.forget()
-        self._held = (0, {})
+        self._held.clear()
         self._count = StepCount(self._settings.places.local / STEPS)  # none: nobody comes back under a child's label
         self._complaints = Complaints(self._say)
         self._shared.forget_changes()

@@ -15,7 +15,8 @@ class Steps:
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         self._pauses = Pauses()
-        self._began: float | None = None
+        self.began: float | None = None  # of the step that goes on, on the clock of perf_counter()
+        self.waiting_since: float | None = None  # for data, likewise
         self._waited = 0.0  # for data, since the last step ended
         self.is_entered = False  # `with run.step():`
         self.is_used = False
@@ -23,7 +24,7 @@ class Steps:
     def enter(self) -> bool:
         """Begin a step. True: the first; the call that made its context manager ended none."""
         is_first, self.is_entered = not self.is_entered, True
-        self._began = perf_counter() - self._waited  # a step begins where it begins to wait for its data
+        self.began = perf_counter() - self._waited  # a step begins where it begins to wait for its data
         return is_first
 
     def end(self) -> None:
@@ -32,11 +33,11 @@ class Steps:
         if not self.is_used:
             self.is_used = True
             self._pauses.start()
-        if self._began is not None:
-            self._timing.add(STEP, now - self._began)
+        if self.began is not None:
+            self._timing.add(STEP, now - self.began)
         if (paused := self._pauses.take()) > 0:
             self._timing.add(GC, paused)
-        self._began = None if self.is_entered else now
+        self.began = None if self.is_entered else now
         if self.is_entered:
             self._waited = 0.0
 
@@ -48,7 +49,8 @@ class Steps:
     def stop(self) -> None:
         """Look at nothing any more; a forked child begins anew."""
         self._pauses.stop()
-        self._began, self._waited = None, 0.0
+        self.began, self._waited = None, 0.0
+        self.waiting_since = None
         self.is_entered = self.is_used = False
 
 
@@ -74,15 +76,19 @@ class Step:
 class Loader:
     """A data loader whose waiting is timed. All else of it is the loader's own."""
 
-    def __init__(self, loader: Iterable[Any], waited: Callable[[float], None]) -> None:
+    def __init__(self, loader: Iterable[Any], steps: Steps) -> None:
         self._loader = loader
-        self._waited = waited
+        self._steps = steps
 
     def __iter__(self) -> Iterator[Any]:
-        began = perf_counter()
-        batches = iter(self._loader)  # starts the workers, and waits for them
-        self._waited(perf_counter() - began)
-        return _Batches(batches, self._waited)
+        steps = self._steps
+        began = steps.waiting_since = perf_counter()
+        try:
+            batches = iter(self._loader)  # starts the workers, and waits for them
+        finally:
+            steps.waiting_since = None
+        steps.waited(perf_counter() - began)
+        return _Batches(batches, steps)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]  # raises what the loader's own raises
@@ -94,16 +100,20 @@ class Loader:
 class _Batches:
     """No generator: that would keep the batch alive while the next one is made."""
 
-    def __init__(self, batches: Iterator[Any], waited: Callable[[float], None]) -> None:
+    def __init__(self, batches: Iterator[Any], steps: Steps) -> None:
         self._batches = batches
-        self._waited = waited
+        self._steps = steps
 
     def __iter__(self) -> "_Batches":
         return self
 
     @untraced
     def __next__(self) -> Any:
-        began = perf_counter()
-        batch = next(self._batches)  # the end of the data is no step's
-        self._waited(perf_counter() - began)
+        steps = self._steps
+        began = steps.waiting_since = perf_counter()
+        try:
+            batch = next(self._batches)  # the end of the data is no step's
+        finally:
+            steps.waiting_since = None
+        steps.waited(perf_counter() - began)
         return batch

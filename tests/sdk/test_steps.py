@@ -1,14 +1,20 @@
 """Whole steps: their numbers, what each took, the waiting for data and the collector's pauses."""
 
 import gc
+import sys
+import threading
 import time
 import weakref
 
 import pytest
+from tests.conftest import wait_until
 from tests.sdk.test_phases import phases
 from tests.sdk.test_runs import numbers
 
 import chiplog
+from chiplog.lingering import Lingering
+from chiplog.phases import Phase, Timing
+from chiplog.steps import Steps
 from chiplog_schemas.events import EventKind
 
 
@@ -139,3 +145,85 @@ def test_a_step_after_the_end_is_counted_as_bad_and_not_recorded(run, offline, c
     assert offline(EventKind.PHASES) == []
     assert "after finish()" in caplog.text
     assert not [noted for noted in gc.callbacks if "chiplog" in getattr(noted, "__module__", "")]
+
+
+def test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_once(run, offline) -> None:
+    with run.phase("forward"):
+        pass
+    run.step()
+    with run.phase("forward"):
+        time.sleep(0.002)
+    [(_, forward)] = wait_until(
+        lambda: [found for found in phases(offline()) if found[0] == 1], "phases of a step that goes on"
+    )
+    assert list(forward) == ["forward"]
+    with run.phase("forward"), run.phase("backward"):
+        time.sleep(0.002)
+    run.step()
+    run.step()
+    run.finish()
+    assert named(offline()) == [
+        (0, ["forward"]),
+        (1, ["forward"]),
+        (1, ["forward", "backward", "step"]),
+        (2, ["step"]),
+    ]
+    rest = phases(offline())[2][1]
+    assert forward["forward"] >= 0.002 <= rest["backward"] <= rest["forward"] < rest["step"]
+
+
+def test_what_another_thread_says_early_is_neither_lost_nor_counted_twice() -> None:
+    timing, said, is_over = Timing(), dict[str, float](), threading.Event()
+    taken = dict[str, float]()
+
+    def add_to(sums: dict[str, float], seconds: dict[str, float]) -> None:
+        for name, value in seconds.items():
+            sums[name] = sums.get(name, 0.0) + value
+
+    def say() -> None:
+        while not is_over.is_set():
+            add_to(said, timing.early(timing.totals))
+
+    count, before = 0, sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        thread = threading.Thread(target=say)
+        thread.start()
+        while count < 50_000 or not (said and taken):
+            timing.add(f"phase {count % 3}", 1.0)
+            count += 1
+            if count % 70 == 0:
+                add_to(taken, timing.take())
+        is_over.set()
+        thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    add_to(taken, timing.take())
+    assert sum(said.values()) + sum(taken.values()) == count
+
+
+def test_a_phase_that_lingers_is_told_once_and_slow_steps_are_no_hang() -> None:
+    timing, told = Timing(), []
+    steps = Steps(timing)
+    lingering = Lingering(timing, steps, lambda kind, notice, level, message, body: told.append((notice, body)))
+    now = time.perf_counter()
+    backward = Phase(timing, "backward")
+    with backward:
+        for second in range(10):
+            lingering.look(now + second, 12)
+    [(notice, body)] = told
+    assert (notice, body["phase"], body["step"]) == ("phase_open", "backward", 12)
+    assert body["since_us"] <= time.time_ns() // 1000
+    for second in range(20, 26):  # as long as before
+        with backward:
+            timing.opened["backward"][threading.get_ident()][0] = now + 20
+            lingering.look(now + second, 13)
+    assert len(told) == 1
+    steps.began = now + 30
+    for second in range(30, 34):
+        lingering.look(now + second, 14)
+    assert [(body["phase"], body["step"]) for _, body in told[1:]] == [("step", 14)], "it is in no phase"
+    steps.waiting_since = now + 40
+    for second in range(40, 44):
+        lingering.look(now + second, None)
+    assert [(body["phase"], body["step"]) for _, body in told[2:]] == [("data", None)]

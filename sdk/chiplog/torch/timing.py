@@ -5,6 +5,7 @@ when it runs, and waiting on the host that the device does not notice counts not
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
@@ -35,7 +36,7 @@ class CudaTiming:
         self._append = append
         self._free: dict[Any, list[Any]] = {}  # by device: an event stays with the one that recorded it first
         self._n_made = 0
-        self._spans: list[Span] = []  # that wait for their step
+        self._spans: deque[Span] = deque()  # that wait for their step; the sender thread may take them, too
 
     def begin(self) -> Any:
         """Return a mark of now in the current stream; None when the host is to time the phase."""
@@ -57,8 +58,17 @@ class CudaTiming:
     def send(self, step: int) -> None:
         """Give what was timed since this was called before to a step."""
         if self._spans:
-            spans, self._spans = self._spans, []
+            spans = self._take()
             self._later.add(_LANE, _Spans(self, step, spans))
+
+    def _take(self) -> list[Span]:
+        taken = []
+        try:
+            while self._spans:
+                taken.append(self._spans.popleft())
+        except IndexError:  # another thread took the last one
+            pass
+        return taken
 
     def resolve(self, step: int, ts: int, spans: list[Span]) -> None:
         """Add up the seconds of phases that are over, and append them."""
