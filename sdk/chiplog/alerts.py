@@ -1,6 +1,10 @@
-"""How many alerts a run takes from one process: a loop that alerts at every step must not bury the others."""
+"""What an alert is made of, and how many a run takes from one process: a loop that alerts must not bury the others."""
 
 from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from chiplog.values import Bad, cleaned, shown
 
 ALERT_BURST = 5  # of one title, at once; then …
 ALERT_INTERVAL_S = 10.0  # … one in this time
@@ -10,6 +14,26 @@ _REPORT_INTERVAL_S = 60.0  # between two notices of what was left out
 _TITLES_TOLD_MAX = 20  # by name; the others are summed up
 _TITLE_CHARS_MAX = 200
 _OTHERS = "other titles"
+_LEVELS = ("debug", "info", "warning", "error")
+_ALIASES = {"warn": "warning", "critical": "error", "fatal": "error"}
+_NO_TITLE = "alert"
+
+
+def alert_of(title: Any, level: Any, complain: Callable[[Bad], None]) -> tuple[str, str]:
+    """Return title and level as `events` has them; complain of what they are not."""
+    kept = "" if title is None else cleaned(str(title))
+    if not kept.strip():
+        kept = _NO_TITLE
+        message = f"alert() has the title {shown(title)}; {_NO_TITLE!r} stands in its place, so give it one"
+        complain(Bad("alert_without_title", shown(title), message))
+    word = str(getattr(level, "value", level)).lower()  # of an enum of somebody else's
+    meant = _ALIASES.get(word, word)
+    if meant not in _LEVELS:
+        meant = "warning"
+    if word not in (meant, "warn"):
+        message = f"alert level {shown(level)} is none of {', '.join(_LEVELS)}; {meant} is used"
+        complain(Bad("bad_level", shown(level), message))
+    return kept, meant
 
 
 class AlertLimit:

@@ -11,8 +11,6 @@ from chiplog_schemas.events import EventKind
 
 _WARNINGS_PER_KIND = 10  # said aloud and shown in events, so that each kind is seen; all are counted
 _REPORT_INTERVAL_S = 60.0  # between two notices of the counts, while they change
-_LEVELS = ("debug", "info", "warning", "error")
-_ALIASES = {"warn": "warning", "critical": "error", "fatal": "error"}
 _log = logging.getLogger("chiplog")
 
 
@@ -80,13 +78,6 @@ class Complaints:
         """Note our own fault."""
         self.counts["internal_error"] += 1
         self.warn_once(("internal_error", where), f"{where}() failed inside: {type(error).__name__} {error}")
-
-
-def alert_level(level: Any) -> str:
-    """Return the level of `events` that somebody means, whatever it is called elsewhere."""
-    word = str(level).lower()
-    word = _ALIASES.get(word, word)
-    return word if word in _LEVELS else "warning"
 
 
 def shown_error(error: BaseException) -> str:

@@ -46,6 +46,8 @@ def config_of(value: Any) -> dict[str, Any]:
     entries = entries_of(value)
     if entries is None:
         items = getattr(value, "items", None)
+        if not callable(items) and (not hasattr(value, "__dict__") or hasattr(value, "read")):
+            raise TypeError  # an open file has attributes, too
         entries = items() if callable(items) else vars(value).items()
     return {str(key): entry for key, entry in entries}
 

@@ -134,6 +134,9 @@ class Recorder:
                 key, value = item
                 if not self._admit_key(key):
                     continue
+                if key in numbers or key in on_device:
+                    message = f"{key!r:.80} stands twice in one log(), nested and with a slash; the later one is kept"
+                    self._complaints.note(Bad("same_key", key, f"{message}, so rename one"))
                 if isinstance(value, str):
                     self._say(EventKind.TEXT, step, key, value)
                 elif isinstance(value, OnDevice):
@@ -213,7 +216,11 @@ class Recorder:
                 what = f"a step on {step.device} is not waited for"
                 self._complaints.note(Bad("bad_step", what, f"{what}; pass int(), or the loop's own count"))
                 return self._step(None)
-            number = int(step.item() if hasattr(step, "item") else step)
+            given = step.item() if hasattr(step, "item") else step
+            number = int(given)
+            if given != number:
+                message = f"step {shown(step)} is no integer; {number} is used, so pass int() of it"
+                self._complaints.note(Bad("bad_step", shown(step), message))
         except Exception:  # whatever a foreign type raises
             number = 1 << 70
         if -(1 << 63) <= number < 1 << 63:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from chiplog.agreement import Agreed, Question
-from chiplog.alerts import ALERT_INTERVAL_S, AlertLimit
+from chiplog.alerts import ALERT_INTERVAL_S, AlertLimit, alert_of
 from chiplog.capture import Capture
-from chiplog.complaints import Complaints, alert_level
+from chiplog.complaints import Complaints
 from chiplog.counting import STEPS, StepCount
 from chiplog.ending import Ending, close, take_all
 from chiplog.failures import detail_of, ending_of, reason_of
@@ -157,11 +157,12 @@ class Run(Recorder):
         Of one title 5 at once and then one in 10 s, of all 100 a minute; how many more there were is a row, too.
         """
         try:
-            title = cleaned(str(title))
             if self._finished:
                 self._refuse("alert()")
-            elif self._alerts.admit(title, time.monotonic()):
-                self._say(EventKind.NOTICE, "alert", alert_level(level), title, {"text": cleaned(str(text))})
+                return
+            title, level = alert_of(title, level, self._complaints.note)
+            if self._alerts.admit(title, time.monotonic()):
+                self._say(EventKind.NOTICE, "alert", level, title, {"text": cleaned(str(text))})
         except Exception as error:
             self._complaints.internal("alert", error)
 

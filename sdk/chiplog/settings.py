@@ -59,11 +59,15 @@ def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
         return text, None
     if not cleaned:
         return "", f"{kind} {text!r:.80} is blank; one is made up"
-    return (
-        cleaned,
-        f"{kind} {text!r:.80} has a slash, control characters, space at its ends or over {limit} characters; "
-        f"{cleaned!r:.80} is used",
-    )
+    inside = text.strip()
+    faults = {
+        "space at its ends": inside != text,
+        "a slash": "/" in inside,
+        "control characters": not inside.isprintable(),
+        f"{len(inside)} characters, over the limit of {limit}": len(inside) > limit,
+    }
+    found = ", ".join(fault for fault, is_there in faults.items() if is_there)
+    return cleaned, f"{kind} {text!r:.80} has {found}; {cleaned!r:.80} is used"
 
 
 def one_line(kind: str, text: str) -> tuple[str, str | None]:
@@ -71,7 +75,9 @@ def one_line(kind: str, text: str) -> tuple[str, str | None]:
     line = "".join(c if c.isprintable() else " " for c in cleaned(text))[:_LINE_CHARS_MAX]
     if line == text:
         return text, None
-    return line, f"{kind} {text!r:.80} has control characters or over {_LINE_CHARS_MAX}; {line!r:.80} is used"
+    is_long = len(text) > _LINE_CHARS_MAX
+    fault = f"{len(text)} characters, over the limit of {_LINE_CHARS_MAX}" if is_long else "control characters"
+    return line, f"{kind} {text!r:.80} has {fault}; {line!r:.80} is used"
 
 
 def words_of(words: Any) -> tuple[str, ...]:

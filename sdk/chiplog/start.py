@@ -228,7 +228,8 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     try:
         config = config_of(given["config"])
     except Exception as error:
-        what = f"config of type {type(given['config']).__name__} is no mapping ({shown_error(error)})"
+        why = f" ({shown_error(error)})" if str(error) else ""
+        what = f"config of type {type(given['config']).__name__} is no mapping{why}"
         remarks.append(Bad("bad_argument", "config", f"{what} and is left out; give a dict"))
         config = {}
     gpus = given["gpu_device_ids"]

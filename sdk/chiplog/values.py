@@ -109,7 +109,7 @@ def flatten(
             continue
         size = len(name.encode("utf-8", "surrogatepass"))
         if size > KEY_BYTES_MAX or not name:
-            message = f"key {name!r:.60} has {size} bytes, the limit is {KEY_BYTES_MAX}; log it as a text value"
+            message = f"key {name!r:.60} has {size} bytes, the limit is {KEY_BYTES_MAX}; shorten it"
             if not name:
                 message = "a metric has no name: its key is ''; give the metric a name"
             yield Bad("key_length", name[:_REPR_CHARS], message)
@@ -212,8 +212,11 @@ def _to_float(key: str, value: Any) -> Logged | Bad:
 
 
 def _not_a_number(key: str, value: Any) -> Bad:
-    return Bad(
-        "not_a_number",
-        key,
-        f"{key!r} is a {type(value).__name__}, not a number or short text; log float(value) or str(value)",
-    )
+    if value is None:
+        remedy = "leave it out, or log float('nan')"
+    elif isinstance(value, list | tuple | set | frozenset):
+        remedy = "log each under a name of its own, their mean, or chiplog.Histogram.of(it)"
+    else:
+        remedy = "log float(value) or str(value)"
+    message = f"{key!r:.80} is a {type(value).__name__}, not a number or short text; {remedy}"
+    return Bad("not_a_number", key, message)

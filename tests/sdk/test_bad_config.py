@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import time
 import tracemalloc
 from typing import Any
@@ -91,6 +92,16 @@ def test_a_config_that_cannot_be_written_costs_one_line_and_its_own_value(chiplo
     assert "\n" not in line
     assert notices(offline()) == [("not_json", "config 'bad'")]
     assert numbers(offline()) == [("x", 0, 1.0)]
+
+
+def test_what_is_no_config_is_left_out_in_a_line_that_helps(chiplog_dir, caplog) -> None:
+    with open(os.devnull) as file:
+        for config, kind in ((file, "TextIOWrapper"), ("lr: 3", "str"), ([1], "list")):
+            run = chiplog.init(mode="offline", config=config, capture_console=False)
+            run.finish()
+            assert dict(run.config) == {}
+            line = caplog.records[-1].getMessage()
+            assert line == f"chiplog: config of type {kind} is no mapping and is left out; give a dict"
 
 
 def test_a_summary_is_read_the_same_way(chiplog_dir, offline) -> None:

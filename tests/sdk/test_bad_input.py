@@ -46,6 +46,22 @@ def test_a_run_id_or_label_that_cannot_be_kept_is_changed_and_said_once(
         assert f"{used!r} is used" in rows[0]
 
 
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("a/b", "has a slash;"),
+        (" a ", "has space at its ends;"),
+        ("a\tb", "has control characters;"),
+        ("l" * 200, "has 200 characters, over the limit of 128;"),
+        (" a/b", "has space at its ends, a slash;"),
+    ],
+)
+def test_of_a_name_the_fault_that_it_has_is_named(chiplog_dir, caplog, given, fault) -> None:
+    chiplog.init(**QUIET, run_id="r", label=given).finish()
+    [message] = said(caplog)
+    assert fault in message
+
+
 def test_run_ids_of_ten_kilobytes_that_begin_alike_are_two_runs(chiplog_dir, caplog) -> None:
     ids = []
     for end in "ab":

@@ -1,5 +1,6 @@
 """What training code calls: nothing raises, nothing is dropped silently, and the journal holds what was said."""
 
+import enum
 import io
 import json
 import logging
@@ -207,6 +208,39 @@ def test_a_step_may_be_any_kind_of_integer(run, offline, step) -> None:
     assert counted(offline()) == {}
 
 
+@pytest.mark.parametrize("step", [1.5, np.float32(1.5), torch.tensor(1.5), "1"], ids=lambda step: type(step).__name__)
+def test_a_step_that_had_to_be_made_an_integer_is_said(run, offline, step) -> None:
+    for _ in range(2):
+        run.log({"x": 1.0}, step=step)
+    run.finish()
+    events = offline()
+    assert [step for _, step, _ in numbers(events)] == [1, 1]
+    assert counted(events) == {"bad_step": 2}
+    [said] = [e.fields["message"] for e in events if e.kind == EventKind.NOTICE and e.fields["notice"] == "bad_value"]
+    assert said == f"step {step!r} is no integer; 1 is used, so pass int() of it"
+
+
+def test_two_values_of_one_name_in_one_call_are_said_and_the_later_one_is_kept(run, offline) -> None:
+    run.log({"d": {"e": {"f": 1}}, "d/e/f": 2})
+    run.finish()
+    assert numbers(offline()) == [("d/e/f", 0, 2.0)]
+    assert notices(offline()) == [("same_key", "d/e/f")]
+
+
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [
+        ({"k" * 600: 1.0}, "has 600 bytes, the limit is 512; shorten it"),
+        ({"y": [1, 2]}, "log each under a name of its own, their mean, or chiplog.Histogram.of(it)"),
+        ({"y": None}, "leave it out, or log float('nan')"),
+        ({"y": object()}, "log float(value) or str(value)"),
+    ],
+)
+def test_a_remedy_is_one_that_helps(run, caplog, data, remedy) -> None:
+    run.log(data)
+    assert caplog.text.strip().endswith(remedy)
+
+
 def test_nan_and_infinities_are_kept_also_on_the_fast_path(run, offline) -> None:
     for value in (1.0, math.nan, math.inf, -math.inf):
         run.log({"x": value, "y": 1.0})
@@ -354,23 +388,47 @@ def test_an_alert_is_an_event_whatever_it_is_made_of(run, offline) -> None:
     run.finish()
     alerts = [e.fields for e in offline(EventKind.NOTICE) if e.fields["notice"] == "alert"]
     assert [(a["message"], a["body"]["text"]) for a in alerts] == [("loss is high", "it is 7"), ("half \\ud800", "3")]
-    assert counted(offline()) == {"internal_error": 1}
+    assert counted(offline()) == {"internal_error": 1, "bad_level": 1}
+
+
+@pytest.mark.parametrize("title", ["", None, " "])
+def test_an_alert_without_a_title_is_a_row_and_is_said(run, offline, caplog, title) -> None:
+    run.alert(title, "it is 7")
+    run.finish()
+    [alert] = [e.fields for e in offline(EventKind.NOTICE) if e.fields["notice"] == "alert"]
+    assert (alert["message"], alert["body"]["text"]) == ("alert", "it is 7")
+    [record] = caplog.records
+    assert record.getMessage() == (
+        f"chiplog: alert() has the title {title!r}; 'alert' stands in its place, so give it one"
+    )
+
+
+class Level(enum.Enum):
+    WARN = "WARN"
 
 
 @pytest.mark.parametrize(
     ("given", "kept"),
     [
+        (Level.WARN, "warning"),
         ("critical", "error"),
         ("FATAL", "error"),
         ("warn", "warning"),
         ("WARNING", "warning"),
         ("Info", "info"),
+        ("odd", "warning"),
+        (30, "warning"),
     ],
 )
-def test_the_level_of_an_alert_may_be_called_as_elsewhere(run, offline, given, kept) -> None:
+def test_the_level_of_an_alert_may_be_called_as_elsewhere(run, offline, caplog, given, kept) -> None:
     run.alert("loss is high", level=given)
     run.finish()
-    assert [e.fields["level"] for e in offline(EventKind.NOTICE)] == [kept]
+    assert [e.fields["level"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "alert"] == [kept]
+    is_changed = given in ("critical", "FATAL", "odd", 30)
+    assert [kind for kind, _ in notices(offline())] == ["bad_level"] * is_changed
+    assert (
+        f"alert level {given!r} is none of debug, info, warning, error; {kept} is used" in caplog.text
+    ) == is_changed
 
 
 def test_config_and_summary_take_attributes_and_no_wrong_call_raises(run, offline) -> None:
@@ -738,7 +796,7 @@ def test_arguments_and_variables_that_are_wrong_are_said_once_and_leave_rows(chi
     said = [e.fields["message"] for e in events if e.kind == EventKind.NOTICE and e.fields["notice"] == "bad_value"]
     assert said[:2] == [
         "mode 'onlin' is none of online, offline, disabled, rank0; online is used",
-        "config of type int is no mapping (vars() argument must have __dict__ attribute) and is left out; give a dict",
+        "config of type int is no mapping and is left out; give a dict",
     ]
     assert any("CHIPLOG_KEYS_MAX" in message and "'many'" in message for message in said)
     assert [record.getMessage() for record in caplog.records] == [f"chiplog: {message}" for message in said]
