@@ -43,7 +43,9 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
         "INSERT INTO base.intervals SELECT producer, 0, 9, now()::TIMESTAMP - to_seconds(CASE WHEN rank = 150 THEN 500 "
         "ELSE 5 END) FROM base.producers"
     )
-    database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'chiplog/cuda/peak'), (3, 'step'), (4, 'data')")
+    database.execute(
+        "INSERT INTO base.names VALUES (1, 'loss'), (2, 'chiplog/cuda/peak'), (3, 'step'), (4, 'data'), (5, 'forward')"
+    )
     database.execute(
         f"INSERT INTO base.metrics SELECT producer, k, s, s, {BEGUN} + to_seconds(s), 100 - s FROM base.producers, "
         "range(1, 3) t(k), range(90, 100) u(s) WHERE NOT (rank = 7 AND s > 95)"
@@ -51,6 +53,10 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     database.execute(
         f"INSERT INTO base.phases SELECT producer, k, 99, 99, {BEGUN}, CASE WHEN k = 3 THEN 2 WHEN rank = 1 THEN 1.5 "
         "ELSE 0.5 END FROM base.producers, range(3, 5) t(k) WHERE run = 2"
+    )
+    database.execute(  # a step that was said in two parts, and one whose length is not known
+        f"INSERT INTO base.phases SELECT producer, 5, step, step, {BEGUN}, value FROM base.producers, "
+        "(VALUES (99, 0.3), (99, 0.2), (89, 2.5)) t(step, value) WHERE run = 2"
     )
     database.execute("INSERT INTO base.definitions VALUES (20000, 1, '2026-01-02', 'loss', 'max', '')")
     database.execute("INSERT INTO base.summary VALUES (20000, 2, '2026-01-02', 'best/epoch', '7')")
@@ -138,8 +144,10 @@ def test_alerts_are_shown_with_their_text_once_for_a_title_and_do_not_crowd_out_
 def test_time_per_phase_says_how_much_of_the_step_it_is_and_who_is_slowest(show: Any) -> None:
     page = show("small")
     assert re.search(r"\nstep +2 +2s +100% +rank0 2s\ndata +2 +1s +50% +rank1 1.5s\n", page)
+    assert re.search(r"\nforward +4 +1.5s +25% +rank0 1.5s\n", page), "only steps whose length is known"
     phases = json.loads(show("small", "--format", "json"))["phases"]
     assert [(phase["phase"], phase["seconds"], phase["mean_s"]) for phase in phases] == [
+        ("forward", 6.0, 1.5),
         ("step", 4.0, 2.0),
         ("data", 2.0, 1.0),
     ]

@@ -271,10 +271,10 @@ def _phases(phases: list[dict[str, Any]], shown: int | None) -> Any:
 
     if not phases:
         return None
-    whole = next((phase["seconds"] for phase in phases if phase["phase"] == "step"), None)
+    with_shares = any(phase["share"] is not None for phase in phases)
     table = new_table("Time per phase")
     table.add_column("phase", overflow="fold")
-    for name in ("times", "mean", *(["of the step"] if whole else [])):
+    for name in ("times", "mean", *(["of the step"] if with_shares else [])):
         table.add_column(name, justify="right")
     table.add_column("slowest label", overflow="fold")
     for phase in phases[:shown]:
@@ -283,7 +283,7 @@ def _phases(phases: list[dict[str, Any]], shown: int | None) -> Any:
             Text(printable(phase["phase"])),
             str(phase["times"]),
             _seconds_text(phase["mean_s"]),
-            *([f"{phase['seconds'] / whole:.0%}"] if whole else []),
+            *([f"{phase['share']:.0%}"] if with_shares else []),
             Text(printable(slowest)),
         )
     return _more(table, len(phases), shown, "phases")

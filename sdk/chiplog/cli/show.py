@@ -38,12 +38,22 @@ SELECT key, sum(points)::BIGINT AS points, count(*) AS labels, max(last_step) AS
        list({{'label': label, 'value': last_value}} ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}] AS last_values
 FROM per_label GROUP BY key ORDER BY key LIMIT {KEYS_MAX}
 """
+# times: steps. A long step has several rows of a phase. The share is of the steps whose length is known: those that
+# step() ended, without the first.
 _PHASES = f"""
-WITH per_label AS (
-    SELECT phase, label, count(*) AS times, sum(seconds) AS seconds
-    FROM phases WHERE run_id = $run GROUP BY phase, label
+WITH spent AS MATERIALIZED (
+    SELECT phase, label, attempt, step, sum(seconds) AS seconds
+    FROM phases WHERE run_id = $run GROUP BY phase, label, attempt, step
+), whole AS (
+    SELECT label, attempt, step, seconds FROM spent WHERE phase = 'step'
+), per_label AS (
+    SELECT s.phase, s.label, count(*) AS times, sum(s.seconds) AS seconds,
+           coalesce(sum(s.seconds) FILTER (w.step IS NOT NULL), 0) AS in_whole
+    FROM spent s LEFT JOIN whole w ON w.label = s.label AND w.attempt = s.attempt AND w.step = s.step
+    GROUP BY s.phase, s.label
 )
 SELECT phase, sum(times)::BIGINT AS times, count(*) AS labels, sum(seconds) AS seconds,
+       sum(in_whole) / nullif((SELECT sum(seconds) FROM whole), 0) AS share,
        median(seconds / times) AS mean_s,
        max(seconds / times) AS slowest_s, first(label ORDER BY seconds / times DESC, label) AS slowest_label
 FROM per_label GROUP BY phase ORDER BY sum(seconds) DESC, phase LIMIT {PHASES_MAX}
