@@ -221,3 +221,51 @@ def test_what_ended_one_run_is_asked_of_that_run_alone(index: Index, view: str) 
     with pytest.raises(duckdb.OutOfRangeException):
         index.sql(f"SELECT * FROM {view}")
     assert len(index.sql(f"SELECT * FROM {view} WHERE run_id = 'asked'")) == (view == "first_failure")
+
+
+VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
+
+
+@pytest.mark.parametrize(
+    ("at_us", "late_us", "said"),
+    [
+        (1_003_000, 500_000, ("rank0", False, 0.0, False, ["rank1 true"])),
+        (5_000_000, 0, ("rank0", False, 0.0, True, ["rank1 true"])),
+        (600_000, 0, ("rank1", True, 0.0, False, ["rank0 true"])),
+        (50_000_000, 1_000_000, ("rank1", True, 1.0, True, ["rank0 true"])),
+    ],
+    ids=["in the same moment", "while the launcher ends all", "before", "long after"],
+)
+def test_who_ended_nobody_knows_how_is_no_certain_cause_beside_one_that_was_ended_from_outside(
+    index: Index, at_us: int, late_us: int, said: tuple[Any, ...]
+) -> None:
+    ranks, agent = [Rank(0), Rank(1)], agent_of(8, "node-a")
+    vanishes(agent, ranks[0], 1_000_000, exit_signal=15, reason="killed by SIGTERM")
+    vanishes(agent, ranks[1], at_us, reason=VANISHED, late_us=late_us)
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql(FIRST) == [said]
+
+
+def test_who_ended_nobody_knows_how_is_no_certain_cause_before_one_that_was_killed(index: Index) -> None:
+    ranks, agent = [Rank(0), Rank(1)], agent_of(8, "node-a")
+    vanishes(agent, ranks[0], 1_000_000, exit_signal=9, reason="killed by SIGKILL")
+    vanishes(agent, ranks[1], 900_000, reason=VANISHED)
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql(FIRST) == [("rank1", True, 0.0, False, ["rank0 true"])]
+
+
+def test_a_lost_peer_is_not_explained_by_one_that_ended_nobody_knows_how_while_all_were_ended(index: Index) -> None:
+    ranks, agent = [Rank(0), Rank(1), Rank(2)], agent_of(8, "node-a")
+    raises(ranks[0], 1_000_000, NCCL)
+    vanishes(agent, ranks[1], 1_400_000, exit_signal=15, reason="killed by SIGTERM")
+    vanishes(agent, ranks[2], 1_500_000, reason=VANISHED)
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql(FIRST) == [("rank0", True, 0.0, True, ["rank1 true", "rank2 true"])]
+
+
+def test_an_error_file_says_what_the_exit_status_does_not(index: Index) -> None:
+    ranks, agent = [Rank(0), Rank(1)], agent_of(8, "node-a")
+    vanishes(agent, ranks[0], 1_000_000, exit_signal=15, reason="killed by SIGTERM")
+    vanishes(agent, ranks[1], 1_003_000, reason=f"{VANISHED}; its error file says: ValueError: boom", late_us=500_000)
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql("SELECT label, is_cause FROM first_failure") == [("rank1", True)]

@@ -11,6 +11,7 @@ from typing import Any
 import duckdb
 import pytest
 
+from chiplog.cli.page import first_failure_text
 from chiplog.cli.root import main
 from chiplog_schemas.places import make_private, places
 from chiplog_schemas.tables import tables_sql, views_sql
@@ -166,3 +167,31 @@ def test_who_failed_first_is_of_the_newest_attempt_in_which_a_rank_failed_and_sa
     first = "eval in attempt 0, 210 s before rank1: ValueError: eval 0; of the ranks first rank1: ValueError: train"
     assert f"failed first {first}" in " ".join(show("again").split())
     assert json.loads(show("again", "--format", "json"))["first_failure"]["attempt"] == 0
+
+
+@pytest.mark.parametrize(
+    ("is_cause", "is_certain", "others", "text"),
+    [
+        (True, True, [("rank1", 0.5, True)], "rank0, 0.5 s before rank1: boom; rank1 is an echo"),
+        (True, True, [("rank1", -0.0107, True)], "rank0: boom; rank1 is an echo, seen up to 0.0107 s sooner"),
+        (
+            True,
+            True,
+            [("rank1", -0.2, True), ("rank2", 0.5, True)],
+            "rank0, 0.5 s before rank2: boom; rank1, rank2 are echoes, seen up to 0.2 s sooner",
+        ),
+        (
+            False,
+            False,
+            [("rank1", 0.0, True)],
+            "rank0, at the same time as rank1 (uncertain): boom; ended from outside, no cause among the labels",
+        ),
+    ],
+    ids=["later", "sooner", "both", "together"],
+)
+def test_nobody_fails_first_after_another(
+    text: str, others: list[tuple[str, float, bool]], *, is_cause: bool, is_certain: bool
+) -> None:
+    named = [dict(zip(("label", "after_s", "is_echo"), other, strict=True)) | {"rank": 1} for other in others]
+    failure = {"label": "rank0", "rank": 0, "attempt": 0, "reason": "boom", "uncertainty_s": 0.0, "others": named}
+    assert first_failure_text(failure | {"is_cause": is_cause, "is_certain": is_certain}) == text

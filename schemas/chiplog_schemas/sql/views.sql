@@ -392,7 +392,8 @@ FROM put WHERE producer IS NOT NULL;
 -- `is_lost` whether it lost a peer, by its words; `is_ours` whether only torch says such words. `is_echo` whether it
 -- tells of somebody else's end: it was told to, or lost a peer and another failed before it, within the clocks'
 -- uncertainty. What torch says is an echo of what else failed in that round, whenever that was noticed: `is_explained`
--- says that somebody neither was told to end nor lost a peer. `before` is near_us, far_us or nth.
+-- says that somebody neither was told to end nor lost a peer. `before` is near_us, far_us or nth. `is_unseen`: nobody
+-- knows how it ended. From when another was told to end, to 30 s later, it is taken for told to: a launcher ends all.
 --
 --     is_told  is_lost  before  is_ours  is_explained  is_echo
 --     yes      no       -       -        -             yes      ended from outside, whatever its words are
@@ -421,34 +422,48 @@ WITH said AS (
                || '|wait timeout|ChildFailedError|ProcessExitedException|ProcessRaisedException|Rendezvous\w*Error') AS is_ours,
            is_ours OR regexp_matches(words, '(?i)connection (was )?(closed|reset|refused|aborted)|closed by peer|broken pipe'
                || '|socket (was )?closed|lost connection') AS says_lost,
-           says_lost AND NOT is_told AS is_lost
+           says_lost AND NOT is_told AS is_lost,
+           is_by_status AND state = 'crashed' AND NOT is_presumed AND exit_code IS NULL AND exit_signal IS NULL
+               AND NOT contains(words, 'error file says') AS is_unseen
     FROM failed
+), outside AS (
+    SELECT *, min(at_us) FILTER (is_told) OVER of_round
+                  - CASE WHEN arg_min(node, at_us) FILTER (is_told) OVER of_round IS DISTINCT FROM node THEN 100000 ELSE 0 END AS told_us,
+           max(at_us) FILTER (is_told) OVER of_round + 30000000 AS until_us
+    FROM judged WINDOW of_round AS (PARTITION BY run_id, round)
+), told AS (
+    SELECT * REPLACE (is_told OR is_unseen AND coalesce(at_us >= told_us AND at_us - late_us <= until_us, false) AS is_told)
+    FROM outside
 ), beside AS (
     SELECT *, min(at_us - late_us) FILTER (NOT is_lost) OVER (PARTITION BY run_id, round, node) AS near_us,
            min(at_us - late_us) FILTER (NOT is_lost) OVER (PARTITION BY run_id, round) - 100000 AS far_us,
            bool_or(NOT is_lost AND NOT is_told) OVER (PARTITION BY run_id, round) AS is_explained,
            row_number() OVER (PARTITION BY run_id, round, is_lost ORDER BY at_us, producer) AS nth
-    FROM judged
+    FROM told
 )
 SELECT *, is_told OR is_lost AND (
     nth > 1 OR coalesce(near_us <= at_us, false) OR coalesce(far_us <= at_us, false) OR is_ours AND is_explained
 ) AS is_echo
 FROM beside;
 
--- Of each run and round the failure that came first of those that are no echo; of echoes alone the first.
+-- Of each run and round the failure that came first of those that are no echo; of echoes alone the first. One that ended
+-- nobody knows how is in doubt when others were ended from outside in the 30 s after it: it may have been as well.
 -- 0.1 s is how far the fastest deliveries of two nodes may differ, by which their clocks are compared: see README.md.
 CREATE OR REPLACE VIEW first_failure AS
 WITH ranked AS (
-    SELECT *, row_number() OVER (PARTITION BY run_id, round ORDER BY is_echo, at_us, producer) AS place FROM base.failures
+    SELECT *, row_number() OVER (PARTITION BY run_id, round ORDER BY is_echo, at_us, producer) AS place,
+           exit_signal IS NOT DISTINCT FROM 9 AND is_by_status AND NOT starts_with(words, 'out of memory') AS is_killed
+    FROM base.failures
 ), apart AS (
     SELECT f.run_id, f.round, o.producer, o.label, o.rank, o.node, o.ts, o.reason,
-           o.is_echo OR o.exit_signal IS NOT DISTINCT FROM 9 AND o.is_by_status AND NOT starts_with(o.reason, 'out of memory') AS is_echo,
+           o.is_echo OR o.is_killed AS is_echo,
            (o.at_us - f.at_us) / 1e6 AS after_s, o.late_us / 1e6 AS late_s,
-           CASE WHEN o.node = f.node THEN 0.0 ELSE 0.1 END AS clock_s, o.is_echo AND NOT f.is_echo AS is_only_echo
+           CASE WHEN o.node = f.node THEN 0.0 ELSE 0.1 END AS clock_s, o.is_echo AND NOT f.is_echo AS is_only_echo,
+           f.is_unseen AND NOT f.is_echo AND (o.is_told OR o.is_killed) AND abs(o.at_us - f.at_us) <= 30000000 AS is_doubt
     FROM ranked f JOIN ranked o ON o.run_id = f.run_id AND o.round = f.round AND o.place > 1 WHERE f.place = 1
 ), others AS (
     SELECT run_id, round, max(clock_s) AS clock_s,
-           bool_and(is_only_echo OR after_s - late_s - clock_s > 0) AS are_later,
+           bool_and(NOT is_doubt AND (is_only_echo OR after_s - late_s - clock_s > 0)) AS are_later,
            list({'label': label, 'rank': rank, 'node': node, 'ts': ts, 'after_s': after_s, 'is_echo': is_echo, 'reason': reason}
                 ORDER BY after_s, producer) AS others
     FROM apart GROUP BY run_id, round

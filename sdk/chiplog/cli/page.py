@@ -121,11 +121,13 @@ def first_failure_text(failure: dict[str, Any] | None, n_attempts: int = 1) -> s
         return None
     others = failure["others"]
     text = str(failure["label"]) + (f" in attempt {failure['attempt']}" if n_attempts > 1 else "")
-    if others:
-        after_s = others[0]["after_s"]
-        text += f", {abs(after_s):.3g} s {'before' if after_s >= 0 else 'after'} {others[0]['label']}"
+    later = next((other for other in others if other["after_s"] >= 0), None)
+    if later is not None:
+        when = f"{later['after_s']:.3g} s before" if later["after_s"] > 0 else "at the same time as"
+        text += f", {when} {later['label']}"
     if not failure["is_certain"]:
-        text += f" (uncertain by {failure['uncertainty_s']:.3g} s)"
+        by = f" by {failure['uncertainty_s']:.3g} s" if failure["uncertainty_s"] else ""
+        text += f" (uncertain{by})"
     text += f": {failure['reason'] or failure['state']}"
     if not failure["is_cause"]:
         return f"{text}; ended from outside, no cause among the labels"
@@ -137,7 +139,9 @@ def first_failure_text(failure: dict[str, Any] | None, n_attempts: int = 1) -> s
         return text
     more = len(echoes) - _ECHOES_SHOWN
     named = ", ".join(echoes[:_ECHOES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    return f"{text}; {named} {'is an echo' if len(echoes) == 1 else 'are echoes'}"
+    sooner_s = -others[0]["after_s"]  # only an echo may have been seen before its cause
+    seen = f", seen up to {sooner_s:.3g} s sooner" if sooner_s > 0 else ""
+    return f"{text}; {named} {'is an echo' if len(echoes) == 1 else 'are echoes'}{seen}"
 
 
 def _last_event(labels: list[dict[str, Any]]) -> str | None:
