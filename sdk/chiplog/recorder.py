@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import hypot, isfinite
 from time import perf_counter, time_ns
+from types import MappingProxyType
 from typing import Any
 
 from chiplog.complaints import Complaints, shown_error
@@ -29,6 +30,10 @@ from chiplog_schemas.limits import KEY_BYTES_MAX
 _INT_BYTES_MAX = 9  # of msgpack
 _WATCHES_MAX = 64  # models; each is looked at before every step of an optimizer
 _OPEN_STEP_S = 1.0  # a step that goes on for so long: what ended in it is said, and what ends later as often
+_SHOWN_CHARS = 100
+# Of other loggers: none of them is a metric.
+_OPTIONS_ELSEWHERE = frozenset(("commit", "sync", "on_step", "on_epoch", "prog_bar", "logger"))
+NOTHING: Mapping[str, Any] = MappingProxyType({})  # where log() was given no dict
 _STEP_MAX = 0x7FFFFFFFFFFFFFFF
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
@@ -79,14 +84,16 @@ class Recorder:
     # -- logging --
 
     @untraced
-    def log(self, data: Mapping[str, Any], step: int | None = None) -> None:
+    def log(self, data: Mapping[str, Any] = NOTHING, step: int | None = None, **unknown: Any) -> None:
         """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
 
         Host values are durable when this returns: they survive SIGKILL of the process; values on a GPU once they were
         copied, which nothing here waits for. step: int64; without it the label counts its own. Steps may come in any
-        order.
+        order. unknown: metrics where there is no dict, else what other loggers take; said once.
         """
         try:
+            if unknown:
+                data = self._with_unknown(data, unknown)
             # As few calls and objects as can be: caches are cold beside a training, and each costs some microseconds.
             values = tuple(data.values())
             shape = self._shapes.get(tuple(data))
@@ -113,6 +120,17 @@ class Recorder:
         except Exception as error:
             self._complaints.internal("log", error)
 
+    def _with_unknown(self, data: Mapping[str, Any], unknown: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what is to be logged of a call with keywords that `log()` has not."""
+        names = ", ".join(f"{name}=" for name in unknown)[:_SHOWN_CHARS]
+        if data is NOTHING and not _OPTIONS_ELSEWHERE.issuperset(unknown):
+            data = {name: value for name, value in unknown.items() if name not in _OPTIONS_ELSEWHERE}
+            remedy = "is logged as if in a dict; log({'name': value})"
+        else:
+            remedy = "is left out; pass the values of a step in one dict, or with the same step="
+        self._complaints.note(Bad("unknown_argument", names, f"log() has no argument {names}, which {remedy}"))
+        return data
+
     def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
         try:
             if self._finished:
@@ -121,6 +139,9 @@ class Recorder:
             step = self._last_step = self._step(step)
             if self._timing.is_pending and self._steps_per_log:
                 self._append_phases(step)
+            if data is NOTHING:
+                self._complaints.note(Bad("not_a_dict", "", "log() was given nothing; log {'name': value}"))
+                return
             if not isinstance(data, Mapping):
                 message = f"log() takes a dict, not a {type(data).__name__}; log {{'name': value}}"
                 self._complaints.note(Bad("not_a_dict", type(data).__name__, message))

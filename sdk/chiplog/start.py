@@ -21,6 +21,7 @@ from chiplog.identity import SETUP, Identity, first_run_id, identify, prepared_r
 from chiplog.launches import as_before
 from chiplog.outermost import has_returned, note_outermost
 from chiplog.parents import tell_children
+from chiplog.recorder import NOTHING
 from chiplog.resuming import asked_for, note_unknown
 from chiplog.runs import Run
 from chiplog.settings import Settings, one_line, safe_name, words_of
@@ -164,10 +165,12 @@ def current() -> Run | None:
 
 
 @untraced
-def log(data: Mapping[str, Any], step: int | None = None) -> None:
+def log(data: Mapping[str, Any] = NOTHING, step: int | None = None, **unknown: Any) -> None:
     """Log to the current run; see `Run.log`. Without one, says so once and does nothing."""
     if _current is None:
         _warn_no_run()
+    elif unknown:
+        _current.log(data, step, **unknown)
     else:
         _current.log(data, step)
 

@@ -241,6 +241,34 @@ def test_a_remedy_is_one_that_helps(run, caplog, data, remedy) -> None:
     assert caplog.text.strip().endswith(remedy)
 
 
+def test_keywords_that_log_has_not_are_said_and_what_is_there_is_logged(run, offline, caplog) -> None:
+    for _ in range(2):
+        run.log(loss=1, lr=0.5)
+        run.log({"x": 2.0}, commit=False)
+        chiplog.log({"x": 3.0}, step=9, commit=True)
+        chiplog.log(acc=0.5, step=9)
+        run.log(acc=0.75, commit=True)
+        run.log({"x": 4.0}, sync=Hostile())
+        run.log({"x": 5.0}, loss=7)
+        run.log()
+        run.log(commit=False)
+    run.finish()
+    found = numbers(offline())
+    assert [(key, value) for key, _, value in found[: len(found) // 2]] == [
+        *(("loss", 1.0), ("lr", 0.5), ("x", 2.0), ("x", 3.0), ("acc", 0.5)),
+        *(("acc", 0.75), ("x", 4.0), ("x", 5.0)),
+    ]
+    assert [step for key, step, _ in found if key == "acc"] == [9, 2, 9, 9]
+    assert counted(offline()) == {"unknown_argument": 16, "not_a_dict": 4}
+    said = [record.getMessage() for record in caplog.records]
+    assert "chiplog: log() has no argument loss=, lr=, which is logged as if in a dict; log({'name': value})" in said
+    assert (
+        "chiplog: log() has no argument commit=, which is left out; pass the values of a step in one dict, or with the "
+        "same step="
+    ) in said
+    assert "chiplog: log() was given nothing; log {'name': value}" in said
+
+
 def test_nan_and_infinities_are_kept_also_on_the_fast_path(run, offline) -> None:
     for value in (1.0, math.nan, math.inf, -math.inf):
         run.log({"x": value, "y": 1.0})
