@@ -13,3 +13,4 @@ for step in range(100):
     loss = math.exp(-step / 30) + 0.02 * random.random()
     run.log({"train/loss": loss, "train/lr": 0.1}, step=step)
 run.finish()
+print("recorded; to look at it: chiplog show latest")
