@@ -216,6 +216,8 @@ def _not_a_number(key: str, value: Any) -> Bad:
         remedy = "leave it out, or log float('nan')"
     elif isinstance(value, list | tuple | set | frozenset):
         remedy = "log each under a name of its own, their mean, or chiplog.Histogram.of(it)"
+    elif isinstance(value, complex):
+        remedy = "log its abs(), or its real and imag"
     else:
         remedy = "log float(value) or str(value)"
     message = f"{key!r:.80} is a {type(value).__name__}, not a number or short text; {remedy}"

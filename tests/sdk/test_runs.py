@@ -233,6 +233,7 @@ def test_two_values_of_one_name_in_one_call_are_said_and_the_later_one_is_kept(r
         ({"k" * 600: 1.0}, "has 600 bytes, the limit is 512; shorten it"),
         ({"y": [1, 2]}, "log each under a name of its own, their mean, or chiplog.Histogram.of(it)"),
         ({"y": None}, "leave it out, or log float('nan')"),
+        ({"y": 1j}, "log its abs(), or its real and imag"),
         ({"y": object()}, "log float(value) or str(value)"),
     ],
 )
