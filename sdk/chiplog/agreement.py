@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from chiplog.identity import Identity
+from chiplog.identity import Identity, with_rank
 
 _KEY = "chiplog/run_id"
 _FIRM, _NEW = "firm:", "new:"
@@ -87,6 +87,17 @@ class Question:
             return None
         self._told = answer
         return answer
+
+    def seen(self, identity: Identity, label_given: bool) -> Identity:
+        """Return an identity with the rank and label that it is about to have, while others are asked for the run."""
+        try:
+            if identity.needs_agreement and _group() is not None and _rpc_agent() is None:
+                distributed = sys.modules["torch.distributed"]
+                rank, world_size = distributed.get_rank(), distributed.get_world_size()
+                return with_rank(identity, rank, world_size, identity.run_id, label_given=label_given)
+        except (AttributeError, RuntimeError, ValueError):
+            pass  # another thread is destroying the group just now
+        return identity
 
     @property
     def _heard_any(self) -> bool:

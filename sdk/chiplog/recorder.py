@@ -203,6 +203,12 @@ class Recorder:
         message = f"{call} after finish() of {self.id} is not recorded; call init() again"
         self._complaints.warn_once(("finished", call), message)
 
+    def _is_refused(self, call: str) -> bool:
+        """Tell whether the run is over, and say that the call comes too late."""
+        if self._finished:
+            self._refuse(call)
+        return self._finished
+
     def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float], ts: int | None = None) -> None:
         ts = ts or time_ns() // 1000
         keys = tuple(numbers)

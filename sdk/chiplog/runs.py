@@ -13,7 +13,7 @@ from chiplog.complaints import Complaints
 from chiplog.counting import STEPS, StepCount
 from chiplog.ending import Ending, close, take_all
 from chiplog.failures import detail_of, ending_of, reason_of
-from chiplog.identity import as_child, with_rank
+from chiplog.identity import Identity, as_child, with_rank
 from chiplog.journal import Journal
 from chiplog.launches import remember
 from chiplog.opening import open_journal
@@ -96,7 +96,7 @@ class Run(Recorder):
     @property
     def label(self) -> str:
         """The name of this writer in the run."""
-        return self._identity.label
+        return self._seen.label
 
     @property
     def attempt(self) -> int:
@@ -106,7 +106,11 @@ class Run(Recorder):
     @property
     def rank(self) -> int | None:
         """The rank, as far as it is known."""
-        return self._identity.rank
+        return self._seen.rank
+
+    @property
+    def _seen(self) -> Identity:
+        return self._question.seen(self._identity, self._settings.label_given) if self._asks else self._identity
 
     @property
     def is_primary(self) -> bool:
@@ -137,7 +141,7 @@ class Run(Recorder):
     def is_same(self, settings: Settings) -> bool:
         """Tell whether another `init` of this process means this run: its ID, by now or at first, and its label."""
         ids = (self._identity.run_id, self._settings.identity.run_id)
-        is_label = not settings.label_given or settings.identity.label == self.label
+        is_label = not settings.label_given or settings.identity.label == self._identity.label
         return settings.identity.run_id in ids and is_label and not self._is_inherited
 
     def complain(self, bad: Bad) -> None:
@@ -157,8 +161,7 @@ class Run(Recorder):
         Of one title 5 at once and then one in 10 s, of all 100 a minute; how many more there were is a row, too.
         """
         try:
-            if self._finished:
-                self._refuse("alert()")
+            if self._is_refused("alert()"):
                 return
             title, level = alert_of(title, level, self._complaints.note)
             if self._alerts.admit(title, time.monotonic()):
@@ -178,8 +181,7 @@ class Run(Recorder):
         try:
             if self._settings.mode == "disabled":
                 return []
-            if self._finished:
-                self._refuse("save()")
+            if self._is_refused("save()"):
                 return []
             if not self.is_primary:
                 message = f"save() on {self.label} does nothing: only the primary's files are the run's"
@@ -400,7 +402,7 @@ class Run(Recorder):
         name = None if agreed.name is None else safe_name("label", agreed.name, NAME_CHARS_MAX)[0]
         given = {"label_given": settings.label_given, "primary_given": settings.primary_given}
         known = with_rank(self._identity, agreed.rank, agreed.world_size, agreed.run_id, name, **given)
-        if (known.run_id, known.label) != (self.id, self.label):  # what was logged already keeps its steps
+        if (known.run_id, known.label) != (self.id, self._identity.label):  # what was logged already keeps its steps
             self._next_step = max(self._next_step, self._count.begin(known, settings.label_given))
         self._identity = known
         info = self._identity_map()

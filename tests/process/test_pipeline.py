@@ -44,7 +44,7 @@ def work(rank, port):
     for step in range(20):
         run.log({"after": float(step)}, step=step)
     for _ in range(2000):
-        if run.rank is not None: break
+        if not run._identity.needs_agreement: break
         time.sleep(0.01)
     assert (run.rank, run.label) == (rank, f"rank{rank}"), run
     run.finish()

@@ -82,18 +82,24 @@ def test_a_run_resumed_after_sigkill_has_its_label_and_its_steps_again(chiplog_d
     assert sorted(step for _, step, _ in numbers(events)) == list(range(15))
 
 
+def known_as_rank0(offline) -> list[object]:
+    """Return the events by which a process that is no rank becomes rank 0."""
+    return [event for event in offline(EventKind.IDENTITY) if event.fields["identity"]["label"] == "rank0"]
+
+
 def test_a_rank_that_logs_before_its_group_tells_which_one_it_is_goes_on_with_that_ranks_steps(
     chiplog_dir, offline
 ) -> None:
     import torch.distributed as dist
 
-    for _ in range(2):
+    for number in range(2):
         run = chiplog.init(run_id="r", mode="offline", capture_console=False)
         run.log({"before": 1.0})
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
-            wait_until(lambda run=run: run.label == "rank0", "the group's answer", 15.0)
+            assert (run.rank, run.label) == (0, "rank0"), "the group's answer is not waited for"
+            wait_until(lambda number=number: len(known_as_rank0(offline)) > number, "the group's answer", 15.0)
             run.log({"after": 1.0})
             run.log({"after": 1.0})
             run.finish()
