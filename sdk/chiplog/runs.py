@@ -68,7 +68,7 @@ class Run(Recorder):
             lambda bad: self._complaints.note(bad),
             lambda where, error: self._complaints.internal(where, error),
             is_primary=lambda: self.is_primary,
-            is_silent=lambda: self._finished or settings.mode == "disabled",
+            is_silent=lambda call: settings.mode == "disabled" or self._is_refused(call),
             whole=bool(settings.config),
             event_bytes_max=bounds.event_bytes_max,
         )
@@ -409,7 +409,7 @@ class Run(Recorder):
         if isinstance(self._journal, Journal):
             self._journal.set_identity(pack(info))
         self._say(EventKind.IDENTITY, info)
-        if self.is_primary:
+        if self.is_primary and not self._finished:
             self._shared.say_config(self.config)
 
     # -- fork --

@@ -88,7 +88,7 @@ class Shared:
     """Turns what training says of config, summary and metrics into events. All say hashes, the primary the config.
 
     say: appends an event. internal: takes our own faults, for nothing is raised here.
-    is_silent: whether nothing is to be said, for the run is disabled or over.
+    is_silent: whether nothing is to be said, for the run is disabled or over. It is told by which call, and says so.
     whole: whether init() was given a config; if so, a key that it lacks differs from the primary's, too.
     """
 
@@ -99,7 +99,7 @@ class Shared:
         internal: Callable[[str, Exception], None],
         *,
         is_primary: Callable[[], bool],
-        is_silent: Callable[[], bool],
+        is_silent: Callable[[str], bool],
         whole: bool = True,
         event_bytes_max: int = EVENT_BYTES_MAX,
     ) -> None:
@@ -118,7 +118,7 @@ class Shared:
 
     def say_config(self, values: Mapping[str, Any]) -> None:
         """Say entries of the config, as the primary; in any case remember their hashes."""
-        if self._is_silent() or not values:
+        if not values or self._is_silent("config"):
             return
         try:
             plain = self._plain("config", values)
@@ -131,7 +131,7 @@ class Shared:
 
     def say_summary(self, values: Mapping[str, Any]) -> None:
         """Say entries of the summary."""
-        if self._is_silent():
+        if self._is_silent("summary"):
             return
         try:
             self._say_json(EventKind.SUMMARY, self._plain("summary", values))
@@ -140,7 +140,7 @@ class Shared:
 
     def define(self, name: Any, summary: Any, step_metric: Any) -> None:
         """Say how a metric, or those that a pattern means, is summed up and over which metric it is drawn."""
-        if self._is_silent():
+        if self._is_silent("define_metric()"):
             return
         try:
             self._define(name, summary, step_metric)

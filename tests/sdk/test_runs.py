@@ -680,6 +680,8 @@ def test_what_is_said_after_the_finish_is_harmless_and_said_to_be_for_nothing(ru
         run.log({"x": 2.0})
     run.alert("too late")
     run.summary["late"] = 1
+    run.config.update(late=1)
+    run.define_metric("late", summary="max")
     with run.phase("late"):
         pass
     run.step()
@@ -687,8 +689,8 @@ def test_what_is_said_after_the_finish_is_harmless_and_said_to_be_for_nothing(ru
     run.log({"x": 3.0})
     assert len(offline()) == n_events == run.produced
     assert [record.getMessage() for record in caplog.records] == [
-        f"chiplog: {call}() after finish() of r is not recorded; call init() again"
-        for call in ("log", "alert", "step", "save")
+        f"chiplog: {call} after finish() of r is not recorded; call init() again"
+        for call in ("log()", "alert()", "summary", "config", "define_metric()", "step()", "save()")
     ]
 
 
