@@ -29,7 +29,6 @@ from chiplog_schemas.limits import KEY_BYTES_MAX
 
 _INT_BYTES_MAX = 9  # of msgpack
 _WATCHES_MAX = 64  # models; each is looked at before every step of an optimizer
-_OPEN_STEP_S = 1.0  # a step that goes on for so long: what ended in it is said, and what ends later as often
 _SHOWN_CHARS = 100
 # Of other loggers: none of them is a metric.
 _OPTIONS_ELSEWHERE = frozenset(("commit", "sync", "on_step", "on_epoch", "prog_bar", "logger"))
@@ -69,7 +68,6 @@ class Recorder:
 
     def _begin_devices(self) -> None:
         self._open_lock = threading.Lock()  # of what is said of the step that goes on: not across the run's end
-        self._open_said_at = 0.0
         self._attached: list[Callable[[int], None]] = []  # what waits for its step, beside phases
         self._later = Later(lambda: self._journal, self._note_unreadable)
         self._looking = Looking(self._later, self._timing, self._append_times)
@@ -421,12 +419,12 @@ class Recorder:
         with self._open_lock:
             if self._finished:
                 return
-            totals = self._timing.totals  # in front of the step's beginning: that of a later step is too young
-            began, now = self._steps.began, perf_counter()
-            is_kept = began is not None and not self._steps_per_log
-            if is_kept and now - max(began or 0.0, self._open_said_at) >= _OPEN_STEP_S:
+            totals, now = (
+                self._timing.totals,
+                perf_counter(),
+            )  # first these totals: were they a later step's, it is young
+            if not self._steps_per_log and self._steps.is_long(now):
                 self._append_early(totals)
-                self._open_said_at = now
             self._lingering.look(now, None if self._steps_per_log else self._last_step)
 
     def _append_early(self, totals: dict[str, float]) -> None:

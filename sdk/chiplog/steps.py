@@ -8,6 +8,8 @@ from chiplog.pauses import Pauses
 from chiplog.phases import DATA, GC, STEP, Timing
 from chiplog.torch.compiling import untraced
 
+_LONG_S = 1.0  # of such a step is said what ended in it, and as often what ends later
+
 
 class Steps:
     """The steps of one run. Each is ended by a call behind it, or entered and ended; then the call means nothing."""
@@ -17,6 +19,7 @@ class Steps:
         self._pauses = Pauses()
         self.began: float | None = None  # of the step that goes on, on the clock of perf_counter()
         self.waiting_since: float | None = None  # for data, likewise
+        self._long_at = 0.0
         self._waited = 0.0  # for data, since the last step ended
         self.is_entered = False  # `with run.step():`
         self.is_used = False
@@ -40,6 +43,13 @@ class Steps:
         self.began = None if self.is_entered else now
         if self.is_entered:
             self._waited = 0.0
+
+    def is_long(self, now: float) -> bool:
+        """Tell whether the step goes on for a second or more, at most once a second."""
+        if self.began is None or now - max(self.began, self._long_at) < _LONG_S:
+            return False
+        self._long_at = now
+        return True
 
     def waited(self, seconds: float) -> None:
         """Note time spent waiting for data."""
