@@ -147,8 +147,8 @@ class Saver:
             what = "it is the whole disk"
         elif (home := _home()) is not None and _holds(directory, home):
             what = "it is, or holds, a home directory"
-        elif _holds(directory, self._places.root):
-            what = f"it is, or holds, CHIPLOG_DIR ({self._places.root})"
+        elif _holds(self._places.root, directory):
+            what = f"it belongs to CHIPLOG_DIR ({self._places.root})"
         else:
             return False
         self._refuse(directory, "too_much", f"{what}; nothing of it is saved, so name a directory or files below it")
