@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 from tests.conftest import wait_until
+from tests.fault.switch_off import Safeguard
 from tests.sdk.test_phases import phases
 from tests.sdk.test_runs import numbers
 
@@ -16,6 +17,23 @@ from chiplog.lingering import Lingering
 from chiplog.phases import Phase, Timing
 from chiplog.steps import Steps
 from chiplog_schemas.events import EventKind
+
+SAFEGUARDS = [
+    Safeguard(
+        "what ended in a long step survives a kill in it",
+        "sdk/chiplog/recorder.py",
+        old="                self._append_early(totals)\n",
+        new="                pass\n",
+        test="test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_once",
+    ),
+    Safeguard(
+        "what was said of a long step is not said again at its end",
+        "sdk/chiplog/phases.py",
+        old="        return self._without_said(totals) if self._said else totals\n",
+        new="        return totals\n",
+        test="test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_once",
+    ),
+]
 
 
 @pytest.fixture
@@ -157,7 +175,7 @@ def test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_
         lambda: [found for found in phases(offline()) if found[0] == 1], "phases of a step that goes on"
     )
     assert list(forward) == ["forward"]
-    with run.phase("forward"), run.phase("backward"):
+    with run.phase("backward"):
         time.sleep(0.002)
     run.step()
     run.step()
@@ -165,11 +183,11 @@ def test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_
     assert named(offline()) == [
         (0, ["forward"]),
         (1, ["forward"]),
-        (1, ["forward", "backward", "step"]),
+        (1, ["backward", "step"]),
         (2, ["step"]),
     ]
     rest = phases(offline())[2][1]
-    assert forward["forward"] >= 0.002 <= rest["backward"] <= rest["forward"] < rest["step"]
+    assert forward["forward"] >= 0.002 <= rest["backward"] < rest["step"]
 
 
 def test_what_another_thread_says_early_is_neither_lost_nor_counted_twice() -> None:
