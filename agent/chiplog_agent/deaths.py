@@ -14,12 +14,14 @@ import select
 import struct
 from dataclasses import dataclass, field
 
+from chiplog_schemas.machine import stat_fields
+
 # struct pidfd_info: mask, cgroupid (u64), pid, tgid, ppid and eight IDs (u32), exit_code (s32); its first version.
 _PIDFD_INFO = struct.Struct("<QQ11Ii")
 _PIDFD_INFO_EXIT = 1 << 3
 _PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11  # _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)
 _ENDED_MAX = 256  # looked at in one go
-_STATE, _FLAGS, _EXIT_CODE = 0, 6, 49  # fields 3, 9 and 52 of /proc/PID/stat, counted from the third
+_STATE, _FLAGS, _EXIT_CODE = 0, 6, 49  # of stat_fields(): state, flags, exit_code
 _PF_EXITING = 0x4  # among the flags: of the kernel's include/linux/sched.h
 
 
@@ -99,7 +101,7 @@ class Deaths:
         descriptor = self._descriptors.get(producer)
         if descriptor is None:
             return False  # noted, or not watched
-        fields = _fields(self._processes[descriptor].pid)
+        fields = stat_fields(self._processes[descriptor].pid)
         is_exiting = len(fields) > _FLAGS and int(fields[_FLAGS]) & _PF_EXITING
         return bool(is_exiting) or _has_ended(descriptor)  # in this order: the PID is its own until it has ended
 
@@ -153,15 +155,6 @@ def _status_by_pidfd(descriptor: int) -> int | None:
 
 
 def _status_of_zombie(pid: int) -> int | None:
-    fields = _fields(pid)
+    fields = stat_fields(pid)
     # X: its parent waits for it in this moment, and the pidfd does not tell yet.
-    return int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_STATE] in (b"Z", b"X") else None
-
-
-def _fields(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat from the third on, behind the name; none when there is no such process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()
-    except OSError:
-        return []
+    return int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_STATE] in ("Z", "X") else None

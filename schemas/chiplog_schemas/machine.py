@@ -1,4 +1,4 @@
-"""What the kernel calls this machine's present boot, and how long ago it was."""
+"""What the kernel says of this machine: its present boot, how long ago it was, and the processes on it."""
 
 import time
 
@@ -10,6 +10,18 @@ def boot_id() -> str:
             return boot.read().strip()
     except OSError:
         return "unknown"
+
+
+def stat_fields(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat from the third on (state), as in proc_pid_stat(5); none if there are none.
+
+    What is before them is the process's name, which may hold anything.
+    """
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].decode("ascii").split()
+    except OSError:
+        return []
 
 
 def uptime_us() -> int:

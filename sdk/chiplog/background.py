@@ -10,6 +10,7 @@ from pathlib import Path
 from chiplog_schemas.daemons import output_path, start_daemon
 from chiplog_schemas.limits import EVENT_BYTES_MAX
 from chiplog_schemas.locks import holder_of, note_of
+from chiplog_schemas.machine import stat_fields
 from chiplog_schemas.places import Places, make_private
 
 COLLECTOR, AGENT = "chiplog_collector", "chiplog_agent"
@@ -37,11 +38,7 @@ def pid_of(where: Places, module: str) -> int:
 
 def is_stopped(pid: int) -> bool:
     """Tell whether a process is stopped by a signal or a debugger: it lives, holds its lock, and does nothing."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            return stat.read().rpartition(")")[2].split()[0] in ("T", "t")  # field 3, state: proc_pid_stat(5)
-    except (OSError, IndexError):
-        return False
+    return stat_fields(pid)[:1] in (["T"], ["t"])  # its state
 
 
 def link_of(where: Places) -> str | None:

@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
@@ -113,6 +114,26 @@ def parent_run(pid: int, run_id: str, identity: Identity, stamp: str = "") -> st
     return f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}/{stamp}"
 
 
+class Record(NamedTuple):
+    """What stands in PARENT_RUN or SETUP, as texts; '' for what is not there."""
+
+    pid: str
+    run_id: str
+    label: str
+    rank: str
+    settled: str
+    world: str
+    start: str
+    session: str
+
+
+def read_record(said: str) -> Record:
+    """Take apart what `parent_run` put together; also what an older version left, or anybody else."""
+    pid, _, rest = said.partition(":")
+    parts = [pid, *rest.split("/")]
+    return Record(*[*parts, *[""] * len(Record._fields)][: len(Record._fields)])
+
+
 def prepared_run(environ: Mapping[str, str], facts: Facts) -> str:
     """Return what SETUP is to say: the run that children share which this process starts before, or without, init()."""
     before = "" if SETUP in facts.gone else environ.get(SETUP, "")
@@ -183,15 +204,15 @@ def _without_launcher(
     """
     spawned = facts.spawned
     launch = f"spawn:{spawned.call}" if spawned is not None else _launch_of_one(facts)
-    prepared, _, record = environ.get(SETUP, "").partition(":")
+    prepared = read_record(environ.get(SETUP, ""))
     is_first = spawned is None or spawned.index == 0
     joined = parent is not None and parent.joins_us
     if own_run:
         run_id = own_run
     elif parent is not None:
         run_id = _joined_run(parent, facts)
-    elif prepared == str(facts.pid) and record and SETUP not in facts.gone:
-        run_id = _next(record.split("/")[0], facts)
+    elif prepared.pid == str(facts.pid) and prepared.run_id and SETUP not in facts.gone:
+        run_id = _next(prepared.run_id, facts)
     elif spawned is not None:
         run_id = _next(_run_id_of(launch, facts), facts)
     else:
@@ -261,11 +282,10 @@ def _is_settled(identity: Identity) -> bool:
 
 
 def _parent_of(environ: Mapping[str, str], name: str, facts: Facts) -> _Parent | None:
-    pid, _, said = environ.get(name, "").partition(":")
-    run_id, label, rank, settled = [*said.split("/"), "", "", "", ""][:4]
-    if not run_id or pid == str(facts.pid) or name in facts.gone:
+    left = read_record(environ.get(name, ""))
+    if not left.run_id or left.pid == str(facts.pid) or name in facts.gone:
         return None
-    return _Parent(run_id, label, rank, settled == _SETTLED, name == PARENT_RUN)
+    return _Parent(left.run_id, left.label, left.rank, left.settled == _SETTLED, name == PARENT_RUN)
 
 
 def _joined_run(parent: _Parent, facts: Facts) -> str:

@@ -8,11 +8,11 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chiplog.identity import PARENT_RUN, SETUP, Facts, Spawned
-from chiplog_schemas.machine import boot_id
+from chiplog.identity import PARENT_RUN, SETUP, Facts, Spawned, read_record
+from chiplog_schemas.machine import boot_id, stat_fields
 
 _SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # what each process of mp.spawn() runs
-_STATE, _START = 0, 19  # of the third field and those behind it: state and starttime of proc_pid_stat(5)
+_STATE, _START = 0, 19  # of stat_fields(): state and starttime
 _DEAD = ("Z", "X")  # a zombie, and for a moment nothing any more
 _UNKNOWN = "0"  # when a process started, where nobody can tell
 _PID_DIGITS_MAX = 9  # the kernel's have seven at most; os.kill() takes no ten
@@ -113,10 +113,11 @@ def is_given_out_again(record: str) -> bool:
 
 def _owner_here(record: str) -> _Owner | None:
     """Return who left a record, if its PID has its meaning here: the same boot of the same host, the same namespace."""
-    pid, _, said = record.partition(":")
-    world, start, session = [*said.split("/"), "", "", "", "", "", "", ""][4:7]
-    is_known = _is_number(pid, _PID_DIGITS_MAX) and _is_number(start, _TICKS_DIGITS_MAX) and start != _UNKNOWN
-    return _Owner(int(pid), start, session) if is_known and world and world == _world() else None
+    left = read_record(record)
+    has_start = _is_number(left.start, _TICKS_DIGITS_MAX) and left.start != _UNKNOWN
+    if not has_start or not _is_number(left.pid, _PID_DIGITS_MAX) or not left.world or left.world != _world():
+        return None
+    return _Owner(int(left.pid), left.start, left.session)
 
 
 def _is_number(text: str, digits_max: int) -> bool:
@@ -125,7 +126,7 @@ def _is_number(text: str, digits_max: int) -> bool:
 
 def _has_ended(owner: _Owner) -> bool:
     """Tell whether that process is no more, or has ended and its parent has not asked how. False if nobody can tell."""
-    fields = _fields_of(owner.pid)
+    fields = stat_fields(owner.pid)
     if not fields:
         return not _exists(owner.pid)
     return fields[_STATE] in _DEAD or fields[_START] != owner.start
@@ -172,15 +173,5 @@ def _exists(pid: int) -> bool:
 
 def start_of(pid: int) -> str:
     """Return when a process started, in clock ticks since boot: no setting of a clock changes that."""
-    fields = _fields_of(pid)
+    fields = stat_fields(pid)
     return fields[_START] if fields else _UNKNOWN
-
-
-def _fields_of(pid: int) -> list[str]:
-    """Return what /proc says of a process, behind its name, which may hold anything. Nothing if it says nothing."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
-            fields = stat.read().rpartition(")")[2].split()
-    except OSError:
-        return []
-    return fields if len(fields) > _START else []
