@@ -113,6 +113,12 @@ class Registry:
         key must speak for each: where it does not for one of those in it, the run stays, and it takes those that are
         its own; one that comes later is in the run that it names.
         """
+
+        def refuse(why: str, *, stay: int, **more: str) -> None:
+            message = f"{producer.label} says that run {run_id} is {run.run_id}, but {why}"
+            body = {"from": run_id, "to": run.run_id, "stay": stay, "nodes": producer.nodes, **more}
+            self._applier.say(producer, seq, ts, "merge_refused", "warning", message, body)
+
         former = self._run(run_id, producer)
         if former is run or producer.run != former.run:
             return
@@ -129,22 +135,16 @@ class Registry:
         self._applier.batch.runs |= {former.run, run.run}
         if len(moved) < len(mates):
             others = len(mates) - len(moved)
-            message = (
-                f"{producer.label} says that run {run_id} is {run.run_id}, but its key does not speak for {others} of "
-                "those in it: they stay; each that belongs to the other run says so itself"
+            why = (
+                f"its key does not speak for {others} of those in it: they stay; each that belongs to the other run "
+                "says so itself"
             )
-            body = {"from": run_id, "to": run.run_id, "stay": others, "nodes": producer.nodes}
-            self._applier.say(producer, seq, ts, "merge_refused", "warning", message, body)
+            refuse(why, stay=others)
             return
         if former.alias_of is not None:
             # Who made it another name first keeps it: else any key could lead away those whom the name belongs to.
             meant = self._state.runs_by_number[former.alias_of].run_id
-            message = (
-                f"{producer.label} says that run {run_id} is {run.run_id}, but it is another name of {meant} already: "
-                f"{producer.label} alone moves"
-            )
-            body = {"from": run_id, "to": run.run_id, "stay": 0, "nodes": producer.nodes, "is": meant}
-            self._applier.say(producer, seq, ts, "merge_refused", "warning", message, body)
+            refuse(f"it is another name of {meant} already: {producer.label} alone moves", stay=0, **{"is": meant})
             return
         for column in _RUN_FIELDS.values():
             if not getattr(run, column):

@@ -97,8 +97,8 @@ SAFEGUARDS = [
     Safeguard(
         "a key is shown as it is, not as markup",
         COMMAND,
-        old="(Text(printable(text)) for text in texts)",
-        new="(printable(text) for text in texts)",
+        old="table.add_row(*map(cell, texts))",
+        new="table.add_row(*texts)",
         test="test_list_shows_own_keys_servers_and_who_may_connect",
     ),
 ]

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import zmq
 
-from chiplog.cli.output import new_table, print_tables, printable, target_of, write_csv, write_json
+from chiplog.cli.output import cell, new_table, print_tables, target_of, write_csv, write_json
 from chiplog_schemas.keys import (
     KeyPair,
     Keys,
@@ -129,15 +129,12 @@ def list_(own: Keys, form: str) -> None:
         if not rows:
             click.echo(f"no keys in {own.directory}", err=True)
             return
-        from rich.text import Text
-
         table = new_table()
         for column in _COLUMNS:
             table.add_column(column, overflow="fold")
         for row in rows:
-            # As Text: a key may hold what rich takes for its markup.
-            texts = (", ".join(cell) if isinstance(cell, list) else str(cell) for cell in row)
-            table.add_row(*(Text(printable(text)) for text in texts))
+            texts = (", ".join(value) if isinstance(value, list) else str(value) for value in row)
+            table.add_row(*map(cell, texts))
         print_tables(table)
         return
     with target_of(None) as target:

@@ -23,6 +23,7 @@ import click
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from rich.text import Text
 
     from chiplog.client import Result
 
@@ -155,6 +156,13 @@ def new_table(title: str | None = None) -> "Table":
         show_edge=False,
         padding=(0, 1, 0, 0),
     )
+
+
+def cell(text: str | None, style: str = "") -> "Text":
+    """Return a text as it stands in a table: nothing in it is markup, or steers the terminal."""
+    from rich.text import Text
+
+    return Text(printable(text or ""), style=style)
 
 
 def print_tables(*tables: Any, file: TextIO | None = None) -> None:

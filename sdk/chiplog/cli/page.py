@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from chiplog.cli.output import duration_text, local_text, new_table, number_text, printable, zone_of
+from chiplog.cli.output import cell, duration_text, local_text, new_table, number_text, zone_of
 from chiplog.cli.runs import complete_text, duration_s, state_text
 
 # Of each table, unless all of it is asked for: together a screen, of any run.
@@ -95,7 +95,7 @@ def _facts(found: dict[str, Any]) -> Any:
     table.add_column(overflow="fold")
     for name, value in facts.items():
         if value is not None and value != "":
-            table.add_row(name, value if isinstance(value, Text) else Text(printable(str(value))))
+            table.add_row(name, value if isinstance(value, Text) else cell(str(value)))
     return table
 
 
@@ -160,8 +160,6 @@ def _last_event(labels: list[dict[str, Any]]) -> str | None:
 
 # -- labels -----------------------------------------------------------------------------------------------------------
 def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown: int | None) -> Any:
-    from rich.text import Text
-
     rows = labels if shown is None or len(labels) <= shown else _worst_first(labels, failure)[:shown]
     with_tries = any(label["attempt"] for label in labels)  # eighty columns are few
     with_ranks = any(label["rank"] is not None and label["label"] != f"rank{label['rank']}" for label in labels)
@@ -175,16 +173,16 @@ def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown:
         took = duration_s(label["started_at"], label["ended_at"], label["state"], now)
         silent_s = label["last_event_s"]
         table.add_row(
-            Text(printable(label["label"] or "") + (" *" if label["is_primary"] else "")),
+            cell((label["label"] or "") + (" *" if label["is_primary"] else "")),
             *([str(label["attempt"])] if with_tries else []),
             *(["" if label["rank"] is None else str(label["rank"])] if with_ranks else []),
             state_text(label["state"]),
-            Text(printable(label["node"] or "")),
+            cell(label["node"]),
             duration_text(took) if took is not None else "",
             _step_text(label),
             f"{duration_text(silent_s)} ago" if silent_s is not None else "",
             complete_text(label["pending"] or 0, label["lost"] or 0, label["state"] != "running"),
-            Text(_exit_text(label)),
+            cell(_exit_text(label)),
         )
     table.caption = "* primary" + _left_out(labels, rows)
     table.caption_justify = "left"
@@ -225,12 +223,10 @@ def _left_out(labels: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) 
 
 
 def _step_text(label: dict[str, Any]) -> Any:
-    from rich.text import Text
-
     if label["last_step"] is None:
         return ""
     behind = label["steps_behind"]
-    return Text(f"{label['last_step']}" + (f" (-{behind})" if behind else ""), style="yellow" if behind else "")
+    return cell(f"{label['last_step']}" + (f" (-{behind})" if behind else ""), "yellow" if behind else "")
 
 
 def _exit_text(label: dict[str, Any]) -> str:
@@ -243,14 +239,12 @@ def _exit_text(label: dict[str, Any]) -> str:
     elif label["exit_code"] is not None:
         parts.append(str(label["exit_code"]))
     if label["reason"]:
-        parts.append(printable(label["reason"]))
+        parts.append(label["reason"])
     return " ".join(parts)
 
 
 # -- what happened, and where the time went ---------------------------------------------------------------------------
 def _alerts(alerts: list[dict[str, Any]], shown: int | None) -> Any:
-    from rich.text import Text
-
     if not alerts:
         return None
     zone = zone_of(alert["last_at"] for alert in alerts)
@@ -262,17 +256,15 @@ def _alerts(alerts: list[dict[str, Any]], shown: int | None) -> Any:
         text = f": {alert['text']}" if alert["text"] else ""
         table.add_row(
             local_text(alert["last_at"], "seconds"),
-            Text(printable(alert["label"] or "")),
-            Text(printable(alert["level"] or ""), style=_STYLES.get(alert["level"] or "", "")),
+            cell(alert["label"]),
+            cell(alert["level"], _STYLES.get(alert["level"] or "", "")),
             str(alert["times"]),
-            Text(printable(f"{alert['title']}{text}")),
+            cell(f"{alert['title']}{text}"),
         )
     return _more(table, len(alerts), shown, "alerts")
 
 
 def _phases(phases: list[dict[str, Any]], shown: int | None) -> Any:
-    from rich.text import Text
-
     if not phases:
         return None
     with_shares = any(phase["share"] is not None for phase in phases)
@@ -284,11 +276,11 @@ def _phases(phases: list[dict[str, Any]], shown: int | None) -> Any:
     for phase in phases[:shown]:
         slowest = f"{phase['slowest_label']} {_seconds_text(phase['slowest_s'])}" if phase["labels"] > 1 else ""
         table.add_row(
-            Text(printable(phase["phase"])),
+            cell(phase["phase"]),
             str(phase["times"]),
             _seconds_text(phase["mean_s"]),
             *([f"{phase['share']:.0%}"] if with_shares else []),
-            Text(printable(slowest)),
+            cell(slowest),
         )
     return _more(table, len(phases), shown, "phases")
 
@@ -298,8 +290,6 @@ def _seconds_text(seconds: float) -> str:
 
 
 def _events(events: list[dict[str, Any]]) -> Any:
-    from rich.text import Text
-
     if not events:
         return None
     zone = zone_of(event["ts"] for event in events if event["ts"] is not None)
@@ -310,18 +300,16 @@ def _events(events: list[dict[str, Any]]) -> Any:
     for event in events:
         table.add_row(
             local_text(event["ts"], "seconds") if event["ts"] is not None else "",
-            Text(printable(event["label"] or event["node"] or "")),
-            Text(printable(event["kind"] or "")),
-            Text(printable(event["level"] or ""), style=_STYLES.get(event["level"] or "", "")),
-            Text(printable(event["message"] or "")),
+            cell(event["label"] or event["node"]),
+            cell(event["kind"]),
+            cell(event["level"], _STYLES.get(event["level"] or "", "")),
+            cell(event["message"]),
         )
     return table
 
 
 # -- what was logged and saved ----------------------------------------------------------------------------------------
 def _keys(keys: list[dict[str, Any]], summary: Mapping[str, Any], shown: int | None) -> Any:
-    from rich.text import Text
-
     if not keys:
         return None
     rows = sorted(keys, key=lambda key: key["key"].startswith("chiplog/"))[:shown]  # the training's own first
@@ -341,10 +329,8 @@ def _keys(keys: list[dict[str, Any]], summary: Mapping[str, Any], shown: int | N
             last = ", ".join(f"{label} {number_text(value)}" for label, value in values.items())
         else:
             last = f"{number_text(key['lowest'])} … {number_text(key['highest'])}"
-        cells = (str(key["points"]), str(key["labels"]), str(key["last_step"]), Text(printable(last)))
-        table.add_row(
-            Text(printable(key["key"])), *cells, *([Text(printable(told[key["key"]]))] if any(told.values()) else [])
-        )
+        cells = (str(key["points"]), str(key["labels"]), str(key["last_step"]), cell(last))
+        table.add_row(cell(key["key"]), *cells, *([cell(told[key["key"]])] if any(told.values()) else []))
     return _more(table, len(keys), shown, "keys")
 
 
@@ -367,21 +353,17 @@ def _value_text(value: Any) -> str:
 
 
 def _values(title: str, values: Mapping[str, Any], shown: int | None) -> Any:
-    from rich.text import Text
-
     if not values:
         return None
     table = new_table(title)
     table.add_column("key", overflow="fold")
     table.add_column("value", overflow="fold")
     for key, value in list(values.items())[:shown]:
-        table.add_row(Text(printable(key)), Text(printable(_value_text(value))))
+        table.add_row(cell(key), cell(_value_text(value)))
     return _more(table, len(values), shown, "keys")
 
 
 def _files(files: list[dict[str, Any]], shown: int | None) -> Any:
-    from rich.text import Text
-
     if not files:
         return None
     table = new_table("Files")
@@ -390,6 +372,6 @@ def _files(files: list[dict[str, Any]], shown: int | None) -> Any:
     table.add_column("sha256", overflow="ellipsis", no_wrap=True)
     table.add_column("at the collector")
     for file in files[:shown]:
-        arrived = Text("yes") if file["stored"] else Text("not yet", style="yellow")
-        table.add_row(Text(printable(file["path"])), f"{file['bytes']:,}", file["sha256"][:16], arrived)
+        arrived = cell("yes") if file["stored"] else cell("not yet", "yellow")
+        table.add_row(cell(file["path"]), f"{file['bytes']:,}", file["sha256"][:16], arrived)
     return _more(table, len(files), shown, "files")

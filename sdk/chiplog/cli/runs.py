@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from chiplog.cli.output import (
+    cell,
     duration_text,
     local,
     local_text,
@@ -114,7 +115,7 @@ def table_of(rows: list[dict[str, Any]], width: int | None) -> Any:
         when = local_text(row["created_at"], "minutes") if row["created_at"] is not None else ""
         table.add_row(
             Text(_folded(printable(row["run_id"]), chars)),
-            Text(printable(row["project"] or "")),
+            cell(row["project"]),
             state_text(row["state"]),
             str(row["labels"]),
             *([str(row["attempts"])] if with_tries else []),
