@@ -16,16 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
 
-from chiplog.mapped import Segment, cut, make_head, offset_of, renew_head
+from chiplog.mapped import Head, Segment, cut, offset_of
 from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.journals import (
-    COUNTERS,
-    COUNTERS_OFFSET,
-    FINISHED,
-    HEAD_NAME,
-    LOCK_NAME,
-    remove_journal,
-)
+from chiplog_schemas.journals import FINISHED, HEAD_NAME, LOCK_NAME, remove_journal
 from chiplog_schemas.limits import JOURNAL_BYTES_MAX, JOURNAL_MEMORY_BYTES_MAX, JOURNAL_RESERVE_BYTES, KIB, MIB
 from chiplog_schemas.link import Slice
 from chiplog_schemas.locks import Lock
@@ -76,19 +69,19 @@ class Journal:
         self._drop_first = -1  # first seq of a dropped run that is not declared yet
         self._ordinals = itertools.count(1)  # drawn by two threads: next() is atomic
         self._spare: Segment | None = None
+        self._reserved = 0  # bytes of the spare that is being made
         self._full: deque[Segment] = deque()  # begun before the current one and not all acknowledged
         self._on_refused: Callable[[], None] | None = None  # set when it is sealed
         self._file_lock: Lock | None = None
-        self._head: mmap.mmap | None = None
+        self._head: Head | None = None
         self._making = directory
-        self._flags = 0
         try:
             if directory is not None:
                 make_private(directory.parent)
                 self._making = directory.with_name(f".new-{directory.name}")
                 self._making.mkdir(mode=0o700)
                 self._file_lock = Lock(self._making / LOCK_NAME)
-                self._head = make_head(self._making / HEAD_NAME, producer, identity)
+                self._head = Head(self._making / HEAD_NAME, producer, identity)
             path = None if self._making is None else self._making / segment_name(next(self._ordinals))
             segment = Segment(path, _FIRST_SEGMENT_BYTES)
         except OSError:
@@ -274,8 +267,8 @@ class Journal:
 
     @property
     def _bytes(self) -> int:
-        """What is allocated, the spare included."""
-        spare = self._spare.size if self._spare is not None else 0
+        """What is allocated or about to be, the spare included."""
+        spare = self._spare.size if self._spare is not None else self._reserved
         # A copy, made in one step: the writer and the sender thread both change the queue while the other one counts.
         return spare + self._tail[0].size + sum(segment.size for segment in tuple(self._full))
 
@@ -297,19 +290,22 @@ class Journal:
 
     def prepare(self) -> None:
         """Allocate and prefault the next segment before it is needed. Called by the sender thread."""
-        if self._spare is not None or self._on_refused is not None:
-            return
         segment, position, _ = self._tail
         size = min(_SEGMENT_BYTES_MAX, 2 * segment.size)
-        if position * 4 > segment.size and self._bytes + size <= self.bytes_max - JOURNAL_RESERVE_BYTES:
-            spare = self._new_segment(size)
-            if spare is None:
-                return  # the writer in need finds the same, and drops
-            if not self._lock.acquire(timeout=LOCK_WAIT_S):
-                spare.delete()
-                return
-            self._spare = spare  # nobody else sets one
+        if self._spare is not None or position * 4 <= segment.size or not self._lock.acquire(timeout=LOCK_WAIT_S):
+            return
+        fits = self._on_refused is None and self._bytes + size <= self.bytes_max - JOURNAL_RESERVE_BYTES
+        self._reserved = size if fits else 0  # the writer may need one meanwhile
+        self._lock.release()
+        spare = self._new_segment(size) if fits else None  # None: the writer in need finds the same, and drops
+        if self._lock.acquire(timeout=LOCK_WAIT_S):
+            if self._on_refused is None:
+                self._spare, spare = spare, None  # nobody else sets one
+            self._reserved = 0
             self._lock.release()
+        if spare is not None:  # sealed meanwhile, or a writer that hangs
+            spare.delete()
+            self._reserved = 0
 
     def _new_segment(self, size: int, urgent: bool = False) -> Segment | None:
         """Return a segment on disk, or in memory while the disk refuses; None when that is used up too."""
@@ -356,8 +352,8 @@ class Journal:
 
     def set_identity(self, identity: bytes) -> None:
         """Replace the identity on the head page, if it fits."""
-        if renew_head(self._head, self.producer, identity):
-            self._write_counters()
+        if (head := self._head) is not None:
+            head.renew(identity)
 
     def mark_finished(self) -> None:
         """Note on the head page that the run finished and how much it produced."""
@@ -365,9 +361,7 @@ class Journal:
 
     def _write_counters(self, flags: int = 0) -> None:
         if (head := self._head) is not None:  # the sender's thread may outlive the close
-            self._flags |= flags  # an acknowledgement that comes after the finish must not undo it
-            packed = COUNTERS.pack(self.acked, self._tail[2], self._flags)
-            head[COUNTERS_OFFSET : COUNTERS_OFFSET + len(packed)] = packed
+            head.count(self.acked, self._tail[2], flags)
 
     # -- reading: the sender thread (the Source of its link) --
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from chiplog_schemas.journals import encode_head, head_bytes
+from chiplog_schemas.journals import COUNTERS, COUNTERS_OFFSET, PROMISED, PROMISED_OFFSET, encode_head, head_bytes
 from chiplog_schemas.record import HEADER_BYTES, unpack_header
 from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, now_us
 
@@ -78,27 +78,38 @@ class Segment:
                 os.unlink(self.path)
 
 
-def make_head(path: Path, producer: bytes, identity: bytes) -> mmap.mmap:
-    """Make a journal's head page and return it, mapped. Raises OSError."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        size = head_bytes(identity)
-        os.posix_fallocate(descriptor, 0, size)
-        head = mmap.mmap(descriptor, size)
-    finally:
-        os.close(descriptor)
-    content = encode_head(producer, identity)
-    head[: len(content)] = content
-    return head
+class Head:
+    """A journal's head page, mapped: whose it is, and how much was produced and acknowledged. Raises OSError."""
 
+    def __init__(self, path: Path, producer: bytes, identity: bytes) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = head_bytes(identity)
+            os.posix_fallocate(descriptor, 0, size)
+            self._memory = mmap.mmap(descriptor, size)
+        finally:
+            os.close(descriptor)
+        self._producer = producer
+        self._acked = self._produced = self._flags = self._promised = 0
+        self.renew(identity)
 
-def renew_head(head: mmap.mmap | None, producer: bytes, identity: bytes) -> bool:
-    """Replace the identity on a head page; false if there is none, or no room."""
-    content = encode_head(producer, identity)
-    if head is None or len(content) > len(head):
-        return False
-    head[: len(content)] = content
-    return True
+    def renew(self, identity: bytes) -> None:
+        """Replace the identity, if it finds room."""
+        counted = (self._acked, self._produced, self._flags, self._promised)
+        content = encode_head(self._producer, identity, *counted)
+        if len(content) <= len(self._memory):
+            self._memory[: len(content)] = content
+
+    def count(self, acked: int, produced: int, flags: int = 0) -> None:
+        """Write the counters. A flag that was set once stays: an acknowledgement may come after the finish."""
+        self._acked, self._produced, self._flags = acked, produced, self._flags | flags
+        packed = COUNTERS.pack(acked, produced, self._flags)
+        self._memory[COUNTERS_OFFSET : COUNTERS_OFFSET + len(packed)] = packed
+
+    def promise(self, count: int) -> None:
+        """Write how many events are still to get a seq."""
+        self._promised = count
+        self._memory[PROMISED_OFFSET : PROMISED_OFFSET + PROMISED.size] = PROMISED.pack(count)
 
 
 def offset_of(view: memoryview, end: int, number: int) -> int:

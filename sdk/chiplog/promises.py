@@ -5,7 +5,6 @@ How many there are stands on the head page, so that whoever adopts the journal o
 
 from chiplog.journal import LOCK_WAIT_S, Journal
 from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.journals import PROMISED, PROMISED_OFFSET
 from chiplog_schemas.record import HEADER_BYTES, Kind
 from chiplog_schemas.record import encode as frame
 from chiplog_schemas.segments import now_us
@@ -16,18 +15,10 @@ _PROMISED_MAX = 0xFFFFFFFF
 class PromisingJournal(Journal):
     """A journal; see there. A base class, not a part: what is lost gets its seqs under the journal's own lock."""
 
-    _promised = 0
-
     def promise(self, count: int) -> None:
         """Note on the head page how many events are still to come. One caller at a time."""
-        self._promised = min(count, _PROMISED_MAX)
         if (head := self._head) is not None:
-            head[PROMISED_OFFSET : PROMISED_OFFSET + PROMISED.size] = PROMISED.pack(self._promised)
-
-    def set_identity(self, identity: bytes) -> None:
-        """Replace the identity on the head page, if it fits."""
-        super().set_identity(identity)
-        self.promise(self._promised)
+            head.promise(min(count, _PROMISED_MAX))
 
     def lose(self, count: int, reason: str) -> bool:
         """Give so many events their seqs and declare them lost. False: not just now. Never blocks long."""

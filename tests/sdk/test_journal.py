@@ -7,10 +7,11 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.fault.switch_off import Safeguard
 
 from chiplog.journal import Journal
 from chiplog_schemas.codec import pack, unpack
@@ -22,6 +23,24 @@ from chiplog_schemas.record import Record, scan
 
 PRODUCER = bytes(range(16))
 IDENTITY = pack({"role": "rank", "label": "rank0", "run_id": "r"})
+
+
+SAFEGUARDS = [
+    Safeguard(
+        "a segment that is being made counts towards the quota",
+        "sdk/chiplog/journal.py",
+        old="        self._reserved = size if fits else 0 ",
+        new="        self._reserved = 0 ",
+        test="test_a_segment_that_is_being_made_counts_towards_the_quota",
+    ),
+    Safeguard(
+        "a sealed journal takes no further segment",
+        "sdk/chiplog/journal.py",
+        old="            if self._on_refused is None:\n                self._spare, spare",
+        new="            if True:\n                self._spare, spare",
+        test="test_a_segment_that_is_being_made_when_the_journal_is_sealed_does_not_stay",
+    ),
+]
 
 
 @pytest.fixture
@@ -440,6 +459,48 @@ def test_a_sealed_journal_refuses_what_comes_later_and_says_so(make) -> None:
     assert [decode(record.payload)[1] for record in on_disk(journal)] == [0, 1]
     assert (journal.next_seq, len(refused)) == (2, 3)
     assert numbers_of(read_all(journal)) == [0, 1]
+
+
+class Meanwhile:
+    """Does something else while the next segment is made, as the training's thread may; once."""
+
+    def __init__(self, journal: Journal, what: Callable[[], object]) -> None:
+        self.begun = False
+        self._make, self._what = journal._new_segment, what
+        journal._new_segment = self
+
+    def __call__(self, *given: object) -> object:
+        if not self.begun:
+            self.begun = True
+            self._what()
+        return self._make(*given)
+
+
+def test_a_segment_that_is_being_made_counts_towards_the_quota(make) -> None:
+    journal = make(bytes_max=MIB)
+    for number in range(100):
+        journal.append(payload(number, 1000))
+
+    def fill() -> None:
+        while not journal.dropped:
+            journal.append(payload(0, 1000))
+
+    Meanwhile(journal, fill)
+    journal.prepare()
+    assert journal.dropped
+    assert sum(path.stat().st_size for path in journal.directory.glob("*.seg")) <= MIB
+
+
+def test_a_segment_that_is_being_made_when_the_journal_is_sealed_does_not_stay(make) -> None:
+    journal = make()
+    for number in range(100):
+        journal.append(payload(number, 1000))
+    ending = Meanwhile(journal, lambda: journal.seal(payload(100), lambda: None))
+    journal.prepare()
+    assert ending.begun
+    journal.close(remove=False)
+    assert mapped(journal) == 0
+    assert len(list(journal.directory.glob("*.seg"))) == 1
 
 
 def test_threads_that_append_beside_the_close_are_refused_and_meet_no_mapping_that_is_gone(make) -> None:
