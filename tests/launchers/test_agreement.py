@@ -48,7 +48,7 @@ class Rank:
         return self.question.hear(wait_s)
 
     def hears(self):
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while (word := self.question.hear()) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return word and word.run_id

@@ -98,7 +98,7 @@ def test_a_node_that_goes_leaves_a_smaller_world_in_the_same_run(launched: Launc
     """The node of rank 0 goes, and with it the store in which the ranks had agreed on their run."""
     training = launched("torchrun --nnodes 1:2, one node goes")
     script = training.script(SHRINKS)
-    quick = "is_host=false,last_call_timeout=3,keep_alive_interval=1,keep_alive_max_attempt=2"
+    quick = "is_host=false,last_call_timeout=3,keep_alive_interval=2,keep_alive_max_attempt=4"
     command = [*TORCHRUN, "--nnodes", "1:2", "--nproc-per-node", "1", "--max-restarts", "3", "--rdzv-id", "100"]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", rendezvous, "--rdzv-conf", quick, script]
     agents = [training.start(command) for _ in range(2)]

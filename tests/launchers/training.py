@@ -4,6 +4,7 @@ The scripts call chiplog as users do: `init()`, `log()`, `finish()`, nothing han
 what it logged into a file (truth.py). `Training.check` compares everything, and records a line of the matrix.
 """
 
+import contextlib
 import os
 import re
 import signal
@@ -14,6 +15,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from tests.conftest import WAIT_S
 from tests.fault.network import Network
@@ -124,13 +127,17 @@ class Training:
         return [row["message"] for row in self._sql(query, {"run": self.run_id, "kind": kind})]
 
     def close(self) -> None:
-        """Kill what still runs."""
+        """Kill what still runs, ranks too: launchers start these in sessions of their own."""
         for process in self._processes:
             try:
                 os.killpg(process.pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass  # it ended, and all of its group
             process.wait()
+        for rank in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if rank.environ().get(DIRECTORY) == str(self._truth):
+                    rank.kill()
 
     # -- check --
 

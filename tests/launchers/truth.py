@@ -66,7 +66,8 @@ class Writer:
 
 def read(directory: Path) -> list[Writer]:
     """Return what all ranks wrote, oldest first."""
-    writers = sorted((_read(path) for path in directory.iterdir()), key=lambda writer: writer.at)
+    begun = (path for path in directory.iterdir() if path.stat().st_size)
+    writers = sorted(map(_read, begun), key=lambda writer: writer.at)
     seen: dict[str, int] = {}
     for writer in writers:
         if writer.label is not None:
