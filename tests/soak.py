@@ -2,31 +2,47 @@
 
     @pytest.mark.soak(3)                         # weight: its share of the minutes among all tests with this mark
     def test_something(rounds: Rounds) -> None:
-        for seed in rounds(60):                  # the first one is CHIPLOG_FAULT_SEED, or the time
+        for seed in rounds(60):                  # the first one is CHIPLOG_FAULT_SEED; else in a soak the time
             ...
             rounds.count("kills", 3)             # to be reported besides the number of rounds
 
-What was reached stands in a section of its own before pytest's summary.
+`make test` plays the same seeds each time: what it says of a change is said of the change, not of that day's luck. A
+soak plays others each time; what it finds gets a test of its own. What was reached stands in a section before pytest's
+summary.
 """
 
 import os
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 SOAK_MINUTES = float(os.environ.get("CHIPLOG_SOAK_MINUTES", "0"))
+TIMES = int(os.environ.get("CHIPLOG_ROUNDS_TIMES", "1"))  # as many rounds, without a soak
 SLACK_S = 600.0  # a round that was begun ends, and what is compared behind it
 _PROPERTY = "rounds"
 _SHARE_S = pytest.StashKey[float]()
+
+# Hypothesis likewise; and a machine that is busy with other things makes no example wrong.
+settings.register_profile(
+    "chiplog",
+    derandomize=not SOAK_MINUTES,
+    deadline=None,  # timings are no assertions
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+settings.load_profile("chiplog")
 
 
 class Rounds:
     """Yields seeds, and remembers what was done with them."""
 
     def __init__(self, name: str, share_s: float) -> None:
-        self.seed = int(os.environ.get("CHIPLOG_FAULT_SEED", str(time.time_ns() % 1_000_000_000)))
+        first = time.time_ns() % 1_000_000_000 if share_s else zlib.crc32(name.encode())
+        self.seed = int(os.environ.get("CHIPLOG_FAULT_SEED", str(first)))
         self.counts: Counter[str] = Counter()
         self.n_rounds = 0
         self.last_seed = self.seed
@@ -37,7 +53,7 @@ class Rounds:
     def __call__(self, few: int) -> Iterator[int]:
         """Yield `few` seeds, or in a soak as many as the time allows, at least one."""
         print(f"seed {self.seed}")
-        begun = time.monotonic()
+        begun, few = time.monotonic(), few * TIMES
         while (time.monotonic() - begun < self._share_s or not self.n_rounds) if self._share_s else few > 0:
             few -= 1
             self.last_seed = self.seed + self.n_rounds

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 from tests.fault.machines import CREDIT, Hops
 from tests.fault.switch_off import Safeguard
-from tests.soak import SOAK_MINUTES
+from tests.soak import SOAK_MINUTES, TIMES
 
 SHRINKS = os.environ.get("CHIPLOG_SHRINK") != "0"  # takes minutes; who only wants to see it fail goes without
 _TEST = "test_both_hops_under_hypothesis"
@@ -139,12 +139,12 @@ class BothHops(RuleBasedStateMachine):
             self.hops.check()
 
 
-@pytest.mark.timeout(200 + 60 * SOAK_MINUTES)
+@pytest.mark.timeout(600 + 60 * SOAK_MINUTES)
 def test_both_hops_under_hypothesis() -> None:
     run_state_machine_as_test(
         BothHops,
         settings=settings(
-            max_examples=int(SOAK_MINUTES * 700) or 700,
+            max_examples=int(SOAK_MINUTES * 700) or 250 * TIMES,
             stateful_step_count=30,
             deadline=None,
             print_blob=True,

@@ -520,16 +520,16 @@ class Arrow:
 
 
 DECODERS: dict[str, tuple[type[Target], int]] = {  # and how many inputs of each there are in `make test`
-    "codec": (Codec, 70_000),
-    "scan": (Scan, 30_000),
-    "wire": (Wire, 50_000),
-    "file_wire": (FileWire, 30_000),
-    "questions": (Questions, 40_000),
-    "events": (Events, 45_000),
-    "blocks": (Blocks, 20_000),
-    "frames": (Frames, 20_000),
-    "heads": (Heads, 20_000),
-    "receipts": (Receipts, 15_000),
-    "pipe": (Pipe, 4_000),
-    "arrow": (Arrow, 2_000),
+    "codec": (Codec, 23_000),
+    "scan": (Scan, 10_000),
+    "wire": (Wire, 16_500),
+    "file_wire": (FileWire, 10_000),
+    "questions": (Questions, 13_000),
+    "events": (Events, 15_000),
+    "blocks": (Blocks, 6_500),
+    "frames": (Frames, 6_500),
+    "heads": (Heads, 6_500),
+    "receipts": (Receipts, 5_000),
+    "pipe": (Pipe, 1_000),
+    "arrow": (Arrow, 500),
 }

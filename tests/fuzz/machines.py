@@ -377,10 +377,10 @@ class Files:
 
 
 MACHINES: dict[str, tuple[type[Target], int]] = {  # and how many inputs of each there are in `make test`
-    "delivery": (Delivery, 40_000),
-    "transfers": (Transfers, 20_000),
-    "slices": (Slices, 12_000),
-    "agent": (Agent, 5_000),
-    "index": (Index, 6_000),
-    "files": (Files, 1_500),
+    "delivery": (Delivery, 13_000),
+    "transfers": (Transfers, 6_500),
+    "slices": (Slices, 4_000),
+    "agent": (Agent, 1_500),
+    "index": (Index, 2_000),
+    "files": (Files, 500),
 }

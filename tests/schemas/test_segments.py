@@ -310,7 +310,7 @@ def test_a_reader_in_another_thread_sees_every_record_once(tmp_path: Path) -> No
         fill(log, 3)
         synced = log.next_number
     done.set()
-    thread.join(20)
+    thread.join(120)
     log.close()
     assert seen == list(range(300))
 
