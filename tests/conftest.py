@@ -23,7 +23,7 @@ from tests.soak import Rounds, rounds, share_the_minutes, write_report
 
 __all__ = ["Rounds", "rounds"]
 
-WAIT_S = 60.0  # generous: a loaded machine is slow, a hung test names itself
+WAIT_S = 120.0  # generous: a loaded machine is slow, a hung test names itself
 _LAUNCHERS = ("TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "PMIX_", "MPI_")
 _SETTINGS = (
     "AGENT",
@@ -79,7 +79,7 @@ def read_events(journals: Path) -> list[Event]:
 def end_process(pid: int) -> None:
     """End a process that a test started, and wait for its end."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        deadline = time.monotonic() + 20.0
+        deadline = time.monotonic() + 60.0
         try:
             os.kill(pid, number)
             while time.monotonic() < deadline and not _has_ended(pid):

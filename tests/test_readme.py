@@ -47,7 +47,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     for process in ranks:
         process.wait(60)
     where = places(root)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 240
     with chiplog.connect(dir=root) as client:
         while not client.sql(
             "SELECT 1 WHERE (SELECT count(*) FROM labels WHERE state <> 'running') = 3 "

@@ -287,7 +287,7 @@ def start_impatient(root: Path, idle_exit_s: float = 0.5) -> "subprocess.Popen[s
 
 def test_an_embedded_agent_leaves_when_idle_and_a_late_arrival_is_still_delivered(bare_node) -> None:
     bare_node.start_collector()
-    process = start_impatient(bare_node.root, idle_exit_s=4.0)  # a rank is to come up meanwhile, on a busy machine too
+    process = start_impatient(bare_node.root, idle_exit_s=8.0)  # a rank is to come up meanwhile, on a busy machine too
     try:
         run_rank("early", bare_node.place.agent_address)
         wait_until(lambda: process.poll() is not None, "an agent that leaves")

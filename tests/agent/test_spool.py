@@ -423,7 +423,7 @@ def test_whatever_fails_while_a_spool_that_was_set_back_is_sent_nothing_of_it_is
                 pass  # whoever starts agents tries again
 
     monkeypatch.setattr(os, "fdatasync", sync)
-    for seed in rounds(25):
+    for seed in rounds(10):
         chooser, collector, n_blocks = random.Random(seed), Collector(), 0
         spool, copy = reopened(), tmp_path / f"copy {seed}"
         wanted: set[bytes] = set()

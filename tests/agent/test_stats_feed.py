@@ -15,7 +15,7 @@ import pytest
 from chiplog_agent.stats.feed import Line, Message, Sample, SamplerFeed
 from chiplog_agent.stats.frames import FrameReader, encode_frame
 
-WAIT_S = 40.0  # generous: the machine may be busy
+WAIT_S = 120.0  # generous: the machine may be busy
 MODULE = [sys.executable, "-P", "-m", "chiplog_agent.stats"]
 
 

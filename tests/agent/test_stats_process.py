@@ -10,7 +10,7 @@ import pytest
 
 from chiplog_agent.stats.process import PROCESS_NAMES, ProcessStats, read_stat
 
-WAIT_S = 30.0  # generous: the machine may be busy
+WAIT_S = 120.0  # generous: the machine may be busy
 
 CHILD = "import sys; print('up', flush=True); sys.stdin.read()"
 PRELUDE = f"""

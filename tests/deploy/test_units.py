@@ -25,7 +25,7 @@ DEPLOY = ROOT / "deploy"
 UNITS = ("chiplog-collector", "chiplog-agent")
 CHIPLOG = Path(sys.executable).parent / "chiplog"
 STEPS = 200
-WAIT_S = 30.0  # a machine with other work to do; on an idle one each wait is over in a second
+WAIT_S = 120.0  # a machine with other work to do; on an idle one each wait is over in a second
 
 TRAINING = f"""
 import chiplog

@@ -179,7 +179,7 @@ class Trial:
 
     def finish(self) -> None:
         self.rank.send_signal(signal.SIGTERM)
-        assert self.rank.wait(30) == 0
+        assert self.rank.wait(120) == 0
         self._until_complete("finished")
 
     def kill(self) -> None:

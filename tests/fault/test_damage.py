@@ -292,7 +292,7 @@ def test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out(sc
     all_of = {number: payload for _, _, _, number, payload in written.records}
     limit = max(all_of) + 1
     assert len(written.files) > 2
-    for seed in itertools.chain([RECORDS_OVER_A_HEADER], rounds(39)):
+    for seed in itertools.chain([RECORDS_OVER_A_HEADER], rounds(13)):
         chooser = random.Random(seed)
         for _ in range(MUTATIONS):
             what, untouched, strict = written.mutate(chooser)
@@ -334,7 +334,7 @@ def test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_i
     spool.close()
     written = Written(scratch / "spool")
     all_of = {number: payload for _, _, _, number, payload in written.records}
-    for seed in rounds(30):
+    for seed in rounds(10):
         chooser = random.Random(seed)
         for _ in range(MUTATIONS):
             what, untouched, strict = written.mutate(chooser)
@@ -385,7 +385,7 @@ def test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted(scratch: 
     head = (directory / HEAD_NAME).read_bytes()
     all_of = {number: payload for _, _, _, number, payload in written.records}
     assert len(all_of) == 201
-    for seed in itertools.chain([ZEROS_OVER_A_HEADER], rounds(29)):
+    for seed in itertools.chain([ZEROS_OVER_A_HEADER], rounds(10)):
         chooser = random.Random(seed)
         for _ in range(MUTATIONS):
             what, untouched, strict = written.mutate(chooser)
@@ -507,7 +507,7 @@ def test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered(tmp_path: 
     live(other, keep(foreign, other))
     assert set(files) == {"index.duckdb", "index.duckdb.wal"}
     closed = {"index.duckdb": place.index.read_bytes()}
-    for seed in rounds(8):
+    for seed in rounds(3):
         chooser = random.Random(seed)
         for old in place.collector.glob("index*"):
             old.unlink()
@@ -637,7 +637,7 @@ def test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_
     node.stop()
     sound = tmp_path / "sound"
     shutil.copytree(node.place.collector, sound)
-    for seed in rounds(2):
+    for seed in rounds(1):
         chooser = random.Random(seed)
         shutil.rmtree(node.place.collector)
         shutil.copytree(sound, node.place.collector)
@@ -668,7 +668,7 @@ def test_an_agent_started_on_a_damaged_spool_sends_all_the_rest_and_the_loss_is_
     node.stop_agent()
     sound = tmp_path / "sound"
     shutil.copytree(node.place.agent, sound)
-    for seed in rounds(2):
+    for seed in rounds(1):
         chooser = random.Random(seed)
         for directory, content in ((node.place.agent, sound), (node.place.collector, None)):
             shutil.rmtree(directory, ignore_errors=True)

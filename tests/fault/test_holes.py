@@ -508,7 +508,7 @@ def test_an_agent_that_leaves_while_a_run_begins_loses_nothing(
         run.finish()
         agents.add(holder_of(place.agent / "lock"))
 
-    for seed in rounds(2):
+    for seed in rounds(1):
         chooser = random.Random(seed)
         be(f"seed{seed}")
         if chooser.random() < 0.7:  # to the moment, else at any

@@ -27,7 +27,7 @@ from chiplog_schemas.journals import DeadJournal, list_journals
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, NAME_CHARS_MAX, RECORD_BYTES_MAX
 from chiplog_schemas.record import Record
 from tests.conftest import Node, wait_until
-from tests.fault.disk.faults import FaultyNode, Rank, settled
+from tests.fault.disk.faults import LONG_MS, FaultyNode, Rank, settled
 from tests.fault.switch_off import Safeguard
 
 MIB = 1 << 20
@@ -96,7 +96,6 @@ SAFEGUARDS = [
         test="test_more_questions_than_may_wait_are_answered_busy_and_slow_ones_end_in_time",
     ),
 ]
-LONG_MS = 1000  # of one log(): far above what it may take, far below what a training would notice as a hang
 
 
 @pytest.fixture

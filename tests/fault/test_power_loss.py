@@ -349,7 +349,7 @@ def test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_po
     """Invariant: what was acknowledged is in the log, and what the receiver says it has is there too."""
     root = scratch / "live"
     record = record_a_receiver(root, monkeypatch)
-    for seed in rounds(5):
+    for seed in rounds(2):
         for cut, before, image in failures(root, record, scratch, seed):
             place = places(image / "chiplog")
             daemon = ReceiverDaemon(Settings(place, bind=[f"ipc://{image}/s"]), with_index=False)
@@ -394,7 +394,7 @@ def test_what_the_spool_synced_is_there_after_a_power_failure_at_any_point(
             spool.close()
         record = recorder.record
     small_segments(spool_module, monkeypatch, 6_000)
-    for seed in rounds(5):
+    for seed in rounds(2):
         for cut, before, image in failures(root, record, scratch, seed):
             spool = Spool(image / "agent" / "spool", b"after the outage")
             synced, trimmed = last_mark(before, "synced"), last_mark(before, "trimmed")

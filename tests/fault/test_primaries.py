@@ -152,7 +152,7 @@ def refused(applier: Applier) -> list[str]:
 @pytest.mark.soak
 def test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models(rounds: Rounds) -> None:
     """Invariant: after every block at most one label is primary; at the end it is the model's, and so are refusals."""
-    for seed in rounds(1000):
+    for seed in rounds(350):
         chooser = random.Random(seed)
         claims = claims_of(chooser)
         blocks = deliveries(chooser, claims)
@@ -182,7 +182,7 @@ def test_what_was_decided_is_the_same_after_restarts_of_the_index_and_a_rebuild(
     from chiplog_collector.index import Follower
     from tests.collector.log import LOG_ID
 
-    for seed in rounds(3):
+    for seed in rounds(1):
         chooser = random.Random(seed)
         claims = claims_of(chooser)
         blocks = deliveries(chooser, claims)

@@ -158,7 +158,7 @@ class Pipeline:
         assert holder_of(self.place.agent / "lock") in self.daemons, (seed, self.victim)
         assert holder_of(self.place.collector / "lock") in self.daemons, (seed, self.victim)
         # One that was started beside a stopped one asks for its lock, and leaves.
-        wait_until(lambda: self.serving() <= self.daemons, f"second daemons to leave ({seed}, {self.victim})", 20)
+        wait_until(lambda: self.serving() <= self.daemons, f"second daemons to leave ({seed}, {self.victim})")
 
     def serving(self) -> set[int]:
         """Return the PIDs of all daemons of this directory, by /proc, independent of our locks."""

@@ -50,7 +50,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 def test_hostile_records_are_set_aside_and_the_good_ones_around_them_stored(index: Index, rounds: Rounds) -> None:
     hostile, good = Hostile(), Rank(250, run_id="good")
     n_bad = 0
-    for seed in rounds(12):
+    for seed in rounds(4):
         chooser = random.Random(seed)
         for _ in range(RECORDS):
             kind, payload, version = hostile.make(chooser)
@@ -121,7 +121,7 @@ def test_numbers_at_every_bound_break_no_view(index: Index) -> None:
 
 def test_blocks_that_repeat_in_part_are_stored_once(rounds: Rounds, index: Index) -> None:
     """Hostile blocks sent again and again, in pieces: no seq of theirs is stored twice."""
-    for seed in rounds(5):
+    for seed in rounds(2):
         chooser = random.Random(seed)
         blocks = [built_block(chooser) for _ in range(20)]
         index.take(*blocks, *blocks[::-1])

@@ -198,10 +198,10 @@ def test_a_frame_longer_than_a_record_ends_its_connection(tmp_path: Path) -> Non
         try:
             peer.connect(f"ipc://{tmp_path}/s")
             peer.send_multipart([b"head", bytes(wire.FRAME_BYTES_MAX)])
-            assert router.poll(10_000), "the longest frame that there is"
+            assert router.poll(60_000), "the longest frame that there is"
             assert len(router.recv_multipart()[2]) == wire.FRAME_BYTES_MAX
             peer.send_multipart([b"head", bytes(wire.FRAME_BYTES_MAX + 1)])
-            assert told.poll(10_000), "it was not cut off"
+            assert told.poll(60_000), "it was not cut off"
             assert not router.poll(0)
         finally:
             peer.disable_monitor()
@@ -229,7 +229,7 @@ def test_garbage_at_every_socket_costs_the_ranks_nothing(
     subprocess.run([*command, "--events", "200"], env=environment, check=True, timeout=WAIT_S)  # warm
     node.until("SELECT count(*) AS n FROM metrics WHERE key = 'value'", lambda rows: rows[0]["n"] == 200)
     watched = Watched(node)
-    for seed in rounds(2):
+    for seed in rounds(1):
         chooser = random.Random(seed)
         rank = subprocess.Popen([*command, "--events", "1500", "--pause-s", "0.001"], env=environment)
         try:

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -469,7 +469,7 @@ def test_a_reader_that_is_revoked_can_ask_no_more_and_one_that_is_allowed_again_
                 return error
             return None
 
-        error = wait_until(refusal, "a refusal", 20.0)
+        error = wait_until(refusal, "a refusal")
         assert error.kind in ("refused", "unreachable") and f"{host.root.name}-reader" in error.message
         centre.keys("allow", str(host.key_directory / "reader.pub"))
         wait_until(lambda: refusal() is None, "an answer")
@@ -540,18 +540,16 @@ def test_a_rank_reaches_an_agent_over_tcp_with_its_key_alone(
     far.keys("new", "rank")
     give(host, far, "agent")
 
-    def log(value: float) -> None:
+    def log(value: float, until: Callable[[], object], what: str) -> None:
         with chiplog.init(dir=far.root, agent=f"tcp://127.0.0.1:{port}", capture_console=False) as run:
             run.log({"x": value})
-            time.sleep(0.5)
+            wait_until(until, what)
 
-    log(301.0)
-    assert "chiplog keys allow" in caplog.text, "one line, and the training goes on"
+    log(301.0, lambda: "chiplog keys allow" in caplog.text, "one line, and the training goes on")
     assert 301.0 not in centre.stored()
     host.keys("allow", str(far.key_directory / "rank.pub"))
     time.sleep(1.0)
-    log(302.0)
-    wait_until(lambda: 302.0 in centre.stored(), "the rows of a rank with an allowed key")
+    log(302.0, lambda: 302.0 in centre.stored(), "the rows of a rank with an allowed key")
 
 
 def test_a_rank_without_keys_for_another_host_says_so_once_and_trains_on(
@@ -560,7 +558,7 @@ def test_a_rank_without_keys_for_another_host_says_so_once_and_trains_on(
     with chiplog.init(dir=tmp_path / "far", agent="tcp://192.0.2.1:4000", capture_console=False) as run:
         for value in range(10):
             run.log({"x": value})
-        time.sleep(0.3)
+        wait_until(lambda: "chiplog keys new rank" in caplog.text, "one line")
     lines = [record.getMessage() for record in caplog.records if "chiplog keys new rank" in record.getMessage()]
     assert len(lines) == 1 and "\n" not in lines[0]
 

@@ -30,7 +30,7 @@ from chiplog_schemas.tables import tables_sql, views_sql
 
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
 
-WAIT_S = 60.0  # generous: a loaded machine is slow
+WAIT_S = 120.0  # generous: a loaded machine is slow
 
 # A collector as far as queries go: the lock, the database, the service; until its standard input ends.
 COLLECTOR = """
@@ -75,12 +75,12 @@ class Collector:
 
     def stop(self) -> None:
         self.process.stdin.close()
-        self.process.wait(30)
+        self.process.wait(120)
         self.process.stdout.close()
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(30)
+        self.process.wait(120)
         self.process.stdin.close()
         self.process.stdout.close()
 
@@ -362,7 +362,7 @@ def test_a_file_that_somebody_else_writes_is_waited_for_and_then_named(where, mo
     threading.Timer(0.2, holder.stdin.close).start()
     with connect(dir=where.root) as client:
         assert len(client.sql("SELECT * FROM runs")) == 1
-    holder.wait(30)
+    holder.wait(120)
     holder.stdout.close()
 
 

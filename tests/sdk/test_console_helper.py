@@ -23,7 +23,7 @@ from chiplog.drain import Drain
 from chiplog.passage import Ends, Passage, Tally
 from chiplog_schemas.events import EventKind
 
-WAIT_S = 60
+WAIT_S = 120
 
 SAFEGUARDS = [
     Safeguard(

@@ -81,7 +81,7 @@ def run(chiplog_dir, device):
 
 def resolve(run) -> None:
     """Do what the sender thread does at its next look, now."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while run._later.unresolved and time.monotonic() < deadline:
         run._later.poll()
 
@@ -275,7 +275,7 @@ def test_finish_waits_a_moment_for_a_device_and_declares_the_rest(run, device, o
     threading.Timer(0.05, lambda: device.advance(1)).start()
     began = time.monotonic()
     run.finish()
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - began < 10.0, "a moment, not for ever"
     events = offline()
     assert [step for _, step, _ in numbers(events)] == [0, 1, 2]
     assert losses(events) == [(2, "values on a device: not copied when the run finished")]

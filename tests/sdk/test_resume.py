@@ -99,7 +99,7 @@ def test_a_rank_that_logs_before_its_group_tells_which_one_it_is_goes_on_with_th
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
             assert (run.rank, run.label) == (0, "rank0"), "the group's answer is not waited for"
-            wait_until(lambda number=number: len(known_as_rank0(offline)) > number, "the group's answer", 15.0)
+            wait_until(lambda number=number: len(known_as_rank0(offline)) > number, "the group's answer")
             run.log({"after": 1.0})
             run.log({"after": 1.0})
             run.finish()

@@ -54,7 +54,7 @@ class Ran:
 
     def until_ticked(self) -> None:
         before = self.ticks
-        wait_until(lambda: self.ticks > before + 2, "the thread goes round", wait_s=20)
+        wait_until(lambda: self.ticks > before + 2, "the thread goes round")
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def agent(tmp_path: Path) -> Iterator[Callable[[], int]]:
     thread.start()
     yield lambda: behind
     done.set()
-    thread.join(20)
+    thread.join(120)
     router.close(0)
     context.term()
 
