@@ -6,10 +6,10 @@ import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import hypot, isfinite
 from time import perf_counter, time_ns
-from types import MappingProxyType
 from typing import Any
 
 from chiplog.complaints import Complaints, shown_error
+from chiplog.forgiving import NOTHING, forgiving, unknown_argument, without_unknown
 from chiplog.journal import LOCK_WAIT_S
 from chiplog.later import Later
 from chiplog.lingering import Lingering
@@ -30,9 +30,6 @@ from chiplog_schemas.limits import KEY_BYTES_MAX
 _INT_BYTES_MAX = 9  # of msgpack
 _WATCHES_MAX = 64  # models; each is looked at before every step of an optimizer
 _SHOWN_CHARS = 100
-# Of other loggers: none of them is a metric.
-_OPTIONS_ELSEWHERE = frozenset(("commit", "sync", "on_step", "on_epoch", "prog_bar", "logger"))
-NOTHING: Mapping[str, Any] = MappingProxyType({})  # where log() was given no dict
 _STEP_MAX = 0x7FFFFFFFFFFFFFFF
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
@@ -82,16 +79,17 @@ class Recorder:
     # -- logging --
 
     @untraced
-    def log(self, data: Mapping[str, Any] = NOTHING, step: int | None = None, **unknown: Any) -> None:
+    def log(self, data: Mapping[str, Any] = NOTHING, step: int | None = None, *more: Any, **unknown: Any) -> None:
         """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
 
         Host values are durable when this returns: they survive SIGKILL of the process; values on a GPU once they were
         copied, which nothing here waits for. step: int64; without it the label counts its own. Steps may come in any
-        order. unknown: metrics where there is no dict, else what other loggers take; said once.
+        order. more, unknown: metrics where there is no dict, else what other loggers take; said once.
         """
         try:
-            if unknown:
-                data = self._with_unknown(data, unknown)
+            if unknown or more:
+                data, bad = without_unknown(data, more, unknown)
+                self._complaints.note(bad)
             # As few calls and objects as can be: caches are cold beside a training, and each costs some microseconds.
             values = tuple(data.values())
             shape = self._shapes.get(tuple(data))
@@ -117,17 +115,6 @@ class Recorder:
             self._journal.append(payload)
         except Exception as error:
             self._complaints.internal("log", error)
-
-    def _with_unknown(self, data: Mapping[str, Any], unknown: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what is to be logged of a call with keywords that `log()` has not."""
-        names = ", ".join(f"{name}=" for name in unknown)[:_SHOWN_CHARS]
-        if data is NOTHING and not _OPTIONS_ELSEWHERE.issuperset(unknown):
-            data = {name: value for name, value in unknown.items() if name not in _OPTIONS_ELSEWHERE}
-            remedy = "is logged as if in a dict; log({'name': value})"
-        else:
-            remedy = "is left out; pass the values of a step in one dict, or with the same step="
-        self._complaints.note(Bad("unknown_argument", names, f"log() has no argument {names}, which {remedy}"))
-        return data
 
     def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
         try:
@@ -299,13 +286,15 @@ class Recorder:
         return Phase(Timing(), key)  # timed for nobody
 
     @untraced
-    def step(self) -> Step:
+    def step(self, *unknown: Any) -> Step:
         """Mark the end of a step: `run.step()` behind each, or `with run.step():` around each, not both.
 
         Records the phase `step`, seconds from end to end, or of what is inside and the waiting for its data. From then
         on `log()` without a step logs to the current one, phases belong to it, and `gc` is what the garbage collector
-        took of it. A step has the number that was logged last, else the label's own count.
+        took of it. A step has the number that was logged last, else the label's own count: it takes none.
         """
+        if unknown:
+            self._complaints.note(unknown_argument("step", unknown, {}, "is left out; log(…, step=…) takes it"))
         if not self._steps.is_entered:
             self._end_step()
         return Step(self._enter_step, self._end_step)
@@ -315,6 +304,7 @@ class Recorder:
         """Return the loader with its waiting timed: `for batch in run.data(loader):`. Seconds are the phase `data`."""
         return Loader(loader, self._steps)
 
+    @forgiving
     def watch(self, model: Any, every: int = 100, name: str = "watch") -> None:
         """Log the norms of a model's gradients and parameters at every so many steps of its optimizer.
 

@@ -13,6 +13,7 @@ from chiplog.complaints import Complaints
 from chiplog.counting import STEPS, StepCount
 from chiplog.ending import Ending, close, take_all
 from chiplog.failures import detail_of, ending_of, reason_of
+from chiplog.forgiving import forgiving
 from chiplog.identity import Identity, as_child, with_rank
 from chiplog.journal import Journal
 from chiplog.launches import remember
@@ -155,6 +156,7 @@ class Run(Recorder):
             self._question.begin(self._candidate)
         super()._log_slow(data, step)
 
+    @forgiving
     def alert(self, title: str, text: str = "", level: str = "warning") -> None:
         """Leave a row in `events` that people look at. level: debug, info, warning or error; else it is a warning.
 
@@ -169,6 +171,7 @@ class Run(Recorder):
         except Exception as error:
             self._complaints.internal("alert", error)
 
+    @forgiving
     def save(self, path: str | os.PathLike[str], name: str | None = None) -> list[str]:
         """Save a file, a directory or what a pattern (`*`, `**`) matches as files of the run. Never raises.
 
@@ -179,9 +182,7 @@ class Run(Recorder):
         Returns the names in the run of what was saved.
         """
         try:
-            if self._settings.mode == "disabled":
-                return []
-            if self._is_refused("save()"):
+            if self._settings.mode == "disabled" or self._is_refused("save()"):
                 return []
             if not self.is_primary:
                 message = f"save() on {self.label} does nothing: only the primary's files are the run's"
@@ -192,6 +193,7 @@ class Run(Recorder):
             self._complaints.internal("save", error)
             return []
 
+    @forgiving
     def define_metric(self, name: str, summary: str | None = None, step_metric: str | None = None) -> None:
         """Say how a metric is summed up in the view `summary`, and which metric is the x axis of its curve.
 
@@ -200,6 +202,7 @@ class Run(Recorder):
         """
         self._shared.define(name, summary, step_metric)
 
+    @forgiving
     def finish(self, exit_code: int = 0) -> None:
         """End the run for this label. Waits at most a second for the agent; what is left then is delivered later."""
         with self._finish_lock:
@@ -295,8 +298,7 @@ class Run(Recorder):
             self._complaints.internal(notice, error)
 
     def _tell_suppressed_alerts(self, now: float | None) -> None:
-        suppressed = self._alerts.report(now)
-        if suppressed is not None:
+        if (suppressed := self._alerts.report(now)) is not None:
             count, titles = suppressed
             message = f"{count} alerts were left out: more than one in {ALERT_INTERVAL_S:g} s of one title, or too many"
             self._say(EventKind.NOTICE, "alerts_suppressed", "warning", message, {"count": count, "titles": titles})
@@ -308,7 +310,7 @@ class Run(Recorder):
             journal.producer if isinstance(journal, Journal) else b"",
             self._say_line,
             self._say_lines_lost,
-            self._has_room_for_lines,
+            lambda: not getattr(self._journal, "is_crowded", False),
             lambda message: self._complaints.warn_once(("console", ""), message),
         )
 
@@ -318,10 +320,6 @@ class Run(Recorder):
     def _say_lines_lost(self, count: int) -> None:
         message = f"{count} lines above the rate limit, or while the journal was nearly full"
         self._say(EventKind.NOTICE, "console_lost", "warning", message, {"lines": count}, urgent=True)
-
-    def _has_room_for_lines(self) -> bool:
-        journal = self._journal
-        return not (isinstance(journal, Journal) and journal.is_crowded)
 
     # -- the journal and its sender --
 

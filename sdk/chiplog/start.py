@@ -17,11 +17,11 @@ from chiplog.complaints import shown_error
 from chiplog.config import config_of
 from chiplog.counting import STEPS, label_to_resume
 from chiplog.failures import note_exit
+from chiplog.forgiving import NOTHING, forgiving
 from chiplog.identity import SETUP, Identity, first_run_id, identify, prepared_run
 from chiplog.launches import as_before
 from chiplog.outermost import has_returned, note_outermost
 from chiplog.parents import tell_children
-from chiplog.recorder import NOTHING
 from chiplog.resuming import asked_for, note_unknown
 from chiplog.runs import Run
 from chiplog.settings import Settings, one_line, safe_name, words_of
@@ -44,6 +44,7 @@ _opened: set[str] = set()  # IDs of runs that this process opened, as they were 
 _left: SystemExit | None = None  # the last sys.exit() since init() that nobody caught
 
 
+@forgiving
 def init(
     project: str | None = None,
     *,
@@ -165,16 +166,17 @@ def current() -> Run | None:
 
 
 @untraced
-def log(data: Mapping[str, Any] = NOTHING, step: int | None = None, **unknown: Any) -> None:
+def log(data: Mapping[str, Any] = NOTHING, step: int | None = None, *more: Any, **unknown: Any) -> None:
     """Log to the current run; see `Run.log`. Without one, says so once and does nothing."""
     if _current is None:
         _warn_no_run()
-    elif unknown:
-        _current.log(data, step, **unknown)
+    elif unknown or more:
+        _current.log(data, step, *more, **unknown)
     else:
         _current.log(data, step)
 
 
+@forgiving
 def finish(exit_code: int = 0) -> None:
     """Finish the current run, if there is one."""
     if _current is not None:

@@ -270,6 +270,32 @@ def test_keywords_that_log_has_not_are_said_and_what_is_there_is_logged(run, off
     assert "chiplog: log() was given nothing; log {'name': value}" in said
 
 
+def test_arguments_that_a_call_has_not_are_said_and_left_out(offline, caplog) -> None:
+    run = chiplog.init("gpt", "p2", entity="team", label="rank0", mode="offline", settings=Hostile())
+    run.log({"x": 1.0}, 3, True)
+    chiplog.log({"x": 2.0}, 4, False, sync=True)
+    with run.step(5):
+        pass
+    run.alert("odd", "text", "info", wait_duration=3)
+    run.define_metric("x", summary="max", goal="maximize")
+    run.watch(None, log="all", log_freq=7)
+    run.save(__file__, policy="now")
+    for call in (run.alert, run.save, run.define_metric, run.watch):
+        call()
+    run.finish(0, quiet=True)
+    chiplog.finish(quiet=True)
+    assert numbers(offline()) == [("x", 3, 1.0), ("x", 4, 2.0)]
+    said = [record.getMessage().removeprefix("chiplog: ") for record in caplog.records]
+    assert "init() has no argument 'p2', entity=, settings=, which is left out; it takes project, run_id, " in said[0]
+    for call in ("log() has no argument True", "log() has no argument False, sync=", "step() has no argument 5"):
+        assert any(line.startswith(f"{call}, which is left out; ") for line in said), call
+    takes = "alert() has no argument wait_duration=, which is left out; it takes title, text, level"
+    assert takes in said
+    for name in ("goal=", "log=, log_freq=", "policy=", "quiet="):
+        assert any(f"() has no argument {name}, which is left out; " in line for line in said), name
+    assert counted(offline())["unknown_argument"] == 9
+
+
 def test_nan_and_infinities_are_kept_also_on_the_fast_path(run, offline) -> None:
     for value in (1.0, math.nan, math.inf, -math.inf):
         run.log({"x": value, "y": 1.0})
