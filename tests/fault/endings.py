@@ -61,6 +61,7 @@ class Rank:
         self.target = os.open(self.folder / "oracle", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         self.pid = os.getpid()
         self.step = 0
+        self.is_served: bool = part["is_served"]
         self.chooser = random.Random(part["label"])
         self.loader: DataLoader | None = None
         self.kept: Any = None
@@ -102,10 +103,13 @@ class Rank:
         making.rename(self.folder / word)
 
     def wait_for_the_end(self) -> None:
-        """Train on until somebody ends it."""
-        self.say("ready")
+        """Train on until somebody ends it; that may be once its agent has heard of it, where one serves."""
+        is_ready = False
         while True:
             self.log()
+            if not is_ready and (self.run is None or not self.is_served or self.run._journal.acked):
+                self.say("ready")
+                is_ready = True
             time.sleep(0.01)
 
 

