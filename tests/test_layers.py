@@ -88,7 +88,7 @@ def test_one_module_alone_touches_it(package: str) -> None:
 
 def test_importing_chiplog_costs_no_heavy_package() -> None:
     code = f"import sys, chiplog; print([name for name in {NOT_AT_IMPORT!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True)
     assert done.stdout.strip() == "[]"
 
 

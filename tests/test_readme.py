@@ -45,7 +45,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     subprocess.run([sys.executable, "-c", PROGRAM], env=environ, check=True)
     ranks = [subprocess.Popen([sys.executable, "-c", TWO_RANKS, str(rank)], env=environ) for rank in (0, 1)]
     for process in ranks:
-        process.wait(60)
+        process.wait(180)
     where = places(root)
     deadline = time.monotonic() + 240
     with chiplog.connect(dir=root) as client:

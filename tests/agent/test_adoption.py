@@ -77,7 +77,7 @@ def journals(tmp_path: Path) -> Path:
 
 def rank_that(journals: Path, last_act: str, number: int = 1) -> Path:
     """Run a rank to its end and return its journal."""
-    done = subprocess.run([sys.executable, "-c", RANK + last_act, str(journals), str(number)], timeout=60)
+    done = subprocess.run([sys.executable, "-c", RANK + last_act, str(journals), str(number)], timeout=180)
     assert done.returncode in (0, -signal.SIGKILL)
     return journals / (bytes([number]) * 16).hex()
 
@@ -306,7 +306,7 @@ def test_adoption_gives_way_when_the_block_is_full(journals) -> None:
 
 def test_journals_that_died_while_they_were_made_are_removed_and_those_of_the_living_are_not(journals: Path) -> None:
     making = RANK.replace("journal.publish()\n", "")
-    done = subprocess.run([sys.executable, "-c", making + KILL, str(journals), "1"], timeout=60)
+    done = subprocess.run([sys.executable, "-c", making + KILL, str(journals), "1"], timeout=180)
     assert done.returncode == -signal.SIGKILL
     living = subprocess.Popen(
         [sys.executable, "-c", making + "\nprint(flush=True); sys.stdin.read()", str(journals), "2"],
@@ -378,7 +378,7 @@ def test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal(journa
 
     def is_held() -> bool:
         agent.adoption.greet(b"\1" * 16)
-        return subprocess.run([sys.executable, "-c", LOCKS, str(journal / LOCK_NAME)], timeout=60).returncode == 9
+        return subprocess.run([sys.executable, "-c", LOCKS, str(journal / LOCK_NAME)], timeout=180).returncode == 9
 
     assert agent.adoption.look({}) == [b"\1" * 16]
     assert is_held(), "while it is read"

@@ -58,7 +58,7 @@ def verdict(endings: Endings, journals: Path, how: str, *, finished: bool = Fals
     assert process.stdout is not None
     process.stdout.readline()
     endings.greet(PRODUCER)
-    process.communicate("\n", timeout=60)
+    process.communicate("\n", timeout=180)
     wait_until(lambda: endings.look(42), "the end of the process")
     ts_us, state = endings.of(PRODUCER, {"started_at": STARTED_US, "rank": 0, **identity}, 99, finished=finished)
     assert ts_us == 42
@@ -148,7 +148,7 @@ def test_ranks_whose_error_files_hang_are_done_without_after_the_first(
     def opens(name: Any, *rest: Any, **named: Any) -> int:  # stands for a file system that does not answer
         if name == "/hung/error.json":
             opened.append(name)
-            hung.wait(60)
+            hung.wait(180)
         return open_file(name, *rest, **named)
 
     monkeypatch.setattr(os, "open", opens)
@@ -199,7 +199,7 @@ def test_an_error_file_is_not_opened_before_it_is_known_to_be_a_file(endings: En
     writer.join(0.2)
     assert writer.is_alive(), "somebody opened the pipe"
     path.read_bytes()
-    writer.join(60)
+    writer.join(180)
     path.unlink()
     path.symlink_to(error_file(tmp_path / "other.json", {"message": "ValueError: of another"}))
     assert of_rank(endings, str(path)) == VANISHED

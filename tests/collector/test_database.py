@@ -329,7 +329,7 @@ def test_a_second_process_on_the_file_is_an_io_error(index: Index) -> None:
 
     index.take(whole(Rank(0)))
     code = f"import duckdb; duckdb.connect({str(index.path)!r})"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
     assert "IOException" in done.stderr
 
 

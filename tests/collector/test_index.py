@@ -222,11 +222,11 @@ def test_damage_that_a_query_meets_ends_the_index_and_the_next_one_answers(index
     assert remote.answers(60)
     with pytest.raises(QueryError, match="is damaged and is rebuilt"):
         remote.ask(total, None, 30, lambda: True)
-    _, said = first.communicate(timeout=60)
+    _, said = first.communicate(timeout=180)
     assert first.returncode == 1
     assert b"Traceback" not in said, said
     second = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    second.communicate(timeout=60)  # catches up, and ends with its standard input
+    second.communicate(timeout=180)  # catches up, and ends with its standard input
     assert second.returncode == 0
     remote.close()
     with duckdb.connect(str(place.index), read_only=True) as connection:

@@ -212,7 +212,7 @@ class Asker:
         return id
 
     def receive(self) -> questions.Question:
-        assert self.socket.poll(60_000), "no answer"
+        assert self.socket.poll(180_000), "no answer"
         return questions.parse(self.socket.recv_multipart())
 
     def ask(self, sql, params=None, timeout_s=30.0) -> questions.Question:

@@ -80,7 +80,7 @@ class Agent:
         self.socket.send_multipart(wire.data(self.session, first, last, data))
 
     def receive(self) -> wire.Message:
-        assert self.socket.poll(60_000), "no answer"
+        assert self.socket.poll(180_000), "no answer"
         return wire.parse(self.socket.recv_multipart())
 
     def acknowledged(self, number: int) -> wire.Message:
@@ -198,7 +198,7 @@ def test_what_a_sender_trimmed_and_this_log_does_not_have_is_a_row(bare_node, ag
 def test_a_second_collector_on_the_same_directory_says_in_one_line_who_serves_it(bare_node, agent) -> None:
     agent.hello()
     command = [sys.executable, "-P", "-m", "chiplog_collector", "--dir", str(bare_node.root)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert f"collector process {bare_node.collector.pid}" in line
@@ -216,7 +216,7 @@ def test_a_second_collector_on_the_same_directory_says_in_one_line_who_serves_it
 )
 def test_bad_flags_are_one_line_that_names_them_and_exit_code_2(tmp_path, flags, named) -> None:
     command = [sys.executable, "-P", "-m", "chiplog_collector", "--dir", str(tmp_path / "c"), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
     assert named in line
@@ -227,7 +227,7 @@ def test_an_address_in_use_is_one_line_and_exit_code_1(tmp_path, bare_node, agen
         port = socket.bind_to_random_port("tcp://127.0.0.1")
         flags = ["--dir", str(tmp_path / "c"), "--bind", f"tcp://127.0.0.1:{port}"]
         command = [sys.executable, "-P", "-m", "chiplog_collector", *flags]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
     assert f"127.0.0.1:{port}" in line

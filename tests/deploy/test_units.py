@@ -156,7 +156,7 @@ def train(host: Deployed) -> None:
         env=environment_of_a_user(host),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         cwd="/",
     )
     assert done.returncode == 0, done.stderr
@@ -281,5 +281,5 @@ def test_systemd_finds_nothing_wrong_with_the_units(tmp_path: Path) -> None:
         text = (DEPLOY / copy.name).read_text()
         copy.write_text(text.replace("/opt/chiplog/bin/chiplog", str(CHIPLOG)))  # it checks that the program is there
         copies.append(copy)
-    done = subprocess.run([analyze, "verify", "--man=no", *copies], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([analyze, "verify", "--man=no", *copies], capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")

@@ -223,7 +223,7 @@ def _ip(*arguments: str) -> None:
 
 
 def _call(*command: str) -> str:
-    done = subprocess.run(command, env={**os.environ, "PATH": _PATH}, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env={**os.environ, "PATH": _PATH}, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
     return done.stdout
 

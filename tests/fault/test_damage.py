@@ -553,7 +553,7 @@ def test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_sam
     daemon._synced.set(daemon.log.next_number)
     daemon.close()
     process = subprocess.run(
-        [sys.executable, "-P", "-m", "chiplog_collector.index", str(place.root)], stdin=subprocess.DEVNULL, timeout=60
+        [sys.executable, "-P", "-m", "chiplog_collector.index", str(place.root)], stdin=subprocess.DEVNULL, timeout=180
     )
     assert process.returncode == 0
     with duckdb.connect(str(place.index), read_only=True) as connection:
@@ -591,7 +591,7 @@ def test_a_spool_that_lost_its_end_says_so_and_gives_out_no_number_twice(tmp_pat
 def rank_to_its_end(node: Node, file: Path, events: int = 400) -> None:
     command = [sys.executable, "-P", "-m", "chiplog.oracle", str(file), "--events", str(events), "--pause-s", "0.004"]
     environment = os.environ | {"CHIPLOG_DIR": str(node.root)}
-    subprocess.run([*command, "--label", "rank0", "--run-id", "r"], env=environment, check=True, timeout=60)
+    subprocess.run([*command, "--label", "rank0", "--run-id", "r"], env=environment, check=True, timeout=180)
 
 
 def settled(node: Node, file: Path, seed: int) -> None:
@@ -626,7 +626,7 @@ def damage_blocks(directory: Path, chooser: random.Random, protect: int) -> int:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_the_loss(
     tmp_path: Path, bare_node: Node, rounds: Rounds
 ) -> None:
@@ -656,7 +656,7 @@ def test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_an_agent_started_on_a_damaged_spool_sends_all_the_rest_and_the_loss_is_declared(
     tmp_path: Path, bare_node: Node, rounds: Rounds
 ) -> None:
@@ -686,7 +686,7 @@ def test_an_agent_started_on_a_damaged_spool_sends_all_the_rest_and_the_loss_is_
         node.stop()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_small_files_damaged_or_deleted_stop_nobody(tmp_path: Path, bare_node: Node) -> None:
     """`synced`, `host` and the lock's content: wrong, cut or gone, while the collector is stopped and while it runs."""
     node = bare_node.start()

@@ -30,7 +30,7 @@ from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 
 PROMISED_S = 2.0  # by which an end may be later with chiplog than without
-NOISE_S = 1.0  # what a machine that is busy with other things may add to that, and to what finish() may take …
+NOISE_S = 4.0  # what a machine that is busy with other things may add to that, and to what finish() may take …
 PLAYS = 3  # … in one of so many plays of the same ending
 HUNG_S = 120.0  # whoever has not ended then is killed, and its test fails
 AT_ONCE = 6
@@ -276,8 +276,8 @@ class Stage:
         """End the stage; what it keeps for its ranks (the fork server) ends with it."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.close()
-        self._process.wait(60)
-        self._reader.join(60)
+        self._process.wait(180)
+        self._reader.join(180)
         self._process.stdout.close()
 
 

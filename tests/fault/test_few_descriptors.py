@@ -105,7 +105,7 @@ def check(node: Node, directory: Path, run_id: str, free: int) -> None:
     assert (verdict.ok, verdict.expected, verdict.extra) == (True, EVENTS, []), (free, verdict)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_rank_with_few_descriptors_trains_to_its_end_and_its_journal_comes_out(node: Node, tmp_path: Path) -> None:
     found = ranks(tmp_path / "few", "few", comes_back=False)
     assert {free: code for free, (code, _) in found.items()} == dict.fromkeys(FREE, 0), found
@@ -120,7 +120,7 @@ def test_a_rank_with_few_descriptors_trains_to_its_end_and_its_journal_comes_out
     assert "cannot be reached yet" in found[6][1]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_rank_whose_descriptors_come_back_delivers_everything_itself(node: Node, tmp_path: Path) -> None:
     found = ranks(tmp_path / "back", "back", comes_back=True)
     assert {free: code for free, (code, _) in found.items()} == dict.fromkeys(FREE, 0), found

@@ -77,7 +77,7 @@ def more_than(files: Path, wanted: int) -> int:
     return found[-1]
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_a_saved_file_arrives_whole_and_once_whoever_is_killed(bare_node: Node, tmp_path: Path) -> None:
     place = bare_node.place
     data = random.Random(7).randbytes(SIZE)

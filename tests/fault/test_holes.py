@@ -485,7 +485,7 @@ def until_it_leaves(place: Places, what: str, wait_s: float) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_an_agent_that_leaves_while_a_run_begins_loses_nothing(
     chiplog_dir: Path, monkeypatch, tmp_path: Path, rounds: Rounds
 ) -> None:

@@ -179,7 +179,7 @@ def one_round(place: Places, directory: Path, seed: int) -> Counter[str]:
     return kills
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 @pytest.mark.soak(6)
 def test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment(
     place: Places, tmp_path: Path, rounds: Rounds

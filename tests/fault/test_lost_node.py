@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Node, end_process
 from tests.fault.switch_off import Safeguard
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(900)
 
 SAFEGUARDS = [
     Safeguard(

@@ -60,7 +60,7 @@ def recorded(tmp_path: Path) -> Iterator[tuple[Node, Path]]:
 
 def rebuild(node: Node) -> str:
     command = [sys.executable, "-P", "-m", "chiplog.cli", "rebuild", "--dir", str(node.root)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0 and done.stderr == "", done
     return done.stdout
 

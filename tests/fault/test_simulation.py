@@ -173,7 +173,7 @@ SAFEGUARDS = [
 
 
 @pytest.mark.soak(4)
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path(rounds: Rounds) -> None:
     for seed in rounds(1_500):
         world = World(seed)
@@ -193,7 +193,7 @@ def test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path(
 
 
 @pytest.mark.soak(2)
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(900)
 def test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do(rounds: Rounds) -> None:
     for seed in rounds(2_000):
         try:

@@ -30,7 +30,7 @@ STOPPED_S = PEER_SILENT_S + 2.0
 STOPPED_LONG_S = 45.0  # in a soak
 LONGER_S = 3.0  # not all of them go on at the same moment
 LAST_S = 4.0  # before its agent goes on, one rank ends: its finish() meets nobody
-NOISE_S = 0.5  # what finish() may take besides its second, of a machine that stands still for nobody
+NOISE_S = 4.0  # what finish() may take besides its second, of a machine that stands still for nobody
 AFTERWARDS_S = 1.0  # for which ranks still log when all have been continued
 VICTIMS = ("agent", "receiver", "index", "agent and receiver")
 SOAK = bool(os.environ.get("CHIPLOG_SOAK_MINUTES"))
@@ -136,7 +136,7 @@ class Pipeline:
     def finish(self, seed: int) -> None:
         """Let the rank finish, and see how long that took."""
         self.end.touch()
-        printed, _ = self.rank.communicate(timeout=60)
+        printed, _ = self.rank.communicate(timeout=120)
         assert self.rank.returncode == 0, (seed, self.victim)
         log_us, finish_s = printed.strip().splitlines()
         print(f"{self.victim} stopped: log() p50, p99.9, worst in µs: {log_us}; finish() {finish_s} s")
@@ -216,7 +216,7 @@ def stop_and_go_on(root: Path, seed: int, stopped_s: Callable[[], float]) -> Non
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(900)
 def test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was(rounds: Rounds, tmp_path: Path) -> None:
     for seed in rounds(1):
         chooser = random.Random(seed)

@@ -11,7 +11,7 @@ from tests.launchers.matrix import ROW
 from tests.launchers.training import Training
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 600  # a launcher may take its time, and then the check; the default is for one process
+TIMEOUT_S = 900  # a launcher may take its time, and then the check; the default is for one process
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from tests.conftest import WAIT_S, Node, wait_until
 
-pytestmark = pytest.mark.timeout(300)  # a few start torch six times, perhaps beside other tests
+pytestmark = pytest.mark.timeout(900)  # a few start torch six times, perhaps beside other tests
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "sdk" / "examples"

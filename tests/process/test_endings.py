@@ -52,7 +52,7 @@ def test_of_three_ranks_that_fail_the_one_that_raised_is_first_and_the_others_ar
         [sys.executable, "-m", "chiplog.cli", "show", "latest", "--dir", str(node.root)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
         env={**environment, "COLUMNS": "200"},
     )
     line = next(line for line in shown.stdout.splitlines() if line.strip().startswith("failed first"))

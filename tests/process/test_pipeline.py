@@ -222,7 +222,7 @@ def test_a_rank_that_is_killed_before_any_agent_runs_is_delivered_by_the_next_on
     # Its sender starts an agent after 0.1 s: an address of its own keeps it from that.
     killed = PLAIN.replace("run.finish()", "import os; os.kill(os.getpid(), 9)")
     killed = killed.replace("config=", "agent='ipc:///nowhere/agent.sock', config=")
-    done = subprocess.run([sys.executable, script(killed), "1"], capture_output=True, timeout=60)
+    done = subprocess.run([sys.executable, script(killed), "1"], capture_output=True, timeout=180)
     assert done.returncode == -signal.SIGKILL, done.stderr
     run_to_end([sys.executable, script(PLAIN), "0"])
     node = Node(chiplog_dir)

@@ -415,7 +415,7 @@ def test_a_copied_spool_with_another_key_leaves_the_numbers_of_the_first_alone(c
             curve.configure(socket)
             socket.connect(centre.address)
             socket.send_multipart(wire.hello(os.urandom(8), b"S" * 16, first, {"node": "n"}))
-            assert socket.poll(60_000)
+            assert socket.poll(180_000)
             return wire.parse(socket.recv_multipart())
 
     thief = Host(host.root.parent / "thief")
@@ -578,7 +578,7 @@ def refused_start(module: str, root: Path, *flags: str) -> tuple[int, str]:
         return process.returncode, output.read_text()
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(180)
 
 
 @pytest.mark.parametrize(
@@ -724,7 +724,7 @@ def test_the_commands_of_the_deployment_page_connect_two_hosts(
         command = command.replace("/var/lib/chiplog-collector/", "").replace("scp ", "cp ")
         here = environment | {"CHIPLOG_DIR": str(on.root)}
         done = subprocess.run(
-            ["bash", "-ec", command], cwd=on.root, env=here, capture_output=True, text=True, timeout=60
+            ["bash", "-ec", command], cwd=on.root, env=here, capture_output=True, text=True, timeout=180
         )
         assert done.returncode == 0, f"{where}$ {command}\n{done.stderr}"
     try:

@@ -83,7 +83,7 @@ def train(node: Node, arguments: str, *words: str, launch: str = "", **environ: 
         for rank in range(2)
     ]
     for rank in ranks:
-        rank.wait(60)
+        rank.wait(180)
 
 
 def runs(node: Node, name: str) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def gpus_of(node: Node, whose: str) -> dict[str, set[str]]:
 def ask(node: Node, *arguments: str) -> list[dict[str, Any]]:
     """Ask by the command, as users do."""
     command = [sys.executable, "-m", "chiplog.cli", "sql", "--dir", str(node.root), "--format", "json", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     rows: list[dict[str, Any]] = json.loads(done.stdout)
     return rows
@@ -182,8 +182,8 @@ def test_the_state_is_the_primarys_unless_another_label_sets_it_too(place: Node)
 
 def test_saved_queries_are_listed_and_wrong_calls_named(place: Node) -> None:
     cli = [sys.executable, "-m", "chiplog.cli", "sql", "--dir", str(place.root)]
-    done = subprocess.run([*cli, "--list-saved"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([*cli, "--list-saved"], capture_output=True, text=True, timeout=180)
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["primary", "failed", "all"]
     for wrong, word in ((["--saved", "nope"], "nope"), (["--saved", "all", "FROM runs"], "exclude each other")):
-        done = subprocess.run([*cli, *wrong], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([*cli, *wrong], capture_output=True, text=True, timeout=180)
         assert (done.returncode, word in done.stderr) == (2, True), done.stderr

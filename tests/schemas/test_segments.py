@@ -415,6 +415,6 @@ print("held")
 
 def test_a_disk_that_is_full_at_any_byte_loses_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=180, check=False
     )
     assert done.stdout.strip() == "held", done.stderr

@@ -156,7 +156,7 @@ def forking(recorded) -> Iterator[socket.socket]:
         )
         theirs.close()
         yield ours
-    assert process.wait(60) == 0
+    assert process.wait(180) == 0
 
 
 def fork(forking: socket.socket, arguments: tuple[str, ...], streams: list[int], **environment: str) -> None:
@@ -185,7 +185,7 @@ def chiplog(recorded, forking) -> Callable[..., tuple[int, str, str]]:
     def run(*arguments: str, stdin: str = "", root: Path = recorded, **more: str) -> tuple[int, str, str]:
         if more:
             env = environment(root, **more)
-            done = subprocess.run([*CLI, *arguments], input=stdin, capture_output=True, text=True, env=env, timeout=60)
+            done = subprocess.run([*CLI, *arguments], input=stdin, capture_output=True, text=True, env=env, timeout=180)
             code, text, errors = done.returncode, done.stdout, done.stderr
         else:
             code, text, errors = on_pipes(forking, root, arguments, stdin)
@@ -220,7 +220,7 @@ def on_terminal(recorded, forking) -> Callable[..., str]:
                 break
             shown += part
         os.close(master)
-        assert (process.wait(60) if process else int(forking.recv(100))) == 0
+        assert (process.wait(180) if process else int(forking.recv(100))) == 0
         return shown.decode().replace("\r\n", "\n")
 
     return run
@@ -323,7 +323,7 @@ def test_a_reader_that_stops_reading_is_no_failure(recorded):
     process.stdout.close()
     assert process.stderr.read() == b""
     process.stderr.close()
-    assert process.wait(60) == 0
+    assert process.wait(180) == 0
 
 
 def test_a_plugin_is_found_and_a_broken_one_costs_one_line(chiplog, tmp_path):
@@ -478,7 +478,7 @@ def test_status_counts_ranks_and_not_the_helpers_of_their_consoles(chiplog, tmp_
     facts = json.loads(chiplog("status", "--no-canary", "--format", "json", root=tmp_path)[1])
     assert (facts["ranks_logging"], facts["journals_waiting"]) == (1, 0)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=180)
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
@@ -698,10 +698,10 @@ def test_following_prints_what_comes_whatever_its_clock_says_until_the_run_ends(
     assert follower.stdout.readline() == "rank0 | second\n"
     write("UPDATE base.producers SET state = 'finished', ended_at = TIMESTAMP '2026-01-04 05:00:00' WHERE run = 3")
     assert follower.stdout.read() == ""
-    assert follower.wait(60) == 0
+    assert follower.wait(180) == 0
     follower.stdout.close()
     collector.stdin.close()
-    assert collector.wait(60) == 0
+    assert collector.wait(180) == 0
     collector.stdout.close()
 
 

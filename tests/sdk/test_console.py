@@ -103,7 +103,7 @@ def test_threads_that_print_at_once_lose_no_line() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(180)
     finally:
         sys.setswitchinterval(interval)
     assert sorted(lines) == sorted(f"{who} {i}" for who in range(4) for i in range(1000))

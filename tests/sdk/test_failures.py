@@ -90,7 +90,7 @@ run.log({"x": 1.0})
 
 
 def notices(chiplog_dir: Path, rest: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    done = subprocess.run([sys.executable, "-c", SCRIPT % rest], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", SCRIPT % rest], capture_output=True, text=True, timeout=180)
     assert "in a thread" in done.stderr, "the interpreter prints it as ever"
     events = read_events(chiplog_dir / "offline")
     [state] = [event.fields["state"] for event in events if event.kind == EventKind.STATE]

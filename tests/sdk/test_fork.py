@@ -56,7 +56,7 @@ def run_script(body: str, functions: str = "", *, may_fail: bool = False) -> str
     path = os.path.join(os.path.dirname(os.environ["CHIPLOG_DIR"]), "script.py")
     with open(path, "w") as file:
         file.write(script)
-    done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     assert may_fail or "Traceback" not in done.stderr, done.stderr
     assert "chiplog:" not in done.stderr, done.stderr
@@ -239,7 +239,7 @@ def test_the_parents_lock_is_not_released_by_its_children(chiplog_dir) -> None:
     if not pid:
         os._exit(0)  # closes every descriptor that it inherited
     os.waitpid(pid, 0)
-    done = subprocess.run(ask, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(ask, capture_output=True, text=True, timeout=180, check=True)
     assert int(done.stdout) == os.getpid()
     assert holder_of(chiplog_dir / "no such lock") == 0
     run.finish()

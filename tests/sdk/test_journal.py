@@ -329,9 +329,9 @@ def test_threads_append_side_by_side_while_another_one_prepares_reads_and_trims(
         for thread in (*threads, sender):
             thread.start()
         for thread in threads:
-            thread.join(60)
+            thread.join(180)
         done.set()
-        sender.join(60)
+        sender.join(180)
     finally:
         sys.setswitchinterval(interval)
     assert not errors
@@ -531,7 +531,7 @@ def test_threads_that_append_beside_the_close_are_refused_and_meet_no_mapping_th
         journal.close(remove=False)
         closed.set()
         for thread in threads:
-            thread.join(60)
+            thread.join(180)
     finally:
         sys.setswitchinterval(interval)
     assert not errors

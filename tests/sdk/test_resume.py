@@ -75,7 +75,7 @@ def test_the_labels_own_steps_go_on_with_the_next_attempt_and_explicit_ones_are_
 def test_a_run_resumed_after_sigkill_has_its_label_and_its_steps_again(chiplog_dir) -> None:
     for end in ("die", "die", "end"):
         process = resume(chiplog_dir, "offline", end)
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
         assert process.returncode == (-signal.SIGKILL if end == "die" else 0)
     events = read_events(chiplog_dir / "offline")
     assert len({e.fields["identity"]["label"] for e in events if e.kind == EventKind.IDENTITY}) == 1
@@ -113,14 +113,14 @@ def test_the_label_of_a_process_that_lives_is_not_taken(chiplog_dir) -> None:
     assert first.stdout is not None
     label = first.stdout.readline()
     second = resume(chiplog_dir, "offline", "end")
-    assert second.communicate(timeout=60)[0] != label
-    first.communicate("\n", timeout=60)
+    assert second.communicate(timeout=180)[0] != label
+    first.communicate("\n", timeout=180)
 
 
 def test_attempts_count_up_and_steps_out_of_order_are_all_there(node: Node) -> None:
     for _ in range(2):
         process = resume(node.root, "online", "end")
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
         assert process.returncode == 0
     run = chiplog.init(resume="gpt-1", dir=node.root, capture_console=False)
     for step in (50, 7, -3, 50, 8):

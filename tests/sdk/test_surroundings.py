@@ -52,7 +52,7 @@ def train(repository: Path, root: Path, label: str, *arguments: str, **environ: 
         env=os.environ | {"CHIPLOG_DIR": str(root), "CHIPLOG_SURROUNDINGS": "1"} | environ,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=180,
     )
     assert done.stdout == "no child\n", done.stderr
     events = read_events(root / "offline")
@@ -93,7 +93,7 @@ if __name__ == "__main__":
 def test_a_spawned_rank_tells_the_command_that_people_typed(tmp_path) -> None:
     (tmp_path / "train.py").write_text(SPAWNS)
     command = [sys.executable, "train.py", "spawn", "forkserver", "--lr", "0.1"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=True)
     assert done.stdout.splitlines() == [str(command[1:])] * 2
 
 

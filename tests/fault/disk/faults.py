@@ -28,7 +28,7 @@ def build_library(directory: Path) -> Path:
     """Compile the library; return its path."""
     target = directory / "faults.so"
     command = ["cc", "-O1", "-shared", "-fPIC", "-Wall", "-Werror", "-o", target, HERE / "faults.c", "-ldl"]
-    subprocess.run(command, check=True, timeout=60)
+    subprocess.run(command, check=True, timeout=180)
     return target
 
 
@@ -70,11 +70,11 @@ class Faults:
 def small_disk(path: Path, size: int) -> Iterator["Disk"]:
     """Mount a disk of so many bytes at a path, and take it away again whatever happens."""
     path.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "none", path], check=True, timeout=60)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "none", path], check=True, timeout=180)
     try:
         yield Disk(path)
     finally:
-        subprocess.run(["umount", "-l", path], check=True, timeout=60)
+        subprocess.run(["umount", "-l", path], check=True, timeout=180)
 
 
 class Disk:
@@ -170,7 +170,7 @@ class Rank:
         self.process.stdin.close()
         word, _, produced = self.process.stdout.read().strip().partition(" ")
         errors = self.process.stderr.read()
-        assert self.process.wait(60) == 0, errors
+        assert self.process.wait(180) == 0, errors
         assert word == "finished", errors
         self.produced = int(produced)
         return errors
@@ -178,13 +178,13 @@ class Rank:
     def kill(self) -> None:
         """End it at once."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(60)
+        self.process.wait(180)
 
     def close(self) -> None:
         """Leave nothing behind."""
         if self.process.poll() is None:
             self.process.kill()
-            self.process.wait(60)
+            self.process.wait(180)
         for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
             assert stream is not None
             stream.close()
