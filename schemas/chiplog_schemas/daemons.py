@@ -7,11 +7,12 @@ import contextlib
 import fcntl
 import os
 import resource
-import subprocess
+import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import Places, make_private
@@ -34,27 +35,62 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
     make_private(places.run)
     environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_DAEMONS}
     environment["CHIPLOG_DIR"] = str(places.root)
-    output = os.open(output_path(places, module), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    output = output_path(places, module)
+    with contextlib.suppress(FileNotFoundError):
+        if output.stat().st_size > OUTPUT_BYTES_MAX:
+            os.truncate(output, 0)
+    actions: list[tuple[Any, ...]] = [
+        (os.POSIX_SPAWN_OPEN, 1, output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+        *((os.POSIX_SPAWN_CLOSE, number) for number in _inheritable()),
+    ]
+    # -P: a module of the training's directory must never shadow one of ours or of the standard library.
+    shell = spawn_detached([sys.executable, "-P", "-m", module, *arguments], environment, actions)
+    deadline = time.monotonic() + _SHELL_WAIT_S
+    while not has_ended(shell):
+        if time.monotonic() > deadline:
+            raise OSError(f"{module} cannot be started: the shell has not ended after {_SHELL_WAIT_S:g} s")
+        time.sleep(0.001)
+
+
+def spawn_detached(command: Sequence[str], environment: Mapping[str, str], actions: Sequence[tuple[Any, ...]]) -> int:
+    """Let a shell start a command in a session of its own, reading nothing; return the shell's PID. Raises OSError.
+
+    actions: for posix_spawn, once descriptor 0 is open; 2 becomes what they make of 1. Not subprocess, which waits for
+    the end of a pipe: a worker that another thread forks in that moment holds that pipe as long as it lives.
+    """
+    options: dict[str, Any] = {
+        "file_actions": [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            *actions[:1],
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+            *actions[1:],
+        ],
+        "setsigmask": [],
+        "setsigdef": [signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ],
+    }
+    shell = ["sh", "-c", 'cd /; "$@" &', "sh", *command]
     try:
-        if os.fstat(output).st_size > OUTPUT_BYTES_MAX:
-            os.ftruncate(output, 0)
-        # -P: a module of the training's directory must never shadow one of ours or of the standard library.
-        subprocess.run(
-            ["/bin/sh", "-c", '"$@" &', "sh", sys.executable, "-P", "-m", module, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd="/",
-            env=environment,
-            start_new_session=True,
-            close_fds=True,
-            timeout=_SHELL_WAIT_S,
-            check=True,
-        )
-    except subprocess.SubprocessError as error:
-        raise OSError(f"{module} cannot be started: {error}") from error
-    finally:
-        os.close(output)
+        return os.posix_spawn("/bin/sh", shell, environment, setsid=True, **options)
+    except NotImplementedError:  # an older libc: in the session of whoever starts it
+        return os.posix_spawn("/bin/sh", shell, environment, **options)
+
+
+def has_ended(pid: int) -> bool:
+    """Tell whether a child has ended, and reap it: who waits for any child of his must not meet it."""
+    try:
+        return bool(os.waitpid(pid, os.WNOHANG)[0])
+    except ChildProcessError:
+        return True  # somebody else has waited, or children are not waited for here
+
+
+def _inheritable() -> list[int]:
+    """Return the descriptors of this process that whoever it starts would get, standard streams aside."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # the listing's own, or closed meanwhile
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                found.append(int(name))
+    return found
 
 
 def start_daemon_once(

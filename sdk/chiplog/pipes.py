@@ -21,7 +21,7 @@ from typing import Any
 from chiplog.captured import FIRST, high, inherited, inode_of, open_ends
 from chiplog.passage import Ends, Passage, Tally, select_now
 from chiplog.relief import drain_lines, is_crowded
-from chiplog_schemas.daemons import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX
+from chiplog_schemas.daemons import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, has_ended, spawn_detached
 from chiplog_schemas.places import Places, make_private
 
 HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "console_helper.py")
@@ -359,13 +359,7 @@ class Pipes:
 
     def _reap(self) -> None:
         """Wait for shells that have ended: training code that waits for any child must not meet them."""
-        for pid in list(self._shells):
-            try:
-                if not os.waitpid(pid, os.WNOHANG)[0]:
-                    continue
-            except ChildProcessError:
-                pass  # somebody else has waited, or children are not waited for here
-            self._shells.remove(pid)
+        self._shells = [pid for pid in self._shells if not has_ended(pid)]
 
 
 def _spawn(given: dict[int, int], control: int, places: Places) -> int:
@@ -378,18 +372,11 @@ def _spawn(given: dict[int, int], control: int, places: Places) -> int:
     dropped = {*NOT_FOR_DAEMONS, "PYTHONPATH"}
     environment = {name: value for name, value in os.environ.items() if name not in dropped}
     environment["CHIPLOG_DIR"] = str(places.root)
-    actions: list[tuple[Any, ...]] = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+    actions = [
         (os.POSIX_SPAWN_OPEN, 1, _output(places), os.O_WRONLY | os.O_APPEND, 0),
-        (os.POSIX_SPAWN_DUP2, 1, 2),
         *((os.POSIX_SPAWN_DUP2, here, there) for here, there in given.items()),
     ]
-    options: dict[str, Any] = {"file_actions": actions, "setsigmask": [], "setsigdef": [signal.SIGCHLD]}
-    command = ["sh", "-c", '"$@" &', "sh", *helper]
-    try:
-        return os.posix_spawn("/bin/sh", command, environment, setsid=True, **options)
-    except NotImplementedError:  # an older libc; the helper makes its session itself
-        return os.posix_spawn("/bin/sh", command, environment, **options)
+    return spawn_detached(helper, environment, actions)
 
 
 def _output(places: Places) -> str:

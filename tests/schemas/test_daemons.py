@@ -1,5 +1,6 @@
 """Daemons in the background: of many processes that miss one at the same time, one starts it."""
 
+import os
 import subprocess
 import sys
 import time
@@ -7,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.daemons import output_path, start_daemon_once
+from chiplog_schemas.daemons import output_path, start_daemon, start_daemon_once
 from chiplog_schemas.locks import Lock
 from chiplog_schemas.places import Places, places
 from tests.conftest import wait_until
+from tests.fault.switch_off import Safeguard
 
 MODULE = "this"  # prints a text of some lines, and ends
 STARTER = """
@@ -31,6 +33,37 @@ lock = Lock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.readline()
 """
+
+FORKING = """
+import os, signal, sys, threading, time
+from pathlib import Path
+from chiplog_schemas.daemons import start_daemon
+from chiplog_schemas.places import places
+place, started, workers = places(Path(sys.argv[1])), threading.Event(), []
+def start():
+    for _ in range(10):
+        start_daemon("this", [], place)
+    started.set()
+threading.Thread(target=start, daemon=True).start()
+while not started.wait(0.001) and len(workers) < 2000:
+    workers.append(os.fork())
+    if not workers[-1]:
+        time.sleep(100)
+        os._exit(0)
+print(started.is_set(), flush=True)
+for worker in workers:
+    os.kill(worker, signal.SIGKILL)
+os._exit(0)
+"""
+SAFEGUARDS = [
+    Safeguard(
+        "who starts a daemon waits for no worker that is forked meanwhile",
+        "schemas/chiplog_schemas/daemons.py",
+        old='        return os.posix_spawn("/bin/sh", shell, environment, setsid=True, **options)\n',
+        new='        return __import__("subprocess").Popen(shell, executable="/bin/sh", env=environment).pid\n',
+        test="test_workers_that_are_forked_meanwhile_do_not_hold_up_a_start",
+    ),
+]
 
 
 @pytest.fixture
@@ -55,6 +88,25 @@ def test_one_of_many_that_miss_a_daemon_starts_it(place: Places) -> None:
     answers = [racer.communicate("go\n", timeout=180)[0] for racer in racers]
     assert sorted(answers) == ["False\n"] * 5 + ["True\n"]
     wait_until(lambda: starts(place) == 1, "what the one prints")
+
+
+def test_workers_that_are_forked_meanwhile_do_not_hold_up_a_start(place: Places) -> None:
+    done = subprocess.run([sys.executable, "-c", FORKING, str(place.root)], capture_output=True, text=True, timeout=180)
+    assert (done.stdout, done.stderr) == ("True\n", "")
+
+
+def test_a_daemon_gets_no_descriptor_of_who_starts_it(place: Places, tmp_path: Path) -> None:
+    (tmp_path / "held").write_text("")
+    held = os.open(tmp_path / "held", os.O_RDONLY)
+    os.set_inheritable(held, True)
+    look = f"import os; print(os.path.realpath('/proc/self/fd/{held}'))"
+    try:
+        start_daemon("timeit", ["-n", "1", "-r", "1", look], place)
+    finally:
+        os.close(held)
+    printed = output_path(place, "timeit")
+    wait_until(lambda: printed.exists() and "loop" in printed.read_text(), "what it sees")
+    assert "/proc/" in printed.read_text()
 
 
 @pytest.mark.parametrize("stamp", ["", "garbage", "1.5", "long ago", "ahead"])
