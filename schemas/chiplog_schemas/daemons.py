@@ -46,10 +46,14 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
     # -P: a module of the training's directory must never shadow one of ours or of the standard library.
     shell = spawn_detached([sys.executable, "-P", "-m", module, *arguments], environment, actions)
     deadline = time.monotonic() + _SHELL_WAIT_S
-    while not has_ended(shell):
+    while (status := status_of(shell)) is None:
         if time.monotonic() > deadline:
+            os.kill(shell, signal.SIGKILL)
+            os.waitpid(shell, 0)
             raise OSError(f"{module} cannot be started: the shell has not ended after {_SHELL_WAIT_S:g} s")
         time.sleep(0.001)
+    if status:
+        raise OSError(f"{module} cannot be started: the shell ended with {status}")
 
 
 def spawn_detached(command: Sequence[str], environment: Mapping[str, str], actions: Sequence[tuple[Any, ...]]) -> int:
@@ -75,20 +79,22 @@ def spawn_detached(command: Sequence[str], environment: Mapping[str, str], actio
         return os.posix_spawn("/bin/sh", shell, environment, **options)
 
 
-def has_ended(pid: int) -> bool:
-    """Tell whether a child has ended, and reap it: who waits for any child of his must not meet it."""
+def status_of(pid: int) -> int | None:
+    """Return a child's exit status and reap it: who waits for any child must not meet it. None while it runs."""
     try:
-        return bool(os.waitpid(pid, os.WNOHANG)[0])
+        ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
-        return True  # somebody else has waited, or children are not waited for here
+        return 0  # somebody else has waited, or children are not waited for here
+    return os.waitstatus_to_exitcode(status) if ended else None
 
 
 def _inheritable() -> list[int]:
     """Return the descriptors of this process that whoever it starts would get, standard streams aside."""
     found = []
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)  # posix_spawn takes no number above
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the listing's own, or closed meanwhile
-            if int(name) > 2 and os.get_inheritable(int(name)):
+            if 2 < int(name) < soft and os.get_inheritable(int(name)):
                 found.append(int(name))
     return found
 

@@ -72,12 +72,9 @@ def head_bytes(identity: bytes) -> int:
     return -(-(IDENTITY_OFFSET + len(identity)) // HEAD_PAGE_BYTES) * HEAD_PAGE_BYTES
 
 
-def encode_head(
-    producer: bytes, identity: bytes, acked: int = 0, produced: int = 0, flags: int = 0, promised: int = 0
-) -> bytes:
+def encode_head(producer: bytes, identity: bytes, acked: int = 0, produced: int = 0, flags: int = 0) -> bytes:
     """Return the bytes of a head page up to the end of the identity."""
     fixed = HEAD_FIXED.pack(HEAD_MAGIC, crc32(identity), len(identity), producer, acked, produced, flags)
-    fixed += PROMISED.pack(promised)
     return fixed.ljust(IDENTITY_OFFSET, b"\0") + identity
 
 

@@ -15,6 +15,7 @@ from chiplog.values import Bad, cleaned, shown
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _SHOWN_CHARS = 100
+_PLAIN = (bool, int, float, str, type(None))
 # Of other loggers' `log()`: none of them is a metric.
 _OPTIONS_ELSEWHERE = frozenset(("commit", "sync", "on_step", "on_epoch", "prog_bar", "logger"))
 NOTHING: Mapping[str, Any] = MappingProxyType({})  # where log() was given no dict
@@ -53,8 +54,15 @@ def without_unknown(
 
 def unknown_argument(call: str, more: tuple[Any, ...], unknown: Iterable[str], remedy: str) -> Bad:
     """Return what is said of arguments that a call has not: values at a place, and names."""
-    what = cleaned(", ".join([*map(shown, more), *(f"{name}=" for name in unknown)]))[:_SHOWN_CHARS]
-    return Bad("unknown_argument", what, f"{call}() has no argument {what}, which {remedy}")
+    names = [f"{name}=" for name in unknown]
+    what = cleaned(", ".join([*map(_shown, more), *names]))[:_SHOWN_CHARS]
+    key = cleaned(f"{call}({', '.join(['_' for _ in more] + names)})")[:_SHOWN_CHARS]  # of many values once
+    return Bad("unknown_argument", key, f"{call}() has no argument {what}, which {remedy}")
+
+
+def _shown(value: Any) -> str:
+    """Return a value of a plain type, of others the type: a tensor's text would wait for its device."""
+    return shown(value) if type(value) in _PLAIN else f"<{type(value).__name__}>"
 
 
 def _with_what_fits(
@@ -66,7 +74,7 @@ def _with_what_fits(
     fits = {name: value for name, value in named.items() if name in has and name not in fitting}
     more, unknown = given[len(at_a_place) :], named.keys() - fits.keys()
     fitting |= fits
-    takes = ", ".join(name for name in has if name != "self")
+    takes = ", ".join(name for name in has if name != "self") or "none"
     bad = unknown_argument(call.__name__, more, sorted(unknown), f"is left out; it takes {takes}")
     is_method, is_bad = "self" in fitting, bool(more or unknown)
     if is_bad and is_method:

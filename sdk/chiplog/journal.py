@@ -295,15 +295,16 @@ class Journal:
         if self._spare is not None or position * 4 <= segment.size or not self._lock.acquire(timeout=LOCK_WAIT_S):
             return
         fits = self._on_refused is None and self._bytes + size <= self.bytes_max - JOURNAL_RESERVE_BYTES
-        self._reserved = size if fits else 0  # the writer may need one meanwhile
+        self._reserved = size if fits else 0  # a writer that finds no room besides drops, rather than exceed the quota
         self._lock.release()
         spare = self._new_segment(size) if fits else None  # None: the writer in need finds the same, and drops
         if self._lock.acquire(timeout=LOCK_WAIT_S):
-            if self._on_refused is None:
+            is_over = spare is not None and spare.path is None and self._memory_bytes + size > self.memory_bytes_max
+            if self._on_refused is None and not is_over:
                 self._spare, spare = spare, None  # nobody else sets one
             self._reserved = 0
             self._lock.release()
-        if spare is not None:  # sealed meanwhile, or a writer that hangs
+        if spare is not None:  # sealed meanwhile, or a writer that hangs, or took the last memory
             spare.delete()
             self._reserved = 0
 

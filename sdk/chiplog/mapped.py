@@ -8,7 +8,15 @@ import os
 from pathlib import Path
 from typing import Any
 
-from chiplog_schemas.journals import COUNTERS, COUNTERS_OFFSET, PROMISED, PROMISED_OFFSET, encode_head, head_bytes
+from chiplog_schemas.journals import (
+    COUNTERS,
+    COUNTERS_OFFSET,
+    IDENTITY_OFFSET,
+    PROMISED,
+    PROMISED_OFFSET,
+    encode_head,
+    head_bytes,
+)
 from chiplog_schemas.record import HEADER_BYTES, unpack_header
 from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, now_us
 
@@ -90,25 +98,24 @@ class Head:
         finally:
             os.close(descriptor)
         self._producer = producer
-        self._acked = self._produced = self._flags = self._promised = 0
+        self._flags = 0
         self.renew(identity)
 
     def renew(self, identity: bytes) -> None:
-        """Replace the identity, if it finds room."""
-        counted = (self._acked, self._produced, self._flags, self._promised)
-        content = encode_head(self._producer, identity, *counted)
+        """Replace the identity, if it finds room. The counters between are others' to write, at any moment."""
+        content = encode_head(self._producer, identity)
         if len(content) <= len(self._memory):
-            self._memory[: len(content)] = content
+            self._memory[:COUNTERS_OFFSET] = content[:COUNTERS_OFFSET]
+            self._memory[IDENTITY_OFFSET : len(content)] = content[IDENTITY_OFFSET:]
 
     def count(self, acked: int, produced: int, flags: int = 0) -> None:
         """Write the counters. A flag that was set once stays: an acknowledgement may come after the finish."""
-        self._acked, self._produced, self._flags = acked, produced, self._flags | flags
+        self._flags |= flags
         packed = COUNTERS.pack(acked, produced, self._flags)
         self._memory[COUNTERS_OFFSET : COUNTERS_OFFSET + len(packed)] = packed
 
     def promise(self, count: int) -> None:
         """Write how many events are still to get a seq."""
-        self._promised = count
         self._memory[PROMISED_OFFSET : PROMISED_OFFSET + PROMISED.size] = PROMISED.pack(count)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 from chiplog.captured import FIRST, high, inherited, inode_of, open_ends
 from chiplog.passage import Ends, Passage, Tally, select_now
 from chiplog.relief import drain_lines, is_crowded
-from chiplog_schemas.daemons import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, has_ended, spawn_detached
+from chiplog_schemas.daemons import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, spawn_detached, status_of
 from chiplog_schemas.places import Places, make_private
 
 HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "console_helper.py")
@@ -359,7 +359,7 @@ class Pipes:
 
     def _reap(self) -> None:
         """Wait for shells that have ended: training code that waits for any child must not meet them."""
-        self._shells = [pid for pid in self._shells if not has_ended(pid)]
+        self._shells = [pid for pid in self._shells if status_of(pid) is None]
 
 
 def _spawn(given: dict[int, int], control: int, places: Places) -> int:

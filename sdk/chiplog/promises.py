@@ -15,10 +15,13 @@ _PROMISED_MAX = 0xFFFFFFFF
 class PromisingJournal(Journal):
     """A journal; see there. A base class, not a part: what is lost gets its seqs under the journal's own lock."""
 
+    _promised = 0
+
     def promise(self, count: int) -> None:
         """Note on the head page how many events are still to come. One caller at a time."""
+        self._promised = min(count, _PROMISED_MAX)
         if (head := self._head) is not None:
-            head.promise(min(count, _PROMISED_MAX))
+            head.promise(self._promised)
 
     def lose(self, count: int, reason: str) -> bool:
         """Give so many events their seqs and declare them lost. False: not just now. Never blocks long."""

@@ -257,13 +257,15 @@ class Recorder:
     # -- phases and steps --
 
     @untraced
-    def phase(self, name: str, on_host: bool = False) -> Phase:
+    def phase(self, name: str = "", on_host: bool = False, *more: Any, **unknown: Any) -> Phase:
         """Time a phase of the step: `with run.phase("forward"):`, or as a decorator. Belongs to the next `log()`.
 
         Where CUDA is in use, seconds are those between two marks in the current stream, and nothing waits for them;
         with on_host, and elsewhere, wall time. Phases inside of others count for both. With `step()`, a phase belongs
         to the step that it ends.
         """
+        if (more or unknown) and not self._finished:
+            self._complaints.note(unknown_argument("phase", more, unknown, "is left out; it takes name, on_host"))
         try:
             phase = self._phases.get(name)
             if phase is None or on_host:
@@ -286,20 +288,21 @@ class Recorder:
         return Phase(Timing(), key)  # timed for nobody
 
     @untraced
-    def step(self, *unknown: Any) -> Step:
+    def step(self, *more: Any, **unknown: Any) -> Step:
         """Mark the end of a step: `run.step()` behind each, or `with run.step():` around each, not both.
 
         Records the phase `step`, seconds from end to end, or of what is inside and the waiting for its data. From then
         on `log()` without a step logs to the current one, phases belong to it, and `gc` is what the garbage collector
         took of it. A step has the number that was logged last, else the label's own count: it takes none.
         """
-        if unknown:
-            self._complaints.note(unknown_argument("step", unknown, {}, "is left out; log(…, step=…) takes it"))
+        if (more or unknown) and not self._finished:
+            self._complaints.note(unknown_argument("step", more, unknown, "is left out; log(…, step=…) takes a number"))
         if not self._steps.is_entered:
             self._end_step()
         return Step(self._enter_step, self._end_step)
 
     @untraced
+    @forgiving
     def data(self, loader: Iterable[Any]) -> Loader:
         """Return the loader with its waiting timed: `for batch in run.data(loader):`. Seconds are the phase `data`."""
         return Loader(loader, self._steps)

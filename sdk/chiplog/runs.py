@@ -147,7 +147,8 @@ class Run(Recorder):
 
     def complain(self, bad: Bad) -> None:
         """Say once what was given and could not be taken as it is: aloud, and in `events`."""
-        self._complaints.note(bad)
+        if not self._finished:  # else the call says itself that it comes too late
+            self._complaints.note(bad)
 
     # -- everything else that is said --
 
@@ -273,9 +274,10 @@ class Run(Recorder):
         yield lambda: self._tell_suppressed_alerts(None)
         yield lambda: self._ending.note_code(exit_code)
 
+    @forgiving
     def mark_failed(self, reason: str, exit_code: int = 1) -> None:
         """Note that this process is ending badly; `finish` reports it."""
-        self._ending.note_failure(reason, exit_code)
+        self._ending.note_failure(str(reason), exit_code)
 
     def mark_exit(self, error: BaseException) -> None:
         """Note the exception that this process ends by, unless another ending was noted."""

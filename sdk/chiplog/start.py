@@ -183,6 +183,7 @@ def finish(exit_code: int = 0) -> None:
         _current.finish(exit_code)
 
 
+@forgiving
 def setup() -> None:
     """Prepare one run for this process and for all that it starts from now on, whoever calls `init` first, or at all.
 

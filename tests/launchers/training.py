@@ -127,7 +127,7 @@ class Training:
         return [row["message"] for row in self._sql(query, {"run": self.run_id, "kind": kind})]
 
     def close(self) -> None:
-        """Kill what still runs, ranks too: launchers start these in sessions of their own."""
+        """Kill what still runs, ranks and what they started too: launchers put these into sessions of their own."""
         for process in self._processes:
             try:
                 os.killpg(process.pid, signal.SIGKILL)

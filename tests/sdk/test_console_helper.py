@@ -29,8 +29,8 @@ SAFEGUARDS = [
     Safeguard(
         promise="native code that prints while it holds the GIL does not wait for the rank's own threads",
         file="sdk/chiplog/pipes.py",
-        old='command = ["sh", "-c", \'"$@" &\', "sh", *helper]',
-        new='command = ["sh", "-c", "sleep 30", "sh", *helper]',
+        old="    return spawn_detached(helper, environment, actions)\n",
+        new='    return spawn_detached(["sleep", "30"], environment, actions)\n',
         test="test_native_code_that_prints_a_megabyte_while_it_holds_the_gil_goes_on",
     ),
     Safeguard(

@@ -28,7 +28,7 @@ from chiplog.identity import PARENT_RUN
 from chiplog.values import Bad
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.events import EventKind
-from chiplog_schemas.journals import FINISHED, list_journals
+from chiplog_schemas.journals import HEAD_NAME, decode_head, list_journals
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB, MIB
 from chiplog_schemas.places import Places
 
@@ -274,26 +274,41 @@ def test_arguments_that_a_call_has_not_are_said_and_left_out(offline, caplog) ->
     run = chiplog.init("gpt", "p2", entity="team", label="rank0", mode="offline", settings=Hostile())
     run.log({"x": 1.0}, 3, True)
     chiplog.log({"x": 2.0}, 4, False, sync=True)
-    with run.step(5):
+    with run.step(5, step=5), run.phase("forward", sync=True):
         pass
+    with run.phase():
+        pass
+    for value in range(20):
+        run.log({"y": 1.0}, 5, torch.ones(1) * value)
     run.alert("odd", "text", "info", wait_duration=3)
     run.define_metric("x", summary="max", goal="maximize")
     run.watch(None, log="all", log_freq=7)
     run.save(__file__, policy="now")
-    for call in (run.alert, run.save, run.define_metric, run.watch):
+    for call in (run.alert, run.save, run.define_metric, run.watch, run.mark_failed):
         call()
+    chiplog.setup(1)
+    list(run.data([1], name="train"))
     run.finish(0, quiet=True)
+    before = len(caplog.records)
+    run.alert("late", wait_duration=3)
+    run.step(7)
+    assert [record.getMessage()[:23] for record in caplog.records[before:]] == [
+        "chiplog: alert() after ",
+        "chiplog: step() after f",
+    ]
     chiplog.finish(quiet=True)
-    assert numbers(offline()) == [("x", 3, 1.0), ("x", 4, 2.0)]
+    assert [number for number in numbers(offline()) if number[0] == "x"] == [("x", 3, 1.0), ("x", 4, 2.0)]
     said = [record.getMessage().removeprefix("chiplog: ") for record in caplog.records]
     assert "init() has no argument 'p2', entity=, settings=, which is left out; it takes project, run_id, " in said[0]
-    for call in ("log() has no argument True", "log() has no argument False, sync=", "step() has no argument 5"):
+    for call in ("log() has no argument True", "log() has no argument False, sync=", "step() has no argument 5, step="):
         assert any(line.startswith(f"{call}, which is left out; ") for line in said), call
     takes = "alert() has no argument wait_duration=, which is left out; it takes title, text, level"
     assert takes in said
-    for name in ("goal=", "log=, log_freq=", "policy=", "quiet="):
+    assert "setup() has no argument 1, which is left out; it takes none" in said
+    assert len([line for line in said if line.startswith("log() has no argument")]) == 2, "of many values once"
+    for name in ("goal=", "log=, log_freq=", "name=", "policy=", "quiet=", "sync="):
         assert any(f"() has no argument {name}, which is left out; " in line for line in said), name
-    assert counted(offline())["unknown_argument"] == 9
+    assert counted(offline())["unknown_argument"] == 31
 
 
 def test_nan_and_infinities_are_kept_also_on_the_fast_path(run, offline) -> None:
@@ -744,7 +759,7 @@ def test_a_fault_of_ours_at_the_end_does_not_cost_the_end(run, offline, caplog, 
     run.log({"x": 1.0})
     run.finish()
     assert [event.fields["state"]["state"] for event in offline(EventKind.STATE)] == ["finished"]
-    assert journal._flags == FINISHED
+    assert decode_head((journal.directory / HEAD_NAME).read_bytes()).finished
     assert any("finish() failed inside: OSError no" in record.getMessage() for record in caplog.records)
 
 
