@@ -35,16 +35,16 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
     make_private(places.run)
     environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_DAEMONS}
     environment["CHIPLOG_DIR"] = str(places.root)
-    output = output_path(places, module)
-    with contextlib.suppress(FileNotFoundError):
-        if output.stat().st_size > OUTPUT_BYTES_MAX:
-            os.truncate(output, 0)
-    actions: list[tuple[Any, ...]] = [
-        (os.POSIX_SPAWN_OPEN, 1, output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
-        *((os.POSIX_SPAWN_CLOSE, number) for number in _inheritable()),
-    ]
-    # -P: a module of the training's directory must never shadow one of ours or of the standard library.
-    shell = spawn_detached([sys.executable, "-P", "-m", module, *arguments], environment, actions)
+    output = os.open(output_path(places, module), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+    try:
+        if os.fstat(output).st_size > OUTPUT_BYTES_MAX:
+            os.ftruncate(output, 0)
+        closes = [(os.POSIX_SPAWN_CLOSE, number) for number in _inheritable()]
+        # -P: a module of the training's directory must never shadow one of ours or of the standard library.
+        command = [sys.executable, "-P", "-m", module, *arguments]
+        shell = spawn_detached(command, environment, [(os.POSIX_SPAWN_DUP2, output, 1), *closes])
+    finally:
+        os.close(output)
     deadline = time.monotonic() + _SHELL_WAIT_S
     while (status := status_of(shell)) is None:
         if time.monotonic() > deadline:
@@ -59,13 +59,13 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
 def spawn_detached(command: Sequence[str], environment: Mapping[str, str], actions: Sequence[tuple[Any, ...]]) -> int:
     """Let a shell start a command in a session of its own, reading nothing; return the shell's PID. Raises OSError.
 
-    actions: for posix_spawn, once descriptor 0 is open; 2 becomes what they make of 1. Not subprocess, which waits for
+    actions: for posix_spawn; the first one makes descriptor 1, and 2 becomes the same. Not subprocess, which waits for
     the end of a pipe: a worker that another thread forks in that moment holds that pipe as long as it lives.
     """
     options: dict[str, Any] = {
         "file_actions": [
+            *actions[:1],  # before 0 is opened, which may be what it copies where that was closed
             (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-            *actions[:1],
             (os.POSIX_SPAWN_DUP2, 1, 2),
             *actions[1:],
         ],

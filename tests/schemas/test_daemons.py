@@ -113,6 +113,24 @@ def test_a_daemon_gets_no_descriptor_of_who_starts_it(place: Places, tmp_path: P
     assert "/proc/" in printed.read_text()
 
 
+@pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
+def test_a_daemon_prints_into_its_file_whatever_its_starter_has_closed(place: Places, closed: list[int]) -> None:
+    closes = "; ".join(f"os.close({number})" for number in closed)
+    code = f"""
+import os, sys
+from pathlib import Path
+from chiplog_schemas.daemons import start_daemon
+from chiplog_schemas.places import places
+place = places(Path(sys.argv[1]))
+{closes}
+start_daemon("{MODULE}", [], place)
+start_daemon("no_such_module", [], place)
+"""
+    subprocess.run([sys.executable, "-c", code, str(place.root)], timeout=180, check=True)
+    wait_until(lambda: starts(place) == 1, "what it prints")
+    wait_until(lambda: "No module" in output_path(place, "no_such_module").read_text(), "what it has to complain of")
+
+
 @pytest.mark.parametrize("stamp", ["", "garbage", "1.5", "long ago", "ahead"])
 def test_an_old_or_senseless_stamp_keeps_nobody_from_starting(place: Places, stamp: str) -> None:
     place.run.mkdir(parents=True)
