@@ -496,10 +496,14 @@ def test_a_segment_that_is_being_made_when_the_journal_is_sealed_does_not_stay(m
     journal = make()
     for number in range(100):
         journal.append(payload(number, 1000))
-    ending = Meanwhile(journal, lambda: journal.seal(payload(100), lambda: None))
+
+    def end() -> None:
+        journal.seal(payload(100), lambda: None)
+        journal.close(remove=False)
+
+    ending = Meanwhile(journal, end)
     journal.prepare()
     assert ending.begun
-    journal.close(remove=False)
     assert mapped(journal) == 0
     assert len(list(journal.directory.glob("*.seg"))) == 1
 
