@@ -17,6 +17,7 @@ from chiplog_schemas.bounds import RANGES
 from chiplog_schemas.events import FIELDS, decode
 from chiplog_schemas.journals import DeadJournal, list_journals
 from chiplog_schemas.locks import holder_of
+from chiplog_schemas.machine import stat_fields
 from chiplog_schemas.places import Places, places
 from chiplog_schemas.record import Record
 from tests.soak import Rounds, rounds, share_the_minutes, write_report
@@ -91,10 +92,7 @@ def end_process(pid: int) -> None:
 
 
 def _has_ended(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except OSError:
-        return True
+    return stat_fields(pid)[:1] in ([], ["Z"])
 
 
 def end_daemons(place: Places) -> None:

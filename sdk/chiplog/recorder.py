@@ -29,7 +29,6 @@ from chiplog_schemas.limits import KEY_BYTES_MAX
 
 _INT_BYTES_MAX = 9  # of msgpack
 _WATCHES_MAX = 64  # models; each is looked at before every step of an optimizer
-_SHOWN_CHARS = 100
 _STEP_MAX = 0x7FFFFFFFFFFFFFFF
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
@@ -412,10 +411,8 @@ class Recorder:
         with self._open_lock:
             if self._finished:
                 return
-            totals, now = (
-                self._timing.totals,
-                perf_counter(),
-            )  # first these totals: were they a later step's, it is young
+            totals = self._timing.totals  # before the time: were they a later step's, it is young
+            now = perf_counter()
             if not self._steps_per_log and self._steps.is_long(now):
                 self._append_early(totals)
             self._lingering.look(now, None if self._steps_per_log else self._last_step)

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from chiplog_agent.stats.process import PROCESS_NAMES, ProcessStats, read_stat
-
-WAIT_S = 120.0  # generous: the machine may be busy
+from tests.conftest import WAIT_S
 
 CHILD = "import sys; print('up', flush=True); sys.stdin.read()"
 PRELUDE = f"""

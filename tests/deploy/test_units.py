@@ -15,6 +15,7 @@ from pathlib import Path
 import duckdb
 import psutil
 import pytest
+from tests.conftest import WAIT_S
 
 import chiplog
 from chiplog.client import NoDataError, QueryError
@@ -25,7 +26,6 @@ DEPLOY = ROOT / "deploy"
 UNITS = ("chiplog-collector", "chiplog-agent")
 CHIPLOG = Path(sys.executable).parent / "chiplog"
 STEPS = 200
-WAIT_S = 120.0  # a machine with other work to do; on an idle one each wait is over in a second
 
 TRAINING = f"""
 import chiplog

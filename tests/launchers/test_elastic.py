@@ -5,10 +5,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
+from chiplog_schemas.machine import stat_fields
 from tests.conftest import wait_until
 from tests.launchers.training import TORCHRUN, Training, finished
 from tests.process.test_security import free_ports
@@ -104,7 +104,7 @@ def test_a_node_that_goes_leaves_a_smaller_world_in_the_same_run(launched: Launc
     agents = [training.start(command) for _ in range(2)]
     wait_until(lambda: [len(writer.rows) > 150 for writer in training.writers()] == [True, True], "rows of both ranks")
     first = next(writer for writer in training.writers() if writer.rank == 0)
-    parent = int(Path(f"/proc/{first.pid}/stat").read_text().rpartition(")")[2].split()[1])
+    parent = int(stat_fields(first.pid)[1])
     gone = next(agent for agent in agents if agent.pid == parent)
     for pid in (gone.pid, first.pid):  # both: an orphan would train on
         os.kill(pid, signal.SIGKILL)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import zmq
+from tests.conftest import WAIT_S
 
 from chiplog import client as client_module
 from chiplog import remote as remote_module
@@ -30,7 +31,6 @@ from chiplog_schemas.tables import tables_sql, views_sql
 
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
 
-WAIT_S = 120.0  # generous: a loaded machine is slow
 
 # A collector as far as queries go: the lock, the database, the service; until its standard input ends.
 COLLECTOR = """

@@ -15,15 +15,13 @@ from fcntl import ioctl
 from pathlib import Path
 
 import pytest
-from tests.conftest import read_events, wait_until
+from tests.conftest import WAIT_S, read_events, wait_until
 from tests.fault.network import need
 from tests.fault.switch_off import Safeguard
 
 from chiplog.drain import Drain
 from chiplog.passage import Ends, Passage, Tally
 from chiplog_schemas.events import EventKind
-
-WAIT_S = 120
 
 SAFEGUARDS = [
     Safeguard(
