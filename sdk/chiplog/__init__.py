@@ -8,10 +8,10 @@ run.finish()
 
 from typing import TYPE_CHECKING, Any
 
-from chiplog.runs import Run
+from chiplog.recording.run import Run
 from chiplog.settings import __version__
 from chiplog.start import current, finish, init, log, setup
-from chiplog.values import Histogram
+from chiplog.values.metrics import Histogram
 
 if TYPE_CHECKING:
     from chiplog.client import Client

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from chiplog.values import Bad, cleaned, shown
+from chiplog.values.metrics import Bad, cleaned, shown
 
 ALERT_BURST = 5  # of one title, at once; then …
 ALERT_INTERVAL_S = 10.0  # … one in this time

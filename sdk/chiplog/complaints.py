@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chiplog.values import Bad, cleaned
+from chiplog.values.metrics import Bad, cleaned
 from chiplog_schemas.events import EventKind
 
 _WARNINGS_PER_KIND = 10  # said aloud and shown in events, so that each kind is seen; all are counted

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from chiplog.complaints import Complaints
 from chiplog.journal import Journal
 from chiplog.sender import SenderThread
-from chiplog.values import cleaned
+from chiplog.values.metrics import cleaned
 from chiplog_schemas.events import EventKind, encode
 
 _CODE_MAX = (1 << 31) - 1

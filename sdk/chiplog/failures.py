@@ -5,7 +5,7 @@ import traceback
 from typing import Any
 
 from chiplog.complaints import shown_error
-from chiplog.values import cleaned
+from chiplog.values.metrics import cleaned
 
 TRACEBACK_CHARS_MAX = 16_384  # its end: there stands what happened. It must find room in the journal's reserve
 _FRAMES_MAX = 100  # the innermost of each exception of the chain: a recursion has as many as it likes

@@ -10,7 +10,7 @@ from inspect import Parameter, Signature, signature
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
-from chiplog.values import Bad, cleaned, shown
+from chiplog.values.metrics import Bad, cleaned, shown
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

@@ -8,7 +8,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from chiplog.torch.compiling import untraced
-from chiplog.values import Bad
+from chiplog.values.metrics import Bad
 
 DATA, STEP, GC = "data", "step", "gc"  # phases that are recorded unasked; the view `data_wait` goes by the first two
 

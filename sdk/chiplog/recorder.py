@@ -21,7 +21,7 @@ from chiplog.torch.compiling import untraced
 from chiplog.torch.device import Devices
 from chiplog.torch.looking import Looking
 from chiplog.torch.watch import Watch
-from chiplog.values import FLOAT_TYPES, Bad, Histogram, OnDevice, cleaned, flatten, shown
+from chiplog.values.metrics import FLOAT_TYPES, Bad, Histogram, OnDevice, cleaned, flatten, shown
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.codec import pack, packer
 from chiplog_schemas.events import EventKind, encode

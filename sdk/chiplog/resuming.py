@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from chiplog.counting import was_here
-from chiplog.values import Bad, shown
+from chiplog.values.metrics import Bad, shown
 
 _NO_IDS = ("allow", "auto", "latest", "must", "never")  # what people try; as an ID each is as good as another
 _REMEDY = "give the ID of the run, such as resume='gpt-1' (chiplog runs lists them)"

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from chiplog.values import Bad, cleaned, shown
+from chiplog.values.metrics import Bad, cleaned, shown
 from chiplog_schemas.contents import path_objection, room_objection
 from chiplog_schemas.limits import FILES_PER_SAVE_MAX
 from chiplog_schemas.places import Places, check_root, make_private

@@ -8,7 +8,7 @@ from typing import Any
 
 from chiplog.identity import Identity
 from chiplog.process import host_name, visible_gpus
-from chiplog.values import Bad, cleaned
+from chiplog.values.metrics import Bad, cleaned
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.machine import boot_id, uptime_us
 from chiplog_schemas.places import Places

@@ -5,8 +5,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
-from chiplog.config import Fingerprints, as_plain
-from chiplog.values import Bad, cleaned, shown
+from chiplog.values.config import Fingerprints, as_plain
+from chiplog.values.metrics import Bad, cleaned, shown
 from chiplog_schemas.events import SUMMARIES, EventKind
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
 

@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from chiplog import process
 from chiplog.complaints import shown_error
-from chiplog.config import config_of
 from chiplog.counting import STEPS, label_to_resume
 from chiplog.failures import note_exit
 from chiplog.forgiving import NOTHING, forgiving
@@ -22,12 +21,13 @@ from chiplog.identity import SETUP, Identity, first_run_id, identify, prepared_r
 from chiplog.launches import as_before
 from chiplog.outermost import has_returned, note_outermost
 from chiplog.parents import tell_children
+from chiplog.recording.run import Run
 from chiplog.resuming import asked_for, note_unknown
-from chiplog.runs import Run
 from chiplog.settings import Settings, one_line, safe_name, words_of
 from chiplog.torch.compiling import untraced
 from chiplog.travel import Ticket, known_run, run_of, ticket_of
-from chiplog.values import Bad, cleaned, shown
+from chiplog.values.config import config_of
+from chiplog.values.metrics import Bad, cleaned, shown
 from chiplog.ways import RANK0, is_rank0, own_run
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX

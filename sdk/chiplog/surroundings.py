@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chiplog.values import cleaned
+from chiplog.values.metrics import cleaned
 
 SWITCH = "CHIPLOG_SURROUNDINGS"  # 0: nothing of this is told
 # Of the environment these and nothing else: it holds cloud tokens, and whatever a cluster puts there.

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from chiplog.config import as_plain
 from chiplog.identity import Identity
 from chiplog.process import host_name
-from chiplog.runs import Run
+from chiplog.recording.run import Run
 from chiplog.settings import Settings
-from chiplog.values import Bad, shown
+from chiplog.values.config import as_plain
+from chiplog.values.metrics import Bad, shown
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.places import chiplog_dir, places
 

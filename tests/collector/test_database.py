@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 import chiplog_collector.database as database_module
-from chiplog.values import Histogram
+from chiplog.values.metrics import Histogram
 from chiplog_collector import maintenance
 from chiplog_collector.cli import collector, compact, rebuild
 from chiplog_collector.database import Database, StaleDatabaseError

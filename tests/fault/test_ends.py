@@ -148,7 +148,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "finish() in the middle of log() waits for its end",
-        "sdk/chiplog/runs.py",
+        "sdk/chiplog/recording/run.py",
         old="        if isinstance(journal, Journal) and not journal.seal(last, self._refuse):",
         new="        if isinstance(journal, Journal) and not journal.seal(last, self._refuse) and False:",
         test=TEST,

@@ -17,8 +17,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from chiplog.config import HASHES_MAX, TEXT_CHARS_MAX, Fingerprints, as_plain, config_of
-from chiplog.values import Bad
+from chiplog.values.config import HASHES_MAX, TEXT_CHARS_MAX, Fingerprints, as_plain, config_of
+from chiplog.values.metrics import Bad
 
 
 def plain(value: Any) -> Any:
@@ -177,7 +177,7 @@ def test_hashes_are_of_each_leaf_and_the_same_in_every_process() -> None:
         "model/act": "44136fa3",
     }
     code = (
-        "from chiplog.config import *; f = Fingerprints(); "
+        "from chiplog.values.config import *; f = Fingerprints(); "
         "f.take({'s': as_plain('s', {'a', 'b', 'c', 'd'}, print), 'f': as_plain('f', f.take, print)}); print(f.said())"
     )
     done = {

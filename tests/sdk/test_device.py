@@ -25,7 +25,7 @@ from tests.sdk.test_runs import counted, notices, numbers
 import chiplog
 from chiplog.later import Later
 from chiplog.promises import PromisingJournal
-from chiplog.runs import Run
+from chiplog.recording.run import Run
 from chiplog.torch import device as device_module
 from chiplog.torch.device import DeviceRing, Devices
 from chiplog_schemas.events import EventKind, decode, encode

@@ -25,7 +25,7 @@ import chiplog
 from chiplog import start
 from chiplog.complaints import Complaints
 from chiplog.identity import PARENT_RUN
-from chiplog.values import Bad
+from chiplog.values.metrics import Bad
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.journals import HEAD_NAME, decode_head, list_journals

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from chiplog.config import config_of
 from chiplog.settings import safe_name, words_of
-from chiplog.values import Bad, Histogram, flatten
+from chiplog.values.config import config_of
+from chiplog.values.metrics import Bad, Histogram, flatten
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from chiplog.later import Later
 from chiplog.torch.backends import BACKENDS, Backend, Event
-from chiplog.values import Bad
+from chiplog.values.metrics import Bad
 
 RING_BYTES = 1 << 20  # 131,072 values under way on each device: at 20 per step, thousands of steps
 SLOTS_MAX = 1024  # calls under way on each device: an event each

@@ -16,7 +16,7 @@ from threading import Lock
 from typing import Any
 
 from chiplog.torch.compiling import untraced
-from chiplog.values import Bad
+from chiplog.values.metrics import Bad
 
 GROUPS_MAX = 32  # submodules whose norms are logged: more is a table that nobody reads
 _SUMMED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")  # of others torch has no norm

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from chiplog.values import Bad, cleaned, shown
+from chiplog.values.metrics import Bad, cleaned, shown
 from chiplog_schemas.limits import KEY_BYTES_MAX
 
 VALUES_MAX = 100_000  # in one config: what has more is a data set, and walking it would hold up init()

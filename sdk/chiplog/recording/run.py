@@ -27,7 +27,7 @@ from chiplog.shared import Config, Shared, Summary
 from chiplog.stand_ins import AfterFork, Appendable, Nowhere
 from chiplog.surroundings import Teller
 from chiplog.torch.compiling import tell_dynamo
-from chiplog.values import Bad, cleaned, encodable
+from chiplog.values.metrics import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX

@@ -1,0 +1,1 @@
+"""Conversion of what users log and configure into plain values."""
