@@ -28,7 +28,7 @@ COLUMNS = {
     "metric_definitions": "run_id label name summary step_metric",
     "events": "run_id label attempt node seq ts kind level message body",
     "completeness": "run_id label attempt produced stored lost pending reasons",
-    "phases": "run_id label attempt rank step phase seconds",
+    "phases": "run_id label attempt rank step phase seconds ts",
     "data_wait": "run_id label attempt rank n_steps wait_s median_wait_s max_wait_s max_wait_step step_s share",
     "stragglers": "run_id phase label rank n_steps n_slowest median_s typical_s excess_s share",
     "rank_progress": "run_id label attempt rank step reached_at steps_behind seconds_behind",

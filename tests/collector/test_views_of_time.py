@@ -8,7 +8,17 @@ import pytest
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
 from tests.collector.log import START_US, Index, Rank, whole
+from tests.fault.switch_off import Safeguard
 
+SAFEGUARDS = [
+    Safeguard(
+        promise="a row of phases has the time at which it was recorded",
+        file="schemas/chiplog_schemas/sql/views.sql",
+        old="f.value AS seconds, f.ts\n",
+        new="f.value AS seconds, NULL::TIMESTAMP AS ts\n",
+        test="test_phases_of_the_last_hour_can_be_asked_for",
+    ),
+]
 START = datetime(1970, 1, 1) + timedelta(microseconds=START_US)
 
 
@@ -37,6 +47,20 @@ def test_waiting_for_data_is_summed_up_and_shared_by_the_steps_whose_length_is_k
     spend(idle, 3, step=2.0)
     index.take(whole(rank, idle))
     assert index.sql("SELECT * FROM data_wait") == [("r", "rank0", 0, 0, 4, 4.0, 0.75, 2.0, 2, 8.0, 0.375)]
+
+
+def test_phases_of_the_last_hour_can_be_asked_for(index: Index) -> None:
+    rank = Rank(0)
+    for step, at_s in enumerate((0.0, 1800.0, 5400.0)):
+        rank.say(
+            EventKind.PHASES, step, pack(["forward"]), struct.pack("<d", 1.0 + step), ts=START_US + int(at_s * 1e6)
+        )
+    index.take(whole(rank))
+    an_hour_before = START + timedelta(seconds=5400 - 3600)
+    assert index.sql(f"SELECT step, seconds, ts FROM phases WHERE ts >= '{an_hour_before}' ORDER BY ts") == [
+        (1, 2.0, START + timedelta(seconds=1800)),
+        (2, 3.0, START + timedelta(seconds=5400)),
+    ]
 
 
 def test_waiting_is_known_where_steps_are_not_and_of_equals_the_first_step_is_named(index: Index) -> None:
