@@ -6,7 +6,6 @@ files that were changed and not committed.
 
 import contextlib
 import os
-import re
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -21,10 +20,6 @@ VARIABLES = frozenset(
     | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "SLURM_JOB_ID", "SLURM_JOB_NAME"}
 )
 PREFIXES = ("NCCL_", "GLOO_", "PYTORCH_", "TORCH_NCCL_", "TORCH_DISTRIBUTED_")
-HIDDEN = "***"
-_SECRET = re.compile(r"(^|[-_.])(token|password|passwd|pwd|secret|key|apikey|credentials?|auth)($|[-_.])", re.I)
-_LOGIN = re.compile(r"://[^/@\s]*@")
-_ARGUMENTS_MAX, _ARGUMENT_CHARS_MAX = 200, 1_000
 _VARIABLE_CHARS_MAX = 500
 _PACKAGES_MAX = 2_000
 _FILE_BYTES_MAX = 8 << 20  # of packed-refs, which has a line for each branch and tag
@@ -33,21 +28,23 @@ WAIT_S = 0.25  # of the second that finish() may take, for a run that ends befor
 
 
 def gather(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the facts as plain values."""
+    """Return the facts as plain values, without secrets."""
+    from chiplog.redaction import is_secret_name, redact_command, redact_text  # here: an import of chiplog pays nothing
+
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     torch = sys.modules.get("torch")
     facts = {
         **git_of(os.path.dirname(os.path.abspath(main)) if main else os.getcwd()),
-        "command": shown_command(command_line()),
+        "command": [cleaned(argument) for argument in redact_command(command_line())],
         "directory": os.getcwd(),
         "python": sys.version.partition(" ")[0],
         "torch": getattr(torch, "__version__", None),
         "cuda": getattr(getattr(torch, "version", None), "cuda", None),
         "packages": packages(sys.path),
         "variables": {
-            name: cleaned(_LOGIN.sub(f"://{HIDDEN}@", value)[:_VARIABLE_CHARS_MAX])
+            name: cleaned(redact_text(value, _VARIABLE_CHARS_MAX))
             for name, value in sorted(environ.items())
-            if (name in VARIABLES or name.startswith(PREFIXES)) and not _SECRET.search(name)
+            if (name in VARIABLES or name.startswith(PREFIXES)) and not is_secret_name(name)
         },
     }
     return {name: cleaned(str(fact)) if isinstance(fact, str) else fact for name, fact in facts.items() if fact}
@@ -103,23 +100,6 @@ def command_line() -> list[str]:
     own = getattr(sys, "orig_argv", sys.argv)
     is_spawned = any(argument.startswith("from multiprocessing.") for argument in own[1:])
     return [*own[:1], *sys.argv] if is_spawned else own
-
-
-def shown_command(arguments: list[str]) -> list[str]:
-    """Return a command line with the values of what sounds secret hidden: `--token x`, `--api-key=x`, `https://u:p@h`."""
-    shown: list[str] = []
-    hides_next = False
-    for argument in arguments[:_ARGUMENTS_MAX]:
-        name, equals, _ = argument.partition("=")
-        if hides_next and not argument.startswith("-"):
-            shown.append(HIDDEN)
-            hides_next = False
-            continue
-        is_secret = _SECRET.search(name) is not None and (argument.startswith("-") or bool(equals))
-        hides_next = is_secret and not equals
-        text = f"{name}={HIDDEN}" if is_secret and equals else argument
-        shown.append(cleaned(_LOGIN.sub(f"://{HIDDEN}@", text)[:_ARGUMENT_CHARS_MAX]))
-    return shown
 
 
 def packages(path: list[str]) -> dict[str, str]:
