@@ -9,7 +9,7 @@ import click
 from chiplog_schemas.addresses import AddressError, check_bind, check_connect
 from chiplog_schemas.bounds import BoundError, read_bounds
 from chiplog_schemas.curve import client_curve
-from chiplog_schemas.daemons import use_all_cores, use_all_descriptors
+from chiplog_schemas.daemons import keep_files_private, use_all_cores, use_all_descriptors
 from chiplog_schemas.keys import Keys, KeysError, keys_dir
 from chiplog_schemas.limits import LEAVER_WAIT_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.locks import LockHeldError, take_lock
@@ -40,6 +40,7 @@ def agent(
 ) -> None:
     """Run the sidecar of one node: takes what its ranks log, adds statistics, forwards all of it to the collector."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    keep_files_private()
     collector_address = collector_address or os.environ.get("CHIPLOG_COLLECTOR") or None
     place = places(chiplog_dir(directory, os.environ))
     os.environ["CHIPLOG_DIR"] = str(place.root)  # what it starts must see the same

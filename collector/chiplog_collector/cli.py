@@ -8,7 +8,7 @@ import click
 
 from chiplog_schemas.addresses import AddressError, check_bind, port_after
 from chiplog_schemas.bounds import BoundError, read_bounds
-from chiplog_schemas.daemons import use_all_cores, use_all_descriptors
+from chiplog_schemas.daemons import keep_files_private, use_all_cores, use_all_descriptors
 from chiplog_schemas.keys import Keys, KeysError, keys_dir
 from chiplog_schemas.locks import Lock, LockHeldError
 from chiplog_schemas.permits import Role
@@ -30,6 +30,7 @@ def collector(
     from chiplog_collector.receiver import ReceiverDaemon, Settings  # `--help` needs no zmq
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    keep_files_private()
     place = places(chiplog_dir(directory, os.environ))
     try:
         keys = Keys(keys_dir(keys_directory, os.environ, place.root))
@@ -93,6 +94,7 @@ class _exclusive:  # noqa: N801  # reads as a with-statement's word
     def __init__(self, place: Places) -> None:
         self._place = place
         self._lock: Lock | None = None
+        self._umask = 0
 
     def __enter__(self) -> None:
         if not self._place.collector.is_dir():
@@ -101,8 +103,10 @@ class _exclusive:  # noqa: N801  # reads as a with-statement's word
             self._lock = Lock(self._place.collector / "lock")
         except LockHeldError as error:
             raise _held(self._place, error) from error
+        self._umask = keep_files_private()
 
     def __exit__(self, *error: object) -> None:
+        os.umask(self._umask)
         if self._lock is not None:
             self._lock.release()
 

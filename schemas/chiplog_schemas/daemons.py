@@ -140,6 +140,14 @@ def use_all_cores() -> None:
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
 
 
+def keep_files_private() -> int:
+    """Make all files of this process, and of those that it starts, private to its user. Return the umask before.
+
+    DuckDB creates its files with 0666 less the umask. Never called in a training, whose umask is the user's.
+    """
+    return os.umask(0o077)
+
+
 def use_all_descriptors() -> None:
     """Raise the soft limit of open files to the hard one, for this daemon and those that it starts.
 

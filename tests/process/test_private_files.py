@@ -1,0 +1,55 @@
+"""Everything that chiplog makes is its user's alone, whatever the umask is that a training was started with."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.conftest import Node
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "what DuckDB and the daemons make is for their user alone",
+        "schemas/chiplog_schemas/daemons.py",
+        old="    return os.umask(0o077)",
+        new="    return os.umask(os.umask(0o077))",
+        test="test_nobody_else_can_read_or_write_what_chiplog_makes_under_umask_000",
+    ),
+]
+TRAINING = """
+import sys, chiplog
+for run_id, mode in (("online", "online"), ("offline", "offline")):
+    run = chiplog.init(run_id=run_id, mode=mode, config={"lr": 0.1})
+    for step in range(10):
+        run.log({"x": float(step)})
+    run.save(sys.argv[0])
+    run.finish()
+"""
+
+
+def open_to_others(root: Path) -> list[str]:
+    """Return mode and path of each file, directory and socket that others have a right to."""
+    found = [root, *root.rglob("*")]
+    return [f"{path.lstat().st_mode:o} {path}" for path in found if path.lstat().st_mode & 0o077]
+
+
+def test_nobody_else_can_read_or_write_what_chiplog_makes_under_umask_000(chiplog_dir, tmp_path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(TRAINING)
+
+    def run(*command: str) -> None:
+        subprocess.run(
+            [sys.executable, *command], umask=0, env=os.environ | {"CHIPLOG_SURROUNDINGS": "1"}, timeout=180, check=True
+        )
+
+    run(str(script))
+    node = Node(chiplog_dir)  # of which a training has started all
+    node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] == 10)
+    run("-m", "chiplog.cli", "sync")
+    node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] == 20)
+    assert (chiplog_dir / "collector" / "index.duckdb").exists()
+    assert open_to_others(chiplog_dir) == []
+    for command in ("down", "compact", "rebuild"):
+        run("-m", "chiplog.cli", command)
+        assert open_to_others(chiplog_dir) == []
