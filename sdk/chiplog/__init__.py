@@ -6,19 +6,63 @@ run.log({"train/loss": loss}, step=step)
 run.finish()
 """
 
+import sys
 from typing import TYPE_CHECKING, Any
 
-from chiplog.recording.run import Run
-from chiplog.settings import __version__
-from chiplog.start import current, finish, init, log, setup
+from chiplog._version import __version__
+from chiplog.recording.api import (
+    ChiplogModule,
+    Run,
+    alert,
+    attribute,
+    data,
+    define_metric,
+    finish,
+    init,
+    log,
+    phase,
+    save,
+    setup,
+    step,
+    watch,
+)
 from chiplog.values.metrics import Histogram
 
 if TYPE_CHECKING:
-    from chiplog.client import Client
+    from chiplog.client import Client, NoDataError, QueryError
+    from chiplog.result import Result
+    from chiplog.shared import Config, Summary
 
     run: Run | None
+    config: Config
+    summary: Summary
 
-__all__ = ["Histogram", "Run", "__version__", "connect", "finish", "init", "log", "run", "setup"]
+__all__ = [
+    "Client",
+    "Histogram",
+    "NoDataError",
+    "QueryError",
+    "Result",
+    "Run",
+    "__version__",
+    "alert",
+    "config",
+    "connect",
+    "data",
+    "define_metric",
+    "finish",
+    "init",
+    "log",
+    "phase",
+    "run",
+    "save",
+    "setup",
+    "step",
+    "summary",
+    "watch",
+]
+
+_QUERY_NAMES = {"Client": "client", "NoDataError": "client", "QueryError": "client", "Result": "result"}
 
 
 def connect(url: str | None = None, **options: Any) -> "Client":
@@ -29,7 +73,12 @@ def connect(url: str | None = None, **options: Any) -> "Client":
 
 
 def __getattr__(name: str) -> Any:
-    """`chiplog.run` is the current run of this process, None before `init`."""
-    if name == "run":
-        return current()
-    raise AttributeError(f"module 'chiplog' has no attribute {name!r}")
+    """Return `run`, `config` and `summary` of the current run; classes of queries; stand-ins for foreign names."""
+    if name in _QUERY_NAMES:
+        from importlib import import_module
+
+        return getattr(import_module(f"chiplog.{_QUERY_NAMES[name]}"), name)
+    return attribute(name)
+
+
+sys.modules[__name__].__class__ = ChiplogModule

@@ -9,11 +9,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from chiplog._version import __version__
 from chiplog.console import STDERR, STDOUT, Console
 from chiplog.lines import Lines, shown
 from chiplog.pipes import Pipes
 from chiplog.process import host_name
-from chiplog.settings import Settings, __version__
+from chiplog.settings import Settings
 from chiplog_schemas.link import need_descriptors
 
 FINISH_WAIT_S = 0.3  # of the second that finish() may take: for the helper, which has milliseconds' work

@@ -10,6 +10,7 @@ from chiplog.values.metrics import Bad, cleaned
 from chiplog_schemas.events import EventKind
 
 _WARNINGS_PER_KIND = 10  # said aloud and shown in events, so that each kind is seen; all are counted
+_NOT_FINITE = "not_finite"  # the one kind of bad value that is recorded all the same
 _REPORT_INTERVAL_S = 60.0  # between two notices of the counts, while they change
 _log = logging.getLogger("chiplog")
 
@@ -48,15 +49,19 @@ class Complaints:
                 return
             self._report_at = now + _REPORT_INTERVAL_S
         counts = dict(self.counts)
-        if counts != self._reported:
-            self._reported = counts
+        before, self._reported = self._reported, dict(counts)
+        n_kept = counts.pop(_NOT_FINITE, 0)
+        if n_kept != before.pop(_NOT_FINITE, 0):
+            body = {_NOT_FINITE: n_kept}
+            self._say(EventKind.NOTICE, "nonfinite_values", "warning", "NaN and infinite values; they are kept", body)
+        if counts != before:
             self._say(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", counts)
 
     def note_nonfinite(self, data: Mapping[str, Any], step: int) -> None:
         """Count NaN and infinities. They are kept, and the first of each key is worth a word."""
         for key, value in data.items():
             if not math.isfinite(value):
-                self.note(Bad("not_finite", key, f"{key!r:.80} became {float(value)} at step {step}; it is kept"))
+                self.note(Bad(_NOT_FINITE, key, f"{key!r:.80} became {float(value)} at step {step}; it is kept"))
 
     def warn_once(self, what: tuple[str, str], message: str) -> bool:
         """Say something aloud unless it, or enough of its kind, was said before. Tell whether it was said now."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from chiplog._version import __version__
 from chiplog.identity import Identity
 from chiplog.process import host_name, visible_gpus
 from chiplog.values.metrics import Bad, cleaned
@@ -13,7 +14,6 @@ from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.machine import boot_id, uptime_us
 from chiplog_schemas.places import Places
 
-__version__ = "0.1.0"
 _DIGEST_CHARS = 8  # of a name that was cut
 _LINE_CHARS_MAX = 1_024  # of project, name, group and job type: what the index keeps of them
 
@@ -78,6 +78,19 @@ def one_line(kind: str, text: str) -> tuple[str, str | None]:
     is_long = len(text) > _LINE_CHARS_MAX
     fault = f"{len(text)} characters, over the limit of {_LINE_CHARS_MAX}" if is_long else "control characters"
     return line, f"{kind} {text!r:.80} has {fault}; {line!r:.80} is used"
+
+
+def clean_text(kind: str, value: Any) -> tuple[str | None, Bad | None]:
+    """Return a text that describes a run as it can be kept (None if blank), and what was changed, if anything.
+
+    Notes may have several lines; everything else is one line.
+    """
+    if value is None or value == "":
+        return None, None
+    if kind == "notes":
+        return cleaned(str(value)), None
+    line, change = one_line(kind, str(value))
+    return line, None if change is None else Bad("bad_name", change[:60], change)
 
 
 def words_of(words: Any) -> tuple[str, ...]:

@@ -79,6 +79,24 @@ class _Said(MutableMapping[str, Any]):
 class Config(_Said):
     """What the run was started with. The primary's is the run's; changes on other ranks stay with them."""
 
+    def update(self, *arguments: Any, allow_val_change: bool | None = None, **values: Any) -> None:
+        """Set many entries as one event. A wrong argument is counted as bad, never raised.
+
+        Args:
+            *arguments: A dict, or what `dict()` takes.
+            allow_val_change: Ignored: entries may always change. Taken because W&B's `config.update` has it.
+            **values: Entries by name.
+        """
+        super().update(*arguments, **values)
+
+    def setdefaults(self, values: Mapping[str, Any]) -> None:
+        """Set the entries that are not set yet, as one event.
+
+        Args:
+            values: Entries by name.
+        """
+        self.update({key: value for key, value in dict(values).items() if key not in self})
+
 
 class Summary(_Said):
     """What is worth remembering of this label. What is not set here is the last value of each metric."""

@@ -23,11 +23,11 @@ from chiplog.outermost import has_returned, note_outermost
 from chiplog.parents import tell_children
 from chiplog.recording.run import Run
 from chiplog.resuming import asked_for, note_unknown
-from chiplog.settings import Settings, one_line, safe_name, words_of
+from chiplog.settings import Settings, clean_text, safe_name, words_of
 from chiplog.torch.compiling import untraced
 from chiplog.travel import Ticket, known_run, run_of, ticket_of
 from chiplog.values.config import config_of
-from chiplog.values.metrics import Bad, cleaned, shown
+from chiplog.values.metrics import Bad, shown
 from chiplog.ways import RANK0, is_rank0, own_run
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
@@ -251,7 +251,7 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         group=group,
         job_type=_line("job_type", given["job_type"], remarks),
         tags=words_of(given["tags"]),
-        notes=_text(given["notes"]),
+        notes=_line("notes", given["notes"], remarks),
         config=config,
         label_given=bool(label),
         primary_given=primary is not None or (group is not None and not run_id),
@@ -297,16 +297,10 @@ def _name(kind: str, value: Any, remarks: list[Bad]) -> str | None:
 
 
 def _line(kind: str, value: Any, remarks: list[Bad]) -> str | None:
-    if value is None or value == "":
-        return None
-    line, change = one_line(kind, str(value))
+    text, change = clean_text(kind, value)
     if change is not None:
-        remarks.append(Bad("bad_name", change[:60], change))
-    return line
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None or value == "" else cleaned(str(value))
+        remarks.append(change)
+    return text
 
 
 def _flag(environ: Mapping[str, str], name: str) -> bool | None:

@@ -78,9 +78,11 @@ def notices(events) -> list[tuple[str, str]]:
 
 def counted(events) -> dict[str, int]:
     """Return how often each fault happened, as said at the end."""
-    return next(
-        (e.fields["body"] for e in events if e.kind == EventKind.NOTICE and e.fields["notice"] == "bad_values"), {}
-    )
+    counts: dict[str, int] = {}
+    for event in events:
+        if event.kind == EventKind.NOTICE and event.fields["notice"] in ("bad_values", "nonfinite_values"):
+            counts |= event.fields["body"]
+    return counts
 
 
 def test_numbers_texts_and_histograms_are_logged_with_their_steps(run, offline) -> None:
@@ -945,7 +947,7 @@ def test_the_identity_says_what_init_was_given(chiplog_dir, offline) -> None:
         mode="offline",
         capture_console=False,
     )
-    assert (run.id, run.label, run.is_primary, run.attempt, run.rank) == ("r", "eval", False, 0, None)
+    assert (run.id, run.label, run.is_primary, run.restart_count, run.rank) == ("r", "eval", False, 0, None)
     run.finish()
     said = offline(EventKind.IDENTITY)[0].fields["identity"]
     expected = {

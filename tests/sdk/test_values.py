@@ -171,9 +171,27 @@ def test_a_histogram_can_be_made_of_anything_finite(values) -> None:
     assert all(low < high for low, high in zip(histogram.edges, histogram.edges[1:], strict=False))
 
 
-def test_a_histogram_with_the_wrong_number_of_edges_is_refused() -> None:
-    with pytest.raises(ValueError, match="2 counts need 3 edges, not 2"):
-        Histogram((0.0, 1.0), (1.0, 2.0))
+def test_a_histogram_that_cannot_be_used_names_its_problem_and_never_raises() -> None:
+    assert Histogram((0.0, 1.0), (1.0, 2.0)).problem == "2 counts need 3 edges, not 2"
+    assert "no histogram of NoneType" in Histogram().problem
+    assert "no histogram of list" in Histogram(["a", object()]).problem
+    assert "no histogram of list" in Histogram([1.0, 2.0], num_bins=0.5).problem
+
+
+@pytest.mark.parametrize(
+    "histogram",
+    [
+        Histogram([1, 2, 3]),
+        Histogram(sequence=np.array([1, 2, 3])),
+        Histogram(np_histogram=np.histogram([1, 2, 3], bins=64)),
+        Histogram(None, np.histogram([1, 2, 3], bins=64)),
+        Histogram.of(torch.tensor([1, 2, 3]), bins=64),
+    ],
+    ids=["values", "sequence", "np_histogram", "np_histogram at its place", "of"],
+)
+def test_a_histogram_takes_values_as_other_loggers_do(histogram) -> None:
+    assert (len(histogram.counts), sum(histogram.counts), histogram.problem) == (64, 3.0, "")
+    assert (histogram.edges[0], histogram.edges[-1]) == (1.0, 3.0)
 
 
 @dataclass

@@ -1,9 +1,11 @@
 """One opened run in one process: who it is, what it says beside `log()`, its end. Never raises into training."""
 
 import os
+import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from chiplog.agreement import Agreed, Question
@@ -20,9 +22,11 @@ from chiplog.launches import remember
 from chiplog.opening import open_journal
 from chiplog.parents import tell_no_more
 from chiplog.recorder import Recorder
+from chiplog.recording import foreign_names
+from chiplog.recording.run_text import RunText
 from chiplog.saving import Saver
 from chiplog.sender import SenderThread
-from chiplog.settings import Settings, identity_map, safe_name
+from chiplog.settings import Settings, identity_map, safe_name, words_of
 from chiplog.shared import Config, Shared, Summary
 from chiplog.stand_ins import AfterFork, Appendable, Nowhere
 from chiplog.surroundings import Teller
@@ -31,6 +35,7 @@ from chiplog.values.metrics import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
+from chiplog_schemas.places import make_private
 
 _ASK_WAIT_S = 0.25  # of the second that finish() may take: for the group's answer to a rank that asked nobody yet
 _DEVICE_WAIT_S = FINISH_WAIT_S / 4  # of what finish() may take: for values that are on their way from a device
@@ -38,6 +43,12 @@ _DEVICE_WAIT_S = FINISH_WAIT_S / 4  # of what finish() may take: for values that
 
 class Run(Recorder):
     """A run as this process sees it. Made by `chiplog.init`."""
+
+    name = RunText("name")
+    notes = RunText("notes")
+    project = RunText("project")
+    group = RunText("group")
+    job_type = RunText("job_type")
 
     def __init__(self, settings: Settings, *, opens: bool = True) -> None:
         super().__init__(settings.bounds)
@@ -73,8 +84,8 @@ class Run(Recorder):
             whole=bool(settings.config),
             event_bytes_max=bounds.event_bytes_max,
         )
-        self.config = Config(self._shared.say_config, lambda bad: self._complaints.note(bad))
-        self.summary = Summary(self._shared.say_summary, lambda bad: self._complaints.note(bad))
+        self._config = Config(self._shared.say_config, lambda bad: self._complaints.note(bad))
+        self._summary = Summary(self._shared.say_summary, lambda bad: self._complaints.note(bad))
         tell_dynamo()
         self._count = StepCount(settings.places.local / STEPS)
         self._surroundings = Teller(lambda *told: self._say(EventKind.NOTICE, "environment", "info", *told), os.environ)
@@ -100,8 +111,13 @@ class Run(Recorder):
         return self._seen.label
 
     @property
-    def attempt(self) -> int:
-        """The launcher's hint at which incarnation of the label this is; the index decides."""
+    def attempt(self) -> int | None:
+        """Which incarnation of the label this is: the collector's number once it is known here, None before."""
+        return None
+
+    @property
+    def restart_count(self) -> int:
+        """How often the launcher restarted this process: torchelastic's or Slurm's restart count, 0 without one."""
         return self._identity.restart
 
     @property
@@ -122,6 +138,61 @@ class Run(Recorder):
     def mode(self) -> str:
         """One of online, offline and disabled."""
         return self._settings.mode
+
+    @property
+    def offline(self) -> bool:
+        """Whether the journal waits for `chiplog sync`."""
+        return self.mode == "offline"
+
+    @property
+    def disabled(self) -> bool:
+        """Whether nothing is recorded."""
+        return self.mode == "disabled"
+
+    @property
+    def url(self) -> str | None:
+        """Address of a page that shows this run: None, because no server is started for it."""
+        return None
+
+    @property
+    def dir(self) -> str:
+        """A directory for files of this label, created on first use. `save()` makes a file in it part of the run."""
+        if self.mode == "disabled":
+            return tempfile.gettempdir()
+        directory = self._settings.places.root / "run-files" / self.id / self.label
+        try:
+            make_private(directory)
+        except OSError as error:
+            message = f"run.dir {directory} cannot be created ({error.strerror}); {tempfile.gettempdir()} is used"
+            self._complaints.warn_once(("run_dir", ""), message)
+            return tempfile.gettempdir()
+        return str(directory)
+
+    @property
+    def config(self) -> Config:
+        """What the run was started with: a dict, also by attribute. Assigning a dict updates it."""
+        return self._config
+
+    @config.setter
+    def config(self, values: Mapping[str, Any]) -> None:
+        self._config.update(values)
+
+    @property
+    def summary(self) -> Summary:
+        """What is worth remembering of this label: a dict, also by attribute. Assigning a dict updates it."""
+        return self._summary
+
+    @summary.setter
+    def summary(self, values: Mapping[str, Any]) -> None:
+        self._summary.update(values)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an object that does nothing for a public name of another logger's run. Called for unknown names."""
+        if name not in foreign_names.RUN_NAMES:
+            raise AttributeError(f"'Run' object has no attribute {name!r}")
+        message = f"run.{name} is not available: its calls do nothing and record nothing"
+        self.complain(Bad("not_available", f"run.{name}", message))
+        return foreign_names.stand_in(name)
 
     @property
     def produced(self) -> int:
@@ -149,6 +220,40 @@ class Run(Recorder):
         """Say once what was given and could not be taken as it is: aloud, and in `events`."""
         if not self._finished:  # else the call says itself that it comes too late
             self._complaints.note(bad)
+
+    # -- what describes the run: the primary's is the run's --
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Words to find the run by. Assigning others replaces them."""
+        return self._settings.tags
+
+    @tags.setter
+    def tags(self, words: Iterable[str]) -> None:
+        self._describe(tags=words_of(words))
+
+    def _describe(self, **changes: Any) -> None:
+        """Record the identity again with other texts or tags."""
+        what = ", ".join(f"run.{name}" for name in changes)
+        try:
+            if self._is_refused(what):
+                return
+            self._settings = replace(self._settings, **changes)
+            if self.mode == "disabled":
+                return
+            if not self.is_primary:
+                message = f"{what} on {self.label} stays with it: only the primary's is the run's"
+                self._complaints.note(Bad("not_primary", what, f"{message}; set it where run.is_primary"))
+            self._record_identity()
+        except Exception as error:
+            self._complaints.internal(what, error)
+
+    def _record_identity(self) -> None:
+        """Replace the identity on the journal's head page and append it as an event."""
+        info = self._identity_map()
+        if isinstance(self._journal, Journal):
+            self._journal.set_identity(pack(info))
+        self._say(EventKind.IDENTITY, info)
 
     # -- everything else that is said --
 
@@ -405,10 +510,7 @@ class Run(Recorder):
         if (known.run_id, known.label) != (self.id, self._identity.label):  # what was logged already keeps its steps
             self._next_step = max(self._next_step, self._count.begin(known, settings.label_given))
         self._identity = known
-        info = self._identity_map()
-        if isinstance(self._journal, Journal):
-            self._journal.set_identity(pack(info))
-        self._say(EventKind.IDENTITY, info)
+        self._record_identity()
         if self.is_primary and not self._finished:
             self._shared.say_config(self.config)
 

@@ -22,46 +22,71 @@ def shown(value: Any) -> str:
         return f"<{type(value).__name__}>"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Histogram:
     """Counts between edges, logged as one value.
 
-    edges: n + 1 ascending numbers. counts: n numbers. `Histogram.of(values)` makes one.
+    Args:
+        edges: n + 1 ascending numbers, if counts are given; else the values to count, as `sequence`.
+        counts: n numbers.
+        sequence: Values to count: anything that numpy can make an array of. NaN and infinities are left out.
+        np_histogram: What `numpy.histogram` returned: (counts, edges).
+        num_bins: Number of bins of equal width, where values are counted.
+
+    Never raises: what cannot be used is named in `problem`, and `log()` counts it as a bad value.
+
+    Example:
+        run.log({"weights": chiplog.Histogram(model.weight)})
     """
 
     edges: tuple[float, ...]
     counts: tuple[float, ...]
+    problem: str  # '' if the histogram can be logged
 
-    def __post_init__(self) -> None:
-        if len(self.edges) != len(self.counts) + 1:
-            raise ValueError(f"{len(self.counts)} counts need {len(self.counts) + 1} edges, not {len(self.edges)}")
-
-    @classmethod
-    def of(cls, values: Any, bins: int = 64) -> "Histogram | Bad":
-        """Count `values`, anything numpy can make an array of, in `bins` bins of equal width, without NaN and inf.
-
-        Never raises: of other things it makes a Bad, which `log()` counts under the key.
-        """
+    def __init__(
+        self,
+        edges: Any = None,
+        counts: Any = None,
+        *,
+        sequence: Any = None,
+        np_histogram: Any = None,
+        num_bins: int = 64,
+    ) -> None:
         try:
-            return cls._of(values, bins)
+            if edges is None and sequence is None:
+                counts, edges = np_histogram if np_histogram is not None else counts
+            elif counts is None:
+                edges, counts = _count(edges if sequence is None else sequence, num_bins)
+            found, problem = (tuple(map(float, edges)), tuple(map(float, counts))), ""
+            if len(found[0]) != len(found[1]) + 1:
+                problem = f"{len(found[1])} counts need {len(found[1]) + 1} edges, not {len(found[0])}"
         except Exception as error:  # whatever numpy or a foreign type raises
-            message = f"no histogram of {type(values).__name__}: {type(error).__name__} {str(error)[:200]}"
-            return Bad("not_a_histogram", "", cleaned(message))
+            values = edges if sequence is None else sequence
+            found = (), ()
+            problem = cleaned(f"no histogram of {type(values).__name__}: {type(error).__name__} {str(error)[:200]}")
+        for name, value in zip(("edges", "counts", "problem"), (*found, problem), strict=True):
+            object.__setattr__(self, name, value)
 
     @classmethod
-    def _of(cls, values: Any, bins: int) -> "Histogram":
-        import numpy as np  # importing chiplog must not cost numpy
+    def of(cls, values: Any, bins: int = 64) -> "Histogram":
+        """Count values in bins of equal width: `Histogram(values, num_bins=bins)`."""
+        return cls(sequence=values, num_bins=bins)
 
-        # A tensor first becomes float64 itself: numpy has no bfloat16, which gradients often are.
-        array = np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values, dtype=np.float64)
-        array = array[np.isfinite(array)].ravel()
-        try:
-            with np.errstate(all="ignore"):
-                counts, edges = np.histogram(array, bins=bins)
-        except ValueError:  # too narrow or too wide for float64 to be cut into bins: all in one
-            low, high = float(array.min()), float(array.max())
-            return cls((math.nextafter(low, -math.inf), math.nextafter(high, math.inf)), (float(array.size),))
-        return cls(tuple(edges.tolist()), tuple(float(count) for count in counts))
+
+def _count(values: Any, bins: int) -> tuple[Any, Any]:
+    """Return edges and counts of the finite ones among some values."""
+    import numpy as np  # importing chiplog must not cost numpy
+
+    # A tensor first becomes float64 itself: numpy has no bfloat16, which gradients often are.
+    array = np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values, dtype=np.float64)
+    array = array[np.isfinite(array)].ravel()
+    try:
+        with np.errstate(all="ignore"):
+            counts, edges = np.histogram(array, bins=bins)
+    except ValueError:  # too narrow or too wide for float64 to be cut into bins: all in one
+        low, high = float(array.min()), float(array.max())
+        return (math.nextafter(low, -math.inf), math.nextafter(high, math.inf)), (float(array.size),)
+    return edges.tolist(), counts.tolist()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +174,7 @@ def convert(key: str, value: Any) -> Logged | Bad:
             return Bad("text_too_long", key, message)
         return value if encodable(value) else cleaned(value)
     if isinstance(value, Histogram):
-        return value
-    if isinstance(value, Bad):
-        return Bad(value.kind, key, f"{key!r:.80}: {value.message}")
+        return Bad("not_a_histogram", key, f"{key!r:.80}: {value.problem}") if value.problem else value
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_tensor(torch, key, value)

@@ -1,0 +1,3 @@
+"""The version of chiplog."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,208 @@
+"""The module-level functions of chiplog: those of `Run`, for the current run of this process.
+
+Where the platform lacks fcntl (Windows), they are those of `unsupported.py`: the package imports, and records nothing.
+"""
+
+import logging
+from collections.abc import Iterable
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from chiplog.recording import foreign_names
+from chiplog.recording.disabled import DisabledRun
+from chiplog.values.metrics import Bad
+
+try:
+    import fcntl  # noqa: F401  # journals and locks need it
+except ImportError:
+    _is_supported = False
+else:
+    _is_supported = True
+if TYPE_CHECKING or _is_supported:
+    from chiplog.recording.run import Run
+    from chiplog.start import current, finish, init, log, setup
+else:
+    from chiplog.recording.unsupported import Run, current, finish, init, log, setup
+
+if TYPE_CHECKING:
+    import os
+
+    from chiplog.phases import Phase
+    from chiplog.steps import Loader, Step
+
+__all__ = [
+    "ChiplogModule",
+    "Run",
+    "alert",
+    "attribute",
+    "current",
+    "data",
+    "define_metric",
+    "finish",
+    "init",
+    "log",
+    "phase",
+    "save",
+    "setup",
+    "step",
+    "watch",
+]
+_log = logging.getLogger("chiplog")
+_no_run = DisabledRun()  # takes the calls that come before init()
+_warned: set[str] = set()
+_stand_ins: dict[str, Any] = {}
+
+
+def alert(title: str, text: str = "", level: str = "warning", *more: Any, **unknown: Any) -> None:
+    """Leave an alert of the current run; see `Run.alert`.
+
+    Args:
+        title: One line; alerts of one title are limited to 5 at once, then one in 10 s.
+        text: What the reader needs to know.
+        level: debug, info, warning or error.
+        *more: Arguments that the call does not have; reported once and ignored.
+        **unknown: Likewise.
+
+    """
+    _run("alert()").alert(title, text, level, *more, **unknown)
+
+
+def save(path: "str | os.PathLike[str]", name: str | None = None, *more: Any, **unknown: Any) -> list[str]:
+    """Save files of the current run; see `Run.save`.
+
+    Args:
+        path: A file, a directory or a pattern.
+        name: Name in the run of the file, or of the directory that several files go into.
+        *more: Arguments that the call does not have; reported once and ignored.
+        **unknown: Likewise.
+
+    Returns:
+        The names in the run of the saved files.
+
+    """
+    return _run("save()").save(path, name, *more, **unknown)
+
+
+def define_metric(
+    name: str, summary: str | None = None, step_metric: str | None = None, *more: Any, **unknown: Any
+) -> None:
+    """Define how the current run sums up and draws a metric; see `Run.define_metric`.
+
+    Args:
+        name: A metric's name, or a pattern such as `val/*`.
+        summary: min, max, mean, last, first or none.
+        step_metric: The metric that is the x axis.
+        *more: Arguments that the call does not have; reported once and ignored.
+        **unknown: Likewise.
+
+    """
+    _run("define_metric()").define_metric(name, summary, step_metric, *more, **unknown)
+
+
+def phase(name: str = "", on_host: bool = False, *more: Any, **unknown: Any) -> "Phase":
+    """Return a context manager or decorator that times a phase of the current run's step; see `Run.phase`.
+
+    Args:
+        name: The name of the phase.
+        on_host: Measure wall time also where CUDA is in use.
+        *more: Arguments that the call does not have; reported once and ignored.
+        **unknown: Likewise.
+
+    """
+    return _run("phase()").phase(name, on_host, *more, **unknown)
+
+
+def step(*more: Any, **unknown: Any) -> "Step":
+    """Mark the end of a step of the current run, or time one: `with chiplog.step():`; see `Run.step`.
+
+    Args:
+        *more: Arguments that the call does not have; reported once and ignored.
+        **unknown: Likewise.
+
+    """
+    return _run("step()").step(*more, **unknown)
+
+
+def data(loader: Iterable[Any], *more: Any, **unknown: Any) -> "Loader":
+    """Return the loader with its waiting timed as the phase `data` of the current run; see `Run.data`.
+
+    Args:
+        loader: Any iterable, such as a DataLoader.
+        *more: Arguments that the call does not have; reported once and ignored.
+        **unknown: Likewise.
+
+    """
+    return _run("data()").data(loader, *more, **unknown)
+
+
+def watch(model: Any, every: int = 100, name: str = "watch", *more: Any, **unknown: Any) -> None:
+    """Log norms of gradients and parameters with the current run; see `Run.watch`.
+
+    Args:
+        model: A torch.nn.Module.
+        every: Number of optimizer steps between two measurements.
+        name: First part of the metrics' names.
+        *more: Arguments that the call does not have; reported once and ignored.
+        **unknown: Likewise.
+
+    """
+    _run("watch()").watch(model, every, name, *more, **unknown)
+
+
+def attribute(name: str) -> Any:
+    """Return the attribute `name` of the package that is no fixed object.
+
+    Args:
+        name: run, config or summary, or a public name of W&B or MLflow that chiplog does not have.
+
+    Returns:
+        The current run (None before `init`), its config or summary, or an object that does nothing.
+
+    Raises:
+        AttributeError: For any other name.
+
+    """
+    if name == "run":
+        return current()
+    if name in ("config", "summary"):
+        return getattr(_run(name), name)
+    if name not in foreign_names.MODULE_NAMES:
+        raise AttributeError(f"module 'chiplog' has no attribute {name!r}")
+    if name not in _stand_ins:
+        _stand_ins[name] = foreign_names.stand_in(name)
+        _warn_of_foreign_name(name)
+    return _stand_ins[name]
+
+
+class ChiplogModule(ModuleType):
+    """The package itself. `chiplog.config = {…}`, as older scripts write, updates the current run's config."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("config", "summary"):
+            getattr(_run(name), name).update(value)
+        else:
+            super().__setattr__(name, value)
+
+
+def _run(call: str) -> "Run":
+    """Return the current run, or one that records nothing and a warning."""
+    run = current()
+    if run is None:
+        _warn_once(call, f"{call} without a run records nothing; call chiplog.init() first")
+        return _no_run  # type: ignore[return-value]  # has each public name of Run; a test holds that
+    return run
+
+
+def _warn_of_foreign_name(name: str) -> None:
+    what = f"chiplog.{name}"
+    message = f"{what} is not available: its calls do nothing and record nothing"
+    if (run := current()) is not None and not run.disabled:
+        run.complain(Bad("not_available", what, message))
+    else:
+        _warn_once(what, message)
+
+
+def _warn_once(key: str, message: str) -> None:
+    if key not in _warned:
+        _warned.add(key)
+        _log.warning("chiplog: %s", message)

@@ -1,0 +1,86 @@
+"""A run that records nothing: for module-level calls before `init()`, and for platforms without fcntl.
+
+Imports no module that needs fcntl: it must load where `import chiplog` finds none (Windows).
+"""
+
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ContextDecorator
+from typing import Any
+
+from chiplog.shared import Config, Summary
+
+
+def _ignore(*given: object) -> None:
+    """Record nothing."""
+
+
+class DisabledRun:
+    """Has each public name of `Run`; records nothing and never raises. `config` and `summary` keep what is set."""
+
+    id = label = project = name = group = job_type = notes = ""
+    tags: tuple[str, ...] = ()
+    url: str | None = None
+    rank: int | None = None
+    attempt: int | None = None
+    restart_count = 0
+    is_primary = False
+    mode = "disabled"
+    offline = False
+    disabled = True
+
+    def __init__(self) -> None:
+        self.config = Config(_ignore, _ignore)
+        self.summary = Summary(_ignore, _ignore)
+
+    @property
+    def dir(self) -> str:
+        """A directory of the system for temporary files."""
+        return tempfile.gettempdir()
+
+    def log(self, data: Mapping[str, Any] | None = None, step: int | None = None, *more: Any, **unknown: Any) -> None:
+        """Record nothing."""
+
+    def phase(self, name: str = "", on_host: bool = False, *more: Any, **unknown: Any) -> "_NoPhase":
+        """Return a context manager and decorator that times nothing."""
+        return _NoPhase()
+
+    def step(self, *more: Any, **unknown: Any) -> "_NoPhase":
+        """Return a context manager that times nothing."""
+        return _NoPhase()
+
+    def data(self, loader: Iterable[Any] = (), *more: Any, **unknown: Any) -> Iterable[Any]:
+        """Return the loader itself."""
+        return loader
+
+    def save(self, path: object = None, *more: Any, **unknown: Any) -> list[str]:
+        """Save nothing."""
+        return []
+
+    def _call(self, *given: Any, **named: Any) -> None:
+        """Record nothing."""
+
+    alert: Callable[..., None] = _call
+    define_metric: Callable[..., None] = _call
+    finish: Callable[..., None] = _call
+    mark_failed: Callable[..., None] = _call
+    watch: Callable[..., None] = _call
+
+    def __enter__(self) -> "DisabledRun":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let exceptions pass."""
+
+    def __repr__(self) -> str:
+        return "<chiplog run, disabled>"
+
+
+class _NoPhase(ContextDecorator):
+    """A phase or step that is not timed."""
+
+    def __enter__(self) -> "_NoPhase":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let exceptions pass."""

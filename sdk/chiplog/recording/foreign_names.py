@@ -1,0 +1,130 @@
+"""Public names of W&B and MLflow that chiplog does not have: one warning each, and objects that do nothing.
+
+A script that switches by `import chiplog as wandb` keeps training: `wandb.Table(...)` or `mlflow.set_tag(...)` records
+nothing, and one line says so. The lists come from `dir()` of wandb 0.31 and mlflow 3.17. Pure: the caller warns.
+"""
+
+from collections.abc import Iterator
+from types import FunctionType
+from typing import Any
+
+_WANDB = """
+    AlertLevel Api Artifact ArtifactTTL Audio Box3d Classes EvalTable Graph Html Image JoinedTable Molecule Object3D
+    Plotly Settings Table Video agent apis attach box3d controller data_types ensure_configured env integration join
+    jupyter keras link_model log_artifact log_code log_model login mark_preempting pin_config_keys plot plot_table
+    require restore sacred sdk sklearn sweep teardown tensorboard termerror termlog termsetup termwarn unwatch
+    use_artifact use_model util
+"""
+_MLFLOW = """
+    ActiveModel ActiveRun MlflowClient active_run add_trace artifacts autolog clear_active_model create_experiment
+    create_external_model create_workspace delete_assessment delete_experiment delete_experiment_tag
+    delete_logged_model_tag delete_prompt_alias delete_run delete_tag delete_trace_tag delete_workspace
+    disable_system_metrics_logging doctor enable_system_metrics_logging end_run entities evaluate
+    finalize_logged_model flush_artifact_async_logging flush_async_logging flush_trace_async_logging gateway genai
+    get_active_model_id get_active_trace_id get_artifact_uri get_assessment get_current_active_span get_experiment
+    get_experiment_by_name get_last_active_trace_id get_logged_model get_parent_run get_registry_uri get_run get_trace
+    get_tracking_uri get_workspace import_checkpoints initialize_logged_model is_tracking_uri_set langchain
+    last_active_run last_logged_model lightgbm list_workspaces load_prompt load_table log_artifacts log_assessment
+    log_dict log_expectation log_feedback log_figure log_image log_input log_inputs log_issue log_metric log_metrics
+    log_model_params log_outputs log_param log_params log_stream log_table log_text log_trace models onnx openai
+    override_feedback projects pyfunc pytorch register_model register_prompt restore_experiment restore_run
+    search_experiments search_logged_models search_model_versions search_prompts search_registered_models search_runs
+    search_sessions search_traces set_active_model set_experiment set_experiment_tag set_experiment_tags
+    set_logged_model_tags set_model_version_tag set_prompt_alias set_registry_uri set_system_metrics_node_id
+    set_system_metrics_samples_before_logging set_system_metrics_sampling_interval set_tag set_tags set_trace_tag
+    set_tracking_uri set_workspace spark start_run start_span start_span_no_context tensorflow trace tracing tracking
+    transformers update_assessment update_current_trace update_workspace validate_evaluation_results xgboost
+"""
+_EXCEPTIONS = frozenset(("CommError", "Error", "MlflowException", "UsageError"))
+_EXCEPTION_MODULES = frozenset(("errors", "exceptions"))
+MODULE_NAMES = frozenset(_WANDB.split()) | frozenset(_MLFLOW.split()) | _EXCEPTIONS | _EXCEPTION_MODULES
+
+# Of wandb's Run, and `info` of MLflow's.
+_RUN = """
+    config_static display entity finish_artifact get_project_url get_url info join link_artifact link_model
+    log_artifact log_code log_model mark_preempting path pin_config_keys project_name project_url restore resumed
+    settings start_time starting_step status sweep_id sweep_url sync_dir to_html unwatch upsert_artifact use_artifact
+    use_model write_logs
+"""
+RUN_NAMES = frozenset(_RUN.split())
+
+
+def stand_in(name: str) -> Any:
+    """Build the object that stands in for a foreign name: an exception class, or a class that does nothing."""
+    if name in _EXCEPTIONS:
+        return _exception(name)
+    if name in _EXCEPTION_MODULES:
+        return _Exceptions()
+    return _NoOpType(name, (NoOp,), {"__doc__": f"{name} is not available in chiplog and does nothing."})
+
+
+def _exception(name: str) -> type[Exception]:
+    """Build a class for `except` clauses, which accept nothing but exception classes. It is never raised."""
+    return type(name, (Exception,), {})
+
+
+class _NoOpType(type):
+    """A class, so that `isinstance(x, wandb.Image)` and `class Mine(wandb.Table)` work."""
+
+    def __getattr__(cls, name: str) -> Any:
+        return _attribute(name)
+
+    def __call__(cls, *given: Any, **named: Any) -> Any:
+        """Make an object that does nothing, or return a function that is being decorated."""
+        return _decorated(given, named) or super().__call__(*given, **named)
+
+
+class NoOp(metaclass=_NoOpType):
+    """An object that accepts every use and does nothing. It is false and empty."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        """Accept any arguments."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _attribute(name)
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Return another such object, or a function that is being decorated."""
+        return _decorated(given, named) or NoOp()
+
+    def __enter__(self) -> "NoOp":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let exceptions pass."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __getitem__(self, key: object) -> "NoOp":
+        return NoOp()
+
+    def __setitem__(self, key: object, value: object) -> None:
+        """Drop the value."""
+
+    def __repr__(self) -> str:
+        return "<not available in chiplog>"
+
+
+class _Exceptions(NoOp):
+    """A module of exceptions, as `wandb.errors`."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _exception(name) if _attribute(name) is not None else None
+
+
+def _attribute(name: str) -> Any:
+    if name.startswith("__"):  # protocols of Python look these up: pickle, numpy, inspect
+        raise AttributeError(name)
+    return NoOp()
+
+
+def _decorated(given: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    """Return the function of `@mlflow.trace`, which must still run; None for any other call."""
+    return given[0] if len(given) == 1 and not named and isinstance(given[0], FunctionType) else None

@@ -1,0 +1,24 @@
+"""Texts that describe a run and may change while it goes on: name, notes, project, group and job type."""
+
+from typing import Any
+
+from chiplog.settings import clean_text
+
+
+class RunText:
+    """A text of a run's settings as an attribute: `run.name = "baseline"` records the new one."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: Any, owner: type | None = None) -> Any:
+        if run is None:  # read from the class, as by inspect
+            return self
+        text: str | None = getattr(run._settings, self._name)
+        return text
+
+    def __set__(self, run: Any, value: Any) -> None:
+        text, change = clean_text(self._name, value)
+        if change is not None:
+            run.complain(change)
+        run._describe(**{self._name: text})
