@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from chiplog_agent.stats.frames import PERIOD_MAX_S
 from chiplog_schemas.addresses import AddressError, check_bind, check_connect
 from chiplog_schemas.bounds import BoundError, read_bounds
 from chiplog_schemas.curve import client_curve
@@ -16,6 +17,16 @@ from chiplog_schemas.locks import LockHeldError, take_lock
 from chiplog_schemas.permits import Role
 from chiplog_schemas.places import check_root, chiplog_dir, make_private, places
 
+SAMPLE_INTERVAL_MIN_S = 0.1  # ten samples a second of every device are the most that a database is asked to hold
+
+
+def _check_interval(context: click.Context, option: click.Parameter, seconds: float) -> float:
+    """Return the period if the sampler accepts it; NaN compares false and is refused, too."""
+    if not SAMPLE_INTERVAL_MIN_S <= seconds <= PERIOD_MAX_S:
+        limits = f"{SAMPLE_INTERVAL_MIN_S:g} to {PERIOD_MAX_S:g} s"
+        raise click.BadParameter(f"{seconds:g} s is outside of the limits; choose {limits}, or --no-stats")
+    return seconds
+
 
 @click.command()
 @click.option("--collector", "collector_address", metavar="ADDRESS", help="The collector, tcp://HOST:PORT.")
@@ -24,7 +35,14 @@ from chiplog_schemas.places import check_root, chiplog_dir, make_private, places
 @click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
 @click.option("--node", metavar="NAME", help="This node's name in the tables; default: the host's.")
 @click.option("--spool-bytes-max", type=click.IntRange(min=1 << 20), help="Default: 8 GiB.")
-@click.option("--sample-interval-s", type=click.FloatRange(min=0.1), default=SAMPLE_INTERVAL_S, show_default=True)
+@click.option(
+    "--sample-interval-s",
+    type=float,
+    default=SAMPLE_INTERVAL_S,
+    show_default=True,
+    callback=_check_interval,
+    help=f"Seconds between samples, {SAMPLE_INTERVAL_MIN_S:g} to {PERIOD_MAX_S:g}.",
+)
 @click.option("--no-stats", is_flag=True, help="No system statistics.")
 @click.option("--embedded", is_flag=True, help="Start a collector when none answers; leave when idle.")
 def agent(

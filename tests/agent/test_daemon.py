@@ -31,6 +31,13 @@ from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
+        "a sample interval that the sampler would ignore is refused at start",
+        "agent/chiplog_agent/cli.py",
+        old="    if not SAMPLE_INTERVAL_MIN_S <= seconds <= PERIOD_MAX_S:",
+        new="    if seconds < SAMPLE_INTERVAL_MIN_S:",
+        test="test_bad_flags_are_one_line_that_names_them_and_exit_code_2",
+    ),
+    Safeguard(
         "what an agent knows of a producer goes with it, whatever comes last",
         "agent/chiplog_agent/daemon.py",
         old="self._core.peers.keys() | self._synced.keys() | self._endings.watched",
@@ -170,6 +177,8 @@ def test_exactly_one_agent_serves_a_directory_however_many_start(chiplog_dir) ->
         (["--bind", "tcp://0.0.0.0:7000"], "tcp://0.0.0.0:7000"),
         (["--spool-bytes-max", "5"], "5"),
         (["--sample-interval-s", "x"], "x"),
+        (["--sample-interval-s", "7200"], "7200 s is outside of the limits; choose 0.1 to 3600 s"),
+        (["--sample-interval-s", "nan"], "nan s is outside of the limits; choose 0.1 to 3600 s"),
         (["--no-such-flag"], "--no-such-flag"),
         (["surplus"], "surplus"),
     ],

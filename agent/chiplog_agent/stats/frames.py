@@ -15,6 +15,8 @@ from chiplog_schemas.codec import CodecError, packer, unpack
 from chiplog_schemas.limits import MIB
 
 FRAME_BYTES_MAX = 1 * MIB  # a sample is about 1 KB; a damaged length must not make the agent allocate without bound
+PERIOD_MIN_S = 0.05  # faster than the driver's own counters move
+PERIOD_MAX_S = 3600.0  # a device is stale after five periods: beyond this a run would end before anyone knows
 _LENGTH = struct.Struct("<I")
 _pack = packer().pack  # one packer for all frames; each half writes from one thread only
 
