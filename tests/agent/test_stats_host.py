@@ -2,7 +2,11 @@
 
 import mmap
 import os
+import shutil
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,18 @@ import pytest
 
 from chiplog_agent.stats.cgroup import MemoryGroup
 from chiplog_agent.stats.host import HostStats
+from chiplog_agent.stats.process import ProcessStats
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "each rank shows the memory of its own control group",
+        "agent/chiplog_agent/stats/process.py",
+        old="                rank.group = MemoryGroup(rank.pid, proc=self._proc)\n",
+        new="                rank.group = MemoryGroup(min(self._ranks), proc=self._proc)\n",
+        test="test_the_agents_host_and_each_ranks_group_are_told_apart",
+    ),
+]
 
 GIB = 1 << 30
 EVERYWHERE = {
@@ -101,11 +117,16 @@ def test_a_reader_that_fails_is_left_out_and_told_once(monkeypatch: pytest.Monke
     assert stats.sample()[0] == whole
 
 
-def test_a_vanished_rank_leaves_the_memory_of_the_host() -> None:
-    stats = HostStats()
-    stats.watch([2**22 + 1])  # beyond the largest PID
-    assert read(stats)["system.memory.limit"] == psutil.virtual_memory().total
-    assert stats.lines == []
+def test_memory_is_the_hosts_also_for_an_agent_in_a_limited_group(group: Path) -> None:
+    """The process below is in a control group of its own with a limit, and reads the host's numbers."""
+    code = (
+        "import os, sys\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "from chiplog_agent.stats.host import HostStats\n"
+        "print(dict(zip(*HostStats().sample()))['system.memory.limit'])"
+    )
+    command = [sys.executable, "-c", code, str(group / "cgroup.procs")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert float(done.stdout) == psutil.virtual_memory().total, done.stderr
 
 
 def tree(root: Path, cgroup: str, mountinfo: str, files: dict[str, str]) -> MemoryGroup:
@@ -120,6 +141,23 @@ def tree(root: Path, cgroup: str, mountinfo: str, files: dict[str, str]) -> Memo
     return MemoryGroup(proc=str(root / "proc"))
 
 
+@pytest.fixture
+def group() -> Iterator[Path]:
+    """A control group of this machine with a memory limit of 256 MiB, of v1 or v2."""
+    for mount, limit in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")):
+        folder = Path(mount) / f"chiplog-test-{os.getpid()}"
+        try:
+            folder.mkdir()
+            (folder / limit).write_text(str(256 << 20))
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            continue
+        yield folder
+        folder.rmdir()  # empty, for its processes have ended
+        return
+    pytest.skip("no control group can be made here")
+
+
 V2 = "30 23 0:26 / MOUNT rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = "35 31 0:32 /docker/abc MOUNT rw - cgroup cgroup rw,memory\n36 31 0:33 / /x rw - cgroup2 cgroup2 rw\n"
 
@@ -131,16 +169,17 @@ def test_the_tightest_limit_of_cgroup_v2_counts_without_its_page_cache(tmp_path:
         "job/memory.stat": f"anon 5\ninactive_file {GIB}\nactive_file 7\n",
         "job/step/memory.max": "max\n",
         "job/step/memory.current": "1\n",
+        "job/step/memory.stat": "anon 1\n",
     }
     group = tree(tmp_path, "0::/job/step\n", V2, files)
     assert group.read(16 * GIB) == (2 * GIB, 4 * GIB)
-    assert group.read(2 * GIB) is None  # the host has less: no limit applies
+    assert group.read(2 * GIB) == (1, None)  # the host has less, so no limit applies: usage of the process's own group
 
 
 def test_a_limit_that_changes_is_seen(tmp_path: Path) -> None:
     files = {"memory.max": "max\n", "memory.current": "5\n", "memory.stat": ""}
     group = tree(tmp_path, "0::/\n", V2, files)
-    assert group.read(GIB) is None
+    assert group.read(GIB) == (5, None)
     (tmp_path / "fs/memory.max").write_text("1000\n")
     assert group.read(GIB) == (5, 1000)
 
@@ -163,4 +202,62 @@ def test_another_containers_group_is_not_mistaken_for_ones_own(tmp_path: Path) -
 
 def test_a_host_without_control_groups_has_no_limit(tmp_path: Path) -> None:
     assert tree(tmp_path, "", "22 27 0:21 / /proc rw - proc proc rw\n", {}).read(GIB) is None
-    assert MemoryGroup(os.getpid()).read(1) is None  # this machine's own, whatever it is: below one byte is nothing
+
+
+def test_the_root_group_of_cgroup_v2_accounts_for_nothing(tmp_path: Path) -> None:
+    """It has neither memory.max nor memory.current."""
+    assert tree(tmp_path, "0::/\n", V2, {"cgroup.procs": ""}).read(GIB) is None
+
+
+def test_the_agents_host_and_each_ranks_group_are_told_apart(tmp_path: Path) -> None:
+    """Two ranks in jobs with limits of their own; `proc` holds their files, the processes are real."""
+    ranks = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2)]
+    try:
+        proc = tmp_path / "proc"
+        (proc / "self").mkdir(parents=True)
+        (proc / "self/mountinfo").write_text(V2.replace("MOUNT", str(tmp_path / "fs")))
+        for number, rank in enumerate(ranks):
+            job = tmp_path / f"fs/job{number}"
+            job.mkdir(parents=True)
+            for name, text in {"max": (number + 1) << 20, "current": 1000 + number, "stat": "anon 1\n"}.items():
+                (job / f"memory.{name}").write_text(f"{text}\n")
+            (proc / str(rank.pid)).mkdir()
+            (proc / str(rank.pid) / "cgroup").write_text(f"0::/job{number}\n")
+        stats = ProcessStats(proc=str(proc))
+        stats.watch([rank.pid for rank in ranks])
+        stats.sample()
+        found = [dict(zip(names, values, strict=True)) for _, names, values in stats.sample()]
+        memory = [(of["cgroup.memory.usage"], of["cgroup.memory.limit"]) for of in found]
+        by_rank = dict(zip(sorted(rank.pid for rank in ranks), memory, strict=True))
+        assert by_rank == {rank.pid: (1000 + n, (n + 1) << 20) for n, rank in enumerate(ranks)}
+        (tmp_path / "fs/job0/memory.max").write_text("max\n")
+        shutil.rmtree(tmp_path / "fs/job1")  # the job has ended under its rank
+        names = dict(
+            zip([rank.pid for rank in ranks], [{n for n in s[1] if "cgroup" in n} for s in stats.sample()], strict=True)
+        )
+        assert sorted(map(sorted, names.values())) == [[], ["cgroup.memory.usage"]]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+
+def test_a_rank_in_a_limited_group_of_this_machine_shows_that_limit(group: Path) -> None:
+    code = (
+        "import os, sys\nopen(sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "kept = b'x' * (32 << 20)\nprint('up', flush=True); input()"
+    )
+    command = [sys.executable, "-c", code, str(group / "cgroup.procs")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
+        try:
+            assert rank.stdout is not None
+            assert rank.stdout.readline() == b"up\n"
+            stats = ProcessStats()
+            stats.watch([rank.pid])
+            stats.sample()
+            [(_, names, values)] = stats.sample()
+            found = dict(zip(names, values, strict=True))
+            assert found["cgroup.memory.limit"] == 256 << 20
+            assert 32 << 20 < found["cgroup.memory.usage"] < 256 << 20
+        finally:
+            rank.kill()

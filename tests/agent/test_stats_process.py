@@ -1,6 +1,7 @@
 """The ranks' numbers, read from real processes with real children."""
 
 import os
+import select
 import subprocess
 import sys
 import time
@@ -8,9 +9,33 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chiplog_agent.stats.process import PROCESS_NAMES, ProcessStats, read_stat
+from chiplog_agent.stats.process import GROUP_NAMES, PROCESS_NAMES, ProcessStats, read_stat
 from tests.conftest import WAIT_S
+from tests.fault.switch_off import Safeguard
 
+SAFEGUARDS = [
+    Safeguard(
+        "the CPU time of children that live shorter than a period counts",
+        "agent/chiplog_agent/stats/process.py",
+        old="    return max(own, 0) + max(-missing, 0)\n",
+        new="    return max(own, 0)\n",
+        test="test_children_that_live_50_ms_count_with_all_their_cpu_time",
+    ),
+    Safeguard(
+        "a child's CPU time counts once, when it runs and not again when it is waited for",
+        "agent/chiplog_agent/stats/process.py",
+        old="    missing = ended + rank.expected_ticks - waited_for\n",
+        new="    missing = -waited_for\n",
+        test="test_a_child_that_was_sampled_counts_once_also_after_its_parent_waited_for_it",
+    ),
+    Safeguard(
+        "a rank's CPU time is not its parent's, too, once the parent has waited for it",
+        "agent/chiplog_agent/stats/process.py",
+        old=" + _ended(rank.tree.apart, tree.apart)",
+        new="",
+        test="test_a_rank_that_its_parent_waits_for_is_no_cpu_time_of_the_parent",
+    ),
+]
 CHILD = "import sys; print('up', flush=True); sys.stdin.read()"
 PRELUDE = f"""
 import os, subprocess, sys, threading, time
@@ -79,7 +104,8 @@ def test_a_rank_is_sampled_from_its_second_period_on(start: Start) -> None:
     stats = watching(rank.pid)
     assert stats.sample() == []
     [(device, names, values)] = stats.sample()
-    assert (device, names) == (f"pid:{rank.pid}", PROCESS_NAMES)
+    assert (device, names[:4]) == (f"pid:{rank.pid}", PROCESS_NAMES)
+    assert names[4:] == GROUP_NAMES[: len(names) - 4]
     assert values[1] > 1 << 20 and values[2] == 1.0
     assert values[3] == len(os.listdir(f"/proc/{rank.pid}/fd"))
 
@@ -143,6 +169,147 @@ print('up', flush=True); sys.stdin.read(); c.kill()""")
         utilization = sample(stats)[f"pid:{rank.pid}"]["process.cpu.utilization"]
     assert 0.05 <= utilization < 3.0
     rank.communicate("")
+
+
+def spent(stats: ProcessStats, pid: int, until: Callable[[], bool]) -> float:
+    """Sample until something holds, and return the CPU seconds that all samples of a rank add up to."""
+    total, last = 0.0, time.clock_gettime(time.CLOCK_BOOTTIME)
+    deadline = time.monotonic() + WAIT_S
+    done = False
+    while not done:
+        assert time.monotonic() < deadline, f"{total} s after {WAIT_S:g} s"
+        time.sleep(0.1)
+        done = until()  # before the sample: it is the last one
+        found = sample(stats)[f"pid:{pid}"]
+        now = stats._ranks[pid].sampled_at
+        total += found["process.cpu.utilization"] * (now - last)
+        last = now
+    return total
+
+
+def begin(stats: ProcessStats, pid: int) -> None:
+    """Take a rank's first sample, which only sets where its CPU time stands."""
+    stats.sample()
+    assert stats._ranks[pid].sampled_at
+
+
+def readable(process: "subprocess.Popen[str]") -> bool:
+    return bool(select.select([process.stdout], [], [], 0)[0])
+
+
+def used(rank: "subprocess.Popen[str]") -> float:
+    """Return what a rank says that it and its waited-for children used since it said that it was up."""
+    return float(line(rank))
+
+
+def test_children_that_live_50_ms_count_with_all_their_cpu_time(start: Start) -> None:
+    """Ten children after each other use 0.05 s each, nearly all of what the rank uses."""
+    rank = start("""
+before = sum(os.times()[:4])
+print('up', flush=True); sys.stdin.readline()
+for _ in range(10):
+    pid = os.fork()
+    if pid == 0:
+        end = time.process_time() + 0.05
+        while time.process_time() < end: pass
+        os._exit(0)
+    os.waitpid(pid, 0)
+print(sum(os.times()[:4]) - before, flush=True); sys.stdin.readline()""")
+    line(rank)
+    stats = watching(rank.pid)
+    begin(stats, rank.pid)
+    say(rank)
+    total = spent(stats, rank.pid, lambda: readable(rank))
+    truth = used(rank)
+    assert truth > 0.45
+    assert total == pytest.approx(truth, rel=0.15, abs=0.05)
+
+
+def test_a_child_that_was_sampled_counts_once_also_after_its_parent_waited_for_it(start: Start) -> None:
+    rank = start("""
+before = sum(os.times()[:4])
+print('up', flush=True); sys.stdin.readline()
+for _ in range(3):
+    pid = os.fork()
+    if pid == 0:
+        end = time.process_time() + 0.5
+        while time.process_time() < end: pass
+        os._exit(0)
+    time.sleep(0.8)  # a zombie for a while, as a rule
+    os.waitpid(pid, 0)
+print(sum(os.times()[:4]) - before, flush=True); sys.stdin.readline()""")
+    line(rank)
+    stats = watching(rank.pid)
+    begin(stats, rank.pid)
+    say(rank)
+    total = spent(stats, rank.pid, lambda: readable(rank))
+    truth = used(rank)
+    assert truth > 1.4
+    assert total == pytest.approx(truth, rel=0.1, abs=0.05)
+
+
+def test_a_child_whose_parent_does_not_wait_takes_nothing_from_the_others(start: Start) -> None:
+    """SIGCHLD is ignored: what the first child used is in nobody's times any more, and the second one goes on."""
+    rank = start("""
+import signal
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+def burn(seconds):
+    pid = os.fork()
+    if pid == 0:
+        end = time.process_time() + seconds
+        while time.process_time() < end: pass
+        print('done', flush=True)
+        os._exit(0)
+print('up', flush=True); sys.stdin.readline()
+burn(0.6); burn(1.2); sys.stdin.readline()""")
+    line(rank)
+    stats = watching(rank.pid)
+    begin(stats, rank.pid)
+    say(rank)
+    first = spent(stats, rank.pid, lambda: readable(rank))
+    line(rank)
+    second = spent(stats, rank.pid, lambda: readable(rank))
+    assert 1.3 < first + second < 1.95  # at most what both use; the last period of each is unknown
+    assert second > 0.2
+
+
+def test_a_rank_that_its_parent_waits_for_is_no_cpu_time_of_the_parent(start: Start) -> None:
+    parent = start("""
+pid = os.fork()
+if pid == 0:
+    end = time.process_time() + 1.0
+    while time.process_time() < end: pass
+    os._exit(0)
+print(pid, flush=True)
+os.waitpid(pid, 0)
+print('waited', flush=True); sys.stdin.readline()""")
+    inner = int(line(parent))
+    stats = watching(parent.pid, inner)
+    begin(stats, parent.pid)
+    total = spent(stats, parent.pid, lambda: readable(parent))
+    assert total < 0.3
+
+
+def test_a_child_that_becomes_a_rank_takes_its_cpu_time_along(start: Start) -> None:
+    """It is a member of its parent's tree first, and a rank with a device once it has called init()."""
+    parent = start("""
+pid = os.fork()
+if pid == 0:
+    end = time.process_time() + 1.0
+    while time.process_time() < end: pass
+    os._exit(0)
+print(pid, flush=True)
+os.waitpid(pid, 0)
+print('waited', flush=True); sys.stdin.readline()""")
+    inner = int(line(parent))
+    stats = watching(parent.pid)
+    begin(stats, parent.pid)
+    ends = time.monotonic() + 0.3
+    first = spent(stats, parent.pid, lambda: time.monotonic() > ends)
+    stats.watch([parent.pid, inner])
+    rest = spent(stats, parent.pid, lambda: readable(parent))
+    assert rest < 0.3
+    assert first + rest < 0.75
 
 
 def test_cpu_time_from_before_the_first_sample_does_not_count(start: Start) -> None:

@@ -1,9 +1,10 @@
-"""The memory limit that a process's control group puts on it, and how much of it is used; cgroup v2 and v1.
+"""How much memory a process's control group uses, and the limit on it; cgroup v2 and v1.
 
 The kernel's documents are the source: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
 """
 
 import os
+from typing import NamedTuple
 
 _DEPTH_MAX = 64  # levels walked up from a group to its mount; real trees have fewer than ten
 _FILES = {  # version: limit, usage, the key in memory.stat for page cache that the kernel can take back
@@ -12,8 +13,15 @@ _FILES = {  # version: limit, usage, the key in memory.stat for page cache that 
 }
 
 
+class Memory(NamedTuple):
+    """What a control group says of memory. limit_bytes: None without a limit below the host's memory."""
+
+    usage_bytes: int
+    limit_bytes: int | None
+
+
 class MemoryGroup:
-    """The tightest memory limit above one process. `limit_bytes` is None where no group limits it.
+    """The control groups above one process that account for its memory.
 
     Groups are found once, at construction; limits are read at each `read`, since they can be changed at any time.
     """
@@ -21,10 +29,11 @@ class MemoryGroup:
     def __init__(self, pid: int | str = "self", *, proc: str = "/proc") -> None:
         self._version, self._folders = find_groups(pid, proc)
 
-    def read(self, host_bytes: int) -> tuple[int, int] | None:
-        """Return (usage, limit) in bytes of the tightest group when its limit is below `host_bytes`, else None.
+    def read(self, host_bytes: int) -> Memory | None:
+        """Return the memory of the group with the tightest limit, without any limit of the process's own group.
 
-        Usage leaves out inactive page cache, as the kubelet's working set does: the kernel takes that back first.
+        None where no group accounts for it, as in the root group of v2. Usage leaves out inactive page cache, as the
+        kubelet's working set does: the kernel takes that back first.
         Raises OSError when the group has vanished in between, ValueError when a file is not as documented.
         """
         limit_file, usage_file, cache_key = _FILES[self._version]
@@ -33,13 +42,14 @@ class MemoryGroup:
             limit = _limit(f"{candidate}/{limit_file}")
             if limit is not None and limit < tightest:
                 tightest, folder = limit, candidate
-        if not folder:
+        own = self._folders[0] if self._folders else ""
+        if not (folder or own) or not os.path.exists(f"{folder or own}/{usage_file}"):
             return None
-        usage = int(_read(f"{folder}/{usage_file}"))
-        _, found, rest = _read(f"{folder}/memory.stat").partition(cache_key)
+        usage = int(_read(f"{folder or own}/{usage_file}"))
+        _, found, rest = _read(f"{folder or own}/memory.stat").partition(cache_key)
         if found:
             usage -= int(rest.split(b"\n", 1)[0])
-        return max(usage, 0), tightest
+        return Memory(max(usage, 0), tightest if folder else None)
 
 
 def _limit(path: str) -> int | None:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable
 
 import psutil
 
-from chiplog_agent.stats.cgroup import MemoryGroup
-
 HOST_DEVICE = ""
 _READ_BYTES_MAX = 65_536  # /proc/vmstat has about 5 KB; one read takes it whole
 _US_PER_S = 1e6
@@ -21,7 +19,7 @@ class HostStats:
     |---|---|---|
     | system.cpu.utilization | 1 | busy share of all cores since the sample before; waiting for IO is idle |
     | system.cpu.load_average.1m | {thread} | getloadavg |
-    | system.memory.usage, .limit | By | total - available, total; the group's where a cgroup limit is tighter |
+    | system.memory.usage, .limit | By | total - available, total: the host's, whatever limits control groups have |
     | system.paging.faults | {fault} | pgfault of /proc/vmstat, minor and major; cumulative |
     | system.disk.io.read, .write | By | sum over disks with a device behind them; cumulative |
     | system.filesystem.usage | By | the root file system: others may be remote, and hang |
@@ -38,8 +36,6 @@ class HostStats:
         self._said: set[str] = set()
         self._cpu = (0.0, 0.0)
         self._utilization = 0.0
-        self._pid = 0
-        self._group: MemoryGroup | None = None
         self._disks = _Physical("/sys/block")
         self._interfaces = _Physical("/sys/class/net")
         self._readers = [(names, read) for names, read in self._table() if self._works(names, read)]
@@ -48,7 +44,7 @@ class HostStats:
         return (
             (("system.cpu.utilization",), self._read_cpu),
             (("system.cpu.load_average.1m",), _read_load),
-            (("system.memory.usage", "system.memory.limit"), self._read_memory),
+            (("system.memory.usage", "system.memory.limit"), _read_memory),
             (("system.paging.faults",), _read_paging),
             (("system.disk.io.read", "system.disk.io.write"), self._read_disks),
             (("system.filesystem.usage",), _read_filesystem),
@@ -65,16 +61,6 @@ class HostStats:
             (("system.pressure.memory",), lambda: _read_pressure("memory")),
             (("system.pressure.io",), lambda: _read_pressure("io")),
         )
-
-    def watch(self, pids: Iterable[int]) -> None:
-        """Take memory limits from the control group of a rank; of this process while there is none.
-
-        An agent that is a service has a group of its own, and its limit says nothing about the training.
-        """
-        pid = min(pids, default=0)
-        if pid != self._pid:
-            self._pid = pid
-            self._group = None
 
     def sample(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
         """Return names and values. A reader that fails is left out of this sample, and `lines` says why, once."""
@@ -115,17 +101,6 @@ class HostStats:
             self._cpu = (total, idle)
         return (self._utilization,)
 
-    def _read_memory(self) -> tuple[float, ...]:
-        memory = psutil.virtual_memory()
-        try:
-            if self._group is None:
-                self._group = MemoryGroup(self._pid or "self")
-            limited = self._group.read(memory.total)
-        except (OSError, ValueError):
-            self._group, limited = None, None  # the rank or its group has gone; look again at the next sample
-        usage, limit = limited or (memory.total - memory.available, memory.total)
-        return float(usage), float(limit)
-
     def _read_disks(self) -> tuple[float, ...]:
         counters = psutil.disk_io_counters(perdisk=True, nowrap=False)
         chosen = self._disks.choose(counters)
@@ -161,6 +136,11 @@ class _Physical:
             whole = [name for name in names if os.path.exists(f"{self._folder}/{name}") and name != "lo"]
             self._chosen = sorted(real or whole)
         return self._chosen
+
+
+def _read_memory() -> tuple[float, ...]:
+    memory = psutil.virtual_memory()
+    return float(memory.total - memory.available), float(memory.total)
 
 
 def _read_load() -> tuple[float, ...]:

@@ -5,8 +5,10 @@ Children come from /proc/PID/task/TID/children, and everything else from /proc/P
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
+
+from chiplog_agent.stats.cgroup import MemoryGroup
 
 PROCESS_NAMES = (
     "process.cpu.utilization",
@@ -14,6 +16,7 @@ PROCESS_NAMES = (
     "process.threads",
     "process.open_file_descriptors",
 )
+GROUP_NAMES = ("cgroup.memory.usage", "cgroup.memory.limit")
 _WALK_INTERVAL_S = 10.0  # children of threads other than the first are looked for this often: a rank has 100 threads
 _TREE_PROCESSES_MAX = 1024  # per rank: ten times what DataLoaders and compilers start; a fork bomb must not hurt us
 _READ_BYTES_MAX = 65_536  # a stat line has 400 bytes; 65,536 bytes of children are 8,000 processes
@@ -25,11 +28,31 @@ _DAEMONS = (b"chiplog_agent", b"chiplog_collector", b"chiplog agent", b"chiplog 
 class Stat(NamedTuple):
     """What is used of /proc/PID/stat; fields by their numbers in proc(5)."""
 
+    is_alive: bool  # 3: False for a zombie, which keeps its times until its parent waits for it
     session: int  # 6
     cpu_ticks: int  # 14 + 15: user and system time of all threads
+    children_ticks: int  # 16 + 17: the same of the children that it has waited for, and of theirs
     threads: int  # 20
     start_ticks: int  # 22: since boot; with the PID it names a process beyond reuse
     rss_pages: int  # 24
+
+    @property
+    def total_ticks(self) -> int:
+        """The CPU time of the process and of the children that it has waited for."""
+        return self.cpu_ticks + self.children_ticks
+
+
+Stats = dict[int, Stat]  # by PID
+
+
+class _Tree(NamedTuple):
+    """The processes of one rank at one time."""
+
+    members: Stats
+    apart: Stats  # children that are not its work: other ranks, agents and collectors
+
+    def living(self) -> Stats:
+        return {pid: stat for pid, stat in self.members.items() if stat.is_alive}
 
 
 class _Rank:
@@ -40,9 +63,11 @@ class _Rank:
         self.start_ticks = 0
         self.walked_at = 0.0
         self.sampled_at = 0.0  # seconds since boot, the clock of start_ticks
-        self.members: dict[int, Stat] = {}
+        self.tree = _Tree({}, {})
+        self.expected_ticks = 0  # of children that ended, and are not in their parents' times yet
         self.daemons: dict[int, int] = {}  # PID → start_ticks of our own daemons, which this rank has started
         self.overfull = False
+        self.group: MemoryGroup | None = None
 
 
 class ProcessStats:
@@ -50,18 +75,23 @@ class ProcessStats:
 
     | name | unit | meaning |
     |---|---|---|
-    | process.cpu.utilization | 1 | CPU time per time since the sample before; 1 is one core |
+    | process.cpu.utilization | 1 | CPU time per time since the sample before, with children that ended; 1 is one core |
     | process.memory.usage | By | sum of resident sets; pages that processes share count in each |
     | process.threads | {thread} | |
     | process.open_file_descriptors | {fd} | absent where they may not be counted |
+    | cgroup.memory.usage | By | of the rank's control group without page cache that the kernel takes back first |
+    | cgroup.memory.limit | By | the tightest limit on it; absent without a limit below the host's memory |
 
     The device is `pid:<PID>`. A rank's first sample comes one period after it is first seen. A vanished rank is absent.
     A tree ends at other watched ranks, and at agents and collectors that a rank has started: those are not its work.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, proc: str = "/proc") -> None:
+        """Read control groups below `proc`; processes are always those of /proc."""
         self.lines: list[str] = []  # reasons, said once each; the caller empties it
         self._ranks: dict[int, _Rank] = {}
+        self._proc = proc
+        self._host_bytes = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
         self._fd_size = os.stat("/proc/self/fd").st_size > 0  # Linux 6.2 and later: the number of open descriptors
         self._has_children = os.path.exists(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
         if not self._has_children:
@@ -80,34 +110,46 @@ class ProcessStats:
         oldest = min(self._ranks.values(), key=lambda rank: rank.walked_at, default=None)
         due = oldest if oldest is not None and now - oldest.walked_at >= _WALK_INTERVAL_S else None
         for rank in list(self._ranks.values()):
-            tree = self._tree(rank, now, all_threads=rank is due or not rank.members)
-            if not tree:
+            all_threads = rank is due or not rank.tree.members
+            tree = self._tree(rank, now, all_threads=all_threads)
+            if not tree.members:
                 del self._ranks[rank.pid]
                 continue
-            if rank.members:
-                samples.append((f"pid:{rank.pid}", *self._sum(rank, tree, now)))
-            rank.members = tree
+            if rank.tree.members:
+                names, values = self._sum(tree.living(), _spent_ticks(rank, tree), now - rank.sampled_at)
+                group_names, group_values = self._read_group(rank, look_again=all_threads)
+                samples.append((f"pid:{rank.pid}", names + group_names, values + group_values))
+            rank.tree = tree
             rank.sampled_at = now
         return samples
 
-    def _sum(self, rank: _Rank, tree: dict[int, Stat], now: float) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        cpu_ticks = threads = rss_pages = 0
+    def _sum(self, living: Stats, cpu_ticks: int, elapsed_s: float) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        threads = rss_pages = 0
         fds: int | None = 0
-        for pid, stat in tree.items():
-            before = rank.members.get(pid)
-            if before is not None and before.start_ticks == stat.start_ticks:
-                cpu_ticks += stat.cpu_ticks - before.cpu_ticks
-            elif stat.start_ticks >= rank.sampled_at * _TICKS_PER_S:
-                cpu_ticks += stat.cpu_ticks  # born since: all of its time falls into this period
+        for pid, stat in living.items():
             threads += stat.threads
             rss_pages += stat.rss_pages
             if fds is not None:
                 fds = self._add_descriptors(pid, fds)
-        utilization = max(cpu_ticks, 0) / _TICKS_PER_S / max(now - rank.sampled_at, 1e-3)
+        utilization = cpu_ticks / _TICKS_PER_S / max(elapsed_s, 1e-3)
         values = (utilization, float(rss_pages * _PAGE_BYTES), float(threads))
         if fds is None:
             return PROCESS_NAMES[:3], values
         return PROCESS_NAMES, (*values, float(fds))
+
+    def _read_group(self, rank: _Rank, *, look_again: bool) -> tuple[tuple[str, ...], tuple[float, ...]]:
+        """Return the memory of the rank's control group; nothing where there is none or its files are odd."""
+        try:
+            if rank.group is None or look_again:  # a process may be moved to another group
+                rank.group = MemoryGroup(rank.pid, proc=self._proc)
+            memory = rank.group.read(self._host_bytes)
+        except (OSError, ValueError):
+            rank.group = memory = None  # the rank or its group has gone; look again at the next sample
+        if memory is None:
+            return (), ()
+        if memory.limit_bytes is None:
+            return GROUP_NAMES[:1], (float(memory.usage_bytes),)
+        return GROUP_NAMES, (float(memory.usage_bytes), float(memory.limit_bytes))
 
     def _add_descriptors(self, pid: int, total: int) -> int | None:
         try:
@@ -119,39 +161,41 @@ class ProcessStats:
         except OSError:
             return total  # it has just ended
 
-    def _tree(self, rank: _Rank, now: float, *, all_threads: bool) -> dict[int, Stat]:
-        """Return the living processes of a rank's tree; empty when the rank has gone.
+    def _tree(self, rank: _Rank, now: float, *, all_threads: bool) -> _Tree:
+        """Return the processes of a rank's tree; none when the rank has gone.
 
         Between full walks a process stays a member while it lives, and children of first threads are added: that is
         where DataLoader workers appear.
         """
         root = read_stat(rank.pid)
         if root is None or (rank.start_ticks and root.start_ticks != rank.start_ticks):
-            return {}
+            return _Tree({}, {})
         rank.start_ticks = root.start_ticks
-        tree = {rank.pid: root}
+        members, apart = {rank.pid: root}, {}
         if all_threads:
             rank.walked_at = now
             rank.daemons.clear()
         else:
-            for pid, before in rank.members.items():
-                if pid not in tree and (stat := read_stat(pid)) and stat.start_ticks == before.start_ticks:
-                    tree[pid] = stat
-        waiting = list(tree)
+            members |= _still_there(rank.tree.members, but=self._ranks)
+        waiting = list(members)
         while waiting:
             parent = waiting.pop()
-            for pid in self._children(parent, tree[parent].threads if all_threads else 1):
-                if pid in tree or pid in self._ranks:
+            for pid in self._children(parent, members[parent].threads if all_threads else 1):
+                stat = None if pid in members else _read_any(pid)
+                if stat is None:
                     continue
-                stat = read_stat(pid)
-                if stat is None or _is_daemon(rank, pid, stat):
+                if pid in self._ranks or _is_daemon(rank, pid, stat):
+                    apart[pid] = stat
                     continue
-                if len(tree) >= _TREE_PROCESSES_MAX:
+                if len(members) >= _TREE_PROCESSES_MAX:
                     self._say_overfull(rank)
-                    return tree
-                tree[pid] = stat
+                    waiting.clear()
+                    break
+                members[pid] = stat
                 waiting.append(pid)
-        return tree
+        # Parents are read before their children: one that a parent waits for in between is missed, never counted twice.
+        known = rank.tree.apart | {pid: stat for pid, stat in rank.tree.members.items() if pid in self._ranks}
+        return _Tree(members, _still_there(known, but=members) | apart)
 
     def _say_overfull(self, rank: _Rank) -> None:
         if not rank.overfull:
@@ -170,12 +214,56 @@ class ProcessStats:
         return [int(child) for tid in tids for child in _read(f"/proc/{pid}/task/{tid}/children").split()]
 
 
+def _spent_ticks(rank: _Rank, tree: _Tree) -> int:
+    """Return the CPU time that a rank's tree took since its last sample.
+
+    When a parent waits for a child, the child's time becomes part of the parent's. So what the tree used is the growth
+    of own times, and of times of waited-for children, less what those children had used when they were last seen. That
+    counts children too short-lived to be seen, and nothing twice; children apart are counted elsewhere.
+    A child that ended is expected in its parent's time in this period or the next: the parent may have been read
+    just before it waited. Later it is not expected any more: a parent that ignores SIGCHLD does not wait.
+    """
+    before, since_ticks = rank.tree.members, rank.sampled_at * _TICKS_PER_S
+    own = waited_for = 0
+    for pid, stat in tree.members.items():
+        old = before.get(pid)
+        if old is not None and old.start_ticks == stat.start_ticks:
+            own += stat.cpu_ticks - old.cpu_ticks
+            waited_for += stat.children_ticks - old.children_ticks
+        elif stat.start_ticks >= since_ticks:  # born since; an older one was found only now
+            own += stat.cpu_ticks
+            waited_for += stat.children_ticks
+    ended = sum(stat.total_ticks for stat in _ended(before, tree.members) + _ended(rank.tree.apart, tree.apart))
+    missing = ended + rank.expected_ticks - waited_for
+    rank.expected_ticks = min(max(missing, 0), ended)
+    return max(own, 0) + max(-missing, 0)
+
+
+def _ended(before: Stats, now: Stats) -> list[Stat]:
+    """Return those that were there before and whose parent has waited for them since, as they were last seen."""
+    gone = [(pid, old) for pid, old in before.items() if pid not in now or now[pid].start_ticks != old.start_ticks]
+    return [old for pid, old in gone if not _still_there({pid: old})]
+
+
+def _still_there(stats: Stats, *, but: Container[int] = ()) -> Stats:
+    """Return the processes that live or are zombies still, as they are now. but: PIDs that are left out."""
+    found = {pid: _read_any(pid) for pid in stats if pid not in but}
+    return {pid: stat for pid, stat in found.items() if stat is not None and stat.start_ticks == stats[pid].start_ticks}
+
+
 def read_stat(pid: int) -> Stat | None:
     """Return the numbers of one process; None when it has ended, a zombie included, or may not be seen."""
+    stat = _read_any(pid)
+    return stat if stat is not None and stat.is_alive else None
+
+
+def _read_any(pid: int) -> Stat | None:
     fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()  # the name before it may hold spaces and brackets
-    if len(fields) < 22 or fields[0] in (b"Z", b"X"):
+    if len(fields) < 22 or fields[0] == b"X":
         return None
-    return Stat(int(fields[3]), int(fields[11]) + int(fields[12]), int(fields[17]), int(fields[19]), int(fields[21]))
+    own, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
+    numbers = (int(fields[3]), own, children, int(fields[17]), int(fields[19]), int(fields[21]))
+    return Stat(fields[0] != b"Z", *numbers)
 
 
 def _is_daemon(rank: _Rank, pid: int, stat: Stat) -> bool:

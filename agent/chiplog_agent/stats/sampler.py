@@ -13,14 +13,12 @@ import traceback
 from collections import deque
 from typing import Any
 
-from chiplog_agent.stats.frames import FrameReader, encode_frame
+from chiplog_agent.stats.frames import PERIOD_MAX_S, PERIOD_MIN_S, FrameReader, encode_frame
 from chiplog_agent.stats.gpu import GpuStats, GpuUnavailableError
 from chiplog_agent.stats.host import HOST_DEVICE, HostStats
 from chiplog_agent.stats.process import ProcessStats
 from chiplog_schemas.limits import SAMPLE_INTERVAL_S
 
-PERIOD_MIN_S = 0.05  # faster than the driver's own counters move
-PERIOD_MAX_S = 3600.0
 STALE_PERIODS = 5  # without a sample; one slow call is no failure
 _FIRST_SAMPLE_S = 0.25  # a share of CPU needs some time to be a share of; a short run needs an early sample
 _RETRY_INTERVAL_S = 60.0  # a driver may be loaded after the agent has started
@@ -145,7 +143,6 @@ class Sampler:
             match value:
                 case ["pids", [*pids]] if all(isinstance(pid, int) and pid > 0 for pid in pids):
                     self._processes.watch(pids)
-                    self._host.watch(pids)
                 case ["period", int() | float() as seconds] if PERIOD_MIN_S <= seconds <= PERIOD_MAX_S:
                     self._period_s = float(seconds)
                 case _:
