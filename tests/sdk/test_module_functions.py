@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
 
 import chiplog
@@ -37,6 +38,13 @@ SAFEGUARDS = [
         "            self._record_identity()\n        except",
         "            pass\n        except",
         "test_what_scripts_assign_is_recorded",
+    ),
+    Safeguard(
+        "a run's attempt is the collector's number",
+        "sdk/chiplog/recording/attempt.py",
+        'rows[0]["attempt"] if rows else None',
+        "0",
+        "test_the_attempt_is_the_collectors_number_once_it_is_known",
     ),
     Safeguard(
         "the package imports without fcntl",
@@ -111,6 +119,19 @@ def test_a_renamed_run_has_that_name_in_sql(node) -> None:
     run.finish()
     (row,) = node.until("SELECT name FROM runs WHERE run_id = 'renamed' AND name = 'second'")
     assert row["name"] == "second"
+
+
+def test_the_attempt_is_the_collectors_number_once_it_is_known(node) -> None:
+    for attempt in range(2):
+        run = chiplog.init(run_id="again", label="trainer", dir=node.root, capture_console=False)
+        assert (run.attempt, run.restart_count) == (None, 0), "nothing waits for the answer"
+        wait_until(lambda run=run: run.attempt is not None, "the collector's answer")
+        assert run.attempt == attempt
+        run.finish()
+    rows = node.until(
+        "SELECT attempt FROM labels WHERE run_id = 'again' AND state = 'finished' ORDER BY ALL", lambda r: len(r) == 2
+    )
+    assert rows[-1]["attempt"] == 1
 
 
 def test_attributes_that_scripts_read_exist(run: chiplog.Run) -> None:

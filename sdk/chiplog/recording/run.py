@@ -23,6 +23,7 @@ from chiplog.opening import open_journal
 from chiplog.parents import tell_no_more
 from chiplog.recorder import Recorder
 from chiplog.recording import foreign_names
+from chiplog.recording.attempt import AttemptLookup
 from chiplog.recording.run_text import RunText
 from chiplog.saving import Saver
 from chiplog.sender import SenderThread
@@ -64,6 +65,7 @@ class Run(Recorder):
         self._question = Question(settings.identity)
         self._is_inherited = not opens  # made by another process: by fork, or in a pickle
         self._disk_warned = False
+        self._attempt = AttemptLookup(settings.places)
         self._console: Capture | None = None
         self._sender: SenderThread | None = None
         offline = settings.mode == "offline"
@@ -112,8 +114,13 @@ class Run(Recorder):
 
     @property
     def attempt(self) -> int | None:
-        """Which incarnation of the label this is: the collector's number once it is known here, None before."""
-        return None
+        """Which incarnation of the label this is: the collector's number once it is known here, None before.
+
+        The first read asks the collector in the background, if it runs on this host or CHIPLOG_COLLECTOR names it.
+        """
+        if self.mode != "online" or self._finished:
+            return None
+        return self._attempt.read(self._identity.label, self._started_us)
 
     @property
     def restart_count(self) -> int:
@@ -540,6 +547,7 @@ class Run(Recorder):
         unheard = isinstance(self._journal, AfterFork)
         self._identity = as_child(self._identity, os.getpid(), self._pid if unheard else None)
         self._pid = os.getpid()
+        self._attempt = AttemptLookup(self._settings.places)
         self._journal = AfterFork(self._open_late)
 
     def _open_late(self) -> Appendable:
