@@ -166,7 +166,8 @@ class Adoption:
             produced += promised
         if not (peer is not None and peer.finished) and not (finished and produced == adopted.next_seq):
             known = {**(head.identity if head is not None else {}), **(peer.identity if peer is not None else {})}
-            ts_us, state = self._endings.of(adopted.producer, known, now_us, finished=finished)
+            left = bool(head is not None and head.left)
+            ts_us, state = self._endings.of(adopted.producer, known, now_us, finished=finished, left=left)
             core.vanished(adopted.producer, produced, state, now, ts_us)
         core.forget(adopted.producer)
 

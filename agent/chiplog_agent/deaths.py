@@ -1,27 +1,21 @@
 """When ranks died, and by what status: a pidfd for each process, where its journal's lock tells only that it happened.
 
-The PID is the one that the kernel names as the holder of a journal's lock, so that it is ours in any PID namespace. The
-status comes from the pidfd once the process was reaped (Linux 6.15: PIDFD_GET_INFO of linux/pidfd.h), before that from
-field 52 of /proc/PID/stat of the zombie (proc_pid_stat(5)). Nobody but the parent could wait for it.
+The PID is the one that the kernel names as the holder of a journal's lock, so that it is ours in any PID namespace.
+`exits.py` of the schemas reads the status.
 
 A process on its way out releases its locks first, and has no status before its last file is closed, a GPU's perhaps
 seconds later.
 """
 
-import fcntl
 import os
 import select
-import struct
 from dataclasses import dataclass, field
 
+from chiplog_schemas.exits import exit_status
 from chiplog_schemas.machine import stat_fields
 
-# struct pidfd_info: mask, cgroupid (u64), pid, tgid, ppid and eight IDs (u32), exit_code (s32); its first version.
-_PIDFD_INFO = struct.Struct("<QQ11Ii")
-_PIDFD_INFO_EXIT = 1 << 3
-_PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11  # _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)
 _ENDED_MAX = 256  # looked at in one go
-_STATE, _FLAGS, _EXIT_CODE = 0, 6, 49  # of stat_fields(): state, flags, exit_code
+_FLAGS = 6  # of stat_fields()
 _PF_EXITING = 0x4  # among the flags: of the kernel's include/linux/sched.h
 
 
@@ -89,7 +83,7 @@ class Deaths:
         ended = self._epoll.poll(0, _ENDED_MAX)
         for descriptor, _ in ended:
             process = self._processes[descriptor]
-            death = Death(now_us, *_status(descriptor, process.pid))
+            death = Death(now_us, *exit_status(descriptor, process.pid))
             for producer in process.producers:
                 self._deaths[producer] = death
                 del self._descriptors[producer]
@@ -131,30 +125,3 @@ def _has_ended(descriptor: int) -> bool:
     one = select.poll()
     one.register(descriptor, select.POLLIN)
     return bool(one.poll(0))
-
-
-def _status(descriptor: int, pid: int) -> tuple[int | None, str]:
-    """Return (status, source) of a process that has ended. It may be reaped between two of these looks."""
-    found = _status_by_pidfd(descriptor)
-    if found is None and (zombie := _status_of_zombie(pid)) is not None:
-        return zombie, "/proc/PID/stat"
-    if found is None:
-        found = _status_by_pidfd(descriptor)
-    return found, "" if found is None else "pidfd"
-
-
-def _status_by_pidfd(descriptor: int) -> int | None:
-    info = bytearray(_PIDFD_INFO.size)
-    _PIDFD_INFO.pack_into(info, 0, _PIDFD_INFO_EXIT, *[0] * 13)
-    try:
-        fcntl.ioctl(descriptor, _PIDFD_GET_INFO, info)
-    except OSError:
-        return None  # an older kernel knows no such call, or no such process any more
-    mask, *_, status = _PIDFD_INFO.unpack(info)
-    return status if mask & _PIDFD_INFO_EXIT else None
-
-
-def _status_of_zombie(pid: int) -> int | None:
-    fields = stat_fields(pid)
-    # X: its parent waits for it in this moment, and the pidfd does not tell yet.
-    return int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_STATE] in ("Z", "X") else None

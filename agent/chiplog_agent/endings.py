@@ -13,12 +13,19 @@ from typing import Any
 from chiplog_agent.deaths import Deaths
 from chiplog_agent.error_files import ErrorFiles
 from chiplog_agent.oom import OomKills
+from chiplog_schemas.exits import UNKNOWN_EXIT
 from chiplog_schemas.journals import LOCK_NAME
 from chiplog_schemas.limits import ADOPT_INTERVAL_S
 from chiplog_schemas.locks import locker_of
 
 VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
 STATE_LOST = "finished, but what it said last was lost with the memory of its process"
+_UNSEEN = {  # by (finished, left) of the head page: why, when the exit status is not known
+    (False, False): VANISHED,
+    (False, True): UNKNOWN_EXIT,
+    (True, False): STATE_LOST,
+    (True, True): STATE_LOST,
+}
 _LEAVING_MAX_S = 10.0  # from the lock of a process to its status: a driver that hangs keeps it for ever
 
 
@@ -72,14 +79,14 @@ class Endings:
         self._leaving.pop(producer, None)
 
     def of(
-        self, producer: bytes, identity: Mapping[str, Any], now_us: int, *, finished: bool
+        self, producer: bytes, identity: Mapping[str, Any], now_us: int, *, finished: bool, left: bool = False
     ) -> tuple[int, dict[str, Any]]:
         """Return when a producer's process ended, and the STATE map that says how.
 
-        identity: what it said of itself. finished: whether its journal says that it did.
+        identity: what it said of itself. finished, left: what its journal's head page says.
         """
         death = self._deaths.of(producer)
-        state: dict[str, Any] = {"state": "crashed", "reason": STATE_LOST if finished else VANISHED}
+        state: dict[str, Any] = {"state": "crashed", "reason": _UNSEEN[finished, left]}
         detail: dict[str, Any] = {}
         ts_us = now_us
         if death is None:
@@ -92,7 +99,7 @@ class Endings:
             ts_us = death.ts_us
             detail["status_by"] = death.source or "nobody"
             if death.exit_code is not None:
-                state |= _by_exit(death.exit_code, finished=finished)
+                state |= _by_exit(death.exit_code, finished=finished, left=left)
             elif death.exit_signal is not None:
                 state |= _by_signal(death.exit_signal, finished=finished)
         if death is not None and death.exit_signal == signal.SIGKILL:
@@ -106,7 +113,9 @@ class Endings:
                 detail |= error
                 if "out_of_memory" not in detail and error["message"]:
                     state["reason"] = f"{state['reason']}; its error file says: {error['message']}"
-        return ts_us, state | ({"detail": detail} if detail else {})
+        if detail:
+            state["detail"] = detail
+        return ts_us, {name: value for name, value in state.items() if value is not None}
 
     def _error_of(self, producer: bytes, identity: Mapping[str, Any]) -> dict[str, Any]:
         """Return message and traceback of a rank's error file; nothing where there is none, or an older one.
@@ -119,7 +128,10 @@ class Endings:
         return self._errors.read(path, self._journals / producer.hex(), identity.get("started_at", 0))
 
 
-def _by_exit(code: int, *, finished: bool) -> dict[str, Any]:
+def _by_exit(code: int, *, finished: bool, left: bool) -> dict[str, Any]:
+    if left:
+        reason = f"exit code {code}: SystemExit, or an exception that no hook saw" if code else None
+        return {"state": "failed" if code else "finished", "exit_code": code, "reason": reason}
     if finished:  # what was lost is only how it put that
         return {"state": "failed" if code else "finished", "exit_code": code, "reason": STATE_LOST}
     return {"exit_code": code, "reason": f"ended with exit code {code} without finish(): os._exit, or native code"}

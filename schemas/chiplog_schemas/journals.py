@@ -11,7 +11,7 @@
             16    16  producer
             32     8  acked          everything before this seq is on stable storage at the next hop
             40     8  produced       seqs given out, written when events are dropped and when the run finishes
-            48     4  flags          bit 0: the run finished
+            48     4  flags          bit 0: the run finished; bit 1: its process left, and its exit status says how
             52     4  promised       events that were still to get a seq: values on their way from a device
             64     …  identity       msgpack map, see events.IDENTITY_FIELDS
 
@@ -50,6 +50,7 @@ COUNTERS_OFFSET = 32
 PROMISED = struct.Struct("<I")  # written by itself: whoever writes the counters knows nothing of it
 PROMISED_OFFSET = HEAD_FIXED.size
 FINISHED = 1
+LEFT = 2
 
 LOCK_NAME = "lock"
 HEAD_NAME = "head"
@@ -65,6 +66,7 @@ class Head:
     finished: bool
     identity: dict[str, Any]
     promised: int = 0
+    left: bool = False
 
 
 def head_bytes(identity: bytes) -> int:
@@ -91,7 +93,7 @@ def decode_head(data: bytes) -> Head | None:
         except CodecError:
             identity = {}
     (promised,) = PROMISED.unpack_from(data, PROMISED_OFFSET)
-    return Head(producer, acked, produced, bool(flags & FINISHED), identity, promised)
+    return Head(producer, acked, produced, bool(flags & FINISHED), identity, promised, bool(flags & LEFT))
 
 
 class DeadJournal:

@@ -1,4 +1,9 @@
-"""How a run ends in this process: what its last event says, and the steps before it, none of which costs the next."""
+"""How a run ends in this process: what its last event says, and the steps before it, none of which costs the next.
+
+A process may end in a way that no hook sees: `raise SystemExit(4)`, or an exception whose hook was replaced. Then the
+run has no last event. Its journal stays, marked LEFT, with the lock held until the process is gone, and the agent that
+adopts it says how the run ended, by the exit status.
+"""
 
 import time
 from collections.abc import Callable, Iterable
@@ -8,6 +13,7 @@ from chiplog.journal import Journal
 from chiplog.sender import SenderThread
 from chiplog.values.metrics import cleaned
 from chiplog_schemas.events import EventKind, encode
+from chiplog_schemas.exits import UNKNOWN_EXIT
 
 _CODE_MAX = (1 << 31) - 1
 _CODE_OVER = 255  # what the system makes of a sys.exit() with a number that is far too large
@@ -19,6 +25,7 @@ class Ending:
     def __init__(self) -> None:
         self._said: dict[str, object] = {"state": "finished", "exit_code": 0}
         self._failed_us: int | None = None  # when that was noted, which may be long before the process ends
+        self.is_open = False  # only the exit status of the process says how it ended
 
     @property
     def is_failed(self) -> bool:
@@ -35,8 +42,19 @@ class Ending:
         if exit_code and not self.is_failed:
             self.note_failure(f"finish(exit_code={exit_code})", exit_code)
 
-    def event(self) -> bytes:
-        """Return the last event."""
+    def leave_open(self, *, is_adopted: bool) -> None:
+        """Note that the process ends in an unknown way, unless a failure was noted before.
+
+        is_adopted: an agent of this node adopts the journal, and reads the exit status.
+        """
+        if not self.is_failed:
+            self.is_open = is_adopted
+            self._said = {"state": "crashed", "reason": UNKNOWN_EXIT}
+
+    def event(self) -> bytes | None:
+        """Return the last event; None when the agent says how the run ended."""
+        if self.is_open:
+            return None
         return encode(EventKind.STATE, self._failed_us or time.time_ns() // 1000, self._said)
 
 
@@ -52,15 +70,20 @@ def take_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exceptio
                 continue
 
 
-def close(journal: Journal, sender: SenderThread | None, complaints: Complaints, wait_s: float) -> None:
-    """Let go of a journal that is sealed, also when Ctrl-C ends the wait for the agent."""
+def close(
+    journal: Journal, sender: SenderThread | None, complaints: Complaints, wait_s: float, *, is_open: bool = False
+) -> None:
+    """Close a journal that is sealed, also when Ctrl-C ends the wait for the agent. is_open: as of `Ending`."""
     delivered = False
     try:
-        journal.mark_finished()
+        if is_open:
+            journal.mark_left()
+        else:
+            journal.mark_finished()
         delivered = sender.stop(wait_s) if sender is not None else False
         complaints.note_ending(journal.only_in_memory, journal.disk_error)
     finally:
-        journal.close(remove=delivered)
+        journal.close(remove=delivered and not is_open, keep_lock=is_open)
 
 
 def _whole(exit_code: object) -> int:

@@ -18,7 +18,7 @@ from zlib import crc32
 
 from chiplog.mapped import Head, Segment, cut, offset_of
 from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.journals import FINISHED, HEAD_NAME, LOCK_NAME, remove_journal
+from chiplog_schemas.journals import FINISHED, HEAD_NAME, LEFT, LOCK_NAME, remove_journal
 from chiplog_schemas.limits import JOURNAL_BYTES_MAX, JOURNAL_MEMORY_BYTES_MAX, JOURNAL_RESERVE_BYTES, KIB, MIB
 from chiplog_schemas.link import Slice
 from chiplog_schemas.locks import Lock
@@ -166,13 +166,14 @@ class Journal:
         else:
             self.deferred_dropped += 1
 
-    def seal(self, last: bytes, on_refused: Callable[[], None]) -> bool:
+    def seal(self, last: bytes | None, on_refused: Callable[[], None]) -> bool:
         """Append the last event. What comes later is refused, and `on_refused` called. Never raises.
 
         Behind an append that hangs it is put aside like any other; false: inside of one (a signal handler), not done.
         """
         if not self._lock.acquire(timeout=LOCK_WAIT_S):
-            self._defer(last)
+            if last is not None:
+                self._defer(last)
             return True
         try:
             if self._inside:
@@ -181,7 +182,8 @@ class Journal:
             try:
                 while self._deferred:
                     self._append(self._deferred.popleft(), False)
-                self._append(last, True)
+                if last is not None:
+                    self._append(last, True)
                 self._drop_first = max(self._drop_first, 0)  # append goes the long way, which refuses
                 self._on_refused = on_refused
             finally:
@@ -360,6 +362,10 @@ class Journal:
         """Note on the head page that the run finished and how much it produced."""
         self._write_counters(FINISHED)
 
+    def mark_left(self) -> None:
+        """Note on the head page that the process left, and that its exit status says how."""
+        self._write_counters(LEFT)
+
     def _write_counters(self, flags: int = 0) -> None:
         if (head := self._head) is not None:  # the sender's thread may outlive the close
             head.count(self.acked, self._tail[2], flags)
@@ -429,8 +435,11 @@ class Journal:
 
     # -- the end --
 
-    def close(self, *, remove: bool) -> None:
-        """Let go of the journal. `remove` deletes it: everything was acknowledged."""
+    def close(self, *, remove: bool, keep_lock: bool = False) -> None:
+        """Let go of the journal. `remove` deletes it: everything was acknowledged.
+
+        keep_lock: the end of the process releases the lock, and its exit status is known by then.
+        """
         if self._spare is not None:
             self._spare.delete()
             self._spare = None
@@ -439,6 +448,6 @@ class Journal:
             self._head = None
         if remove and self.directory is not None:
             remove_journal(self.directory)
-        if self._file_lock is not None:
+        if self._file_lock is not None and not keep_lock:
             self._file_lock.release()
             self._file_lock = None

@@ -381,9 +381,11 @@ class _Departure:
         return str, ()  # an exception that is sent to another process leaves this here
 
 
-def _at_exit() -> None:
+def _at_exit(*, is_seen: bool = False) -> None:
+    """End the runs of this process. is_seen: an exception that ends it is being handled, if there is one."""
     global _left
-    if has_returned():
+    returned = is_seen or has_returned()
+    if returned:
         _left = None  # it was caught, and somebody keeps it
     # A child of multiprocessing leaves while its exception is being handled, and never by way of the excepthook.
     error = sys.exc_info()[1] or _left
@@ -391,13 +393,15 @@ def _at_exit() -> None:
         if run is not None:
             if error is not None:
                 run.mark_exit(error)
+            elif not returned:
+                run.leave()  # `raise SystemExit(4)`: the interpreter tells its exit code to no hook
             run.finish()
 
 
 def _at_exit_of_child() -> None:
     global _left
     _left = None  # what ends it is being handled; of what is not, somebody keeps a copy
-    _at_exit()
+    _at_exit(is_seen=True)
 
 
 def _after_fork() -> None:

@@ -359,8 +359,9 @@ class Run(Recorder):
             return
         try:
             if isinstance(journal, Journal):
-                close(journal, self._sender, self._complaints, max(0.0, wait_s - (time.monotonic() - begun)))
-            else:
+                left_s = max(0.0, wait_s - (time.monotonic() - begun))
+                close(journal, self._sender, self._complaints, left_s, is_open=self._ending.is_open)
+            elif last is not None:
                 journal.append(last, urgent=True)
         finally:
             self._journal = Nowhere(journal.next_seq, self._refuse)
@@ -398,6 +399,13 @@ class Run(Recorder):
             self.mark_failed(reason, code)
             if detail := detail_of(error):  # at once: a process that hangs at its end never comes to say its state
                 self._tell("traceback", reason, detail)
+
+    def leave(self) -> None:
+        """Note that this process ends, and that neither its code returned nor a hook saw why."""
+        settings, journal = self._settings, self._journal
+        has_agent_here = settings.agent_address in (None, settings.places.agent_address)
+        is_on_disk = isinstance(journal, Journal) and journal.directory is not None
+        self._ending.leave_open(is_adopted=is_on_disk and has_agent_here)
 
     def note_thread(self, name: str, error: BaseException) -> None:
         """Note an exception that ended a thread: the process goes on, and so does the run."""

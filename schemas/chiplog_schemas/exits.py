@@ -1,0 +1,49 @@
+"""The exit status of a process that is not a child: from its pidfd, else from its zombie.
+
+A pidfd keeps the status after the parent has waited for the process (Linux 6.15: PIDFD_GET_INFO of linux/pidfd.h).
+Before that, field 52 of /proc/PID/stat has it (proc_pid_stat(5)). On an older kernel nothing has it once the parent has
+waited.
+"""
+
+import fcntl
+import struct
+
+from chiplog_schemas.machine import stat_fields
+
+# Why a label crashed whose process left in an unknown way, where its exit status is not known either.
+UNKNOWN_EXIT = "the interpreter ended by SystemExit, or by an exception that no hook saw; its exit code is not known"
+# struct pidfd_info: mask, cgroupid (u64), pid, tgid, ppid and eight IDs (u32), exit_code (s32); its first version.
+_PIDFD_INFO = struct.Struct("<QQ11Ii")
+_PIDFD_INFO_EXIT = 1 << 3
+PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11  # _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)
+_STATE, _EXIT_CODE = 0, 49  # of stat_fields(): state, exit_code
+
+
+def exit_status(descriptor: int, pid: int) -> tuple[int | None, str]:
+    """Return (status as of waitpid(2), source) of a process that has ended; (None, "") when it is not known.
+
+    descriptor: a pidfd of the process. The parent may wait for the process between two of these reads.
+    """
+    found = _status_by_pidfd(descriptor)
+    if found is None and (zombie := _status_of_zombie(pid)) is not None:
+        return zombie, "/proc/PID/stat"
+    if found is None:
+        found = _status_by_pidfd(descriptor)
+    return found, "" if found is None else "pidfd"
+
+
+def _status_by_pidfd(descriptor: int) -> int | None:
+    info = bytearray(_PIDFD_INFO.size)
+    _PIDFD_INFO.pack_into(info, 0, _PIDFD_INFO_EXIT, *[0] * 13)
+    try:
+        fcntl.ioctl(descriptor, PIDFD_GET_INFO, info)
+    except OSError:
+        return None  # an older kernel does not know the call
+    mask, *_, status = _PIDFD_INFO.unpack(info)
+    return status if mask & _PIDFD_INFO_EXIT else None
+
+
+def _status_of_zombie(pid: int) -> int | None:
+    fields = stat_fields(pid)
+    # X: its parent waits for it at this moment, and the pidfd does not have the status yet.
+    return int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_STATE] in ("Z", "X") else None
