@@ -4,7 +4,6 @@ import contextlib
 import logging
 import math
 import os
-import signal
 import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -20,6 +19,7 @@ from chiplog_agent.spool import Spool
 from chiplog_agent.stats.feed import Line, Sample, SamplerFeed, Stale
 from chiplog_agent.upstream import Upstream
 from chiplog_schemas.curve import ClientCurve
+from chiplog_schemas.daemons import on_stop_signals
 from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
 from chiplog_schemas.gate import open_gate
 from chiplog_schemas.keys import Keys
@@ -136,8 +136,7 @@ class AgentDaemon:
 
     def run(self) -> None:
         """Serve until stopped."""
-        signal.signal(signal.SIGTERM, self.stop)
-        signal.signal(signal.SIGINT, self.stop)
+        on_stop_signals(self.stop)
         self._poller.register(self._door.socket, zmq.POLLIN)
         self._poller.register(self._endings.fileno(), zmq.POLLIN)
         if self._feed is not None:
@@ -405,6 +404,7 @@ class AgentDaemon:
             self._adoption.synced()
         self._link.step(time.monotonic())
         self._link.close()
+        self._upstream.close()
         self._files.close()
         self._door.close(100)
         self._spool.close()

@@ -7,7 +7,6 @@ an acknowledgement.
 import contextlib
 import logging
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from chiplog_collector.intake import Accepted, Intake, recover_lost, recover_sen
 from chiplog_collector.lost_end import tell_lost_end
 from chiplog_collector.memory import ALLOCATOR_SETTING
 from chiplog_collector.presence import Presence, Word
+from chiplog_schemas.daemons import on_stop_signals
 from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
 from chiplog_schemas.file_wire import is_of_files
 from chiplog_schemas.gate import open_gate
@@ -121,8 +121,7 @@ class ReceiverDaemon:
 
     def run(self) -> None:
         """Serve until stopped."""
-        signal.signal(signal.SIGTERM, self.stop)
-        signal.signal(signal.SIGINT, self.stop)
+        on_stop_signals(self.stop)
         if self._index is not None:
             self._index.mind(time.monotonic())
         _log.info("receiver takes events at %s", ", ".join(self.settings.bind))

@@ -10,7 +10,7 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +138,17 @@ def use_all_cores() -> None:
     """Undo the CPU affinity that a daemon inherits from the rank that happened to start it."""
     with contextlib.suppress(OSError, ValueError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
+
+
+def on_stop_signals(stop: Callable[..., object]) -> None:
+    """Call `stop` at each signal that asks a daemon to end: SIGTERM, SIGINT, and SIGHUP when its terminal closes.
+
+    Under nohup, which ignores SIGHUP, a daemon outlives its terminal.
+    """
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, stop)
 
 
 def keep_files_private() -> int:

@@ -193,7 +193,8 @@ class Sampler:
 
 def main() -> None:
     """Run as the sampler process; does not return. Input on descriptor 0, output on descriptor 1."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the agent in good order, and its end is ours
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C ends the agent in good order, and its end is ours
     output_fd = os.dup(1)
     os.dup2(2, 1)  # a driver's library that prints must not write into the frames
     code = 0
