@@ -23,6 +23,7 @@ from typing import Any
 import zmq
 
 from chiplog_schemas import wire
+from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.contents import is_content_name
 from chiplog_schemas.curve import ClientCurve
 from chiplog_schemas.delivery import Send
@@ -295,6 +296,7 @@ class FileLane:
             socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS)
             if self._curve is not None:
                 self._curve.configure(socket)
+            socket.setsockopt(zmq.IPV6, is_ipv6(self._address))
             socket.connect(self._address)
         except BaseException:
             socket.close(0)

@@ -43,7 +43,7 @@ from chiplog_schemas.questions import (
     Refused,
     one_line,
 )
-from chiplog_schemas.router import Shutter
+from chiplog_schemas.router import Shutter, bind_any
 from chiplog_schemas.sink import ResultSink
 
 __all__ = ["QueryService", "lock_down"]
@@ -294,7 +294,7 @@ class QueryService:
                 if self.address.startswith("ipc://"):
                     bind_ipc(socket, self.address)
                 else:
-                    socket.bind(self.address)
+                    bind_any(socket, self.address)
                 return
             except (zmq.ZMQError, OSError) as error:
                 if error.errno not in (zmq.EADDRINUSE, zmq.EADDRNOTAVAIL) or time.monotonic() > deadline:

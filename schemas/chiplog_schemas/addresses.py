@@ -44,6 +44,11 @@ def is_loopback(address: str) -> bool:
     return _is_loopback(_host_and_port(address)[0])
 
 
+def is_ipv6(address: str) -> bool:
+    """Return True for an IPv6 address in brackets. ZeroMQ's option is for these alone: with it names mean IPv6 only."""
+    return address.startswith("tcp://[")
+
+
 def port_after(address: str) -> str:
     """Return the TCP address one port higher: by convention SQL is answered next to where events are taken."""
     host, port = _host_and_port(address)
@@ -66,7 +71,15 @@ def _host_and_port(address: str) -> tuple[str, int]:
     match = _TCP.fullmatch(address)
     if match is None or not 0 < int(match[2]) < 65535:
         raise AddressError(f"{address!r} is no address; write tcp://HOST:PORT or ipc:///path")
-    return match[1], int(match[2])
+    host = match[1]
+    if host.startswith("["):
+        import ipaddress
+
+        try:
+            ipaddress.IPv6Address(host.strip("[]"))
+        except ValueError as error:
+            raise AddressError(f"{address!r}: {error}; write an IPv6 address in brackets: tcp://[::1]:PORT") from error
+    return host, int(match[2])
 
 
 def _is_loopback(host: str) -> bool:

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import zmq
 
 from chiplog_schemas import wire
+from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
 from chiplog_schemas.delivery import Acked, Connect, Disconnect, Resume, Send, Sender, SenderAction, SenderState
 from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S, BATCH_BYTES_MAX, LINGER_MS, RECORD_BYTES_MAX
@@ -232,6 +233,7 @@ class Link:
             self._curve.configure(socket)
         self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self._monitor.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.IPV6, is_ipv6(self.address))
         socket.connect(self.address)
 
     def _drop_socket(self, linger_ms: int) -> None:

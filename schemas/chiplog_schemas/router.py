@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 import zmq
 
 from chiplog_schemas import wire
-from chiplog_schemas.addresses import prepare_ipc
+from chiplog_schemas.addresses import is_ipv6, prepare_ipc
 from chiplog_schemas.daemons import are_descriptors_short
 from chiplog_schemas.delivery import Reply
 from chiplog_schemas.gate import Gate, Received, receive
@@ -107,7 +107,7 @@ class Shutter:
         try:
             if self._is_shut:
                 for address in self._tcp:
-                    self._socket.bind(address)
+                    bind_any(self._socket, address)
             elif not are_descriptors_short():
                 return
             else:
@@ -153,13 +153,19 @@ def bind_router(
             guard(router)
             guard = None
         try:
-            router.bind(address)
+            bind_any(router, address)
         except zmq.ZMQError as error:
             router.close(0)
             raise OSError(f"{address} cannot be bound: {error}; is another daemon using it?") from error
         if address.startswith("ipc://"):
             os.chmod(address.removeprefix("ipc://"), 0o600)
     return router
+
+
+def bind_any(socket: "zmq.Socket[bytes]", address: str) -> None:
+    """Bind an address of any family; libzmq copies a socket's options at each bind. Raises zmq.ZMQError."""
+    socket.setsockopt(zmq.IPV6, is_ipv6(address))
+    socket.bind(address)
 
 
 def _is_tcp(address: str) -> bool:

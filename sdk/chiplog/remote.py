@@ -10,6 +10,7 @@ import zmq
 
 from chiplog.result import QueryError
 from chiplog_schemas import questions
+from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, LINGER_MS, PEER_SILENT_S
@@ -52,6 +53,7 @@ class Remote:
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
         try:
+            self._socket.setsockopt(zmq.IPV6, is_ipv6(address))
             self._socket.connect(address)
         except zmq.ZMQError as error:
             self.close()

@@ -1,0 +1,120 @@
+"""Collector, agent, rank and reader over IPv6, with and without keys."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import chiplog
+from chiplog.cli.root import main
+from chiplog_schemas.keys import host_key_name
+from tests.conftest import Node, wait_until
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "an IPv6 address can be bound",
+        "schemas/chiplog_schemas/router.py",
+        old="    socket.setsockopt(zmq.IPV6, is_ipv6(address))\n",
+        new="",
+        test="test_events_and_answers_go_over_ipv6",
+    ),
+    Safeguard(
+        "a rank and an agent connect to an IPv6 address",
+        "schemas/chiplog_schemas/link.py",
+        old="        socket.setsockopt(zmq.IPV6, is_ipv6(self.address))\n",
+        new="",
+        test="test_events_and_answers_go_over_ipv6",
+    ),
+    Safeguard(
+        "a reader connects to an IPv6 address",
+        "sdk/chiplog/remote.py",
+        old="            self._socket.setsockopt(zmq.IPV6, is_ipv6(address))\n",
+        new="",
+        test="test_events_and_answers_go_over_ipv6",
+    ),
+    Safeguard(
+        "files go over IPv6",
+        "agent/chiplog_agent/files.py",
+        old="            socket.setsockopt(zmq.IPV6, is_ipv6(self._address))\n",
+        new="",
+        test="test_events_and_answers_go_over_ipv6",
+    ),
+]
+
+
+def ports(count: int) -> int:
+    """Return the first of so many ports in a row that are free."""
+    while True:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+            first = int(probe.getsockname()[1])
+        taken = []
+        try:
+            for port in range(first, first + count):
+                taken.append(socket.socket(socket.AF_INET6))
+                taken[-1].bind(("::1", port))
+            return first
+        except OSError:
+            continue
+        finally:
+            for probe in taken:
+                probe.close()
+
+
+@pytest.fixture
+def ipv6() -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6 loopback: {error}")
+
+
+@pytest.fixture
+def nodes(tmp_path: Path, ipv6: None) -> Iterator[tuple[Node, Node]]:
+    centre, host = Node(tmp_path / "centre"), Node(tmp_path / "host")
+    yield centre, host
+    if chiplog.run is not None:
+        chiplog.finish()
+    host.stop()
+    centre.stop()
+
+
+@pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keys"])
+def test_events_and_answers_go_over_ipv6(nodes, keyed, monkeypatch, tmp_path) -> None:
+    centre, host = nodes
+    first = ports(3)
+    collector, agent = f"tcp://[::1]:{first}", f"tcp://[::1]:{first + 2}"
+    if keyed:
+        for root in (centre.root, host.root):
+            (root / "keys").mkdir(parents=True, mode=0o700)
+        run = lambda node, *words: main(["keys", "--keys", str(node.root / "keys"), *words])  # noqa: E731
+        assert run(centre, "new", "collector") == 0
+        for role, flags in (("agent", ("--node", host_key_name())), ("reader", ()), ("rank", ())):
+            assert run(host, "new", role) == 0
+            of = host if role == "rank" else centre
+            assert run(of, "allow", str(host.root / "keys" / f"{role}.pub"), *flags) == 0
+        (host.root / "keys" / "collector.pub").write_bytes((centre.root / "keys" / "collector.pub").read_bytes())
+        monkeypatch.setenv("CHIPLOG_KEYS", str(host.root / "keys"))
+    centre.collector = centre._start("chiplog_collector", "--bind", collector, "--keys", str(centre.root / "keys"))
+    host.start_agent("--collector", collector, "--bind", agent, "--keys", str(host.root / "keys"))
+    saved = tmp_path / "saved.txt"
+    saved.write_text("hello")
+    # A file is delivered by the agent of the run's own directory, whatever address its events go to.
+    with chiplog.init(run_id="over", dir=host.root, agent=agent, capture_console=False) as run_:
+        run_.log({"x": 1.5})
+        run_.save(saved)
+    wait_until(lambda: centre.try_sql("SELECT 1 FROM metrics WHERE value = 1.5"), "the value in SQL")
+    wait_until(lambda: list(centre.place.files.glob("??/*")), "the file at the collector")
+    with chiplog.connect(collector) as client:
+        assert client.sql("SELECT run_id FROM runs").rows() == [{"run_id": "over"}]
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://[::1]:70000", "tcp://[:::1]:5555", "tcp://[1.2.3.4]:5555", "tcp://::1:5555"]
+)
+def test_an_address_that_is_none_is_one_line(address, chiplog_dir, capsys) -> None:
+    assert main(["collector", "--bind", address]) == 2
+    assert address in capsys.readouterr().err
