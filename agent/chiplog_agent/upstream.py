@@ -9,6 +9,7 @@ from collections.abc import Callable
 from chiplog_schemas.daemons import start_daemon
 from chiplog_schemas.delivery import SenderState
 from chiplog_schemas.link import Link
+from chiplog_schemas.link_status import LinkState, remove_link_status, write_link_status
 from chiplog_schemas.places import Places, make_private
 
 COLLECTOR_MODULE = "chiplog_collector"
@@ -43,19 +44,31 @@ class Upstream:
         self._start_at = now + _START_AFTER_S
         self._told_where = False
         self._said = ""
+        self._report(LinkState.CONNECTING, f"collector {link.address} has not answered yet")
 
     def on_change(self, state: SenderState, reason: str) -> None:
         """Say whether the collector answers: once, however often it is tried again."""
-        said = ""
         if state is SenderState.OPEN:
-            said = f"collector {reason} answers"
+            said, link_state = f"collector {reason} answers", LinkState.OPEN
         elif state is SenderState.CLOSED:
-            said = f"collector {self._link.address} is out of reach: {reason}"
-        if said and said != self._said:
+            said, link_state = f"collector {self._link.address} is out of reach: {reason}", LinkState.CLOSED
+        else:
+            return
+        if said != self._said:
             self._said = said
             _log.info("%s", said)
-            with contextlib.suppress(OSError):  # for `chiplog status`
-                self._places.agent_link.write_text(f"{said}\n", encoding="utf-8")
+            self._report(link_state, said)
+
+    def close(self) -> None:
+        """Withdraw the report: from now on nobody watches the link."""
+        remove_link_status(self._places.agent_link)
+
+    def _report(self, state: LinkState, text: str) -> None:
+        try:
+            write_link_status(self._places.agent_link, state, text)
+        except OSError as error:
+            remove_link_status(self._places.agent_link)  # a state that is over must not stay
+            self._complain("the state of the link cannot be reported to `chiplog status`", error)
 
     def mind(self, now: float) -> None:
         """Start a collector if none answers and this is its host."""

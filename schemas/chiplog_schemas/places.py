@@ -55,7 +55,7 @@ class Places:
 
     @property
     def agent_link(self) -> Path:
-        """File with one line that the agent says about its link to the collector."""
+        """File with what the agent reports about its link to the collector; see link_status."""
         return self.agent / "link"
 
     @property

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from chiplog_schemas.daemons import output_path, start_daemon
 from chiplog_schemas.limits import EVENT_BYTES_MAX
+from chiplog_schemas.link_status import LinkStatus, read_link_status
 from chiplog_schemas.locks import holder_of, note_of
 from chiplog_schemas.machine import stat_fields
 from chiplog_schemas.places import Places, make_private
@@ -41,12 +42,10 @@ def is_stopped(pid: int) -> bool:
     return stat_fields(pid)[:1] in (["T"], ["t"])  # its state
 
 
-def link_of(where: Places) -> str | None:
-    """Return what the agent said last of its link to the collector."""
-    try:
-        return where.agent_link.read_text(encoding="utf-8").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
+def link_of(where: Places) -> LinkStatus | None:
+    """Return what the agent that runs reports about its link to the collector; None when none does."""
+    pid = pid_of(where, AGENT)
+    return read_link_status(where.agent_link, pid) if pid else None
 
 
 def start(where: Places, module: str, arguments: list[str]) -> int:

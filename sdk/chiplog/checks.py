@@ -13,6 +13,7 @@ from pathlib import Path
 from chiplog import background
 from chiplog_schemas.journals import LOCK_NAME, list_journals
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
+from chiplog_schemas.link_status import LinkState
 from chiplog_schemas.locks import Lock, LockHeldError, holder_of
 from chiplog_schemas.places import NETWORK_FILE_SYSTEMS, Places, file_system_type
 
@@ -141,8 +142,8 @@ def _agent(where: Places) -> Finding:
     if background.is_stopped(pid):
         return Finding("agent", BAD, f"{found}, stopped by a signal: nothing is taken", f"kill -CONT {pid}")
     link = background.link_of(where)
-    if link is not None and "out of reach" in link:
-        return Finding("agent", WARNING, f"{found}, {link}", "see its collector; the spool keeps everything")
+    if link is not None and link.state is LinkState.CLOSED:
+        return Finding("agent", WARNING, f"{found}, {link.text}", "see its collector; the spool keeps everything")
     if backlog > _BACKLOG_BYTES:
         return Finding("agent", WARNING, found, "see whether its collector answers: chiplog doctor --canary")
     return Finding("agent", GOOD, found)

@@ -112,7 +112,7 @@ def test_a_collector_that_is_out_of_reach_is_named(chiplog_dir: Path) -> None:
     node = Node(chiplog_dir)
     node.start_agent("--collector", "tcp://127.0.0.1:9")
     try:
-        wait_until(lambda: "out of reach" in (background.link_of(node.place) or ""), "an agent that says so")
+        wait_until(lambda: (link := background.link_of(node.place)) and link.state == "closed", "an agent that says so")
         found = findings(node.root)["agent"]
         assert found.verdict == checks.WARNING and "tcp://127.0.0.1:9 is out of reach" in found.found
     finally:

@@ -50,7 +50,7 @@ def _look(where: Places) -> dict[str, object]:
     return {
         "dir": str(where.root),
         "agent_pid": agent_pid,
-        "agent_link": _link(where, agent_pid) if agent_pid else None,
+        **_link(where, agent_pid),
         "collector_pid": background.pid_of(where, background.COLLECTOR) or None,
         "ranks_logging": sum(map(_is_ranks, alive)),
         "journals_waiting": len(journals) - len(alive),
@@ -97,7 +97,12 @@ def _print(facts: dict[str, object]) -> None:
     Console(soft_wrap=True).print(table)
 
 
-def _link(where: Places, agent_pid: int) -> str | None:
+def _link(where: Places, agent_pid: int | None) -> dict[str, object]:
+    """Return the state of the agent's link for programs, and a line about it for people."""
+    if agent_pid is None:
+        return {"agent_link_state": None, "agent_link": None}
     if background.is_stopped(agent_pid):
-        return f"the agent was stopped by a signal; kill -CONT {agent_pid} lets it go on"
-    return background.link_of(where)
+        line = f"the agent was stopped by a signal; kill -CONT {agent_pid} lets it go on"
+        return {"agent_link_state": "stopped", "agent_link": line}
+    link = background.link_of(where)
+    return {"agent_link_state": link.state if link else None, "agent_link": link.text if link else None}

@@ -1,0 +1,62 @@
+"""What an agent reports about its link to the collector, in a file for `chiplog status` and `chiplog doctor`.
+
+One JSON object: state, text, pid, at_us. It counts only while the agent that wrote it lives, and is replaced as a
+whole, so that no reader finds half of it.
+"""
+
+import contextlib
+import json
+import os
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from chiplog_schemas.segments import now_us
+
+_BYTES_MAX = 64 * 1024  # of a file that anybody may have written; ours have a line
+
+
+class LinkState(StrEnum):
+    """Where the link stands."""
+
+    CONNECTING = "connecting"  # since the agent's start no collector has answered, and none has refused
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkStatus:
+    """One report. text: for people. pid: the agent's. at_us: when the state changed, since the epoch."""
+
+    state: LinkState
+    text: str
+    pid: int
+    at_us: int
+
+
+def write_link_status(path: Path, state: LinkState, text: str) -> None:
+    """Replace the report of this process. Raises OSError."""
+    making = path.with_name(f".{path.name}-{os.getpid()}")
+    try:
+        making.write_text(json.dumps(asdict(LinkStatus(state, text, os.getpid(), now_us()))), encoding="utf-8")
+        os.replace(making, path)
+    except OSError:
+        making.unlink(missing_ok=True)
+        raise
+
+
+def read_link_status(path: Path, pid: int) -> LinkStatus | None:
+    """Return the report of the agent with this PID; None when there is none, or only one that an earlier agent left."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.loads(file.read(_BYTES_MAX))
+        status = LinkStatus(LinkState(found["state"]), str(found["text"]), found["pid"], found["at_us"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return status if status.pid == pid else None
+
+
+def remove_link_status(path: Path) -> None:
+    """Remove the report of an agent that ends."""
+    with contextlib.suppress(OSError):
+        path.unlink()

@@ -1,0 +1,105 @@
+"""Daemons whose terminal closes end in good order, and after an agent's end nobody says that its collector answers."""
+
+import fcntl
+import os
+import pty
+import signal
+import subprocess
+import sys
+import termios
+
+import pytest
+
+from chiplog import background
+from chiplog.cli.root import main
+from chiplog_schemas.link_status import LinkState
+from tests.conftest import WAIT_S, Node, wait_until
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a daemon whose terminal closes ends in good order",
+        "schemas/chiplog_schemas/daemons.py",
+        old="        signal.signal(signal.SIGHUP, stop)",
+        new="        pass",
+        test="test_a_daemon_whose_terminal_closes_ends_in_good_order",
+    ),
+    Safeguard(
+        "a daemon under nohup outlives its terminal",
+        "schemas/chiplog_schemas/daemons.py",
+        old="    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:",
+        new="    if True:",
+        test="test_a_daemon_under_nohup_outlives_its_terminal",
+    ),
+    Safeguard(
+        "a report about the link counts only while its agent lives",
+        "schemas/chiplog_schemas/link_status.py",
+        old="    return status if status.pid == pid else None",
+        new="    return status",
+        test="test_no_report_about_the_link_outlives_its_agent",
+    ),
+]
+
+
+def on_terminal(node: Node, module: str, *, ignores_hangup: bool = False) -> tuple["subprocess.Popen[bytes]", int]:
+    """Start a daemon with a terminal of its own, which closes with the descriptor returned."""
+    master, slave = pty.openpty()
+
+    def take_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        if ignores_hangup:
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    node.root.mkdir(parents=True, exist_ok=True)
+    with open(node.root / f"{module}.log", "ab") as log:
+        command = [sys.executable, "-P", "-m", module, "--dir", str(node.root)]
+        process = subprocess.Popen(command, stdin=slave, stdout=log, stderr=log, preexec_fn=take_terminal)
+    os.close(slave)
+    lock = background.lock_path(node.place, module)
+    wait_until(lambda: background.holder_of(lock) == process.pid, "a daemon that holds its lock")
+    said = "takes events" if module == background.COLLECTOR else "serves"
+    wait_until(lambda: said in node.output(module), "a daemon that serves")
+    return process, master
+
+
+@pytest.mark.parametrize(("module", "word"), [("chiplog_agent", "agent"), ("chiplog_collector", "receiver")])
+def test_a_daemon_whose_terminal_closes_ends_in_good_order(bare_node: Node, module: str, word: str) -> None:
+    process, terminal = on_terminal(bare_node, module)
+    os.close(terminal)
+    assert process.wait(WAIT_S) == 0
+    assert f"{word} stopped" in bare_node.output(module)
+
+
+def test_a_daemon_under_nohup_outlives_its_terminal(bare_node: Node) -> None:
+    process, terminal = on_terminal(bare_node, "chiplog_agent", ignores_hangup=True)
+    os.close(terminal)
+    os.kill(process.pid, signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.0)
+    process.terminate()
+    assert process.wait(WAIT_S) == 0
+
+
+def test_no_report_about_the_link_outlives_its_agent(node: Node, capsys: pytest.CaptureFixture[str]) -> None:
+    def status() -> str:
+        assert main(["status", "--dir", str(node.root), "--no-canary"]) == 0
+        return capsys.readouterr().out
+
+    wait_until(lambda: (link := background.link_of(node.place)) and link.state is LinkState.OPEN, "a link that is open")
+    assert "answers" in status()
+    node.kill_agent()
+    assert background.link_of(node.place) is None
+    node.stop_collector()
+    assert "answers" not in status()
+    report = node.place.agent_link.read_bytes()
+    node.start_agent()
+    assert "answers" not in status()
+    wait_until(lambda: node.output().count("serves") == 2, "an agent that takes signals")
+    node.stop_agent()
+    assert not node.place.agent_link.exists()
+    node.start_agent()
+    wait_until(lambda: node.output().count("serves") == 3, "an agent that has written its own report")
+    node.place.agent_link.write_bytes(report)  # as if the disk had refused it
+    assert background.link_of(node.place) is None
+    assert "answers" not in status()
