@@ -8,12 +8,24 @@ import pytest
 
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
+from chiplog_schemas.record import Kind
 from tests.collector.log import START_US, Index, Rank, block_of, whole
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "how much a lost node had not sent is unknown",
+        "schemas/chiplog_schemas/sql/views.sql",
+        old="coalesce(o.is_presumed, false) AS is_unknown",
+        new="false AS is_unknown",
+        test="test_what_a_lost_node_had_not_sent_is_unknown_until_it_is_back",
+    ),
+]
 
 FACT = ["run_id", "label", "attempt", "rank", "key", "step", "seq", "ts"]
 COLUMNS = {
     "runs": "run_id project name run_group job_type tags notes state exit_code created_at ended_at primary_label "
-    "n_labels n_attempts",
+    "n_labels n_attempts n_failed n_running",
     "labels": "run_id label attempt is_primary job_type rank local_rank world_size node pid gpus state exit_code "
     "exit_signal reason started_at last_seen_at ended_at",
     "metrics": " ".join([*FACT, "value"]),
@@ -146,6 +158,29 @@ def test_completeness_adds_up_for_every_label_and_attempt(index: Index) -> None:
         ("rank1", 100, 1, 15, 84, "damaged; disk"),
     ]
     assert index.sql("SELECT count(*) FROM completeness WHERE produced <> stored + lost + pending") == [(0,)]
+
+
+def test_what_a_lost_node_had_not_sent_is_unknown_until_it_is_back(index: Index) -> None:
+    zero, one, agent = Rank(0), Rank(1), agent_of(9, "node-a")
+    for step in range(3):
+        one.log(step, a=1.0)
+    zero.say(EventKind.STATE, {"state": "finished", "exit_code": 0})
+    one.say(EventKind.LOST, b"", 20, 24, "journal full")
+    query = "SELECT label, produced, stored, lost, pending, reasons FROM completeness ORDER BY label"
+    runs = "SELECT state, n_failed, n_running FROM runs"
+    index.take(whole(zero, one, agent))
+    assert index.sql(runs) == [("finished", 0, 1)]
+    index.take((Kind.PRESENCE, pack([b"S" * 16, False, 12_000_000, "node-a", "boot-1"])))
+    unknown = "unknown: the node was lost, and what it had not sent; journal full"
+    assert index.sql(query) == [("rank0", 2, 2, 0, 0, None), ("rank1", None, 5, 5, None, unknown)]
+    assert index.sql(runs) == [("finished", 1, 0)]
+    index.take((Kind.PRESENCE, pack([b"S" * 16, True, 0, "node-a", "boot-1"])))
+    assert index.sql(query)[1] == ("rank1", 25, 5, 5, 15, "journal full")
+    assert index.sql(runs) == [("finished", 0, 1)]
+    agent.say(EventKind.PEER, one.uuid, {"state": "crashed", "exit_signal": 9, "produced": 30})
+    index.take(whole(agent))
+    assert index.sql(query)[1] == ("rank1", 30, 5, 5, 20, "journal full")
+    assert index.sql(runs) == [("finished", 1, 0)]
 
 
 def test_a_runs_state_is_its_primarys_in_its_latest_attempt(index: Index) -> None:

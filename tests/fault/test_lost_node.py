@@ -1,5 +1,6 @@
 """A node that is gone with its disk, and one that only was out of reach: real daemons and ranks, real silence."""
 
+import json
 import os
 import shutil
 import signal
@@ -75,10 +76,19 @@ def test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_
         shutil.rmtree(gone.root)
         took_s = until(centre, states, rows(gone="crashed", stopped="crashed")) - begun
         print(f"both were seen to be lost after {took_s:.1f} s; promised 15 s")
+        unknown = "SELECT produced, pending, stored > 0 AS kept, reasons LIKE 'unknown: %' AS told FROM completeness"
+        assert centre.sql(unknown) == [{"produced": None, "pending": None, "kept": True, "told": True}] * 2
+        listed = [sys.executable, "-m", "chiplog.cli", "runs", "--format", "json", "--dir", str(centre.root)]
+        [run] = json.loads(subprocess.run(listed, capture_output=True, check=True, timeout=120).stdout)
+        assert (run["complete"], run["pending"]) == (False, None)
+        assert centre.sql("SELECT n_failed, n_running FROM runs") == [{"n_failed": 2, "n_running": 0}]
         [told] = centre.sql("SELECT reason FROM labels WHERE label = 'gone'")
         assert told["reason"].endswith(" s") and "is lost: nothing was heard of its agent for 1" in told["reason"]
         os.kill(stopped.agent.pid, signal.SIGCONT)
         until(centre, states, rows(gone="crashed"))
+        assert centre.sql("SELECT n_failed, n_running FROM runs") == [{"n_failed": 1, "n_running": 1}]
+        known = "SELECT produced = stored + lost + pending AS adds_up FROM completeness ORDER BY label"
+        assert centre.sql(known) == [{"adds_up": None}, {"adds_up": True}]
         kinds = centre.sql("SELECT kind FROM events WHERE kind LIKE 'node_%' ORDER BY ts, kind")
         assert [row["kind"] for row in kinds] == ["node_lost", "node_lost", "node_back"]
         assert ranks[1].poll() is None

@@ -25,10 +25,11 @@ import duckdb
 import pytest
 from rich.console import Console
 from tests.conftest import wait_until
+from tests.fault.switch_off import Safeguard
 
 from chiplog.cli import output
 from chiplog.cli.root import COMMANDS
-from chiplog.cli.runs import table_of
+from chiplog.cli.runs import complete_text, table_of
 from chiplog_schemas.journals import list_journals
 from chiplog_schemas.places import make_private, places
 from chiplog_schemas.tables import tables_sql, views_sql
@@ -37,6 +38,16 @@ pytestmark = pytest.mark.xdist_group("cli")  # one worker: what its fixture does
 
 CLI = [sys.executable, "-m", "chiplog.cli"]
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+
+SAFEGUARDS = [
+    Safeguard(
+        "a run with a lost label is not complete",
+        "sdk/chiplog/cli/runs.py",
+        old='    missing = ["unknown"] if pending is None else []\n',
+        new="    missing: list[str] = []\n",
+        test="test_a_run_is_complete_only_when_no_label_runs_or_was_lost",
+    ),
+]
 
 
 def fill(database: duckdb.DuckDBPyConnection) -> None:
@@ -526,6 +537,20 @@ def test_runs_fit_a_terminal_with_whole_run_ids(on_terminal, width):
     assert max(map(len, text.splitlines())) <= width
     for part in ("gpt-20260103-11aa22", "crashed", "04:04", "CET", "2h06m", "pending", "12 lost"):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("pending", "lost", "is_over", "text"),
+    [
+        (0, 0, True, "yes"),
+        (0, 0, False, "so far"),
+        (None, 0, True, "unknown"),
+        (None, 3, False, "unknown, 3 lost"),
+        (2, 3, True, "2 pending, 3 lost"),
+    ],
+)
+def test_a_run_is_complete_only_when_no_label_runs_or_was_lost(pending, lost, is_over, text):
+    assert complete_text(pending, lost, is_over) == text
 
 
 @pytest.mark.parametrize("width", [80, 100])

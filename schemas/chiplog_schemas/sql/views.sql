@@ -41,12 +41,20 @@ SELECT run,
        CASE WHEN bool_or(sets_run) THEN max(ended_at) FILTER (sets_run) ELSE max(ended_at) END AS ended_at
 FROM base.newest GROUP BY run;
 
+-- Of each run, how many labels ended badly in their newest attempt, and how many run.
+CREATE OR REPLACE VIEW base.state_counts AS
+SELECT run, count(*) FILTER (state IN ('failed', 'crashed')) AS n_failed,
+       count(*) FILTER (state = 'running') AS n_running
+FROM base.newest GROUP BY run;
+
 CREATE OR REPLACE VIEW runs AS
 SELECT r.run_id, r.project, r.name, r.run_group, r.job_type, r.tags, r.notes,
        s.state, s.exit_code, min(l.started_at) AS created_at,
        CASE WHEN s.state <> 'running' THEN s.ended_at END AS ended_at,
-       r.primary_label, count(DISTINCT l.label) AS n_labels, max(l.attempt) + 1 AS n_attempts
+       r.primary_label, count(DISTINCT l.label) AS n_labels, max(l.attempt) + 1 AS n_attempts,
+       n.n_failed, n.n_running
 FROM base.runs r JOIN base.run_states s ON s.run = r.run JOIN labels l ON l.run_id = r.run_id
+JOIN base.state_counts n ON n.run = r.run
 GROUP BY ALL;
 
 CREATE OR REPLACE VIEW metrics AS
@@ -338,7 +346,8 @@ SELECT run_id, label, attempt, node, seq, greatest(ts, stored_at), 'file_stored'
 FROM base.saves WHERE stored_at IS NOT NULL;
 
 -- produced = stored + lost + pending, always: pending is what is known to exist and has not come yet. A label's events
--- are its own and those of its consoles.
+-- are its own and those of its consoles. How much a label had produced that was lost with its node is unknown (NULL)
+-- until the node is back.
 CREATE OR REPLACE VIEW completeness AS
 WITH lost AS (
     SELECT producer, sum(last_seq - first_seq + 1)::BIGINT AS lost, max(last_seq) AS last_seq,
@@ -346,14 +355,18 @@ WITH lost AS (
     FROM base.losses GROUP BY producer
 ), counted AS (
     SELECT i.owner, i.run_id, i.label, i.attempt, coalesce(s.stored, 0) AS stored, coalesce(l.lost, 0) AS lost, l.reasons,
-           greatest(coalesce(p.produced, 0), coalesce(s.last_seq + 1, 0), coalesce(l.last_seq + 1, 0)) AS produced
+           greatest(coalesce(p.produced, 0), coalesce(s.last_seq + 1, 0), coalesce(l.last_seq + 1, 0)) AS produced,
+           coalesce(o.is_presumed, false) AS is_unknown
     FROM base.producers p JOIN base.identified i ON i.producer = p.producer JOIN base.producers o ON o.producer = i.owner
     LEFT JOIN base.seen s ON s.producer = p.producer LEFT JOIN lost l ON l.producer = p.producer
     WHERE o.role = 'rank' AND i.run_id IS NOT NULL
 )
-SELECT run_id, label, attempt, sum(produced)::BIGINT AS produced, sum(stored)::BIGINT AS stored, sum(lost)::BIGINT AS lost,
-       sum(produced - stored - lost)::BIGINT AS pending, string_agg(reasons, '; ' ORDER BY reasons) AS reasons
-FROM counted GROUP BY owner, run_id, label, attempt;
+SELECT run_id, label, attempt, CASE WHEN NOT is_unknown THEN sum(produced)::BIGINT END AS produced,
+       sum(stored)::BIGINT AS stored, sum(lost)::BIGINT AS lost,
+       CASE WHEN NOT is_unknown THEN sum(produced - stored - lost)::BIGINT END AS pending,
+       nullif(concat_ws('; ', CASE WHEN is_unknown THEN 'unknown: the node was lost, and what it had not sent' END,
+                        string_agg(reasons, '; ' ORDER BY reasons)), '') AS reasons
+FROM counted GROUP BY owner, is_unknown, run_id, label, attempt;
 
 -- Which round of its run each attempt of a label was in: what ran, and so failed, together. A rank's attempt is one: a
 -- round begins when the first of them begins its next attempt, or when the last of these has ended before. Who joins

@@ -85,8 +85,7 @@ def _facts(found: dict[str, Any]) -> Any:
         "last event": _last_event(found["labels"]),
         "labels": f"{found['n_labels']}, primary {found['primary_label'] or 'not known yet'}",
         "attempts": found["n_attempts"],
-        "events": f"{counts['produced']} produced = {counts['stored']} stored + {counts['lost']} lost "
-        f"+ {counts['pending']} pending",
+        "events": _events_text(counts),
     }
     facts |= _surroundings(found["environment"] or {}) | _drift(found["config_drift"])
     table = new_table()
@@ -97,6 +96,13 @@ def _facts(found: dict[str, Any]) -> Any:
         if value is not None and value != "":
             table.add_row(name, value if isinstance(value, Text) else cell(str(value)))
     return table
+
+
+def _events_text(counts: Mapping[str, int | None]) -> str:
+    kept = f"{counts['stored']} stored + {counts['lost']} lost"
+    if counts["produced"] is None:
+        return f"{kept}; how many more there were is unknown: a label was lost with its node"
+    return f"{counts['produced']} produced = {kept} + {counts['pending']} pending"
 
 
 def _surroundings(told: dict[str, Any]) -> dict[str, str | None]:
@@ -181,7 +187,7 @@ def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown:
             duration_text(took) if took is not None else "",
             _step_text(label),
             f"{duration_text(silent_s)} ago" if silent_s is not None else "",
-            complete_text(label["pending"] or 0, label["lost"] or 0, label["state"] != "running"),
+            complete_text(label["pending"], label["lost"] or 0, label["state"] != "running"),
             cell(_exit_text(label)),
         )
     table.caption = "* primary" + _left_out(labels, rows)

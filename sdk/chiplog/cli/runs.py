@@ -30,12 +30,14 @@ _ID_SHARE = 3  # one part of so many of a terminal is the ID's: a longer one is 
 _ID_CHARS_MIN = 24  # but no ID that chiplog makes up is
 _QUERY = """
 WITH counted AS (
-    SELECT run_id, sum(pending)::BIGINT AS pending, sum(lost)::BIGINT AS lost FROM completeness GROUP BY run_id
+    SELECT run_id, CASE WHEN count(pending) = count(*) THEN sum(pending)::BIGINT END AS pending,
+           sum(lost)::BIGINT AS lost
+    FROM completeness GROUP BY run_id
 ), open AS (
     SELECT DISTINCT run_id FROM labels WHERE state = 'running'
 )
 SELECT r.run_id, r.project, r.name, r.state, r.n_labels AS labels, r.n_attempts AS attempts, r.exit_code,
-       r.created_at, r.ended_at, coalesce(c.pending, 0) AS pending, coalesce(c.lost, 0) AS lost,
+       r.created_at, r.ended_at, c.pending, coalesce(c.lost, 0) AS lost,
        o.run_id IS NULL AS is_over
 FROM runs r LEFT JOIN counted c ON c.run_id = r.run_id LEFT JOIN open o ON o.run_id = r.run_id
 WHERE ($project::VARCHAR IS NULL OR r.project = $project) AND ($state::VARCHAR IS NULL OR r.state = $state)
@@ -52,16 +54,16 @@ ORDER BY r.created_at DESC NULLS LAST, r.run_id DESC LIMIT $limit
 def runs(project: str | None, state: str | None, limit: int, form: str, dir_: str | None, url: str | None) -> None:
     """List runs, the newest first.
 
-    COMPLETE says whether every event is stored: `yes`; `so far` while a label has not ended, for nobody knows what it
-    has logged and not sent yet; or how many are pending (may still come) and lost (never will). A run that is running
-    counts its time until now.
+    COMPLETE says whether every event is stored: `yes`; `so far` while a label runs, because it may have logged what it
+    has not sent yet; `unknown` when a label was lost with its node; or how many are pending (may still come) and lost
+    (never will). A run that is running counts its time until now.
     """
     with opened(dir_, url) as client:
         rows = client.sql(_QUERY, {"project": project, "state": state, "limit": limit}).rows()
     now = datetime.now(UTC).replace(tzinfo=None)
     for row in rows:
         row["duration_s"] = duration_s(row["created_at"], row["ended_at"], row["state"], now)
-        row["complete"] = row["is_over"] and not row["pending"] and not row["lost"]
+        row["complete"] = row["is_over"] and row["pending"] == 0 and not row["lost"]
     if form != "table":
         write = write_csv if form == "csv" else write_json
         with target_of(None) as target:
@@ -78,9 +80,10 @@ def duration_s(started: datetime | None, ended: datetime | None, state: str, now
     return max(0.0, (until - started).total_seconds()) if started is not None and until is not None else None
 
 
-def complete_text(pending: int, lost: int, is_over: bool) -> str:
-    """Return `yes`, or what is missing; `so far` when nothing is and more may come."""
-    missing = [f"{n} {word}" for n, word in ((pending, "pending"), (lost, "lost")) if n]
+def complete_text(pending: int | None, lost: int, is_over: bool) -> str:
+    """Return `yes`, or what is missing; `so far` when nothing is and more may come. pending: None when unknown."""
+    missing = ["unknown"] if pending is None else []
+    missing += [f"{n} {word}" for n, word in ((pending, "pending"), (lost, "lost")) if n]
     return ", ".join(missing) or ("yes" if is_over else "so far")
 
 
@@ -111,7 +114,7 @@ def table_of(rows: list[dict[str, Any]], width: int | None) -> Any:
     table.add_column("took", justify="right", no_wrap=True)
     table.add_column("complete")
     for row in rows:
-        missing = row["pending"] or row["lost"]
+        missing = row["pending"] != 0 or row["lost"]
         when = local_text(row["created_at"], "minutes") if row["created_at"] is not None else ""
         table.add_row(
             Text(_folded(printable(row["run_id"]), chars)),

@@ -1,6 +1,7 @@
 """`chiplog show`: one run on a page."""
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -126,7 +127,7 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
     return {
         **ask("SELECT * FROM runs WHERE run_id = $run")[0],
         "completeness": {
-            name: sum(label[name] or 0 for label in labels) for name in ("produced", "stored", "lost", "pending")
+            name: _sum(label[name] for label in labels) for name in ("produced", "stored", "lost", "pending")
         },
         "labels": labels,
         "keys": keys,
@@ -140,6 +141,12 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
         "events": events[::-1],
         "first_failure": failures[0] if failures else None,
     }
+
+
+def _sum(counts: Iterable[int | None]) -> int | None:
+    """Return a sum; None when one of the counts is unknown."""
+    known = list(counts)
+    return None if None in known else sum(count or 0 for count in known)
 
 
 def _values(rows: list[dict[str, Any]]) -> dict[str, Any]:
