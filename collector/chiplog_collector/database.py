@@ -1,6 +1,7 @@
 """The one object that writes DuckDB: opens, migrates, loads the state, and writes each batch in one transaction."""
 
 import json
+import os
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -110,6 +111,7 @@ class Database:
         self.connection.execute("SET TimeZone = 'UTC'")
         self.connection.execute("SET preserve_insertion_order = true")
         self.next_number = 0
+        self._log_id = log_id
         self._ledger_rows = 0
         self._incoming: dict[str, Columns] = {}  # registered once per table, filled anew for each insert
         try:
@@ -218,11 +220,21 @@ class Database:
                 "producers", Producer, [state.producers_by_number[n] for n in sorted(batch.producers)]
             )
             self._write_dimension("runs", Run, [state.runs_by_number[n] for n in sorted(batch.runs)])
-            self.connection.execute("UPDATE base.position SET next_number = ?", [next_number])
+            # No UPDATE: DuckDB refuses to checkpoint while a reader needs the row from before it.
+            position = [MIGRATION, self._log_id, next_number]
+            self.connection.execute("DELETE FROM base.position")
+            self.connection.execute("INSERT INTO base.position VALUES (?, ?, ?)", position)
 
     def checkpoint(self) -> None:
-        """Fold the write-ahead log into the file: on a timer, so that no commit has to."""
+        """Write a checkpoint: on a timer, so that no commit has to. Raises duckdb.Error."""
         self.connection.execute("CHECKPOINT")
+
+    def wal_bytes(self) -> int:
+        """Return the size of the write-ahead log."""
+        try:
+            return os.stat(f"{self.path}.wal").st_size
+        except FileNotFoundError:
+            return 0
 
     def _insert_facts(self, table: str, columns: Columns) -> None:
         np.clip(columns["ts"].view(np.int64), _TS_FIRST, _TS_LAST, out=columns["ts"].view(np.int64))

@@ -5,6 +5,7 @@
 
 import itertools
 import logging
+import mmap
 import os
 import select
 import sys
@@ -16,9 +17,11 @@ import duckdb
 import zmq
 
 from chiplog_collector.applier import Applier
+from chiplog_collector.checkpoints import Checkpoints
 from chiplog_collector.database import Database, StaleDatabaseError, is_of_disk, proven_damage
 from chiplog_collector.intake import decode_receipt
 from chiplog_collector.memory import bound_memory
+from chiplog_collector.running import PAGE_BYTES, RunningQueries
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.gate import open_gate
 from chiplog_schemas.keys import Keys, KeysError
@@ -30,7 +33,6 @@ from chiplog_schemas.segments import LogReader, log_owner
 from chiplog_schemas.synced import Synced, sync_directory
 
 _READ_BYTES = 8 << 20
-_CHECKPOINT_INTERVAL_S = 60.0
 _FLUSH_BYTES = 32 << 20  # of the log in one transaction: 200,000 rows of long texts would fill the memory
 _SET_ASIDE_MAX = 2  # files kept for whoever wants to look: each may be as large as the index
 _AGAIN_MIN_S = 0.1  # a predecessor is about to leave, or a client to let go of the file …
@@ -261,10 +263,11 @@ def _set_aside_order(name: str) -> tuple[str, int]:
 # -- the process --
 
 
-def serve(place: Places, queries: list[str], keys: Keys | None = None) -> int:
+def serve(place: Places, queries: list[str], keys: Keys | None = None, page: mmap.mmap | None = None) -> int:
     """Follow the log and answer SQL until standard input ends; then catch up and close. Return the exit status.
 
     keys: of this host; with a collector's among them readers at TCP addresses need one that is allowed.
+    page: of the queries that ran in the processes before this one.
     """
     from chiplog_collector.query import QueryService, lock_down  # a rebuild needs no sockets
 
@@ -279,11 +282,16 @@ def serve(place: Places, queries: list[str], keys: Keys | None = None) -> int:
     bound_memory(bounds.query_memory_bytes)
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     gate = open_gate(context, keys, Role.COLLECTOR)
-    services = [QueryService(database.connection, address, gate, context, bounds) for address in queries]
+    running = RunningQueries(page)
+    if running.n_found:
+        _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
+    services = [QueryService(database.connection, address, gate, context, bounds, running) for address in queries]
+    checkpoints = Checkpoints(database.checkpoint, running.oldest_since, database.wal_bytes)
     damage: str | None = None
+    is_requested = False
 
-    def is_stuck() -> bool:
-        return any(service.is_stuck for service in services)
+    def must_exit() -> bool:
+        return any(service.is_stuck or service.is_invalidated for service in services)
 
     try:
         for service in services:
@@ -292,16 +300,21 @@ def serve(place: Places, queries: list[str], keys: Keys | None = None) -> int:
         damage = _follow(
             follower,
             synced,
+            checkpoints,
             lambda: next((s.damage for s in services if s.damage), None),
-            is_stuck,
+            must_exit,
         )
-        if is_stuck():
-            _log.error("a query cannot be cancelled; the index starts anew at record %d", database.next_number)
+        if must_exit():
+            if any(service.is_stuck for service in services):
+                _log.error("a query cannot be cancelled; the index starts anew at record %d", database.next_number)
             logging.shutdown()
             os._exit(_EXIT_EXPECTED)  # what was committed is safe, and nothing else would end that query
+        is_requested = damage is None
     finally:
+        if not is_requested:
+            running.freeze()
         for service in services:
-            service.close()
+            service.close(answer=is_requested)
         if gate is not None:
             gate.close()
         context.term()
@@ -314,31 +327,32 @@ def serve(place: Places, queries: list[str], keys: Keys | None = None) -> int:
 
 
 def _follow(
-    follower: Follower, synced: Synced, damage_met: Callable[[], str | None], is_stuck: Callable[[], bool]
+    follower: Follower,
+    synced: Synced,
+    checkpoints: Checkpoints,
+    damage_met: Callable[[], str | None],
+    must_exit: Callable[[], bool],
 ) -> str | None:
-    """Apply the log until standard input ends or a query is stuck. Return a line when the file proves damaged."""
-    checkpoint_at = time.monotonic() + _CHECKPOINT_INTERVAL_S
-    dirty = ending = afresh = False
+    """Apply the log until standard input ends or the process must. Return a line when the file proves damaged."""
+    ending = afresh = behind = False
     while True:
         started = time.monotonic()
-        stood_at = follower.read_number
         if (damage := damage_met()) is not None:
             return damage
-        if is_stuck():
+        if must_exit():
             return None
         try:
             if afresh:
                 follower.begin()
                 afresh = False
-            dirty = follower.step(synced.get()) > 0 or dirty
-            # Behind, but nothing to read: the log itself is gone or damaged at its end. Waiting is all that is left.
-            behind = follower.database.next_number < synced.get() and follower.read_number > stood_at
-            if ending and not behind:
-                return None
-            if dirty and not behind and started >= checkpoint_at:
-                checkpoint_at = started + _CHECKPOINT_INTERVAL_S
-                follower.database.checkpoint()
-                dirty = False
+            if not behind:  # just before a commit: most open queries began after the one before
+                checkpoints.turn(started)
+            if checkpoints.holds_writer(started) and not ending:
+                behind = False
+            else:
+                behind = _step(follower, synced, checkpoints)
+                if ending and not behind:
+                    return None
         except duckdb.Error as error:
             if (damage := proven_damage(error)) is not None:
                 return damage
@@ -352,6 +366,16 @@ def _follow(
             continue
         pause_s = 0.0 if behind else INDEX_FLUSH_INTERVAL_S - (time.monotonic() - started)
         ending = ending or _input_ended(max(0.0, pause_s))
+
+
+def _step(follower: Follower, synced: Synced, checkpoints: Checkpoints) -> bool:
+    """Apply one flush of the log; return True if there is more."""
+    stood_at, next_number = follower.read_number, follower.database.next_number
+    follower.step(synced.get())
+    if follower.database.next_number > next_number:
+        checkpoints.written(time.monotonic())
+    # Behind, but nothing to read: the log itself is gone or damaged at its end. Waiting is all that is left.
+    return follower.database.next_number < synced.get() and follower.read_number > stood_at
 
 
 def _input_ended(wait_s: float) -> bool:
@@ -373,14 +397,24 @@ def catch_up(place: Places, path: Path, limit: int, on_progress: Callable[[int],
     return follower
 
 
+def _open_page(descriptor: int) -> mmap.mmap:
+    page = mmap.mmap(descriptor, PAGE_BYTES)
+    os.close(descriptor)
+    return page
+
+
 def main(arguments: list[str]) -> int:
-    """Entry point of the process. `--keys DIR`: of this host. `--after STATUS`: how the one before ended."""
+    """Entry point of the process.
+
+    `--keys DIR`: of this host. `--after STATUS`: how the one before ended. `--page DESCRIPTOR`: see `running`.
+    """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     root, *rest = arguments
     options = list(zip(rest[::2], rest[1::2], strict=True))
     try:
         keys = next((Keys(Path(value)) for name, value in options if name == "--keys"), None)
-        return serve(places(Path(root)), [value for name, value in options if name == "--query"], keys)
+        page = next((_open_page(int(value)) for name, value in options if name == "--page"), None)
+        return serve(places(Path(root)), [value for name, value in options if name == "--query"], keys, page)
     except (duckdb.Error, OSError, KeysError) as error:
         _log.error("index ends: %s", str(error).partition("\n")[0])
         return _EXIT_EXPECTED

@@ -8,6 +8,7 @@ Before a query comes near the index, another process parses it and says whether 
 """
 
 import contextlib
+import logging
 import os
 import queue
 import select
@@ -24,6 +25,7 @@ from arro3.io import read_ipc_stream, write_ipc_stream
 from chiplog_collector.binding import bind_ipc
 from chiplog_collector.database import proven_damage
 from chiplog_collector.examiner import Connection, Examiner, SqlError, lock_down
+from chiplog_collector.running import RunningQueries, digest_of
 from chiplog_schemas import questions
 from chiplog_schemas.addresses import is_loopback
 from chiplog_schemas.bounds import Bounds
@@ -59,7 +61,10 @@ STUCK_AFTER_S = 15.0  # then nothing but the end of the process ends it
 CLOSE_WAIT_S = 5.0  # for the workers, after their queries were interrupted
 ROLLBACK_TRIES = 3  # the first may meet an interruption that was meant for its query
 _DOMAIN = "query"
+_log = logging.getLogger("chiplog.index")
 _STOPPING = "the collector is stopping; ask again later"
+_EXCERPT_CHARS = 80  # of a query that is refused, and …
+_LOGGED_CHARS = 500  # … of one that broke DuckDB, in the log
 _COPY_BYTES = 64 * 1024  # below this copying a frame is cheaper than tracking it
 
 
@@ -74,6 +79,8 @@ class _Job:
     params: list[Any] | dict[str, Any] | None
     timeout_s: float
     arrived: float
+    digest: bytes = b""
+    place: int = -1  # among the running queries
     deadline: float = 0.0
     begun: float | None = None  # being run, after the examiner admitted it
     timed_out: bool = False
@@ -105,6 +112,7 @@ class _Worker(threading.Thread):
             frames = self._answer(job)
             with job.lock:
                 job.ended = True  # also for what never came to be run
+            self._service._running.end(job.place)
             self._service._finished(self, job, frames)
 
     def interrupt(self, job: _Job, *, by_end: bool = False) -> None:
@@ -114,7 +122,8 @@ class _Worker(threading.Thread):
                 job.timed_out = True
                 self._cursor.interrupt()
 
-    def _answer(self, job: _Job) -> list[Any]:
+    def _answer(self, job: _Job) -> list[Any] | None:
+        """Run the query and return its answer, None if the next process must answer."""
         sink = ResultSink()
         try:
             self._service._examiner.examine(job.sql, job.deadline)
@@ -128,6 +137,9 @@ class _Worker(threading.Thread):
             return job.timeout()
         # BaseException, for arro3 is Rust and its panics are no Exceptions; and a worker that dies is never replaced.
         except BaseException as error:
+            if self._is_invalidated():
+                self._service._broken(job, error)
+                return None
             return self._failure(job, sink, error)
         return questions.result(job.id, n_rows, sink.data)
 
@@ -157,6 +169,16 @@ class _Worker(threading.Thread):
             except duckdb.Error:
                 continue  # an interruption that came just before
 
+    def _is_invalidated(self) -> bool:
+        """Return True if DuckDB refuses all statements, because a query broke an assertion in it."""
+        try:
+            self._cursor.execute("SELECT 1")
+        except duckdb.FatalException:
+            return True
+        except duckdb.Error:  # an interruption that came late
+            return False
+        return False
+
     def _failure(self, job: _Job, sink: ResultSink, error: BaseException) -> list[bytes]:
         if job.timed_out:
             return job.timeout()
@@ -180,10 +202,11 @@ class QueryService:
     """Answers questions at an address until it is closed.
 
     connection: the index's own; it gives each worker a cursor and is not used otherwise. Call `lock_down` on it before.
+    running: the queries of all services of this process; by default of this one alone.
     gate: lets only readers' keys in, at TCP addresses. Required beyond loopback. context: the gate's; by default one of
     its own.
     `counts` tells what was answered and what was not, by name; `damage` names what a query proved of the file. Read
-    both from any thread.
+    both from any thread. `is_stuck` and `is_invalidated`: the process must be replaced.
     """
 
     def __init__(
@@ -193,6 +216,7 @@ class QueryService:
         gate: Gate | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
         bounds: Bounds | None = None,
+        running: RunningQueries | None = None,
     ) -> None:
         if gate is None and not (address.startswith("ipc://") or is_loopback(address)):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
@@ -200,7 +224,8 @@ class QueryService:
         self._bounds = bounds or Bounds()
         self.counts: Counter[str] = Counter()
         self.damage: str | None = None
-        self.is_stuck = False  # a query runs that cannot be cancelled, or none can: the process must be replaced
+        self.is_stuck = False  # a query runs that cannot be cancelled, or none can
+        self.is_invalidated = False  # DuckDB runs no statement any more
         self._gate = None if address.startswith("ipc://") else gate
         self._own_context = context is None
         self._context = context if context is not None else zmq.Context()
@@ -208,7 +233,9 @@ class QueryService:
         self._workers = [_Worker(number, self, connection.cursor()) for number in range(self._bounds.queries_at_once)]
         self._waiting: deque[_Job] = deque()
         self._here: set[tuple[bytes, bytes]] = set()  # peer and id of every question that waits or runs
-        self._finished_jobs: queue.SimpleQueue[tuple[_Worker, _Job, list[Any]]] = queue.SimpleQueue()
+        self._running = running if running is not None else RunningQueries()
+        self._answers_at_end = True
+        self._finished_jobs: queue.SimpleQueue[tuple[_Worker, _Job, list[Any] | None]] = queue.SimpleQueue()
         self._in_flight: list[tuple[Any, int]] = []  # ZeroMQ's trackers of large answers, and their bytes
         self._wake_read, self._wake_write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._closing = threading.Event()
@@ -227,10 +254,14 @@ class QueryService:
             self.close()
             raise OSError(f"query address {self.address} cannot be bound: {error}") from error
 
-    def close(self) -> None:
-        """Stop: take no more questions, interrupt what runs, answer it, let go. May be called twice."""
+    def close(self, *, answer: bool = True) -> None:
+        """Stop: take no more questions, interrupt the running queries, answer, close. May be called twice.
+
+        answer: that the collector stops. False if it does not: clients ask the next process again.
+        """
         if self._closing.is_set():
             return
+        self._answers_at_end = answer
         self._closing.set()
         self._wake()
         if self._thread.ident is not None:
@@ -248,7 +279,14 @@ class QueryService:
             self._context.term()
 
     # -- called by workers
-    def _finished(self, worker: _Worker, job: _Job, frames: list[Any]) -> None:
+    def _broken(self, job: _Job, error: BaseException) -> None:
+        self._running.freeze()
+        if not self.is_invalidated:
+            sql = one_line(job.sql)[:_LOGGED_CHARS]
+            _log.error("DuckDB broke down: %s; while this query ran: %s", one_line(str(error)), sql)
+        self.is_invalidated = True
+
+    def _finished(self, worker: _Worker, job: _Job, frames: list[Any] | None) -> None:
         self._finished_jobs.put((worker, job, frames))
         self._wake()
 
@@ -323,6 +361,12 @@ class QueryService:
 
     def _drain(self, socket: "zmq.Socket[bytes]") -> None:
         """Answer everybody who still waits, and those whose queries end in time after the interruption."""
+        if not self._answers_at_end:
+            self._waiting.clear()
+            for worker in self._workers:
+                if worker.job is not None:
+                    worker.interrupt(worker.job, by_end=True)
+            return
         for job in self._waiting:
             self._send(socket, job, questions.failure(job.id, "busy", _STOPPING))
         self._waiting.clear()
@@ -371,8 +415,13 @@ class QueryService:
             return  # asked again although it is here: its answer is on the way
         timeout_s = min(question.timeout_s, self._bounds.query_timeout_s)
         job = _Job(peer, visitor, question.id, question.sql, question.params, timeout_s, time.monotonic())
+        job.digest = digest_of(job.sql, job.params)
         self._here.add((peer, question.id))
-        if len(self._waiting) >= (limit := self._bounds.queries_waiting_max):
+        if self._running.is_refused(job.digest):
+            self.counts["refused_for_ends"] += 1
+            message = f"query {one_line(job.sql)[:_EXCERPT_CHARS]} ended the index twice; rewrite it"
+            self._send(socket, job, questions.failure(job.id, "refused", message))
+        elif len(self._waiting) >= (limit := self._bounds.queries_waiting_max):
             message = f"{limit} queries are waiting already; try again later"
             self._send(socket, job, questions.failure(job.id, "busy", message))
         else:
@@ -385,7 +434,11 @@ class QueryService:
             if not self._waiting or sum(size for _, size in self._in_flight) > ANSWERS_BYTES_MAX:
                 return
             if worker.job is None:
+                place = self._running.begin(self._waiting[0].digest)
+                if place is None:
+                    return  # one that ended the index runs alone, or waits to
                 worker.job = self._waiting.popleft()
+                worker.job.place = place
                 worker.job.deadline = now + worker.job.timeout_s
                 worker.jobs.put(worker.job)
 
@@ -418,7 +471,7 @@ class QueryService:
         while not self._finished_jobs.empty():
             worker, job, frames = self._finished_jobs.get()
             worker.job = None
-            if not job.is_answered:
+            if frames is not None and not job.is_answered:
                 self._send(socket, job, frames)
 
     def _send(self, socket: "zmq.Socket[bytes]", job: _Job, frames: list[Any]) -> None:

@@ -21,6 +21,7 @@ from chiplog_collector.intake import Accepted, Intake, recover_lost, recover_sen
 from chiplog_collector.lost_end import tell_lost_end
 from chiplog_collector.memory import ALLOCATOR_SETTING
 from chiplog_collector.presence import Presence, Word
+from chiplog_collector.running import PAGE_BYTES
 from chiplog_schemas.daemons import on_stop_signals
 from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
 from chiplog_schemas.file_wire import is_of_files
@@ -289,6 +290,8 @@ class ReceiverDaemon:
         self._door.close(0)
         self._files.close()
         self.log.close()
+        if self._index is not None:
+            self._index.close()
         if self._gate is not None:
             self._gate.close()
         self._context.term()
@@ -306,6 +309,8 @@ class _IndexProcess:
         self._started_at = 0.0
         self._ended_with = 0
         self._is_refused = False  # by the system: no process, memory or descriptor is left for it
+        self._page = os.memfd_create("chiplog-queries")  # what runs in the index, for the next one: see `running`
+        os.ftruncate(self._page, PAGE_BYTES)
 
     def mind(self, now: float) -> None:
         """Start it when it is not there; notice when it died."""
@@ -339,15 +344,22 @@ class _IndexProcess:
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         options = [argument for address in self._settings.query for argument in ("--query", address)]
-        options += ["--after", str(self._ended_with)]
+        options += ["--after", str(self._ended_with), "--page", str(self._page)]
         if self._settings.keys is not None:
             options += ["--keys", str(self._settings.keys.directory)]
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *options],
             stdin=subprocess.PIPE,
             env=os.environ | ALLOCATOR_SETTING,
+            pass_fds=[self._page],
             start_new_session=True,  # a terminal's Ctrl-C is the receiver's to pass on, after its last commit
         )
+
+    def close(self) -> None:
+        """Free what outlives each process."""
+        if self._page >= 0:
+            os.close(self._page)
+            self._page = -1
 
     def stop(self) -> None:
         """Let it catch up with the log, and wait for its end."""

@@ -27,7 +27,7 @@ from chiplog_schemas.questions import (
 
 __all__ = ["Remote"]
 
-ASK_AGAIN_MAX = 3  # times that a question is repeated when its collector was replaced meanwhile
+ASK_AGAIN_MAX = 10  # times that a question is repeated when the index was replaced: each bad query ends it twice
 SIZE_SLACK_BYTES = 1 << 20  # an answer's head beside its stream
 
 
@@ -89,9 +89,9 @@ class Remote:
     ) -> bytes | memoryview:
         """Return the Arrow IPC stream of a result. Raises QueryError.
 
-        Pings while it waits: silence means that the collector is gone, and a collector that does not know the question
-        is another one, which is asked again. Each time under another id: pings that piled up while there was nobody
-        are all answered by the new one, and their answers say nothing about what it was asked since.
+        Pings while it waits. Silence for as long as the query may take means that the collector is gone. A collector
+        that does not know the question is another one, and is asked again, each time under another id: pings that piled
+        up are all answered by the new one, and their answers do not tell what it was asked since.
         """
         try:
             questions.check_size(query)
@@ -107,6 +107,7 @@ class Remote:
         asked = 1
         heard = pinged = time.monotonic()
         deadline = heard + QUERY_WAIT_S + timeout_s + 2 * PEER_SILENT_S
+        silent_s = max(PEER_SILENT_S, timeout_s)  # an index that ends starts again within it
         while True:
             answer = self._receive(pinged + HEARTBEAT_INTERVAL_S)
             now = time.monotonic()
@@ -124,7 +125,7 @@ class Remote:
                     asked += 1
                     id = os.urandom(ID_BYTES)
                     self._send(questions.ask(id, query, params, timeout_s))
-            if now - heard > PEER_SILENT_S or now > deadline or (answer is None and not lives()):
+            if now - heard > silent_s or now > deadline or (answer is None and not lives()):
                 stopped = f"the collector at {self._address} has stopped answering"
                 raise QueryError("unreachable", f"{stopped}: {self.trouble}" if self.trouble else stopped)
             if now - pinged >= HEARTBEAT_INTERVAL_S:

@@ -1,6 +1,7 @@
 """The index process: it waits for what passes, sets aside what is damaged for good, and makes it anew from the log."""
 
 import logging
+import math
 import os
 import random
 import subprocess
@@ -16,6 +17,7 @@ import chiplog_schemas.blocks as blocks_module
 from chiplog.remote import Remote
 from chiplog.result import QueryError
 from chiplog_collector import receiver as receiver_module
+from chiplog_collector.checkpoints import Checkpoints
 from chiplog_collector.cli import collector
 from chiplog_collector.database import proven_damage
 from chiplog_collector.index import main, open_index, set_aside
@@ -49,7 +51,9 @@ def lived(place: Places) -> dict[str, list[str]] | str:
     follower = open_index(place, never)
     assert follower is not None
     synced = Synced(place.collector / "synced", writable=False)
-    damage = index_module._follow(follower, synced, lambda: None, lambda: False)
+    database = follower.database
+    checkpoints = Checkpoints(database.checkpoint, lambda: math.inf, database.wal_bytes)
+    damage = index_module._follow(follower, synced, checkpoints, lambda: None, lambda: False)
     found: dict[str, list[str]] = {}
     try:
         for view in () if damage else VIEWS:

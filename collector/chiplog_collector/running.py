@@ -1,0 +1,139 @@
+"""The queries that run now, in memory that outlives the process: a query that ended the index is known to the next one.
+
+The receiver makes a page of memory and passes it to each index process. The index notes the digest of each query in it
+before the query runs. A digest that the next index finds there ran when the process ended: that query is a suspect, and
+runs alone from then on, so that it is not blamed for another. If it ends normally, it is no suspect any more. If the
+process ends again, it is refused.
+
+    offset  size  field
+         0  64 × 16  digests of running queries, zero: none
+      1024  64 × 28  suspects: digest, process ends as u32, CLOCK_MONOTONIC of the last as f64
+"""
+
+import hashlib
+import math
+import mmap
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from chiplog_schemas.codec import pack
+
+PAGE_BYTES = mmap.PAGESIZE
+RUNNING_MAX = 64  # per process: as many as CHIPLOG_QUERIES_AT_ONCE allows; of more, those are not noted
+SUSPECTS_MAX = 64  # then the oldest is forgotten: each process end adds at most RUNNING_MAX
+ENDS_MAX = 2  # process ends during one query, after which it is refused
+FORGIVEN_AFTER_S = 3600.0  # the data, and with it DuckDB's plan, may have changed
+_CLAIM_S = 1.0  # a suspect that waits to run alone repeats its claim at each turn of its service, four times a second
+_DIGEST_BYTES = 16
+_NONE = bytes(_DIGEST_BYTES)
+_SUSPECT = struct.Struct("<16sId")
+_SUSPECTS_AT = RUNNING_MAX * _DIGEST_BYTES
+
+
+def digest_of(sql: str, params: list[Any] | dict[str, Any] | None) -> bytes:
+    """Return what a query is known by."""
+    return hashlib.blake2b(pack([sql, params]), digest_size=_DIGEST_BYTES).digest()
+
+
+class RunningQueries:
+    """All queries that run in this process, of all its services. Thread-safe.
+
+    page: PAGE_BYTES of memory that the processes before this one wrote to. By default a new one.
+    """
+
+    def __init__(
+        self, page: "mmap.mmap | bytearray | None" = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._page = bytearray(PAGE_BYTES) if page is None else page
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running: dict[int, tuple[bytes, float]] = {}  # place -> digest, since when
+        self._alone: int | None = None  # the place of the suspect that runs
+        self._claim: tuple[bytes, float] | None = None  # the suspect that waits for the others to end, and until when
+        self._is_frozen = False
+        self._suspects = self._read_suspects()
+        self.n_found = self._take_over()
+
+    def is_refused(self, digest: bytes) -> bool:
+        """Return True if the process ended ENDS_MAX times while this query ran."""
+        with self._lock:
+            return self._n_ends(digest) >= ENDS_MAX
+
+    def oldest_since(self) -> float:
+        """Return when the oldest running query began, inf without any."""
+        with self._lock:
+            return min((since for _, since in self._running.values()), default=math.inf)
+
+    def begin(self, digest: bytes) -> int | None:
+        """Note that a query runs from now on; return its place, or None if it must wait. A suspect runs alone."""
+        now = self._clock()
+        with self._lock:
+            is_suspect = self._n_ends(digest) > 0
+            if self._claim is not None and self._claim[0] != digest and now < self._claim[1]:
+                return None
+            if self._alone is not None or (is_suspect and self._running):
+                if is_suspect:
+                    self._claim = (digest, now + _CLAIM_S)
+                return None
+            place = next(number for number in range(len(self._running) + 1) if number not in self._running)
+            self._running[place] = (digest, now)
+            self._write_digest(place, digest)
+            if is_suspect:
+                self._alone, self._claim = place, None
+            return place
+
+    def end(self, place: int) -> None:
+        """Note that a query has ended, and the process has not."""
+        with self._lock:
+            if self._is_frozen:
+                return
+            digest, _ = self._running.pop(place)
+            self._write_digest(place, _NONE)
+            if place == self._alone:
+                self._alone = None
+                self._suspects.pop(digest, None)
+                self._write_suspects()
+
+    def freeze(self) -> None:
+        """Keep what runs now as it is: the process ends, and one of these queries may be the reason."""
+        with self._lock:
+            self._is_frozen = True
+
+    # -- the page --
+
+    def _n_ends(self, digest: bytes) -> int:
+        n_ends, at = self._suspects.get(digest, (0, 0.0))
+        return n_ends if self._clock() - at < FORGIVEN_AFTER_S else 0
+
+    def _take_over(self) -> int:
+        """Make suspects of the queries that ran in the process before; return how many."""
+        found: set[bytes] = set()  # one query may run several times at once
+        for place in range(RUNNING_MAX):
+            found.add(bytes(self._page[place * _DIGEST_BYTES : (place + 1) * _DIGEST_BYTES]))
+            self._write_digest(place, _NONE)
+        found.discard(_NONE)
+        for digest in found:
+            n_ends = self._n_ends(digest) + 1
+            self._suspects.pop(digest, None)
+            self._suspects[digest] = (n_ends, self._clock())
+        while len(self._suspects) > SUSPECTS_MAX:
+            self._suspects.pop(next(iter(self._suspects)))
+        self._write_suspects()
+        return len(found)
+
+    def _read_suspects(self) -> dict[bytes, tuple[int, float]]:
+        found = (_SUSPECT.unpack_from(self._page, _SUSPECTS_AT + n * _SUSPECT.size) for n in range(SUSPECTS_MAX))
+        return {digest: (n_ends, at) for digest, n_ends, at in found if n_ends}
+
+    def _write_suspects(self) -> None:
+        entries = [(digest, *rest) for digest, rest in self._suspects.items()]
+        entries += [(_NONE, 0, 0.0)] * (SUSPECTS_MAX - len(entries))
+        for number, entry in enumerate(entries):
+            _SUSPECT.pack_into(self._page, _SUSPECTS_AT + number * _SUSPECT.size, *entry)
+
+    def _write_digest(self, place: int, digest: bytes) -> None:
+        if place < RUNNING_MAX:
+            self._page[place * _DIGEST_BYTES : (place + 1) * _DIGEST_BYTES] = digest
