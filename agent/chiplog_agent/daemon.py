@@ -34,6 +34,7 @@ from chiplog_schemas.limits import (
 from chiplog_schemas.link import Link
 from chiplog_schemas.locks import Lock
 from chiplog_schemas.machine import boot_id
+from chiplog_schemas.offload import Offload
 from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, make_private
 from chiplog_schemas.router import Door
@@ -84,6 +85,7 @@ class AgentDaemon:
         now = time.monotonic()
         self._core = Core(os.urandom(16), settings.node, os.getpid(), version("chiplog"), now_us())
         self._spool = Spool(places.agent / "spool", os.urandom(16), bytes_max=settings.spool_bytes_max)
+        self._disk = Offload("chiplog-spool", self._beat)
         self._receiver = Receiver(credit=settings.credit_bytes)
         self._endings = Endings(places.journals)
         self._adoption = Adoption(places.journals, self._endings)
@@ -152,6 +154,7 @@ class AgentDaemon:
             self._door.mind_descriptors(now)
             self._look_for_journals(now)
             self._flush(now)
+            now = time.monotonic()  # a sync may have taken long
             self._link.step(now)
             self._files.step(now, is_open=self._link.is_open)
             # In every turn: what makes room is the collector's acknowledgement, when there may be nothing to flush.
@@ -309,7 +312,7 @@ class AgentDaemon:
             return
         self._spool_what_waits()
         try:
-            self._spool.sync()
+            self._disk.run(self._spool.sync)
         except OSError as error:
             if self._write_after == 0.0:
                 _log.warning("spool cannot be written: %s; ranks keep their events until it can", error)
@@ -318,12 +321,19 @@ class AgentDaemon:
         if self._write_after:
             _log.info("spool can be written again")
             self._write_after = 0.0
+        self._receiver.was_busy(time.monotonic() - now)
         acks, self._acks = self._acks, {}
         for producer, next_seq in acks.items():
             self._synced[producer] = next_seq
             self._act(self._receiver.synced(producer, next_seq), now)
         for producer in self._adoption.synced():
             self._forget(producer)
+
+    def _beat(self) -> None:
+        """Tell ranks and collector that this agent lives: its disk is slow."""
+        now = time.monotonic()
+        self._act(self._receiver.beat(), now)
+        self._link.beat(now)
 
     def _spool_what_waits(self) -> None:
         """Append everything taken so far, so that the next sync covers every acknowledgement and removal that waits."""
@@ -398,7 +408,7 @@ class AgentDaemon:
             self._declare_dropped_samples(time.monotonic())
         self._spool_what_waits()
         with contextlib.suppress(OSError):  # what the disk refuses is still in the ranks' journals
-            self._spool.sync()
+            self._disk.run(self._spool.sync)
             for producer, next_seq in self._acks.items():
                 self._act(self._receiver.synced(producer, next_seq), time.monotonic())
             self._adoption.synced()
@@ -407,6 +417,7 @@ class AgentDaemon:
         self._upstream.close()
         self._files.close()
         self._door.close(100)
+        self._disk.close()
         self._spool.close()
         if self._gate is not None:
             self._gate.close()

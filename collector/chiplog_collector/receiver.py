@@ -29,6 +29,7 @@ from chiplog_schemas.gate import open_gate
 from chiplog_schemas.keys import Keys
 from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, FILES_BYTES_MAX, LEAVER_WAIT_S, PEER_SILENT_S
 from chiplog_schemas.locks import take_lock
+from chiplog_schemas.offload import Offload
 from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, check_root, make_private
 from chiplog_schemas.record import Damage, Kind, Record
@@ -111,6 +112,7 @@ class ReceiverDaemon:
         self._poller.register(self._door.socket, zmq.POLLIN)
         self._poller.register(self._files.fileno(), zmq.POLLIN)
         self._index = _IndexProcess(settings) if with_index else None
+        self._disk = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
         self._busy_at = time.monotonic()
@@ -227,7 +229,7 @@ class ReceiverDaemon:
             receipt = self._intake.receipt(now_us())
             self.log.append(receipt.kind, receipt.payload)
         try:
-            self.log.commit()
+            self._disk.run(self.log.commit)
         except OSError as error:
             if not self._write_after:
                 _log.warning("log cannot be written: %s; agents keep their events until it can", error)
@@ -236,6 +238,7 @@ class ReceiverDaemon:
         if self._write_after:
             _log.info("log can be written again")
             self._write_after = 0.0
+        self._receiver.was_busy(time.monotonic() - now)
         self._since = None
         self._synced_number = self.log.next_number
         self._publish()
@@ -288,6 +291,7 @@ class ReceiverDaemon:
     def close(self) -> None:
         """Close everything and release the lock."""
         self._door.close(0)
+        self._disk.close()
         self._files.close()
         self.log.close()
         if self._index is not None:

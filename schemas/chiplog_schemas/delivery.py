@@ -181,6 +181,13 @@ class Sender:
             return [Send(wire.ping(self._session, self._next))]
         return []
 
+    def beat(self, now: float) -> list[SenderAction]:
+        """Return the heartbeat of an end that is busy and reads nothing, also before it has read WELCOME."""
+        if self.state is SenderState.CLOSED or now - self._said_at < HEARTBEAT_INTERVAL_S:
+            return []
+        self._said_at = now
+        return [Send(wire.ping(self._session, self._next if self.state is SenderState.OPEN else 0))]
+
     def receive(self, frames: list[bytes], now: float) -> list[SenderAction]:
         """Take a message. Frames of an old session and garbage change nothing."""
         try:
@@ -346,6 +353,16 @@ class Receiver:
             return []
         self.credit = credit
         return [self._ack(sender) for sender in self._sessions]
+
+    def beat(self) -> list[ReceiverAction]:
+        """Return a heartbeat for each sender, for an end that is busy and reads nothing."""
+        return [self._ack(sender) for sender in self._sessions]
+
+    def was_busy(self, seconds: float) -> None:
+        """Note that nothing was read for so long: that is no sender's silence."""
+        if seconds >= HEARTBEAT_INTERVAL_S:  # less is within the patience, and this may be asked 50 times a second
+            for session in self._sessions.values():
+                session.heard_at += seconds
 
     def tick(self, now: float) -> list[ReceiverAction]:
         """End the sessions of senders that fell silent."""

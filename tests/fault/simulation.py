@@ -11,7 +11,7 @@ import contextlib
 import random
 import struct
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -150,7 +150,12 @@ class DeadJournal:
         self._journal = journal
         self.directory = journal.producer.hex()
         self.head = SimpleNamespace(
-            acked=journal.acked, produced=journal.produced, finished=journal.finished, identity={}, promised=0
+            acked=journal.acked,
+            produced=journal.produced,
+            finished=journal.finished,
+            left=False,
+            identity={},
+            promised=0,
         )
 
     def records(self, first: int) -> Iterator[Record | Damage]:
@@ -167,7 +172,7 @@ UNSEEN_ENDS = SimpleNamespace(
     look=lambda now_us: False,
     greet=lambda producer: None,
     forget=lambda producer: None,
-    of=lambda producer, identity, now_us, finished: (now_us, {"state": "crashed", "reason": "vanished"}),
+    of=lambda producer, identity, now_us, finished, left: (now_us, {"state": "crashed", "reason": "vanished"}),
 )
 
 
@@ -714,6 +719,7 @@ def patched(world: World) -> Iterator[None]:
     small_log = lambda directory, owner: segments.SegmentLog(directory, owner, segment_bytes=2_000)  # noqa: E731
     shared = {"os": system, "zmq": _ZMQ, "make_private": nothing, "now_us": now_us, "time": clock, "_log": _Quiet}
     shared |= {"Door": Door, "open_gate": nothing, "check_root": nothing, "CREDIT_BYTES": CREDIT}
+    shared["Offload"] = InPlace
     shared["FileLane"] = lambda *more, **named: NO_FILES
     names: dict[Any, dict[str, Any]] = {
         segments: {"os": world.disk, "open": read_head, "make_private": nothing, "now_us": now_us}
@@ -751,6 +757,20 @@ def _blocks_in(files: dict[str, File]) -> set[bytes]:
         for item in scan(bytes(file.data[segments.SEGMENT_HEADER_BYTES :]), sealed=False)
         if isinstance(item, Record) and item.kind == Kind.BLOCK
     }
+
+
+class InPlace:
+    """An `Offload` without a thread. It beats before each call: a disk may be slow at any time."""
+
+    def __init__(self, name: str, beat: Callable[[], object]) -> None:
+        self._beat = beat
+
+    def run(self, call: Callable[[], object]) -> None:
+        self._beat()
+        call()
+
+    def close(self) -> None:
+        pass
 
 
 class _Quiet:

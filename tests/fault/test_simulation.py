@@ -32,7 +32,7 @@ SAFEGUARDS = [
     Safeguard(
         "the agent syncs its spool before it acknowledges",
         _DAEMON,
-        f"            self._spool.sync()\n{_SYNC}",
+        f"            self._disk.run(self._spool.sync)\n{_SYNC}",
         f"            pass\n{_SYNC}",
         _PATH,
         _SEEDS,
@@ -40,7 +40,7 @@ SAFEGUARDS = [
     Safeguard(
         "the collector syncs its log before it acknowledges",
         _RECEIVER,
-        f"            self.log.commit()\n{_SYNC}",
+        f"            self._disk.run(self.log.commit)\n{_SYNC}",
         f"            pass\n{_SYNC}",
         _PATH,
         _SEEDS,

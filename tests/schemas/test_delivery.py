@@ -423,6 +423,36 @@ def test_a_receiver_ends_the_session_of_a_silent_sender() -> None:
     assert receiver.senders == set()
 
 
+def test_a_busy_receiver_tells_every_sender_that_it_lives_and_counts_nobody_s_silence() -> None:
+    receiver = Receiver(credit=CREDIT)
+    machine, _ = open_pair(receiver)
+    for busy_s in (4.0, 8.0, 12.0):
+        (beat,) = receiver.beat()
+        machine.receive(beat.frames, busy_s)  # type: ignore[arg-type, union-attr]
+    assert machine.tick(20.0, 0) != []
+    assert machine.state is SenderState.OPEN
+    receiver.was_busy(14.0)
+    assert receiver.tick(14.0 + PEER_SILENT_S) == []
+    assert receiver.tick(14.0 + PEER_SILENT_S + 0.1) != []
+
+
+def test_a_busy_sender_says_that_it_lives_before_and_after_its_welcome() -> None:
+    receiver = Receiver(credit=CREDIT)
+    machine = Sender(NAMES[0], {}, Nonces(), lambda: 1.0)
+    assert machine.beat(0.0) == []
+    (hello,) = machine.tick(0.0, 5)
+    welcome = receiver.receive(b"r", hello.frames, 0.0)[0]  # type: ignore[arg-type, union-attr]
+    assert machine.beat(HEARTBEAT_INTERVAL_S / 2) == []
+    for now in range(3, 30, 3):
+        (ping,) = machine.beat(float(now))
+        assert kinds(receiver.receive(b"r", ping.frames, float(now))) == [wire.MessageKind.ACK]  # type: ignore[arg-type, union-attr]
+        assert receiver.tick(now + 1.0) == []
+    machine.receive(welcome.frames, 30.0)  # type: ignore[arg-type, union-attr]
+    (ping,) = machine.beat(33.0)
+    assert kinds(receiver.receive(b"r", ping.frames, 33.0)) == [wire.MessageKind.ACK]  # type: ignore[arg-type, union-attr]
+    assert machine.state is SenderState.OPEN
+
+
 def test_a_ping_is_acknowledged_with_what_is_synced_not_with_what_was_taken() -> None:
     receiver = Receiver(credit=CREDIT)
     _, session = open_pair(receiver)

@@ -8,6 +8,7 @@
             8     4  skip         matching calls that still succeed
            12     4  times        how many fail then; -1: all
            16     4  hits         calls that failed, counted here
+           20     4  delay        ms; not 0: the call succeeds, so much later
            24   232  below        beginning of the paths that are meant
           256   256  part         what must stand in the path; empty: anything                                        */
 #define _GNU_SOURCE
@@ -24,6 +25,7 @@
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { OPEN = 1, WRITE = 2, SYNC = 4, ALLOCATE = 8, TRUNCATE = 16, RENAME = 32, MKDIR = 64, UNLINK = 128, BIND = 256 };
@@ -31,7 +33,7 @@ enum { RULES = 8 };
 
 struct rule {
     unsigned operations, error;
-    int skip, times, hits, unused;
+    int skip, times, hits, delay_ms;
     char below[232], part[256];
 };
 
@@ -59,6 +61,11 @@ static int verdict(unsigned operation, const char *path) {
         }
         if (rule->times > 0) __atomic_sub_fetch(&rule->times, 1, __ATOMIC_SEQ_CST);
         __atomic_add_fetch(&rule->hits, 1, __ATOMIC_SEQ_CST);
+        if (rule->delay_ms) {
+            struct timespec left = {rule->delay_ms / 1000, rule->delay_ms % 1000 * 1000000L};
+            while (nanosleep(&left, &left) && errno == EINTR);
+            return 0;
+        }
         if (!rule->error) return 1;
         errno = (int)rule->error;
         return -1;

@@ -46,7 +46,13 @@ class Faults:
         self, operations: int, below: Path, part: str = "", error: int = errno.EIO, skip: int = 0, times: int = -1
     ) -> None:
         """Let operations on paths below a directory fail, all of them or the next few, after `skip` that succeed."""
-        rule = _RULE.pack(operations, error, skip, times, 0, 0, str(below).encode(), part.encode())
+        self._add(_RULE.pack(operations, error, skip, times, 0, 0, str(below).encode(), part.encode()))
+
+    def delay(self, operations: int, below: Path, delay_ms: int, part: str = "") -> None:
+        """Let operations on paths below a directory take so long, and succeed."""
+        self._add(_RULE.pack(operations, 0, 0, -1, 0, delay_ms, str(below).encode(), part.encode()))
+
+    def _add(self, rule: bytes) -> None:
         start = self._used * _RULE_BYTES
         self._page[start + 4 : start + _RULE_BYTES] = rule[4:]
         self._page[start : start + 4] = rule[:4]  # last: from here on it counts

@@ -1,0 +1,98 @@
+"""A disk whose syncs take longer than the silence after which a peer is given up: sessions stay, and data arrives.
+
+Times are a tenth of the real ones: silence 1 s, heartbeat 0.2 s, a sync 1.5 s.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import wait_until
+from tests.fault.disk.faults import SYNC, Faults, FaultyNode, Rank, build_library, settled
+from tests.fault.patched import patch_daemons
+from tests.fault.switch_off import Safeguard
+
+QUICK = """
+import chiplog_schemas.limits as limits
+limits.PEER_SILENT_S, limits.HEARTBEAT_INTERVAL_S = 1.0, 0.2
+import sys
+from chiplog_schemas.delivery import Receiver
+greet = Receiver._hello
+def noted(self, *arguments):
+    print("a session begins", file=sys.stderr, flush=True)
+    return greet(self, *arguments)
+Receiver._hello = noted
+"""
+SYNC_MS = 1_500
+N_SYNCS = 6
+
+SAFEGUARDS = [
+    Safeguard(
+        "a collector whose disk is slow tells its agents that it lives",
+        "collector/chiplog_collector/receiver.py",
+        old="            self._disk.run(self.log.commit)\n",
+        new="            self.log.commit()\n",
+        test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
+    ),
+    Safeguard(
+        "an agent whose disk is slow tells its ranks that it lives",
+        "agent/chiplog_agent/daemon.py",
+        old="        self._act(self._receiver.beat(), now)\n",
+        new="",
+        test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
+    ),
+    Safeguard(
+        "an agent whose disk is slow tells its collector that it lives",
+        "agent/chiplog_agent/daemon.py",
+        old="        self._link.beat(now)\n",
+        new="",
+        test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
+    ),
+    Safeguard(
+        "what arrived while the agent's disk was slow is no silence of the collector",
+        "agent/chiplog_agent/daemon.py",
+        old="            now = time.monotonic()  # a sync may have taken long\n",
+        new="",
+        test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
+    ),
+]
+
+
+def sessions(node: FaultyNode) -> tuple[int, int]:
+    """Return how many sessions began, at the agent and at the collector."""
+    agent, collector = (node.output(name).count("a session begins") for name in ("chiplog_agent", "chiplog_collector"))
+    return agent, collector
+
+
+@pytest.mark.parametrize("slow", ["collector", "agent"])
+def test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session(
+    tmp_path: Path, chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch, slow: str
+) -> None:
+    faults = Faults(build_library(tmp_path), tmp_path / "rules")
+    patch_daemons(monkeypatch, tmp_path / "patch", QUICK)
+    root = chiplog_dir
+    environment = {slow: faults.environment}
+    node = FaultyNode(root, environment.get("agent", {}), environment.get("collector", {}))
+    try:
+        node.start()
+        rank = Rank(tmp_path / "oracle", root).ready()
+        rank.log(100)
+        node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] >= 100)
+        before = sessions(node)
+        faults.delay(SYNC, root / slow, SYNC_MS, ".seg")
+        for _ in range(N_SYNCS):
+            n_synced = faults.hits[0]
+            rank.log(10)
+            wait_until(lambda n=n_synced: faults.hits[0] > n, "a sync that is slow")
+        faults.heal()
+        rank.finish()
+        verdict, row = settled(node, rank)
+        rank.close()
+        lost = node.sql("SELECT count(*) AS n FROM events WHERE kind IN ('node_lost', 'node_back')")
+        assert verdict.ok, (verdict, row)
+    finally:
+        node.stop()
+    assert sessions(node) == before, node.output("chiplog_agent")
+    assert "out of reach" not in node.output("chiplog_agent")
+    assert lost == [{"n": 0}]
+    assert "is lost" not in node.output("chiplog_collector")
