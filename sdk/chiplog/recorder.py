@@ -30,6 +30,7 @@ from chiplog_schemas.limits import KEY_BYTES_MAX
 _INT_BYTES_MAX = 9  # of msgpack
 _WATCHES_MAX = 64  # models; each is looked at before every step of an optimizer
 _STEP_MAX = 0x7FFFFFFFFFFFFFFF
+_NO_STEP = -(1 << 63) - 1  # below every step
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
 
@@ -49,10 +50,7 @@ class Recorder:
         self._shapes: dict[tuple[str, ...], tuple[bytes, Callable[..., bytes]]] = {}
         self._shape_keys = 0
         self._keys: set[str] = set()
-        self._next_step = 0
-        self._last_step = 0
-        self._steps_per_log = 1  # that `log()` without a step counts on; none once `step()` does
-        self._count_before = 0  # the last `step()`
+        self._begin_count()
         # What the first `step()` ends, until it is clear that it is not the beginning of a `with`.
         self._held: list[tuple[int, dict[str, float]]] = []  # one at most; a pop is atomic
         self._complaints = Complaints(self._say)
@@ -61,6 +59,14 @@ class Recorder:
         self._lingering = Lingering(self._timing, self._steps, self._say)
         self._phases: dict[str, Phase] = {}
         self._begin_devices()
+
+    def _begin_count(self) -> None:
+        """Count steps as a label does that has logged nothing."""
+        self._top_step = _NO_STEP  # the largest step that this label has logged
+        self._next_step = 0  # of a `log()` without one: the next after the largest, or the current one of `step()`
+        self._last_step = 0
+        self._steps_per_log = 1  # that `log()` without a step counts on; none once `step()` does
+        self._count_before = (0, _NO_STEP)  # _next_step and _top_step before the last `step()`
 
     def _begin_devices(self) -> None:
         self._open_lock = threading.Lock()  # of what is said of the step that goes on: not across the run's end
@@ -82,8 +88,8 @@ class Recorder:
         """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
 
         Host values are durable when this returns: they survive SIGKILL of the process; values on a GPU once they were
-        copied, which nothing here waits for. step: int64; without it the label counts its own. Steps may come in any
-        order. more, unknown: metrics where there is no dict, else what other loggers take; said once.
+        copied, which nothing here waits for. step: int64, in any order; without it, one more than the largest step that
+        this label has logged, also after a resume, and 0 for its first call. more, unknown: metrics where there is no dict, else what other loggers take; said once.
         """
         try:
             if unknown or more:
@@ -97,9 +103,14 @@ class Recorder:
                 return
             if step is None:
                 step = self._next_step
-                self._next_step += self._steps_per_log
             elif type(step) is not int or not -0x8000000000000000 <= step <= 0x7FFFFFFFFFFFFFFF:
                 step = self._step(step)
+            # No call in between: another thread's step cannot be overwritten by a smaller one.
+            if step > self._top_step:
+                self._top_step = step
+                self._next_step = step + self._steps_per_log if step < _STEP_MAX else self._stay_at_last_step()
+            elif not self._steps_per_log:
+                self._next_step = step
             self._last_step = step
             if self._timing.is_pending and self._steps_per_log:
                 self._append_phases(step)
@@ -130,6 +141,7 @@ class Recorder:
                 message = f"log() takes a dict, not a {type(data).__name__}; log {{'name': value}}"
                 self._complaints.note(Bad("not_a_dict", type(data).__name__, message))
                 return
+            self._note_step(step)
             numbers: dict[str, float] = {}
             on_device: dict[str, Any] = {}
             for item in flatten(data, self._is_over):
@@ -219,9 +231,7 @@ class Recorder:
 
     def _step(self, step: Any) -> int:
         if step is None:
-            step = self._next_step
-            self._next_step += self._steps_per_log
-            return int(step)
+            return self._next_step
         try:
             if getattr(getattr(step, "device", None), "type", "") in BACKENDS:
                 what = f"a step on {step.device} is not waited for"
@@ -239,6 +249,30 @@ class Recorder:
         message = f"step {shown(step)} is no 64-bit integer; the label's own count is used instead"
         self._complaints.note(Bad("bad_step", shown(step), message))
         return self._step(None)
+
+    def _note_step(self, step: int) -> None:
+        """Count on from a step that is logged, as `log()` does in line."""
+        if step > self._top_step:
+            self._top_step = step
+            self._next_step = step + self._steps_per_log if step < _STEP_MAX else self._stay_at_last_step()
+        elif not self._steps_per_log:
+            self._next_step = step
+
+    def _stay_at_last_step(self) -> int:
+        """Return the last step there is, which the count does not leave, and warn once."""
+        message = f"step {_STEP_MAX} is the last one: log() without step= stays there; pass smaller steps"
+        self._complaints.note(Bad("last_step", "", message))
+        return _STEP_MAX
+
+    def _count_from(self, step: int) -> None:
+        """Make `step` the next one of `log()` without a step, unless the count is beyond it."""
+        if step > self._next_step:
+            self._next_step, self._top_step = step, step - 1
+
+    @property
+    def _count_to_keep(self) -> int:
+        """The step that a later attempt of this label counts on from."""
+        return max(self._top_step + 1, 0)
 
     def _admit_key(self, key: str) -> bool:
         if self._is_over(key):
@@ -346,7 +380,8 @@ class Recorder:
 
     def _enter_step(self) -> None:
         if self._steps.enter():
-            self._next_step = self._last_step = self._count_before
+            self._next_step, self._top_step = self._count_before
+            self._last_step = self._next_step
             _, phases = self._held.pop() if self._held else (0, {})
             for name, seconds in phases.items():
                 self._timing.add(name, seconds)
@@ -356,7 +391,7 @@ class Recorder:
             if self._finished:
                 self._refuse("step()")
                 return
-            self._count_before, step = self._next_step, self._last_step
+            self._count_before, step = (self._next_step, self._top_step), self._last_step
             if self._steps_per_log:
                 self._steps_per_log = 0
                 for name in (DATA, STEP, GC):
@@ -368,7 +403,9 @@ class Recorder:
             else:
                 self._steps.end()
                 self._append_phases(step)
-            self._next_step = self._last_step = min(step + 1, _STEP_MAX)
+            self._top_step = max(self._top_step, step)
+            self._next_step = min(self._top_step + 1, _STEP_MAX)
+            self._last_step = min(step + 1, _STEP_MAX)
         except Exception as error:
             self._complaints.internal("step", error)
 

@@ -26,6 +26,16 @@ def spend(rank: Rank, number: int, /, **seconds: float) -> None:
     rank.say(EventKind.PHASES, number, pack(list(seconds)), struct.pack(f"<{len(seconds)}d", *seconds.values()))
 
 
+SAFEGUARDS = [
+    Safeguard(
+        "a metric that counts on by itself does not hide where the training resumed",
+        "schemas/chiplog_schemas/sql/views.sql",
+        old="ORDER BY CASE WHEN b.last_step >= r.step THEN b.n ELSE 0 END DESC, b.last_step::HUGEINT - r.step DESC "
+        "NULLS LAST, r.at_us, r.key",
+        new="ORDER BY r.at_us, r.key",
+        test="test_a_restart_is_measured_by_the_metric_that_goes_back_beside_one_that_only_counts_on",
+    ),
+]
 COSTS = "SELECT attempt, last_step, resumed_step, steps_again, down_s, again_s, cost_s FROM restarts"
 
 
@@ -33,8 +43,8 @@ def end(rank: Rank, at_s: float, state: str) -> None:
     rank.say(EventKind.STATE, {"state": state, "exit_code": int(state != "finished")}, ts=START_US + int(at_s * 1e6))
 
 
-def reach(rank: Rank, step: int, at_s: float, kind: EventKind = EventKind.METRICS) -> None:
-    rank.say(kind, step, pack(["loss"]), struct.pack("<d", 1.0), ts=START_US + int(at_s * 1e6))
+def reach(rank: Rank, step: int, at_s: float, kind: EventKind = EventKind.METRICS, key: str = "loss") -> None:
+    rank.say(kind, step, pack([key]), struct.pack("<d", 1.0), ts=START_US + int(at_s * 1e6))
 
 
 def test_waiting_for_data_is_summed_up_and_shared_by_the_steps_whose_length_is_known(index: Index) -> None:
@@ -154,6 +164,25 @@ def test_a_restart_costs_the_time_without_a_step_and_the_work_that_is_done_again
             *(2, 60.0, 10.0, 70.0),
         )
     ]
+
+
+def test_a_restart_is_measured_by_the_metric_that_goes_back_beside_one_that_only_counts_on(index: Index) -> None:
+    """Losses have steps, evaluations have none: these count on from the largest step of the label."""
+    attempts = [Rank(n, label="rank0", rank=0, restart=n, launch="l") for n in range(3)]
+    top, now_s = -1, 0
+    for rank, (first, last) in zip(attempts, ((0, 67), (60, 90), (80, 99)), strict=True):
+        top, now_s = top + 1, now_s + 10
+        reach(rank, top, now_s, key="test/acc")
+        for step in range(first, last + 1):
+            top, now_s = max(top, step), now_s + 1
+            reach(rank, step, now_s)
+            reach(rank, step // 50, now_s, key="per_epoch")
+            if step % 10 == 0:
+                top += 1
+                reach(rank, top, now_s, key="test/acc")
+    index.take(whole(*attempts))
+    rows = index.sql("SELECT attempt, last_step, resumed_step, steps_again FROM restarts ORDER BY attempt")
+    assert rows == [(1, 67, 60, 8), (2, 90, 80, 11)]
 
 
 def test_a_round_that_logged_no_step_is_time_lost_and_one_that_goes_on_at_the_next_step_repeats_nothing(

@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import uuid
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tests.conftest import Node, read_events, wait_until
+from tests.fault.switch_off import Safeguard
 from tests.sdk.test_runs import numbers
 
 import chiplog
@@ -16,6 +18,25 @@ from chiplog.counting import FILES_MAX, StepCount, label_to_resume
 from chiplog.identity import Identity
 from chiplog_schemas.events import EventKind
 
+SAFEGUARDS = [
+    Safeguard(
+        "log() without a step goes behind the largest step of its label",
+        "sdk/chiplog/recorder.py",
+        old="            # No call in between: another thread's step cannot be overwritten by a smaller one.\n"
+        "            if step > self._top_step:",
+        new="            if False:",
+        test="test_a_log_without_a_step_goes_behind_the_largest_step_also_after_a_resume",
+    ),
+    Safeguard(
+        "a count of steps does not leave 64 bits",
+        "sdk/chiplog/recorder.py",
+        old="                self._next_step = step + self._steps_per_log if step < _STEP_MAX else "
+        "self._stay_at_last_step()\n            elif not self._steps_per_log:\n                self._next_step = step\n"
+        "            self._last_step",
+        new="                self._next_step = step + self._steps_per_log\n            self._last_step",
+        test="test_the_largest_step_there_is_does_not_wrap_and_is_worth_one_warning",
+    ),
+]
 LONE = Identity("r", "host-word", "launch")
 RANK0 = replace(LONE, label="rank0", rank=0)
 
@@ -64,12 +85,82 @@ def test_the_labels_own_steps_go_on_with_the_next_attempt_and_explicit_ones_are_
     other.log({"b": 1.0})
     other.finish()
     found = numbers(offline())
-    assert sorted(step for key, step, _ in found if key == "a") == [0, 1, 2, 3, 100, 100]
+    assert sorted(step for key, step, _ in found if key == "a") == [0, 100, 100, 101, 102, 103]
     assert [step for key, step, _ in found if key == "b"] == [0]
     fresh = chiplog.init(label="rank0", mode="offline", capture_console=False)
     fresh.log({"c": 1.0})
     fresh.finish()
     assert [step for key, step, _ in numbers(offline()) if key == "c"] == [0]
+
+
+def test_a_log_without_a_step_goes_behind_the_largest_step_also_after_a_resume(chiplog_dir, offline) -> None:
+    def logged(key: str) -> list[int]:
+        return sorted(step for name, step, _ in numbers(offline()) if name == key)
+
+    for _ in range(2):
+        with chiplog.init(run_id="r", label="rank0", mode="offline", capture_console=False) as run:
+            run.log({"first": 1.0})
+            for step in range(100):
+                run.log({"loss": 1.0}, step=step)
+            run.log({"test/acc": 0.5})
+            run.log({"loss": 1.0}, step=7)
+            run.log({"sample": "a text"})
+    assert logged("first") == [0, 102]
+    assert logged("test/acc") == [100, 103]
+    assert sorted(e.fields["step"] for e in offline(EventKind.TEXT)) == [101, 104]
+
+
+def test_the_largest_step_there_is_does_not_wrap_and_is_worth_one_warning(chiplog_dir, offline, caplog) -> None:
+    largest = (1 << 63) - 1
+    for _ in range(2):
+        with chiplog.init(run_id="r", label="rank0", mode="offline", capture_console=False) as run:
+            run.log({"counted": 1.0}, step=largest - 2)
+            for _ in range(3):
+                run.log({"counted": 1.0})
+    steps = sorted(step for _, step, _ in numbers(offline()))
+    assert steps == [largest - 2] * 2 + [largest - 1] + [largest] * 5
+    assert caplog.text.count(f"step {largest} is the last one") == 2, "one line a run"
+
+
+def test_with_step_a_log_without_one_is_in_the_step_that_is_being_logged(chiplog_dir, offline) -> None:
+    with chiplog.init(mode="offline", capture_console=False) as run:
+        for step in (*range(8), 5, 6):  # back to a checkpoint
+            with run.step():
+                run.log({"loss": 1.0}, step=step)
+                run.log({"aux": 1.0})
+        run.log({"test/acc": 1.0})
+    found = numbers(offline())
+    assert [step for key, step, _ in found if key == "aux"] == [*range(8), 5, 6]
+    assert [step for key, step, _ in found if key == "test/acc"] == [8]
+
+
+# Loads a checkpoint, evaluates, and trains on until it is killed: as torchelastic starts a rank again.
+ELASTIC = """
+import os, signal, sys, time
+import chiplog
+first, last = map(int, sys.argv[1:])
+run = chiplog.init(capture_console=False)
+run.log({"test/acc": 0.5})
+for step in range(first, last + 1):
+    run.log({"loss": 1.0}, step=step)
+    if step % 10 == 0:
+        run.log({"test/acc": 0.5})
+if last == 67:
+    time.sleep(0.5)  # the count of steps is kept; without it evaluations count from 0 again
+if last < 99:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_restarts_tells_where_a_loop_resumed_that_gives_some_of_its_steps(node: Node) -> None:
+    environ = {"CHIPLOG_DIR": str(node.root), "TORCHELASTIC_RUN_ID": str(uuid.uuid4())}
+    environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    for restart, (first, last) in enumerate(((0, 67), (60, 90), (80, 99))):
+        command = [sys.executable, "-c", ELASTIC, str(first), str(last)]
+        subprocess.run(command, env=os.environ | environ | {"TORCHELASTIC_RESTART_COUNT": str(restart)}, timeout=180)
+    node.until("SELECT count(*) AS n FROM labels WHERE state <> 'running'", lambda rows: rows[0]["n"] == 3)
+    rows = node.sql("SELECT last_step, resumed_step, steps_again FROM restarts ORDER BY attempt")
+    assert [tuple(row.values()) for row in rows] == [(67, 60, 8), (90, 80, 11)]
 
 
 def test_a_run_resumed_after_sigkill_has_its_label_and_its_steps_again(chiplog_dir) -> None:
@@ -136,7 +227,7 @@ def test_attempts_count_up_and_steps_out_of_order_are_all_there(node: Node) -> N
     counted = node.sql(
         "SELECT attempt, list(step ORDER BY seq) AS s FROM metrics WHERE key = 'loss' GROUP BY ALL ORDER BY 1"
     )
-    assert [row["s"] for row in counted] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [10]]
+    assert [row["s"] for row in counted] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [51]]
 
 
 def test_a_run_that_is_not_known_here_is_begun_with_a_word_about_it(chiplog_dir, offline, caplog) -> None:

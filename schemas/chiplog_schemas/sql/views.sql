@@ -490,6 +490,9 @@ WHERE f.place = 1;
 -- Per round of a run whose labels had logged a step before: what it cost that they began again. Of them alone, and of
 -- what they logged before the first of them went on: others may go on meanwhile. Ranks count; without any, all labels.
 -- What had finished and is resumed is no restart. Instants by the collector's clock, as in `first_failure`.
+-- Steps are compared by name: a metric that is logged without a step counts on from the largest step of its label, also
+-- after a restart, and does not go back. Of the names that go back, the one that was logged most often tells where the
+-- training resumed; where none does, the one that goes on closest to where it was.
 CREATE OR REPLACE VIEW restarts AS
 WITH counted AS NOT MATERIALIZED (
     SELECT run_id, producer, label, round, clock_us, bool_or(is_broken_off) OVER (PARTITION BY run_id, round) AS is_broken_off
@@ -500,25 +503,44 @@ WITH counted AS NOT MATERIALIZED (
         QUALIFY p.rank IS NOT NULL OR NOT bool_or(p.rank IS NOT NULL) OVER (PARTITION BY o.run_id)
     )
 ), facts AS NOT MATERIALIZED (
-    SELECT c.run_id, c.producer, c.label, c.round, c.is_broken_off, f.step, f.ts, epoch_us(f.ts) + c.clock_us AS at_us
-    FROM (SELECT producer, step, ts FROM base.metrics UNION ALL SELECT producer, step, ts FROM base.phases) f
+    SELECT c.run_id, c.producer, c.label, c.round, c.is_broken_off, f.key, f.step, f.ts, epoch_us(f.ts) + c.clock_us AS at_us
+    FROM (SELECT producer, key, step, ts FROM base.metrics UNION ALL SELECT producer, -key, step, ts FROM base.phases) f
     JOIN counted c ON c.producer = f.producer
 ), spans AS (
-    SELECT run_id, round, first_step, first_ts, first_us, lag(producer) OVER of_label AS left_by,
+    SELECT run_id, producer, round, keys, lag(producer) OVER of_label AS left_by,
            lag(round) OVER of_label AS left_in, lag(is_broken_off) OVER of_label AS is_restart
     FROM (
-        SELECT run_id, producer, label, round, is_broken_off, arg_min(step, at_us) AS first_step,
-               arg_min(ts, at_us) AS first_ts, min(at_us) AS first_us
-        FROM facts GROUP BY run_id, producer, label, round, is_broken_off
+        SELECT run_id, producer, label, round, is_broken_off,
+               list({'key': key, 'step': first_step, 'ts': first_ts, 'at_us': first_us}) AS keys
+        FROM (
+            SELECT run_id, producer, label, round, is_broken_off, key, arg_min(step, at_us) AS first_step,
+                   arg_min(ts, at_us) AS first_ts, min(at_us) AS first_us
+            FROM facts GROUP BY run_id, producer, label, round, is_broken_off, key
+        ) GROUP BY run_id, producer, label, round, is_broken_off
     ) WINDOW of_label AS (PARTITION BY run_id, label ORDER BY round)
-), resumed AS (
-    SELECT run_id, round, max(left_in) AS before, list(left_by) AS left_by, min(first_us) AS at_us,
-           arg_min(first_step, first_us) AS step, arg_min(first_ts, first_us) AS ts
+), begun AS (
+    SELECT run_id, round, max(left_in) AS before, list(left_by) AS left_by, flatten(list(keys)) AS keys
     FROM spans WHERE left_by IS NOT NULL GROUP BY run_id, round HAVING bool_or(is_restart)
+), firsts AS (
+    SELECT run_id, round, before, left_by, k.key AS key, arg_min(k.step, k.at_us) AS step, arg_min(k.ts, k.at_us) AS ts,
+           min(k.at_us) AS at_us
+    FROM (SELECT * EXCLUDE (keys), unnest(keys) AS k FROM begun) GROUP BY run_id, round, before, left_by, k.key
+), resumed AS (
+    SELECT r.* FROM firsts r LEFT JOIN (
+        SELECT r.run_id, r.round, r.key, max(f.step) AS last_step, count(*) AS n
+        FROM (SELECT *, unnest(left_by) AS producer FROM firsts) r
+        JOIN facts f ON f.run_id = r.run_id AND f.producer = r.producer AND f.key = r.key AND f.at_us < r.at_us
+        GROUP BY r.run_id, r.round, r.key
+    ) b ON b.run_id = r.run_id AND b.round = r.round AND b.key = r.key
+    QUALIFY row_number() OVER (
+        PARTITION BY r.run_id, r.round
+        ORDER BY CASE WHEN b.last_step >= r.step THEN b.n ELSE 0 END DESC, b.last_step::HUGEINT - r.step DESC NULLS LAST, r.at_us, r.key
+    ) = 1
 ), costs AS (
     SELECT r.run_id, r.round, r.before, r.step AS resumed_step, r.ts AS resumed_at, r.at_us AS resumed_us,
-           max(f.step) AS last_step, arg_max(f.ts, f.at_us) AS stopped_at, max(f.at_us) AS stopped_us,
-           min(f.at_us) FILTER (f.step >= r.step) AS again_us
+           coalesce(max(f.step) FILTER (f.key = r.key), max(f.step)) AS last_step,
+           arg_max(f.ts, f.at_us) AS stopped_at, max(f.at_us) AS stopped_us,
+           min(f.at_us) FILTER (f.key = r.key AND f.step >= r.step) AS again_us
     FROM (SELECT *, unnest(left_by) AS producer FROM resumed) r
     JOIN facts f ON f.run_id = r.run_id AND f.producer = r.producer AND f.at_us < r.at_us
     GROUP BY r.run_id, r.round, r.before, r.step, r.ts, r.at_us

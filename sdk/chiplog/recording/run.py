@@ -92,7 +92,7 @@ class Run(Recorder):
         self._count = StepCount(settings.places.local / STEPS)
         self._surroundings = Teller(lambda *told: self._say(EventKind.NOTICE, "environment", "info", *told), os.environ)
         if settings.mode != "disabled" and opens:
-            self._next_step = self._count.begin(self._identity, settings.label_given)
+            self._count_from(self._count.begin(self._identity, settings.label_given))
             self._open()
         elif settings.mode != "disabled":
             self._journal = AfterFork(self._open_late)
@@ -380,7 +380,7 @@ class Run(Recorder):
             self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
         yield self._shared.say_hashes
         if not self._is_inherited:
-            yield lambda: self._count.keep(self._next_step, is_last=True)
+            yield lambda: self._count.keep(self._count_to_keep, is_last=True)
             yield self._tell_surroundings
             yield self._surroundings.end
         yield self._complaints.report
@@ -480,7 +480,7 @@ class Run(Recorder):
             self._look_at_open()
             self._look_around()
             self._shared.say_hashes(time.monotonic())
-            self._count.keep(self._next_step)
+            self._count.keep(self._count_to_keep)
             self._tell_surroundings()
             if self._console is not None:
                 self._console.tick()
@@ -523,7 +523,7 @@ class Run(Recorder):
         given = {"label_given": settings.label_given, "primary_given": settings.primary_given}
         known = with_rank(self._identity, agreed.rank, agreed.world_size, agreed.run_id, name, **given)
         if (known.run_id, known.label) != (self.id, self._identity.label):  # what was logged already keeps its steps
-            self._next_step = max(self._next_step, self._count.begin(known, settings.label_given))
+            self._count_from(self._count.begin(known, settings.label_given))
         self._identity = known
         self._record_identity()
         if self.is_primary and not self._finished:
@@ -549,6 +549,7 @@ class Run(Recorder):
             watch.stop()
         self._timing.forget()
         self._held.clear()
+        self._begin_count()  # its label is new
         self._count = StepCount(self._settings.places.local / STEPS)  # none: nobody comes back under a child's label
         self._complaints = Complaints(self._say)
         self._shared.forget_changes()
