@@ -29,8 +29,8 @@ class Complaints:
     def note(self, bad: Bad) -> None:
         """Count a value or key that cannot be logged."""
         self.counts[bad.kind] += 1
-        if self.warn_once((bad.kind, bad.key), bad.message):
-            self._say(EventKind.NOTICE, "bad_value", "warning", bad.message, {"kind": bad.kind, "key": bad.key})
+        if self.warn_once((bad.kind, bad.key), bad.message, bad.level):
+            self._say(EventKind.NOTICE, "bad_value", bad.level, bad.message, {"kind": bad.kind, "key": bad.key})
 
     def note_key_over(self, key: str, keys_max: int) -> None:
         """Count a key beyond the limit. One word for all of them: in the worst case there are millions."""
@@ -63,14 +63,14 @@ class Complaints:
             if not math.isfinite(value):
                 self.note(Bad(_NOT_FINITE, key, f"{key!r:.80} became {float(value)} at step {step}; it is kept"))
 
-    def warn_once(self, what: tuple[str, str], message: str) -> bool:
+    def warn_once(self, what: tuple[str, str], message: str, level: str = "warning") -> bool:
         """Say something aloud unless it, or enough of its kind, was said before. Tell whether it was said now."""
         kind = what[0]
         if what in self._said or self._n_said[kind] >= _WARNINGS_PER_KIND:
             return False
         self._said.add(what)
         self._n_said[kind] += 1
-        _log.warning("chiplog: %s", message)
+        _log.log(logging.ERROR if level == "error" else logging.WARNING, "chiplog: %s", message)
         return True
 
     def note_ending(self, only_in_memory: int, disk_error: OSError | None) -> None:

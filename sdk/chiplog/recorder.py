@@ -89,7 +89,8 @@ class Recorder:
 
         Host values are durable when this returns: they survive SIGKILL of the process; values on a GPU once they were
         copied, which nothing here waits for. step: int64, in any order; without it, one more than the largest step that
-        this label has logged, also after a resume, and 0 for its first call. more, unknown: metrics where there is no dict, else what other loggers take; said once.
+        this label has logged, also after a resume, and 0 for its first call. more, unknown: metrics where there is no
+        dict, else what other loggers take; said once.
         """
         try:
             if unknown or more:

@@ -27,13 +27,12 @@ from chiplog.settings import Settings, clean_text, safe_name, words_of
 from chiplog.torch.compiling import untraced
 from chiplog.travel import Ticket, known_run, run_of, ticket_of
 from chiplog.values.config import config_of
-from chiplog.values.metrics import Bad, shown
-from chiplog.ways import RANK0, is_rank0, own_run
+from chiplog.values.metrics import Bad
+from chiplog.ways import mode_of, own_run
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.places import Places, chiplog_dir, places
 
-MODES = ("online", "offline", "disabled")
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
@@ -74,7 +73,7 @@ def init(
     resume: the ID of a run to go on with: as run_id; a process without launcher also has the label again that the one
     before it made up. What counts its own steps goes on where it was, on the same node.
     mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`), disabled, or rank0:
-    disabled on all ranks but 0.
+    disabled on all ranks but 0; in any case. dryrun is offline, run and shared are online, any other word is offline.
     tags: words to find the run by; a single text is one tag.
     group: without a run ID each process has a run of its own in this group; with one, the group of the run they share.
     config: a dict, argparse namespace, dataclass, OmegaConf, attrs or pydantic object; the primary's is the run's.
@@ -226,7 +225,9 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     clean_id, clean_label = _name("run ID", identity.run_id, []), _name("label", identity.label, [])
     identity = replace(identity, run_id=clean_id or "", label=clean_label or "")
     primary = given["primary"] if given["primary"] is not None else _flag(environ, "CHIPLOG_PRIMARY")
-    mode = "disabled" if nothing_given else _mode(environ, given["mode"], identity, remarks)
+    mode, bad_mode = mode_of("disabled" if nothing_given else given["mode"], environ.get("CHIPLOG_MODE", ""), identity)
+    if bad_mode is not None:
+        remarks.append(bad_mode)
     if primary is not None:
         identity = replace(identity, primary=bool(primary), fallback=False)
     if resume and run_id and identity.primary and mode != "disabled":  # of a thousand ranks one says it
@@ -270,20 +271,6 @@ def _nothing(environ: Mapping[str, str], given: Mapping[str, None]) -> Settings:
     except Exception:  # what init() said already: a relative CHIPLOG_DIR below a directory that is gone
         nobody = Identity("disabled", "disabled", "")
         return Settings(nobody, Places(*(Path("/nonexistent"),) * 3), "disabled", None)
-
-
-def _mode(environ: Mapping[str, str], given: Any, identity: Identity, remarks: list[Bad]) -> str:
-    told = environ.get("CHIPLOG_MODE") or "online"
-    mode = given or told
-    if mode == RANK0:
-        if not is_rank0(identity):
-            return "disabled"
-        mode = "online" if told == RANK0 else told
-    if mode in MODES:
-        return str(mode)
-    message = f"mode {shown(mode)} is none of {', '.join((*MODES, RANK0))}; online is used"
-    remarks.append(Bad("bad_argument", "mode", message))
-    return "online"
 
 
 def _name(kind: str, value: Any, remarks: list[Bad]) -> str | None:

@@ -1,11 +1,43 @@
-"""The ways to track other than one run of many processes: one run for each process, and rank 0 alone. Pure."""
+"""The ways to track: online or not, and other than one run of many processes: one for each, and rank 0 alone. Pure."""
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 from chiplog.identity import Facts, Identity
+from chiplog.values.metrics import Bad, shown
 
 RANK0 = "rank0"  # the mode in which rank 0 alone is recorded
+MODES = ("online", "offline", "disabled")
+_ALIASES = {"dryrun": "offline", "run": "online", "shared": "online"}  # W&B's other words
+
+
+def mode_of(given: Any, variable: str, identity: Identity) -> tuple[str, Bad | None]:
+    """Return one of MODES, and what is wrong with the word that asked for it, if anything.
+
+    An unknown word is offline: data that must not leave the machine cannot be taken back, and `chiplog sync` sends the
+    other kind later. variable: CHIPLOG_MODE, which decides where `given` is None or `rank0`.
+    """
+    told = _mode(variable) or "online"
+    mode = _mode(given) or told
+    if mode == RANK0:
+        if not is_rank0(identity):
+            return "disabled", None
+        mode = "online" if told == RANK0 else told
+    if mode in MODES:
+        return mode, None
+    asked = variable if _mode(given) in ("", RANK0) else given
+    message = (
+        f"mode {shown(asked)} is unknown, so this run is offline: chiplog sync delivers it; "
+        f"give one of {', '.join((*MODES, RANK0))}"
+    )
+    return "offline", Bad("bad_argument", "mode", message, "error")
+
+
+def _mode(word: Any) -> str:
+    """Return a mode as it is compared; '' for none."""
+    text = str(word).strip().lower() if word else ""
+    return _ALIASES.get(text, text)
 
 
 def own_run(identity: Identity, group: str, name: str | None, facts: Facts) -> tuple[Identity, str | None]:

@@ -96,6 +96,7 @@ class Bad:
     kind: str
     key: str
     message: str
+    level: str = "warning"  # or error: the run is not recorded as asked for
 
 
 @dataclass(frozen=True, slots=True)
