@@ -19,9 +19,10 @@ from chiplog_agent.spool import Spool
 from chiplog_agent.stats.feed import Line, Sample, SamplerFeed, Stale
 from chiplog_agent.upstream import Upstream
 from chiplog_schemas.curve import ClientCurve
-from chiplog_schemas.daemons import on_stop_signals
+from chiplog_schemas.daemons import on_stop_signals, start_daemon_once
 from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
 from chiplog_schemas.gate import open_gate
+from chiplog_schemas.journals import list_journals
 from chiplog_schemas.keys import Keys
 from chiplog_schemas.limits import (
     ADOPT_INTERVAL_S,
@@ -424,6 +425,17 @@ class AgentDaemon:
         self._context.term()
         _log.info("agent stopped")
         self._lock.release()
+        if not self._stopping:
+            self._start_successor()
+
+    def _start_successor(self) -> None:
+        """Start an agent for journals that appeared after the last look: their processes saw this one's lock."""
+        places = self.settings.places
+        if list_journals(places.journals):
+            try:
+                start_daemon_once("chiplog_agent", ["--embedded"], places, places.agent / "lock", 0.0)
+            except OSError as error:
+                _log.warning("no agent can be started for the journals in %s: %s", places.journals, error)
 
     def _bind(self) -> Door:
         return Door(self._context, [self.settings.places.agent_address, *self.settings.bind], self._gate, "ranks")

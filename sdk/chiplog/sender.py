@@ -18,6 +18,7 @@ from chiplog_schemas.daemons import STARTING_S, start_daemon_once
 from chiplog_schemas.keys import Keys, keys_dir
 from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
 from chiplog_schemas.link import Link, need_descriptors
+from chiplog_schemas.locks import holder_of
 from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places
 
@@ -64,7 +65,12 @@ class SenderThread:
         self._thread = threading.Thread(target=self._run, name="chiplog-sender", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, and before it an agent where none runs.
+
+        A process may end before its thread has had a turn: a worker of a pool by os._exit, a rank by SIGSEGV.
+        """
+        if self._online and self._may_start_agent and holder_of(self._places.agent / "lock") == 0:
+            self._start_agent()
         self._thread.start()
 
     def wake(self) -> None:
