@@ -167,7 +167,10 @@ class Adoption:
         if not (peer is not None and peer.finished) and not (finished and produced == adopted.next_seq):
             known = {**(head.identity if head is not None else {}), **(peer.identity if peer is not None else {})}
             left = bool(head is not None and head.left)
-            ts_us, state = self._endings.of(adopted.producer, known, now_us, finished=finished, left=left)
+            failure = peer.failure if peer is not None else ""
+            ts_us, state = self._endings.of(
+                adopted.producer, known, now_us, finished=finished, left=left, failure=failure
+            )
             core.vanished(adopted.producer, produced, state, now, ts_us)
         core.forget(adopted.producer)
 

@@ -26,6 +26,7 @@ _BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more 
 # What is used here; the rest would be memory that a peer can fill.
 _PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in ("pid", "rank", "started_at", "error_file")}
 _PATH_CHARS_MAX = 4_096  # PATH_MAX of Linux
+_REASON_CHARS_MAX = 1_000  # one line
 _LIGHT_BYTES = SPOOL_SYNC_BYTES // 16  # below this the agent is in no hurry
 
 
@@ -35,6 +36,7 @@ class Peer:
 
     identity: dict[str, Any] = field(default_factory=dict)
     finished: bool = False  # it said so itself
+    failure: str = ""  # the exception that ended its code, if it told one
     next_seq: int = 0  # behind the highest seq seen
 
 
@@ -190,6 +192,8 @@ class Core:
             peer.identity = _kept(event[2])
         elif event[0] == EventKind.STATE:
             peer.finished = True
+        elif event[0] == EventKind.NOTICE and event[2:3] == ["traceback"] and len(event) > 4:
+            peer.failure = event[4][:_REASON_CHARS_MAX] if isinstance(event[4], str) else ""
 
 
 def _kept(identity: Any) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chiplog_agent.deaths import Deaths
+from chiplog_agent.deaths import Death, Deaths
 from chiplog_agent.error_files import ErrorFiles
 from chiplog_agent.oom import OomKills
-from chiplog_schemas.exits import UNKNOWN_EXIT
+from chiplog_schemas.exits import UNKNOWN_EXIT, awaits_status, read_status
 from chiplog_schemas.journals import LOCK_NAME
 from chiplog_schemas.limits import ADOPT_INTERVAL_S
 from chiplog_schemas.locks import locker_of
@@ -26,6 +26,7 @@ _UNSEEN = {  # by (finished, left) of the head page: why, when the exit status i
     (True, False): STATE_LOST,
     (True, True): STATE_LOST,
 }
+_HELPER_MAX_S = 3.0  # from the end of a process until its console's helper has said how: it may just be starting
 _LEAVING_MAX_S = 10.0  # from the lock of a process to its status: a driver that hangs keeps it for ever
 
 
@@ -66,10 +67,12 @@ class Endings:
 
     def is_due(self, producer: bytes) -> bool:
         """Tell whether to wait for how a producer ended, whose lock is free: not for long, and not if it lives on."""
-        if not self._deaths.is_due(producer):
-            return False
         now = time.monotonic()
-        return now - self._leaving.setdefault(producer, now) < _LEAVING_MAX_S
+        if self._deaths.is_due(producer):
+            return now - self._leaving.setdefault(producer, now) < _LEAVING_MAX_S
+        if self._deaths.of(producer) is None and awaits_status(self._journals / producer.hex()):
+            return now - self._leaving.setdefault(producer, now) < _HELPER_MAX_S
+        return False
 
     def forget(self, producer: bytes) -> None:
         """Drop what is known of a producer that is delivered."""
@@ -79,13 +82,23 @@ class Endings:
         self._leaving.pop(producer, None)
 
     def of(
-        self, producer: bytes, identity: Mapping[str, Any], now_us: int, *, finished: bool, left: bool = False
+        self,
+        producer: bytes,
+        identity: Mapping[str, Any],
+        now_us: int,
+        *,
+        finished: bool,
+        left: bool = False,
+        failure: str = "",
     ) -> tuple[int, dict[str, Any]]:
         """Return when a producer's process ended, and the STATE map that says how.
 
-        identity: what it said of itself. finished, left: what its journal's head page says.
+        identity: what it said of itself. finished, left: what its journal's head page says. failure: the exception
+        that ended its code, of which its journal tells.
         """
         death = self._deaths.of(producer)
+        if death is None or death.status is None:
+            death = self._told_by_helper(producer) or death
         state: dict[str, Any] = {"state": "crashed", "reason": _UNSEEN[finished, left]}
         detail: dict[str, Any] = {}
         ts_us = now_us
@@ -111,11 +124,18 @@ class Endings:
             error = self._error_of(producer, identity)
             if error:
                 detail |= error
-                if "out_of_memory" not in detail and error["message"]:
+                if "out_of_memory" not in detail and error["message"] and not failure:
                     state["reason"] = f"{state['reason']}; its error file says: {error['message']}"
+        if failure and state["state"] != "finished":
+            state |= {"state": "failed", "reason": _after(failure, death, state["reason"])}
         if detail:
             state["detail"] = detail
         return ts_us, {name: value for name, value in state.items() if value is not None}
+
+    def _told_by_helper(self, producer: bytes) -> Death | None:
+        """Return how a producer's process ended, by its console's helper, which has a pidfd of it from the start."""
+        told = read_status(self._journals / producer.hex())
+        return None if told is None else Death(told[0], told[1], f"{told[2]} of the console's helper")
 
     def _error_of(self, producer: bytes, identity: Mapping[str, Any]) -> dict[str, Any]:
         """Return message and traceback of a rank's error file; nothing where there is none, or an older one.
@@ -126,6 +146,12 @@ class Endings:
         if not path or "rank" not in identity:
             return {}
         return self._errors.read(path, self._journals / producer.hex(), identity.get("started_at", 0))
+
+
+def _after(failure: str, death: Death | None, reason: str) -> str:
+    """Return the reason of a rank whose exception is known, and which did not live to say its state."""
+    is_by_signal = death is not None and death.exit_signal is not None
+    return f"{failure}; then {reason}" if is_by_signal else failure
 
 
 def _by_exit(code: int, *, finished: bool, left: bool) -> dict[str, Any]:

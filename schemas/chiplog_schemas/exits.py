@@ -3,15 +3,23 @@
 A pidfd keeps the status after the parent has waited for the process (Linux 6.15: PIDFD_GET_INFO of linux/pidfd.h).
 Before that, field 52 of /proc/PID/stat has it (proc_pid_stat(5)). On an older kernel nothing has it once the parent has
 waited.
+
+The helper that drains a rank's console holds such a pidfd from the start. It writes what it reads into the file
+`status` of the rank's journal: the status, a space, the source. The file is empty until then.
 """
 
 import fcntl
+import os
 import struct
+from pathlib import Path
 
 from chiplog_schemas.machine import stat_fields
 
 # Why a label crashed whose process left in an unknown way, where its exit status is not known either.
 UNKNOWN_EXIT = "the interpreter ended by SystemExit, or by an exception that no hook saw; its exit code is not known"
+STATUS_NAME = "status"
+_FILE_BYTES_MAX = 64
+_STATUS_MAX = 0xFFFF  # waitpid(2): 8 bits of code, 7 of signal, and whether there is a core
 # struct pidfd_info: mask, cgroupid (u64), pid, tgid, ppid and eight IDs (u32), exit_code (s32); its first version.
 _PIDFD_INFO = struct.Struct("<QQ11Ii")
 _PIDFD_INFO_EXIT = 1 << 3
@@ -30,6 +38,31 @@ def exit_status(descriptor: int, pid: int) -> tuple[int | None, str]:
     if found is None:
         found = _status_by_pidfd(descriptor)
     return found, "" if found is None else "pidfd"
+
+
+def write_status(descriptor: int, status: int | None, source: str) -> None:
+    """Write how a process ended into its journal's status file, in one piece. Raises OSError."""
+    os.pwrite(descriptor, f"{'unknown' if status is None else status} {source}\n".encode()[:_FILE_BYTES_MAX], 0)
+
+
+def read_status(journal: Path) -> tuple[int, int, str] | None:
+    """Return (when it was written, µs since the epoch; status; source); None when there is no status."""
+    try:
+        with open(journal / STATUS_NAME, "rb") as file:
+            text = file.read(_FILE_BYTES_MAX).decode("ascii", "replace").strip()
+            written_us = os.fstat(file.fileno()).st_mtime_ns // 1000
+    except OSError:
+        return None
+    status, _, source = text.partition(" ")
+    return (written_us, int(status), source) if status.isdecimal() and int(status) <= _STATUS_MAX else None
+
+
+def awaits_status(journal: Path) -> bool:
+    """Return True if a helper was started that has not written yet how the process ended."""
+    try:
+        return os.stat(journal / STATUS_NAME).st_size == 0
+    except OSError:
+        return False
 
 
 def _status_by_pidfd(descriptor: int) -> int | None:

@@ -15,6 +15,8 @@
             52     4  promised       events that were still to get a seq: values on their way from a device
             64     …  identity       msgpack map, see events.IDENTITY_FIELDS
 
+      status     made when the console's helper is started, which writes there how the process ended: the status as of
+                 waitpid(2) and its source, as text. Empty until then; there may be none
       *.seg      segments; a record's number is the event's seq
 
 A directory appears under this name only when all of that is there; names that begin with a dot are being made or

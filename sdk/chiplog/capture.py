@@ -7,6 +7,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from chiplog._version import __version__
@@ -25,7 +26,8 @@ class Capture:
     """The console of one run, captured from construction to `close`. Never raises.
 
     producer: the run's, to whose label the lines belong. on_line, on_lost, has_room: as of `Console`. warn: told once
-    when descriptors cannot be captured.
+    when descriptors cannot be captured. journal: the run's directory, if it is on disk, where the helper writes how
+    this process ended.
     """
 
     def __init__(
@@ -36,6 +38,7 @@ class Capture:
         on_lost: Callable[[int], None],
         has_room: Callable[[], bool],
         warn: Callable[[str], object],
+        journal: Path | None = None,
     ) -> None:
         self._noting = (on_line, on_lost, has_room)
         self._bounds = settings.bounds
@@ -49,7 +52,7 @@ class Capture:
         if captured:
             try:
                 need_descriptors()
-                orders = orders_of(settings, producer)
+                orders = {**orders_of(settings, producer), "journal": "" if journal is None else str(journal)}
                 self._pipes = Pipes(captured, settings.places, orders, self._go_on_without, self._take_rest)
             except Exception as error:
                 self._tell(str(error))

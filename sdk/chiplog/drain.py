@@ -16,6 +16,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from chiplog.exit_watch import ExitWatch
 from chiplog.lines import Lines, Pace, shown
 from chiplog.passage import CHUNK_BYTES, Ends, Passage, Tally
 from chiplog.waking import LOOK_INTERVAL_S, Waking
@@ -39,7 +40,8 @@ def drain(control_descriptor: int) -> None:
     control = socket.socket(fileno=control_descriptor)
     orders = json.loads(control.recv(MESSAGE_BYTES_MAX))
     streams = [Ends(**ends) for ends in orders["streams"]]
-    keep = {control_descriptor, orders["tally"], *(number for ends in streams for number in ends.all)}
+    watch = orders.get("watch", [])
+    keep = {control_descriptor, orders["tally"], *watch, *(number for ends in streams for number in ends.all)}
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > 2 and number not in keep:
             # Whoever waits for the end of a pipe that the rank inherited must not wait for us.
@@ -77,8 +79,11 @@ class Drain:
         self._waking = Waking(holds_bytes, terminals)
         # A chunk of so many bytes may not be all that there is.
         self._chunks = {descriptor: min(CHUNK_BYTES, n_bytes // 2) for descriptor, n_bytes in holds_bytes.items()}
+        watch = orders.get("watch")
+        self._watch = ExitWatch(watch[0], watch[1], orders["pid"], orders["journal"]) if watch else None
+        self._is_told_to_finish = False
         self._sleep, self._ready = select.epoll(), select.epoll()
-        for descriptor in (control.fileno(), *self._passages):
+        for descriptor in (control.fileno(), *(watch or ())[:1], *self._passages):
             self._sleep.register(descriptor, select.EPOLLIN)
             self._ready.register(descriptor, _ORDERED if descriptor in self._passages else select.EPOLLIN)
 
@@ -92,6 +97,8 @@ class Drain:
         self._tell({"finished": True})
         if self._transcript is not None:
             self._transcript.close(_DELIVER_WAIT_S)
+        if self._watch is not None:
+            self._watch.wait(is_finished=self._is_told_to_finish)
 
     def turn(self) -> None:
         """Wait until there is something to do, and do it."""
@@ -106,6 +113,9 @@ class Drain:
                     self._ready.modify(descriptor, _ORDERED)  # behind the others, if something is left
             elif self._control is not None and descriptor == self._control.fileno():
                 self._obey()
+            elif self._watch is not None and descriptor == self._watch.rank and not self._watch.has_ended:
+                self._watch.note()
+                self._unregister(descriptor)
         self._choose()
         for passage in self._passages.values():
             passage.ends.follow_size()
@@ -185,6 +195,7 @@ class Drain:
             return
         order = json.loads(said)
         if "finish" in order:
+            self._is_told_to_finish = True
             self._drain_all()
             self._finish()
             self._tell({"finished": True})

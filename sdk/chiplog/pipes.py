@@ -22,6 +22,7 @@ from chiplog.captured import FIRST, high, inherited, inode_of, open_ends
 from chiplog.passage import Ends, Passage, Tally, select_now
 from chiplog.relief import drain_lines, is_crowded
 from chiplog_schemas.daemons import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, spawn_detached, status_of
+from chiplog_schemas.exits import STATUS_NAME
 from chiplog_schemas.places import Places, make_private
 
 HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "console_helper.py")
@@ -339,23 +340,42 @@ class Pipes:
         self._moved = (self._moved[0], time.monotonic())
         if not sys.executable:
             raise OSError("there is no sys.executable to run a helper with")
+        watch: tuple[int, ...] = ()
         ours, theirs = (high(end.detach()) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         if self._control is not None:
             self._control.close()
         self._control = socket.socket(fileno=ours)
         try:
+            watch = self._open_watch()
             ends = self._unbroken()
-            wanted = [theirs, self._tally_descriptor, *(number for entry in ends for number in entry.all)]
+            wanted = [theirs, self._tally_descriptor, *watch, *(number for entry in ends for number in entry.all)]
             given = dict(zip(wanted, _numbers_beside(wanted), strict=False))
             streams = [entry.numbered(given) for entry in ends]
-            self._tell({**self._orders, "streams": streams, "tally": given[self._tally_descriptor]})
+            told = {"streams": streams, "tally": given[self._tally_descriptor], "watch": [given[n] for n in watch]}
+            self._tell({**self._orders, **told, "pid": os.getpid()})
             self._shells.append(_spawn(given, given[theirs], self._places))
         finally:
-            os.close(theirs)
+            for descriptor in (theirs, *watch):
+                os.close(descriptor)
         deadline = time.monotonic() + _SHELL_WAIT_S
         while self._shells and time.monotonic() < deadline:
             self._reap()
             time.sleep(0.0005)
+
+    def _open_watch(self) -> tuple[int, ...]:
+        """Open what a helper needs to write how this process ended: a pidfd of it, and the journal's status file."""
+        if not self._orders.get("journal"):
+            return ()
+        opened = []
+        try:
+            opened.append(os.pidfd_open(os.getpid()))
+            path = os.path.join(self._orders["journal"], STATUS_NAME)
+            opened.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError:  # an older kernel, or no descriptor is left: the agent may still see the end
+            for descriptor in opened:
+                os.close(descriptor)
+            return ()
+        return high(opened[0]), high(opened[1])
 
     def _reap(self) -> None:
         """Wait for shells that have ended: training code that waits for any child must not meet them."""

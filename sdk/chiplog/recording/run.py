@@ -434,6 +434,7 @@ class Run(Recorder):
             self._say_lines_lost,
             lambda: not getattr(self._journal, "is_crowded", False),
             lambda message: self._complaints.warn_once(("console", ""), message),
+            journal.directory if isinstance(journal, Journal) else None,
         )
 
     def _say_line(self, stream: int, line_no: int, line: str) -> None:
