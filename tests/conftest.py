@@ -167,7 +167,7 @@ class Node:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def sql(self, query: str, params: Any = None) -> list[dict[str, Any]]:
-        with chiplog.connect(dir=self.root) as client:
+        with chiplog.connect(dir=self.root, start=False) as client:
             rows: list[dict[str, Any]] = client.sql(query, params).rows()
             return rows
 

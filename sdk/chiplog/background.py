@@ -1,4 +1,4 @@
-"""Start, stop and find the agent and collector of a CHIPLOG_DIR. Used by the command line."""
+"""Start, stop and find the agent and collector of a CHIPLOG_DIR. Used by the command line and by `connect()`."""
 
 import os
 import signal
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chiplog_schemas.daemons import output_path, start_daemon
+from chiplog_schemas.journals import LOCK_NAME, list_journals
 from chiplog_schemas.limits import EVENT_BYTES_MAX
 from chiplog_schemas.link_status import LinkStatus, read_link_status
 from chiplog_schemas.locks import holder_of, note_of
@@ -17,7 +18,9 @@ from chiplog_schemas.places import Places, make_private
 COLLECTOR, AGENT = "chiplog_collector", "chiplog_agent"
 START_WAIT_S = 15.0  # importing DuckDB on a busy machine
 STOP_WAIT_S = 30.0  # for the index to catch up with the log
+COMING_UP_MAX_S = 60.0  # a daemon that is older answers, or hangs
 _LOOK_AGAIN_S = 0.05
+_START = 19  # of stat_fields(): starttime, in clock ticks since boot
 _TAIL_BYTES = min(4096, EVENT_BYTES_MAX)
 
 
@@ -90,6 +93,31 @@ def last_words(where: Places, module: str) -> str:
     except OSError:
         return "(no output)"
     return lines[-1] if lines else "(no output)"
+
+
+def waiting_journals(where: Places) -> list[bytes]:
+    """Return the producers of ended processes whose journals no agent collects, if this user may start one here."""
+    if pid_of(where, AGENT):
+        return []
+    try:
+        is_ours = os.stat(where.journals).st_uid == os.geteuid()
+    except OSError:
+        return []
+    if not is_ours or not all(os.access(path, os.W_OK) for path in (where.root, where.local, where.journals)):
+        return []
+    return [producer for producer, path in list_journals(where.journals) if not holder_of(path / LOCK_NAME)]
+
+
+def is_coming_up(where: Places, module: str) -> bool:
+    """Return True if a daemon runs here, is not stopped, and was started a short time ago."""
+    pid = pid_of(where, module)
+    if pid <= 0:
+        return False
+    fields = stat_fields(pid)
+    if len(fields) <= _START or fields[0] in ("T", "t"):
+        return False
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[_START]) / os.sysconf("SC_CLK_TCK")
+    return age_s < COMING_UP_MAX_S
 
 
 def is_embedded(where: Places, module: str) -> bool:

@@ -7,12 +7,14 @@ collector comes and goes; the file is opened for one query at a time, so that no
 import logging
 import os
 import struct
+import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from chiplog import background
 from chiplog.remote import Remote
 from chiplog.result import QueryError, Result
 from chiplog_schemas import questions
@@ -30,10 +32,13 @@ if TYPE_CHECKING:
 __all__ = ["Client", "NoDataError", "QueryError", "Result", "connect"]
 
 CONNECT_WAIT_S = 5.0  # a collector that is just starting answers within this
+DELIVER_WAIT_S = 10.0  # until what waited in journals is in the database; what takes longer comes later
 LOOK_AGAIN_S = 0.25  # pause between two looks at who holds the database
 
 _SYNCED = struct.Struct("<Q")  # the head of collector/synced: the number behind the last record on stable storage
 _log = logging.getLogger("chiplog")
+
+_DAEMONS = (background.COLLECTOR, background.AGENT)
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 
@@ -42,10 +47,13 @@ class NoDataError(RuntimeError):
     """Nothing has been recorded yet where we looked."""
 
 
-def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None) -> "Client":
+def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None, start: bool = True) -> "Client":
     """Return a client for the collector at `url`, or for what was recorded under `dir`.
 
     url: the collector's address as agents have it: tcp://HOST:PORT (SQL is answered at the next port) or ipc:///PATH.
+    start: whether to start the embedded daemons when journals of ended processes wait and no agent runs. One line on
+    stderr says so. Not with `url`, with CHIPLOG_AGENT or CHIPLOG_COLLECTOR set, or in a directory that this user
+    cannot write. A collector that is starting is waited for, as long as it needs.
     dir: a CHIPLOG_DIR. With neither: the variable CHIPLOG_COLLECTOR, else CHIPLOG_DIR, else ~/.chiplog.
     Raises NoDataError when nothing has been recorded there, QueryError('unreachable') when a collector does not answer
     within 5 s or does not let this host's key in, and ValueError for an address that is none, or whose keys are missing
@@ -62,7 +70,9 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
     else:
         client = Client(None, places(chiplog_dir(dir, os.environ)))
     try:
+        waiting = client._start_daemons() if start else []
         client._look()
+        client._wait_for_ends(waiting)
     except BaseException:
         client.close()
         raise
@@ -135,6 +145,33 @@ class Client:
                 self._hang_up()
         raise AssertionError("the second try returns or raises")
 
+    def _start_daemons(self) -> list[bytes]:
+        """Start the embedded daemons when journals wait; return the producers of those journals."""
+        if self._where is None or any(os.environ.get(name) for name in ("CHIPLOG_AGENT", "CHIPLOG_COLLECTOR")):
+            return []
+        waiting = background.waiting_journals(self._where)
+        if waiting:
+            what = f"{len(waiting)} journals of ended processes wait in {self._where.journals}"
+            try:
+                background.start(self._where, background.AGENT, ["--embedded"])
+            except OSError as error:
+                print(f"chiplog: {what}, and no agent can be started: {error}", file=sys.stderr)
+                return []
+            print(f"chiplog: {what}; an agent and a collector were started to deliver them", file=sys.stderr)
+        return waiting
+
+    def _wait_for_ends(self, producers: list[bytes]) -> None:
+        """Wait, not for long, until the database has all of the journals of these producers."""
+        if not producers:
+            return
+        query = "SELECT count(*) AS n FROM base.producers WHERE list_contains($ended, hex(uuid)) AND state IS NOT NULL"
+        ended = [producer.hex().upper() for producer in producers]
+        deadline = time.monotonic() + DELIVER_WAIT_S
+        while time.monotonic() < deadline:
+            if self.sql(query, {"ended": ended}).rows()[0]["n"] == len(ended):
+                return
+            time.sleep(LOOK_AGAIN_S)
+
     def _tell_stale(self, opened: "duckdb.DuckDBPyConnection") -> None:
         """Say once when daemons were killed before all that they had acknowledged came into the file."""
         assert self._where is not None
@@ -174,6 +211,8 @@ class Client:
                     return None
                 self._hang_up()
                 reason = f"the collector of {where.root} (process {pid}) does not answer; see chiplog status"
+            elif not where.index.exists() and background.is_coming_up(where, background.AGENT):
+                reason = f"the agent of {where.root} has not started a collector yet; see chiplog status"
             elif not where.index.exists():
                 raise NoDataError(
                     f"nothing has been recorded under {where.root} yet; run a training with chiplog.init() first, "
@@ -187,7 +226,8 @@ class Client:
                     opened.close()
                     return None
                 reason = opened
-            if time.monotonic() > deadline:
+            is_coming = any(background.is_coming_up(where, module) for module in _DAEMONS)
+            if time.monotonic() > (deadline + background.COMING_UP_MAX_S if is_coming else deadline):
                 raise QueryError("unreachable", reason)
             time.sleep(LOOK_AGAIN_S)
 

@@ -8,6 +8,7 @@ import click
 
 from chiplog.client import Client, NoDataError, QueryError, connect
 
+_NO_START = "chiplog.no_start"  # in click's meta of one command
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -18,9 +19,20 @@ class BadQuery(click.ClickException):
 
 
 def source_options(command: F) -> F:
-    """Add --dir and --url."""
+    """Add --dir, --url and --no-start."""
+    command = click.option(
+        "--no-start",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_start,
+        help="Start no daemons for journals that wait.",
+    )(command)
     command = click.option("--url", metavar="URL", help="Collector: tcp://HOST:PORT, as agents have it.")(command)
     return click.option("--dir", "dir_", metavar="DIR", help="Directory to look in instead of CHIPLOG_DIR.")(command)
+
+
+def _note_start(context: click.Context, _: click.Parameter, no_start: bool) -> None:
+    context.meta[_NO_START] = no_start
 
 
 @contextlib.contextmanager
@@ -29,7 +41,9 @@ def opened(dir_: str | None, url: str | None) -> Iterator[Client]:
     if dir_ and url:
         raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")
     try:
-        with connect(url, dir=dir_) as client:
+        context = click.get_current_context(silent=True)
+        may_start = context is None or not context.meta.get(_NO_START)
+        with connect(url, dir=dir_, start=may_start) as client:
             yield client
     except QueryError as error:
         blamed = BadQuery if error.kind in ("refused", "sql") else click.ClickException

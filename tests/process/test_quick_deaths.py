@@ -1,0 +1,156 @@
+"""Processes that end before any agent is up: what they logged arrives, and how they ended is known."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import chiplog
+from chiplog import background
+from chiplog_schemas.locks import holder_of
+from chiplog_schemas.places import places
+from tests.conftest import Node, wait_until
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "an agent is started by the call that makes the journal",
+        "sdk/chiplog/sender.py",
+        old='        if self._online and self._may_start_agent and holder_of(self._places.agent / "lock") == 0:\n',
+        new="        if False:\n",
+        test="test_a_worker_that_ends_at_once_is_collected_without_anybody_asking",
+    ),
+    Safeguard(
+        "the console's helper knows how its rank ended from the start",
+        "agent/chiplog_agent/endings.py",
+        old="            death = self._told_by_helper(producer) or death\n",
+        new="            pass\n",
+        test="test_a_signal_that_ends_a_rank_before_an_agent_is_up_is_known",
+    ),
+    Safeguard(
+        "journals that wait are delivered when somebody looks",
+        "sdk/chiplog/client.py",
+        old="        waiting = client._start_daemons() if start else []\n",
+        new="        waiting: list[bytes] = []\n",
+        test="test_looking_starts_the_daemons_when_journals_wait_and_says_so",
+    ),
+    Safeguard(
+        "connect() waits for a collector that is to come",
+        "sdk/chiplog/client.py",
+        old="            elif not where.index.exists() and background.is_coming_up(where, background.AGENT):\n",
+        new="            elif False:\n",
+        test="test_connect_right_after_finish_waits_for_the_index",
+    ),
+]
+
+LABELS = "SELECT label, state, exit_code, exit_signal, reason FROM labels ORDER BY label"
+CLI = [sys.executable, "-m", "chiplog.cli"]
+
+WORKERS = """
+import multiprocessing, os
+import chiplog
+
+def work(n):
+    run = chiplog.init(run_id="pool", label=f"worker{n}", capture_console=False)
+    run.log({"x": float(n)})
+    os._exit(0)
+
+chiplog.setup()
+context = multiprocessing.get_context("fork")
+workers = [context.Process(target=work, args=(n,)) for n in range(4)]
+for worker in workers:
+    worker.start()
+for worker in workers:
+    worker.join()
+"""
+WAITS = """
+import os
+import chiplog
+run = chiplog.init(run_id="waits", label="rank0", capture_console=False, agent="ipc:///nowhere/agent.sock")
+run.log({"x": 1.0})
+os._exit(3)
+"""
+FINISHES = """
+import os
+import chiplog
+run = chiplog.init(run_id="short", label="rank0", capture_console=False)
+run.log({"x": 1.0})
+run.finish()
+with chiplog.connect() as client:
+    assert client.sql("SELECT 1 AS one").rows() == [{"one": 1}]
+"""
+
+
+def run_script(tmp_path: Path, script: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+    path = tmp_path / "train.py"
+    path.write_text(script)
+    return subprocess.run(
+        [sys.executable, str(path)], env=os.environ | variables, capture_output=True, text=True, timeout=180
+    )
+
+
+def test_a_worker_that_ends_at_once_is_collected_without_anybody_asking(chiplog_dir: Path, tmp_path: Path) -> None:
+    done = run_script(tmp_path, WORKERS)
+    assert done.returncode == 0, done.stderr
+    rows = Node(chiplog_dir).until("SELECT label, value FROM metrics ORDER BY label", lambda rows: len(rows) == 4)
+    assert rows == [{"label": f"worker{n}", "value": float(n)} for n in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("end", "wanted"),
+    [
+        ("os.kill(os.getpid(), signal.SIGSEGV)", ("crashed", None, 11, "killed by SIGSEGV")),
+        ("os._exit(7)", ("crashed", 7, None, "ended with exit code 7 without finish(): os._exit, or native code")),
+        ("raise SystemExit(4)", ("failed", 4, None, "exit code 4: SystemExit, or an exception that no hook saw")),
+        ("raise ValueError('boom')", ("failed", 1, None, "ValueError: boom")),
+    ],
+)
+def test_a_signal_that_ends_a_rank_before_an_agent_is_up_is_known(
+    chiplog_dir: Path, tmp_path: Path, end: str, wanted: tuple[Any, ...]
+) -> None:
+    run_script(tmp_path, f"import os, signal\nimport chiplog\nchiplog.init(run_id='quick').log({{'x': 1.0}})\n{end}\n")
+    [row] = Node(chiplog_dir).until(LABELS, lambda rows: rows[0]["state"] != "running")
+    assert tuple(row.values())[1:] == wanted
+
+
+def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: Path, tmp_path: Path) -> None:
+    assert run_script(tmp_path, WAITS).returncode == 3
+    where = places(chiplog_dir)
+
+    def look(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        command = [*CLI, *arguments]
+        environment = os.environ | variables
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180)
+
+    refused = [
+        look("runs", "--no-start"),
+        look("runs", CHIPLOG_AGENT="ipc:///nowhere/agent.sock"),
+        look("sql", "FROM runs", "--no-start"),
+    ]
+    for done in refused:
+        assert done.returncode == 1
+        assert "nothing has been recorded" in done.stderr
+    with pytest.raises(chiplog.client.NoDataError):
+        chiplog.connect(start=False)
+    os.chown(where.journals, 12345, 12345)  # another user's
+    assert background.waiting_journals(where) == []
+    os.chown(where.journals, os.geteuid(), os.getegid())
+    assert holder_of(where.agent / "lock") == 0
+    done = look("runs", "--format", "json")
+    assert done.stderr.splitlines() == [
+        f"chiplog: 1 journals of ended processes wait in {where.journals}; an agent and a collector were started to "
+        "deliver them"
+    ]
+    [run] = json.loads(done.stdout)
+    assert (run["run_id"], run["state"]) == ("waits", "crashed")
+    assert look("runs").stderr == "", "once"
+
+
+def test_connect_right_after_finish_waits_for_the_index(chiplog_dir: Path, tmp_path: Path) -> None:
+    done = run_script(tmp_path, FINISHES)
+    assert done.returncode == 0, done.stderr
+    wait_until(lambda: holder_of(places(chiplog_dir).collector / "lock"), "a collector")
