@@ -16,7 +16,7 @@ from chiplog_agent.core import Core
 from chiplog_agent.endings import Endings
 from chiplog_agent.files import FileLane
 from chiplog_agent.spool import Spool
-from chiplog_agent.stats.feed import Line, Sample, SamplerFeed, Stale
+from chiplog_agent.stats.feed import DeviceEvent, Line, Sample, SamplerFeed, Stale
 from chiplog_agent.upstream import Upstream
 from chiplog_schemas.curve import ClientCurve
 from chiplog_schemas.daemons import on_stop_signals, start_daemon_once
@@ -236,6 +236,9 @@ class AgentDaemon:
                 case Stale(device):
                     message = f"device {device} has not answered; other statistics go on"
                     self._core.notice("device_stale", "warning", message, {"device": device}, now, now_us())
+                case DeviceEvent(kind, level, text, device):
+                    _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
+                    self._core.notice(kind, level, text, {"device": device}, now, now_us())
                 case Line(text):
                     _log.info("%s", text)
                     self._core.notice("sampler", "info", text, {}, now, now_us())

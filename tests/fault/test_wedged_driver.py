@@ -33,7 +33,7 @@ SAFEGUARDS = [
         "agent/chiplog_agent/stats/sampler.py",
         old="        self._gpus.request()\n",
         new="        self._gpus.request()\n"
-        "        while any(event.is_set() for event in self._gpus._requests):\n"
+        "        while any(worker.event.is_set() for worker in self._gpus._workers):\n"
         "            time.sleep(0.01)\n",
         test=TEST,
     ),
@@ -127,3 +127,14 @@ def test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_com
     )
     verdict = compare(oracle, watched.node.sql("SELECT step, value FROM metrics WHERE key = 'value'"))
     assert verdict.ok and len(verdict.extra) <= 1 and verdict.expected > MEANWHILE, verdict
+
+
+def test_a_lost_gpu_is_an_error_event_of_its_node_and_so_is_its_return(watched: Watched) -> None:
+    query = "SELECT kind, level, body->>'device' AS device FROM events WHERE starts_with(kind, 'gpu.') ORDER BY ts"
+    watched.control.write_text("lost1")
+    found = watched.node.until(query, lambda rows: len(rows) == 1)
+    assert found == [{"kind": "gpu.lost", "level": "error", "device": GPUS[1]}]
+    watched.control.write_text("")
+    found = watched.node.until(query, lambda rows: len(rows) == 2)
+    assert found[1] == {"kind": "gpu.back", "level": "info", "device": GPUS[1]}
+    watched.until_more(GPUS[1], "after its return")

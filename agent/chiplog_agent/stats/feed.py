@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from chiplog_agent.stats.claims import Gpu, MigDevice
 from chiplog_agent.stats.frames import FrameError, FrameReader, encode_frame
 from chiplog_schemas.limits import KIB, SAMPLE_INTERVAL_S
 
@@ -56,7 +57,32 @@ class Stale:
     device: str
 
 
-Message = Sample | Line | Stale
+@dataclass(slots=True, frozen=True)
+class DeviceEvent:
+    """What happened to a device: `kind` is gpu.lost or gpu.back, `level` that of its row in `events`."""
+
+    kind: str
+    level: str
+    text: str
+    device: str
+
+
+@dataclass(slots=True, frozen=True)
+class Gpus:
+    """The GPUs of the node in NVML's order, as they are from now on."""
+
+    gpus: tuple[Gpu, ...]
+
+
+@dataclass(slots=True, frozen=True)
+class Holders:
+    """The GPUs that the processes of a rank use now, by NVML."""
+
+    pid: int
+    uuids: tuple[str, ...]
+
+
+Message = Sample | Line | Stale | DeviceEvent | Gpus | Holders
 
 
 class SamplerFeed:
@@ -234,6 +260,12 @@ class SamplerFeed:
                 self._messages.append(Line(text))
             case ["stale", str() as device] if len(device) <= _DEVICE_CHARS_MAX:
                 self._messages.append(Stale(device))
+            case ["event", str() as kind, str() as level, str() as text, str() as device]:
+                self._messages.append(DeviceEvent(kind, level, text, device[:_DEVICE_CHARS_MAX]))
+            case ["gpus", [*gpus]] if (known := _gpus_of(gpus)) is not None:
+                self._messages.append(Gpus(known))
+            case ["holders", int() as pid, [*uuids]] if all(type(uuid) is str for uuid in uuids):
+                self._messages.append(Holders(pid, tuple(uuids)))
             case _:
                 self.bad_frames += 1  # a kind that a newer sampler knows, perhaps
 
@@ -292,6 +324,20 @@ class SamplerFeed:
         process.kill()
         if process.poll() is None:
             self._dying.append(process)
+
+
+def _gpus_of(entries: list[Any]) -> tuple[Gpu, ...] | None:
+    """Return the GPUs of a frame; None when it is none."""
+    gpus = []
+    for entry in entries:
+        match entry:
+            case [str() as uuid, float() as speed, [*instances]] if all(
+                isinstance(of, list) and [type(value) for value in of] == [str, int, int] for of in instances
+            ):
+                gpus.append(Gpu(uuid, speed, tuple(MigDevice(*of) for of in instances)))
+            case _:
+                return None
+    return tuple(gpus)
 
 
 def _describe(code: int) -> str:

@@ -5,11 +5,15 @@ the driver's library is: it costs 5 MiB.
 """
 
 import ctypes
+import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from chiplog_agent.stats.claims import Gpu, MigDevice
+
 SLOW_INTERVAL_S = 10.0  # ECC counters: the driver asks the device for them, and they seldom change
 _LIBRARY = "libnvidia-ml.so.1"  # the name that pynvml loads
+_KERNEL_GPUS = "/proc/driver/nvidia/gpus"  # one entry for each GPU that the driver is bound to, by PCI address
 _MEGA = 1e6
 _MILLI = 1e-3
 _LINES_MAX = 64  # reasons told per device; a driver that invents errors must not fill a log
@@ -21,7 +25,19 @@ Group = tuple[tuple[str, ...], tuple[float, ...]]
 
 
 class GpuUnavailableError(RuntimeError):
-    """NVML cannot be used here. The message is one line that names the reason and what to do."""
+    """NVML cannot be used here. The message is one line that names the reason and what to do.
+
+    has_library: whether the driver's library is here. is_stale: another version of it than the one loaded here.
+    """
+
+    def __init__(self, message: str, *, has_library: bool = True, is_stale: bool = False) -> None:
+        super().__init__(message)
+        self.has_library = has_library
+        self.is_stale = is_stale
+
+
+class GpuLostError(RuntimeError):
+    """A GPU, or the driver, is gone: the handle is dead until NVML is initialised again. The message is the reason."""
 
 
 class Reader(NamedTuple):
@@ -119,7 +135,7 @@ class _Device:
 
 
 class GpuStats:
-    """NVML, initialised once, and its devices by UUID. Raises GpuUnavailableError where there is none.
+    """NVML from its initialisation to `close`, and its devices by UUID. Raises GpuUnavailableError where there is none.
 
     Any call may hang in a wedged driver: use it on threads that nobody waits for, one per device.
     """
@@ -133,11 +149,19 @@ class GpuStats:
             self._nvml.NVML_ERROR_NO_PERMISSION,
             self._nvml.NVML_ERROR_DEPRECATED,
         )
+        self._dead = (
+            self._nvml.NVML_ERROR_UNINITIALIZED,
+            self._nvml.NVML_ERROR_GPU_IS_LOST,
+            self._nvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        )
         self._devices: dict[str, _Device] = {}
-        self.lines: list[str] = []  # reasons why a device is missing; the caller empties it
+        self.gpus: list[Gpu] = []  # once they were described
+        self.lines: list[str] = []  # reasons why a device is missing
+        self.signature = self.look()
         try:
             count = self._nvml.nvmlDeviceGetCount()
         except self._nvml.NVMLError as error:
+            self.close()
             raise GpuUnavailableError(f"hw.* is absent: NVML cannot count the GPUs: {error}") from error
         for index in range(count):
             try:
@@ -146,19 +170,96 @@ class GpuStats:
             except self._nvml.NVMLError as error:
                 self.lines.append(f"GPU {index} is absent: {error}")
         if not self._devices:
+            self.close()
             raise GpuUnavailableError("; ".join(["hw.* is absent: NVML shows no GPU", *self.lines]))
+
+    def describe(self) -> list[Gpu]:
+        """Return the GPUs in NVML's order, and make their MIG instances devices, too. Asks each GPU, and may hang."""
+        self.gpus = []
+        for uuid, device in list(self._devices.items()):
+            instances = self._instances(device.handle)
+            self._devices |= {instance.uuid: _Device(handle) for instance, handle in instances}
+            self.gpus.append(Gpu(uuid, self._speed(device.handle), tuple(instance for instance, _ in instances)))
+        return self.gpus
+
+    def _speed(self, handle: _Handle) -> float:
+        """Return a measure that orders GPUs as CUDA's FASTEST_FIRST does, as far as is known; 0 where it is not."""
+        nvml = self._nvml
+        try:
+            cores = nvml.nvmlDeviceGetNumGpuCores(handle)
+            return float(cores * nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM))
+        except nvml.NVMLError:
+            return 0.0
+
+    def _instances(self, handle: _Handle) -> list[tuple[MigDevice, _Handle]]:
+        """Return the MIG instances of a GPU; none outside of MIG mode."""
+        nvml, found = self._nvml, []
+        try:
+            is_on = nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+            count = nvml.nvmlDeviceGetMaxMigDeviceCount(handle) if is_on else 0
+        except nvml.NVMLError:
+            return []  # a GPU before Ampere
+        for index in range(count):
+            try:
+                mig = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, index)
+                numbers = nvml.nvmlDeviceGetGpuInstanceId(mig), nvml.nvmlDeviceGetComputeInstanceId(mig)
+                found.append((MigDevice(nvml.nvmlDeviceGetUUID(mig), *numbers), mig))
+            except nvml.NVMLError:
+                continue  # no instance has this number
+        return found
+
+    def look(self) -> tuple[Any, ...]:
+        """Return what changes when a GPU comes, goes, or can be used again: cheap enough for every second."""
+        codes = []
+        try:
+            for index in range(self._nvml.nvmlDeviceGetCount()):
+                try:
+                    self._nvml.nvmlDeviceGetHandleByIndex(index)
+                    codes.append(self._nvml.NVML_SUCCESS)
+                except self._nvml.NVMLError as error:
+                    codes.append(error.value)
+        except self._nvml.NVMLError as error:
+            return (error.value,)
+        return (*codes, *kernel_gpus())
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every GPU that NVML counts could be used when it was initialised."""
+        return not self.lines
+
+    def close(self) -> None:
+        """Shut NVML down: handles are invalid from here on. No thread may be inside of a call."""
+        try:
+            self._nvml.nvmlShutdown()
+        except self._nvml.NVMLError:
+            pass  # it is not initialised any more, which is what we want
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The UUIDs of the GPUs of this node, in NVML's order, whatever CUDA_VISIBLE_DEVICES says."""
+        """The UUIDs of the GPUs of this node, in NVML's order, then of MIG instances that were described."""
         return tuple(self._devices)
+
+    def holders(self, uuid: str) -> dict[int, int]:
+        """Return the PIDs that use a GPU for computing, with the bytes that they hold; -1 where that is not known.
+
+        Of a GPU in MIG mode the instances are asked. Raises GpuLostError.
+        """
+        if any(gpu.uuid == uuid and gpu.instances for gpu in self.gpus):
+            return {}
+        try:
+            found = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._devices[uuid].handle)
+        except self._nvml.NVMLError as error:
+            if error.value in self._dead:
+                raise GpuLostError(str(error)) from error
+            return {}
+        return {entry.pid: -1 if entry.usedGpuMemory is None else entry.usedGpuMemory for entry in found}
 
     def sample(self, uuid: str, now: float) -> tuple[list[Group], list[str]]:
         """Return groups of (names, values), and lines that say once what is wrong or missing. `now` is monotonic, in s.
 
         The first group is read each time; a second one holds the slow metrics when they are due. What a device does not
         support is remembered and never asked for again; what fails otherwise is left out of this sample alone.
-        No group at all means that the device does not answer.
+        No group at all means that the device does not answer. Raises GpuLostError.
         """
         device = self._devices[uuid]
         failures: list[str] = []
@@ -182,6 +283,8 @@ class GpuStats:
                 try:
                     read = reader.attempts[0](self._nvml, device.handle)
                 except self._nvml.NVMLError as error:
+                    if error.value in self._dead:
+                        raise GpuLostError(str(error)) from error
                     if error.value not in self._gone:
                         failures.append(f"{reader.names[0]}: {error}")
                         break
@@ -207,6 +310,8 @@ class GpuStats:
         try:
             results = self._nvml.nvmlDeviceGetFieldValues(device.handle, [field.number for field in due])
         except self._nvml.NVMLError as error:
+            if error.value in self._dead:
+                raise GpuLostError(str(error)) from error
             if error.value not in self._gone:
                 failures.append(f"field values: {error}")
                 return groups[0], groups[1]
@@ -259,18 +364,28 @@ def _number(nvml: _Nvml, result: Any) -> float:
     return float(value.ullVal)
 
 
+def kernel_gpus(folder: str = _KERNEL_GPUS) -> list[str]:
+    """Return the GPUs that the kernel's driver is bound to: NVML may count only those that it saw when it began."""
+    try:
+        return sorted(os.listdir(folder))
+    except OSError:
+        return []
+
+
 def _load() -> _Nvml:
     """Import pynvml and initialise it. Raises GpuUnavailableError."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError as error:
-        raise GpuUnavailableError(f"hw.* is absent: no NVIDIA driver here ({error})") from error
+        raise GpuUnavailableError(f"hw.* is absent: no NVIDIA driver here ({error})", has_library=False) from error
     try:
         import pynvml  # here, since it costs 5 MiB that a node without a GPU need not pay
     except ImportError as error:
-        raise GpuUnavailableError(f"hw.* is absent: {error}; pip install nvidia-ml-py") from error
+        why = f"hw.* is absent: {error}; pip install nvidia-ml-py"
+        raise GpuUnavailableError(why, has_library=False) from error
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise GpuUnavailableError(f"hw.* is absent: NVML cannot be initialised: {error}") from error
+        is_stale = error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+        raise GpuUnavailableError(f"hw.* is absent: NVML cannot be initialised: {error}", is_stale=is_stale) from error
     return pynvml

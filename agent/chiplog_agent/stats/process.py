@@ -5,7 +5,7 @@ Children come from /proc/PID/task/TID/children, and everything else from /proc/P
 
 import os
 import time
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from chiplog_agent.stats.cgroup import MemoryGroup
@@ -18,6 +18,8 @@ PROCESS_NAMES = (
 )
 GROUP_NAMES = ("cgroup.memory.usage", "cgroup.memory.limit")
 _WALK_INTERVAL_S = 10.0  # children of threads other than the first are looked for this often: a rank has 100 threads
+_INCIDENTAL_SHARE = 0.1  # a bare context takes about 0.5 GB, a training many times that
+_SETTLED_S = 5.0  # a process that ends frees its GPUs one after the other, and that is no change of its GPUs
 _TREE_PROCESSES_MAX = 1024  # per rank: ten times what DataLoaders and compilers start; a fork bomb must not hurt us
 _READ_BYTES_MAX = 65_536  # a stat line has 400 bytes; 65,536 bytes of children are 8,000 processes
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -68,6 +70,9 @@ class _Rank:
         self.daemons: dict[int, int] = {}  # PID → start_ticks of our own daemons, which this rank has started
         self.overfull = False
         self.group: MemoryGroup | None = None
+        self.devices: list[str] = []  # the GPUs that it uses, as they were reported last
+        self.seen_devices: list[str] = []  # and as they were seen last …
+        self.devices_since = 0.0  # … from this time on, monotonic
 
 
 class ProcessStats:
@@ -122,6 +127,32 @@ class ProcessStats:
             rank.tree = tree
             rank.sampled_at = now
         return samples
+
+    def take_devices(self, holders: Mapping[str, Mapping[int, int]]) -> list[tuple[int, list[str]]]:
+        """Return (PID, UUIDs) of each rank whose tree uses other GPUs than when this was asked before.
+
+        holders: GPU → PIDs that use it, and the bytes that they hold, -1 if unknown. A GPU on which a rank holds less
+        than a share of what it holds elsewhere is not its own: many trainings touch the first GPU by mistake, which
+        costs a context there.
+        """
+        changes = []
+        now = time.monotonic()
+        for rank in self._ranks.values():
+            members = rank.tree.members or (rank.pid,)
+            held = {
+                uuid: sum(n_bytes for pid, n_bytes in pids.items() if pid in members)
+                for uuid, pids in holders.items()
+                if not pids.keys().isdisjoint(members)
+            }
+            least = _INCIDENTAL_SHARE * max(held.values(), default=0)
+            devices = sorted(uuid for uuid, n_bytes in held.items() if n_bytes < 0 or n_bytes >= least)
+            if devices != rank.seen_devices:
+                rank.seen_devices, rank.devices_since = devices, now
+            is_settled = not rank.devices or now - rank.devices_since >= _SETTLED_S
+            if devices != rank.devices and is_settled:
+                rank.devices = devices
+                changes.append((rank.pid, devices))
+        return changes
 
     def _sum(self, living: Stats, cpu_ticks: int, elapsed_s: float) -> tuple[tuple[str, ...], tuple[float, ...]]:
         threads = rss_pages = 0

@@ -7,99 +7,23 @@ the other devices go on, and the agent can kill this process, which holds nothin
 import os
 import select
 import signal
-import threading
 import time
 import traceback
-from collections import deque
 from typing import Any
 
 from chiplog_agent.stats.frames import PERIOD_MAX_S, PERIOD_MIN_S, FrameReader, encode_frame
-from chiplog_agent.stats.gpu import GpuStats, GpuUnavailableError
+from chiplog_agent.stats.gpu_threads import GpuThreads, now_us
 from chiplog_agent.stats.host import HOST_DEVICE, HostStats
 from chiplog_agent.stats.process import ProcessStats
 from chiplog_schemas.limits import SAMPLE_INTERVAL_S
 
 STALE_PERIODS = 5  # without a sample; one slow call is no failure
 _FIRST_SAMPLE_S = 0.25  # a share of CPU needs some time to be a share of; a short run needs an early sample
-_RETRY_INTERVAL_S = 60.0  # a driver may be loaded after the agent has started
 _READ_BYTES = 65_536  # the size of a pipe
 
 
-def now_us() -> int:
-    """Return microseconds since the epoch, UTC."""
-    return time.time_ns() // 1000
-
-
-class GpuThreads:
-    """NVML on threads that nobody waits for. Each takes one sample per request and posts it.
-
-    `posts` holds frames, and `["known", uuid]` for each device found; `wake` is readable when there are some. It is
-    bounded: a device is asked again only by `request`, which its owner calls as often as it empties the queue.
-    """
-
-    def __init__(self) -> None:
-        self.posts: deque[list[Any]] = deque()
-        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.initialised = False
-        self._requests: tuple[threading.Event, ...] = ()
-
-    def start(self) -> None:
-        """Begin to look for GPUs. Returns at once; NVML may take seconds, or for ever."""
-        threading.Thread(target=self._find, name="nvml", daemon=True).start()
-
-    def request(self) -> None:
-        """Ask each device for a sample. One that is still busy with the last request takes this as its next."""
-        for event in self._requests:
-            event.set()
-
-    def _post(self, *posts: list[Any]) -> None:
-        self.posts.extend(posts)
-        os.eventfd_write(self.wake, 1)
-
-    def _find(self) -> None:
-        said = ""
-        stats = None
-        while stats is None:
-            try:
-                stats = GpuStats()
-            except GpuUnavailableError as error:
-                self.initialised = True  # it has answered
-                if str(error) != said:
-                    said = str(error)
-                    self._post(["line", said])
-                time.sleep(_RETRY_INTERVAL_S)
-            except Exception as error:  # a pynvml that is not as we know it; told, and the host's samples go on
-                self.initialised = True
-                self._post(["line", f"hw.* is absent: {type(error).__name__}: {error}"])
-                return
-        self.initialised = True
-        requests = []
-        for uuid in stats.devices:
-            event = threading.Event()
-            event.set()
-            requests.append(event)
-            threading.Thread(target=self._sample, args=(stats, uuid, event), name=uuid, daemon=True).start()
-        self._post(*(["known", uuid] for uuid in stats.devices), *(["line", line] for line in stats.lines))
-        self._requests = tuple(requests)
-
-    def _sample(self, stats: GpuStats, uuid: str, event: threading.Event) -> None:
-        while True:
-            event.wait()
-            event.clear()
-            try:
-                groups, lines = stats.sample(uuid, time.monotonic())
-            except Exception as error:  # likewise; this device goes stale, and the others go on
-                self._post(["line", f"{uuid}: sampling has ended: {type(error).__name__}: {error}"])
-                return
-            ts_us = now_us()
-            self._post(
-                *(["sample", ts_us, uuid, names, values] for names, values in groups),
-                *(["line", line] for line in lines),
-            )
-
-
 class Sampler:
-    """The loop of the process: input, GPU posts, timer. It ends with its input."""
+    """The loop of the process: input, GPU posts, timer. It ends with its input, or when NVML needs a new process."""
 
     def __init__(self, input_fd: int, output_fd: int) -> None:
         self._input_fd = input_fd
@@ -111,11 +35,13 @@ class Sampler:
         self._gpus = GpuThreads()
         self._answered: dict[str, float] = {}  # device → when its last sample came, monotonic
         self._stale: set[str] = set()
+        self._holders: dict[str, dict[int, int]] = {}  # GPU → PIDs and the bytes that they hold
+        self._is_over = False
         self._init_at = 0.0
         self._init_late = False
 
     def run(self) -> None:
-        """Sample until the input ends. Raises OSError when the output breaks, FrameError when the input is no frame."""
+        """Sample until the end. Raises OSError when the output breaks, FrameError when the input is no frame."""
         poller = select.poll()
         poller.register(self._input_fd, select.POLLIN)
         poller.register(self._gpus.wake, select.POLLIN)
@@ -130,6 +56,8 @@ class Sampler:
             if self._gpus.wake in ready:
                 os.eventfd_read(self._gpus.wake)
                 self._write(self._gpu_frames())
+                if self._is_over:
+                    return
             now = time.monotonic()
             next_at = min(next_at, now + self._period_s)  # the period may just have become shorter
             if now >= next_at:
@@ -155,6 +83,7 @@ class Sampler:
         samples = self._processes.sample()
         ts_us = now_us()
         frames += [["sample", ts_us, device, names, values] for device, names, values in samples]
+        frames += [["holders", pid, uuids] for pid, uuids in self._processes.take_devices(self._holders)]
         for lines in (self._host.lines, self._processes.lines):
             frames += [["line", line] for line in lines]
             lines.clear()
@@ -165,12 +94,21 @@ class Sampler:
         now = time.monotonic()
         while self._gpus.posts:
             post = self._gpus.posts.popleft()
-            if post[0] == "known":
-                self._answered[post[1]] = now
-                continue
-            if post[0] == "sample":
-                self._answered[post[2]] = now
-                self._stale.discard(post[2])
+            match post:
+                case ["known", uuid]:
+                    self._answered[uuid] = now
+                    continue
+                case ["holders", uuid, pids]:
+                    self._holders[uuid] = pids
+                    continue
+                case ["restart", reason]:
+                    self._is_over = True
+                    post = ["line", reason]
+                case ["sample", _, uuid, _, _]:
+                    self._answered[uuid] = now
+                    self._stale.discard(uuid)
+                case ["event", "gpu.lost", _, _, uuid]:
+                    self._answered.pop(uuid, None)  # lost is said, and stale would say less
             frames.append(post)
         return frames
 

@@ -1,0 +1,206 @@
+"""NVML on threads that nobody waits for: one for each device, and one that starts them, and again after a loss."""
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from chiplog_agent.stats.gpu import GpuLostError, GpuStats, GpuUnavailableError
+
+CHECK_INTERVAL_S = 1.0  # between two looks at whether GPUs came, went or died
+RETRY_MIN_S = 1.0  # after a failure NVML is initialised again, first after this; the pause doubles …
+RETRY_MAX_S = 3.0  # … up to this while no GPU answers: with the look before it a device is back within 5 s, …
+RETRY_BESIDE_MAX_S = 60.0  # … and up to this while others are in use, or there is no driver at all
+HOLDERS_INTERVAL_S = 2.0  # between two looks at which processes use a GPU
+_STOP_WAIT_S = 2.0  # for calls that are under way; one that hangs keeps NVML from being initialised again
+
+
+def now_us() -> int:
+    """Return microseconds since the epoch, UTC."""
+    return time.time_ns() // 1000
+
+
+class GpuThreads:
+    """Takes one sample of each device per request, and posts it.
+
+    `posts` holds frames for the agent, and for the sampler `["known", uuid]` for each device found, `["holders", uuid,
+    {pid: bytes}]`, and `["restart", reason]` when only a new process can go on. `wake` is readable when there are some.
+    It is bounded: a device is asked again only by `request`, which its owner calls as often as it empties the queue.
+    """
+
+    def __init__(self) -> None:
+        self.posts: deque[list[Any]] = deque()
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.initialised = False
+        self._stats: GpuStats | None = None
+        self._workers: tuple[_Worker, ...] = ()
+        self._known: dict[str, None] = {}  # every device that was ever found, in NVML's order
+        self._lost: set[str] = set()  # of these, what was declared lost and has not come back
+        self._lost_lock = threading.Lock()
+        self._said: tuple[str, ...] = ()
+        self._has_library = True
+
+    def start(self) -> None:
+        """Begin to look for GPUs. Returns at once; NVML may take seconds, or forever."""
+        threading.Thread(target=self._supervise, name="nvml", daemon=True).start()
+
+    def request(self) -> None:
+        """Ask each device for a sample. One that is still busy with the last request takes this as its next."""
+        for worker in self._workers:
+            worker.event.set()
+
+    def post(self, *posts: list[Any]) -> None:
+        """Hand over what the sampler or the agent should know."""
+        self.posts.extend(posts)
+        os.eventfd_write(self.wake, 1)
+
+    def note_lost(self, uuids: Iterable[str], reason: str) -> None:
+        """Declare devices lost, once each until they are back."""
+        with self._lost_lock:
+            fresh = [uuid for uuid in uuids if uuid not in self._lost]
+            self._lost.update(fresh)
+        self.post(*(["event", "gpu.lost", "error", f"{uuid} is lost: {reason}", uuid] for uuid in fresh))
+
+    def note_back(self, uuid: str) -> None:
+        """Note that a device answers."""
+        with self._lost_lock:
+            was_lost = uuid in self._lost
+            self._lost.discard(uuid)
+        if was_lost:
+            self.post(["event", "gpu.back", "info", f"{uuid} is back", uuid])
+
+    def _supervise(self) -> None:
+        """Initialise NVML, and again when devices were lost or changed."""
+        wait_s, retry_at = RETRY_MIN_S, 0.0
+        while True:
+            now = time.monotonic()
+            is_changed = self._stats is not None and self._stats.look() != self._stats.signature
+            if is_changed or (self._is_troubled and now >= retry_at):
+                self._initialise()
+                retry_at = time.monotonic() + wait_s
+                wait_s = min(wait_s * 2, RETRY_MAX_S if self._is_quick else RETRY_BESIDE_MAX_S)
+            elif not self._is_troubled:
+                wait_s = RETRY_MIN_S
+            time.sleep(CHECK_INTERVAL_S)
+
+    @property
+    def _is_troubled(self) -> bool:
+        stats = self._stats
+        return stats is None or not stats.is_whole or any(worker.is_dead for worker in self._workers)
+
+    @property
+    def _is_quick(self) -> bool:
+        """Whether NVML may be initialised often: no device is in use, and there is a driver to wait for."""
+        return self._has_library and all(worker.is_dead for worker in self._workers)
+
+    def _initialise(self) -> None:
+        if not self._stop_workers():
+            return  # a call hangs, and would hang NVML's shutdown, too
+        if self._stats is not None:
+            self._stats.close()
+            self._stats = None
+        try:
+            stats = GpuStats()
+        except GpuUnavailableError as error:
+            self._has_library = error.has_library
+            if error.is_stale and self._known:
+                self.post(["restart", f"the driver was replaced: {error}"])
+            self.note_lost(self._known, str(error))
+            self._say(str(error))
+        except Exception as error:  # a pynvml that is not as we know it; the host's samples go on
+            self._say(f"hw.* is absent: {type(error).__name__}: {error}")
+        else:
+            self._begin(stats)
+        self.initialised = True  # it has answered
+
+    def _begin(self, stats: GpuStats) -> None:
+        self._stats = stats
+        self._say(*stats.lines)
+        self._start_workers(stats)
+        gpus = stats.describe()  # a GPU that hangs here holds up this thread, and the others are sampled
+        self._start_workers(stats)  # of MIG instances
+        self.note_lost([uuid for uuid in self._known if uuid not in stats.devices], "NVML does not show it any more")
+        self.post(["gpus", gpus])
+
+    def _start_workers(self, stats: GpuStats) -> None:
+        fresh = [_Worker(self, stats, uuid) for uuid in stats.devices[len(self._workers) :]]
+        self.post(*(["known", worker.uuid] for worker in fresh))
+        self._known |= dict.fromkeys(worker.uuid for worker in fresh)
+        for worker in fresh:
+            worker.start()
+        self._workers += tuple(fresh)
+
+    def _say(self, *lines: str) -> None:
+        """Post reasons, unless they are those of the last time."""
+        if lines != self._said:
+            self._said = lines
+            self.post(*(["line", line] for line in lines))
+
+    def _stop_workers(self) -> bool:
+        """End the devices' threads. Return False, and leave all of them running, if one is inside of a call."""
+        deadline = time.monotonic() + _STOP_WAIT_S
+        held = []
+        for worker in self._workers:
+            if not worker.lock.acquire(timeout=max(deadline - time.monotonic(), 0.01)):
+                break
+            held.append(worker)
+        is_stopped = len(held) == len(self._workers)
+        for worker in held:
+            worker.is_stopped = is_stopped
+            worker.lock.release()
+            worker.event.set()
+        if is_stopped:
+            self._workers = ()
+        return is_stopped
+
+
+class _Worker:
+    """The thread of one device. It holds `lock` while it is inside of NVML."""
+
+    def __init__(self, threads: GpuThreads, stats: GpuStats, uuid: str) -> None:
+        self.event = threading.Event()
+        self.lock = threading.Lock()
+        self.is_stopped = False
+        self.is_dead = False  # whether the last sample found nothing that answers
+        self._threads = threads
+        self._stats = stats
+        self.uuid = uuid
+        self._holders_at = 0.0
+
+    def start(self) -> None:
+        self.event.set()  # the first sample is due
+        threading.Thread(target=self._run, name=self.uuid, daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            self.event.wait()
+            self.event.clear()
+            with self.lock:
+                if self.is_stopped:
+                    return
+                try:
+                    self._sample()
+                except GpuLostError as error:
+                    self.is_dead = True
+                    self._threads.note_lost([self.uuid], str(error))
+                except Exception as error:  # this device goes stale, and the others go on
+                    line = f"{self.uuid}: sampling has ended: {type(error).__name__}: {error}"
+                    self._threads.post(["line", line])
+                    return
+
+    def _sample(self) -> None:
+        now = time.monotonic()
+        groups, lines = self._stats.sample(self.uuid, now)
+        ts_us = now_us()
+        self.is_dead = not groups
+        if groups:
+            self._threads.note_back(self.uuid)
+        self._threads.post(
+            *(["sample", ts_us, self.uuid, names, values] for names, values in groups),
+            *(["line", line] for line in lines),
+        )
+        if now - self._holders_at >= HOLDERS_INTERVAL_S:
+            self._holders_at = now
+            self._threads.post(["holders", self.uuid, self._stats.holders(self.uuid)])
