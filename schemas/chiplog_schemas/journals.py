@@ -47,10 +47,10 @@ HEAD_MAGIC = b"CHIPJRN\x01"
 HEAD_PAGE_BYTES = 4096
 IDENTITY_OFFSET = 64
 HEAD_FIXED = struct.Struct("<8sII16sQQI")
-COUNTERS = struct.Struct("<QQI")  # acked, produced, flags
-COUNTERS_OFFSET = 32
-PROMISED = struct.Struct("<I")  # written by itself: whoever writes the counters knows nothing of it
-PROMISED_OFFSET = HEAD_FIXED.size
+# The counters, each written by itself.
+ACKED = PRODUCED = struct.Struct("<Q")
+FLAGS = PROMISED = struct.Struct("<I")
+ACKED_OFFSET, PRODUCED_OFFSET, FLAGS_OFFSET, PROMISED_OFFSET = 32, 40, 48, 52
 FINISHED = 1
 LEFT = 2
 

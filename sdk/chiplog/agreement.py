@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from chiplog.identity import Identity, with_rank
+from chiplog.interrupts import is_interrupt
 
 _KEY = "chiplog/run_id"
 _FIRM, _NEW = "firm:", "new:"
@@ -51,7 +52,7 @@ class Question:
         self._is_settled = identity.settled
         self._looks_again = bool(identity.launch_run) and not identity.settled
         self._number = 0
-        self._asking = threading.Lock()
+        self._is_asking = False  # one thread does: the flag is set and the `try` entered without a call between
         self._answered = threading.Event()
         self._answer: Agreed | None = None
         self._told: Agreed | None = None
@@ -61,9 +62,12 @@ class Question:
 
         candidate: the run ID to offer.
         """
-        if self._heard_rpc or (self._heard_any and _rpc_agent() is None) or not self._asking.acquire(blocking=False):
+        if self._heard_rpc or (self._heard_any and _rpc_agent() is None):
             return
         is_asked = False
+        if self._is_asking:
+            return
+        self._is_asking = True
         try:
             found = self._look()
             if found is not None:
@@ -72,15 +76,17 @@ class Question:
                     target=self._ask, args=(*found, candidate), name="chiplog-agreement", daemon=True
                 ).start()
                 is_asked = True
-        except (AttributeError, RuntimeError, ValueError):
-            pass  # another thread is destroying the group just now, or no thread is left: it is asked again
+        except (AttributeError, RuntimeError, ValueError) as error:
+            if is_interrupt(error):
+                raise
+            # Else another thread is destroying the group just now, or no thread is left: it is asked again.
         finally:
             if not is_asked:
-                self._asking.release()
+                self._is_asking = False
 
     def hear(self, wait_s: float = 0.0) -> Agreed | None:
         """Return what is new; None when nothing is. wait_s: for somebody who was asked and has not answered."""
-        if wait_s and self._asking.locked():
+        if wait_s and self._is_asking:
             self._answered.wait(wait_s)
         answer = self._answer
         if answer == self._told:
@@ -135,7 +141,7 @@ class Question:
         self._answer = Agreed(word, rank, world_size, name)
         self._heard_rpc, self._heard_group = name is not None, True
         self._is_settled = True  # others that RPC adds follow the group
-        self._asking.release()
+        self._is_asking = False
         self._answered.set()
         for pause_s in _LOOK_AGAIN_S if self._looks_again and clone is not None else ():
             time.sleep(pause_s)

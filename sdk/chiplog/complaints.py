@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from chiplog.interrupts import is_interrupt
 from chiplog.values.metrics import Bad, cleaned
 from chiplog_schemas.events import EventKind
 
@@ -80,7 +81,9 @@ class Complaints:
             self.warn_once(("end", ""), f"{only_in_memory} events reached no agent and end with this process: {why}")
 
     def internal(self, where: str, error: Exception) -> None:
-        """Note our own fault."""
+        """Note a fault of chiplog itself. A signal handler's exception is none: it is raised again."""
+        if is_interrupt(error):
+            raise error
         self.counts["internal_error"] += 1
         self.warn_once(("internal_error", where), f"{where}() failed inside: {type(error).__name__} {error}")
 
@@ -89,5 +92,7 @@ def shown_error(error: BaseException) -> str:
     """Return what an exception says; its type where even that raises."""
     try:
         return cleaned(str(error))[:1000]
-    except Exception:
+    except Exception as fault:
+        if is_interrupt(fault):
+            raise
         return f"<{type(error).__name__}>"

@@ -5,22 +5,24 @@ are captured with all that C code and subprocesses write to them: capture.py. Th
 """
 
 import sys
-import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection
+from threading import get_ident
 from typing import Any, TextIO
 
+from chiplog.interrupts import is_interrupt
 from chiplog.lines import Pace, cut, folded
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX, CONSOLE_LINES_PER_S
 
+_WAITING_MAX = 10_000  # texts, while another thread notes one: it is stuck if there are more
 STDOUT, STDERR = 1, 2
-_TURN_WAIT_S = 0.05  # for another thread's line; longer means that it was interrupted, and print() must go on
 
 
 class Tee:
     """A text stream that hands every complete line to `on_line` and everything to the stream it stands for.
 
-    turn: says which thread notes just now; one for all streams whose lines are counted together.
+    turn: has one thread note at a time; one for all streams whose lines are counted together.
     """
 
     def __init__(self, stream: TextIO, on_line: Callable[[str], None], turn: "Turn | None" = None) -> None:
@@ -32,13 +34,8 @@ class Tee:
     def write(self, text: str) -> int:
         """Write through, then note the lines that became complete."""
         written = self._stream.write(text)
-        if self._on_line is not None and self._turn.take():
-            try:
-                self._note(text)
-            except Exception:
-                self._on_line = None  # telemetry must never break print()
-            finally:
-                self._turn.give()
+        if self._on_line is not None:
+            self._turn.note(self, text)
         return written
 
     def writelines(self, lines: Any) -> None:
@@ -48,6 +45,7 @@ class Tee:
 
     def detach_capture(self) -> TextIO:
         """Stop noting, note what is left of an unfinished line, and return the stream behind."""
+        self._turn.note(self, "")  # what a thread may have left that was interrupted
         on_line, self._on_line = self._on_line, None
         if on_line is not None and self._partial:
             on_line(folded(self._partial))
@@ -58,15 +56,25 @@ class Tee:
         self._on_line = None
         self._partial = ""
 
-    def _note(self, text: str) -> None:
-        assert self._on_line is not None
+    def note(self, text: str) -> None:
+        """Note the lines that this text completes. By one thread at a time."""
+        if self._on_line is None:
+            return
+        try:
+            self._note(text, self._on_line)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            self._on_line = None  # telemetry must never break print()
+
+    def _note(self, text: str, on_line: Callable[[str], None]) -> None:
         *complete, self._partial = (self._partial + text).split("\n")
         if "\r" in self._partial[:-1]:
             # A return at the very end stays: what is written next stands in place of this, or ends it.
             self._partial = folded(self._partial) + ("\r" if self._partial.endswith("\r") else "")
         self._partial = self._partial[: CONSOLE_LINE_CHARS_MAX + 1]  # one more, so that what is cut is marked
         for line in complete:
-            self._on_line(folded(line))
+            on_line(folded(line))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -76,24 +84,38 @@ class Tee:
 
 
 class Turn:
-    """One thread notes at a time. A warning printed while a line is noted must not be noted again."""
+    """One thread notes at a time, and what other threads write in the meantime, too: none waits, and no line is lost.
+
+    What is printed because a line is noted is left out and counted: noting that would print the next one.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._inside = 0  # the thread that notes
+        self._waiting: deque[tuple[Tee, str]] = deque()
+        self._noting_by = 0  # the thread
+        self._lost = 0
 
-    def take(self) -> bool:
-        """Tell whether this thread may note; then it has to `give`."""
-        me = threading.get_ident()
-        if self._inside == me or not self._lock.acquire(timeout=_TURN_WAIT_S):
-            return False
-        self._inside = me
-        return True
+    def take_lost(self) -> int:
+        """Return how many lines were left out since this was asked before."""
+        lost, self._lost = self._lost, 0
+        return lost
 
-    def give(self) -> None:
-        """Let the next one."""
-        self._inside = 0
-        self._lock.release()
+    def note(self, tee: Tee, text: str) -> None:
+        """Note a text of a stream, now or after the one that is being noted."""
+        waiting, me = self._waiting, get_ident()
+        if self._noting_by == me or len(waiting) >= _WAITING_MAX:
+            self._lost += text.count("\n")
+            return
+        waiting.append((tee, text))
+        while waiting:
+            if self._noting_by:
+                return
+            self._noting_by = me  # and into the `try`: no call lies between, so no exception can leave it set
+            try:
+                while waiting:
+                    tee, text = waiting.popleft()
+                    tee.note(text)
+            finally:
+                self._noting_by = 0
 
 
 class Console:
@@ -120,7 +142,7 @@ class Console:
         self.line_no = last_line_no
         self._pace = Pace(time.monotonic(), lines_per_s, burst_lines)
         self._lost = 0
-        turn = Turn()
+        self._turn = turn = Turn()
         # A process without a terminal may have no streams at all.
         out = sys.stdout if STDOUT in streams else None
         err = sys.stderr if STDERR in streams else None
@@ -157,6 +179,7 @@ class Console:
         self._emit(stream, self.line_no, cut(line))
 
     def _declare(self) -> None:
+        self._lost += self._turn.take_lost()
         if self._lost:
             lost, self._lost = self._lost, 0
             self._on_lost(lost)

@@ -10,17 +10,19 @@ the sender behind, and then some steps come twice, under another attempt.
 
 import hashlib
 import os
-import threading
+import time
 from pathlib import Path
 
 from chiplog import process
 from chiplog.identity import Identity
+from chiplog.interrupts import is_interrupt
 from chiplog_schemas.places import check_private, make_private
 
 STEPS = "steps"  # the directory's name
 FILES_MAX = 4_096  # of runs on one node that may be resumed: the oldest quarter goes when there are more
 _BYTES_MAX = 1_024
 _STEP_MAX = (1 << 63) - 1
+_LOOK_AGAIN_S = 0.001
 _TURN_WAIT_S = 0.25  # of the second that finish() may take: for the sender's thread, which is writing
 
 
@@ -34,7 +36,7 @@ class StepCount:
         self._lone: tuple[Path, str] | None = None
         self._mark: Path | None = None
         self._is_pruned = False
-        self._turn = threading.Lock()
+        self._is_writing = False  # one thread does: the flag is set and the `try` entered without a call between
         self._is_over = False
 
     def begin(self, identity: Identity, label_given: bool) -> int:
@@ -51,16 +53,22 @@ class StepCount:
 
     def keep(self, next_step: int, *, is_last: bool = False) -> None:
         """Write the count, if it changed. Behind the last one nothing is written: it would be what was true before."""
-        if not self._turn.acquire(timeout=_TURN_WAIT_S):
-            return  # the disk hangs
+        deadline = time.monotonic() + _TURN_WAIT_S
+        while self._is_writing:
+            if time.monotonic() >= deadline:
+                return  # the disk hangs
+            time.sleep(_LOOK_AGAIN_S)
+        self._is_writing = True
         try:
             if not self._is_over:
                 self._is_over = is_last
                 self._keep(next_step)
-        except OSError:
+        except OSError as error:
+            if is_interrupt(error):
+                raise
             self._path = None  # a resumed run counts from 0 then
         finally:
-            self._turn.release()
+            self._is_writing = False
 
     def _keep(self, next_step: int) -> None:
         if self._lone is not None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from chiplog.complaints import Complaints
+from chiplog.interrupts import is_interrupt
 from chiplog.journal import Journal
 from chiplog.sender import SenderThread
 from chiplog.values.metrics import cleaned
@@ -64,9 +65,13 @@ def take_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exceptio
         try:
             step()
         except Exception as error:
+            if is_interrupt(error):
+                raise
             try:
                 complain(error)
-            except Exception:  # a handler of logging that raises
+            except Exception as fault:  # a handler of logging that raises
+                if is_interrupt(fault):
+                    raise
                 continue
 
 
@@ -90,6 +95,8 @@ def _whole(exit_code: object) -> int:
     """Return an exit code as an int of 32 bits. What is no number is a failure like any other: 1."""
     try:
         code = int(exit_code)  # type: ignore[call-overload]  # whatever it is
-    except Exception:  # whatever a foreign type raises
+    except Exception as error:  # whatever a foreign type raises
+        if is_interrupt(error):
+            raise
         return 1
     return int(code) if abs(code) <= _CODE_MAX else _CODE_OVER

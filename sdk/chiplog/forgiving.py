@@ -10,6 +10,7 @@ from inspect import Parameter, Signature, signature
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
+from chiplog.interrupts import is_interrupt
 from chiplog.values.metrics import Bad, cleaned, shown
 
 _P = ParamSpec("_P")
@@ -33,7 +34,9 @@ def forgiving(call: Callable[_P, _R]) -> Callable[_P, _R]:
     def forgiven(*given: _P.args, **named: _P.kwargs) -> _R:
         try:
             declared.bind(*given, **named)
-        except TypeError:
+        except TypeError as error:
+            if is_interrupt(error):
+                raise
             return _with_what_fits(call, declared, given, named)
         return call(*given, **named)
 

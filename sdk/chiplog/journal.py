@@ -2,37 +2,99 @@
 
 Once `append` has returned, the bytes are in the page cache and survive SIGKILL of the process. Segments are allocated
 (posix_fallocate: a mapped file on a full disk would kill the process) and prefaulted ahead by the sender thread.
-`append` may be called from any thread, from signal handlers and finalisers, also while another `append` is running.
+
+`append` may be called from any thread, from signal handlers and finalisers, also while another `append` is running. No
+lock is held while it runs, so none can leak and no caller waits for another one. Everything that changes is in one
+tuple, the tail. An append reads it, prepares what to write, and then commits: if the tail is still the same object, it
+writes the record and replaces the tail. CPython runs signal handlers, finalisers and other threads at calls, at
+backward jumps and where containers are allocated, and a commit has none of these: nothing comes between its parts. If
+something was appended after the tail was read, the append starts again behind that. So a nested append is in the file
+when it returns, and an exception raised by a signal handler comes before a commit or after it.
+
+A commit is one line of source, because a tracer (`sys.settrace`) may run code between lines. It relies on the GIL.
 """
 
 import itertools
 import mmap
 import os
 import shutil
-import threading
 import time
-from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from threading import get_ident
+from typing import Any
 from zlib import crc32
 
+from chiplog.interrupts import is_interrupt
 from chiplog.mapped import Head, Segment, cut, offset_of
 from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.journals import FINISHED, HEAD_NAME, LEFT, LOCK_NAME, remove_journal
+from chiplog_schemas.journals import FINISHED, HEAD_NAME, LEFT, LOCK_NAME, PRODUCED, PRODUCED_OFFSET, remove_journal
 from chiplog_schemas.limits import JOURNAL_BYTES_MAX, JOURNAL_MEMORY_BYTES_MAX, JOURNAL_RESERVE_BYTES, KIB, MIB
 from chiplog_schemas.link import Slice
 from chiplog_schemas.locks import Lock
 from chiplog_schemas.places import make_private
 from chiplog_schemas.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front
 from chiplog_schemas.record import encode as frame
-from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, now_us, segment_name
+from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, now_us, segment_name
 
 _FIRST_SEGMENT_BYTES = 256 * KIB  # cheap at init; most runs log less than this in a minute
 _SEGMENT_BYTES_MAX = 1 * MIB  # one DATA frame carries a whole segment without a look at its records
-LOCK_WAIT_S = 0.05  # then the event is put aside rather than the caller blocked
-_DEFERRED_MAX = 10_000  # events put aside by signal handlers; more is a runaway handler
 _DISK_AGAIN_S = 0.05  # a full disk is asked this often while events are dropped: asking costs more than all of log()
 _CROWDED = 7 / 8  # of the quota: from here on console lines find no room, so that metrics do
+# Threads that find a segment full at the same moment leave the next one to the first of them. Not for longer: it may
+# be interrupted by something that waits for one of them. A segment takes less than a millisecond on a healthy disk.
+_MAKING_S = 0.05
+_LOOK_AGAIN_S = 0.0005
+# Of a segment, for what is appended while the next one is made: by a signal handler that interrupts that, at once; else
+# handlers that come faster than segments are made would each begin to make one. 16 KiB are some hundred events.
+_LAST_PART = 16
+_PRODUCED = slice(PRODUCED_OFFSET, PRODUCED_OFFSET + PRODUCED.size)  # on the head page
+_NOBODY = (0, 0.0)
+_NO_PLACE = slice(0, 0)
+_NO_MEMORY = bytearray()  # where nothing is written
+
+
+@dataclass(slots=True)
+class _Layout:
+    """The part of a journal's state that changes seldom. Never changed in place: `replace` makes another one."""
+
+    segment: Segment  # the current one
+    full: tuple[Segment, ...] = ()  # begun before it and not all acknowledged
+    spare: Segment | None = None
+    reserved: int = 0  # bytes of the spare that is being made
+    drop_first: int = -1  # first seq of a dropped run that is not declared yet
+    dropped: int = 0  # events that found no room
+    refuse: Callable[[], None] | None = None  # set when the journal is sealed
+    is_crowded: bool = False
+    memory: Any = field(init=False)  # of the current segment
+    limit: int = field(init=False)  # up to here `append` writes by itself; 0 where every append takes the long way
+
+    def __post_init__(self) -> None:
+        self.memory = self.segment.memory
+        is_plain = self.refuse is None and self.drop_first < 0 and self.segment.path is not None
+        self.limit = _soft_limit(self.segment) if is_plain else 0
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes that are allocated or about to be, the spare included."""
+        spare = self.spare.size if self.spare is not None else 0
+        return self.reserved + spare + self.segment.size + sum(segment.size for segment in self.full)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of segments without a file: memory that belongs to the training."""
+        segments = (self.spare, self.segment, *self.full)
+        return sum(segment.size for segment in segments if segment is not None and segment.path is None)
+
+
+def _soft_limit(segment: Segment) -> int:
+    """Return where the next segment is begun. The rest is for events that come while it is made."""
+    return segment.size - segment.size // _LAST_PART
+
+
+# All that changes: end of the records, next seq, the rest.
+Tail = tuple[int, int, _Layout]
 
 
 class Journal:
@@ -54,24 +116,11 @@ class Journal:
         self.directory = directory
         self.producer = producer
         self.bytes_max = bytes_max
-        self.memory_bytes_max = memory_bytes_max  # of what is no file, while the disk refuses
-        self.dropped = 0  # events that found no room
-        self.deferred_dropped = 0
-        self.is_crowded = False  # nearly full: what matters least is to be dropped now
+        self.memory_bytes_max = memory_bytes_max  # of segments without a file, while the disk refuses
         self.disk_error: OSError | None = None  # why segments are in memory, while they are
-        # Reentrant, so that a signal handler never waits for the thread that it interrupted: it enters, and looks
-        # whether that thread is inside of an append. Just before and just behind one, it may append itself.
-        self._lock = threading.RLock()
-        self._inside = False
-        self._waiting: set[int] = set()  # threads that wait for another one's append
-        self._deferred: deque[bytes] = deque()
         self._disk_again_at = 0.0
-        self._drop_first = -1  # first seq of a dropped run that is not declared yet
-        self._ordinals = itertools.count(1)  # drawn by two threads: next() is atomic
-        self._spare: Segment | None = None
-        self._reserved = 0  # bytes of the spare that is being made
-        self._full: deque[Segment] = deque()  # begun before the current one and not all acknowledged
-        self._on_refused: Callable[[], None] | None = None  # set when it is sealed
+        self._ordinals = itertools.count(1)  # drawn by several threads: next() is atomic
+        self._making_by: tuple[int, float] = _NOBODY  # the writer that makes a segment, and until when it is left to it
         self._file_lock: Lock | None = None
         self._head: Head | None = None
         self._making = directory
@@ -87,9 +136,8 @@ class Journal:
         except OSError:
             self._discard()
             raise
-        segment.begin(producer, 0)
-        # All that a reader needs for a consistent look, replaced at once: (segment, end of its records, next seq).
-        self._tail: tuple[Segment, int, int] = (segment, SEGMENT_HEADER_BYTES, 0)
+        segment.memory[:SEGMENT_HEADER_BYTES] = self._segment_header(0)
+        self._tail: Tail = (SEGMENT_HEADER_BYTES, 0, _Layout(segment))
         self._cursor = (segment, SEGMENT_HEADER_BYTES, 0)  # what the link sends next
         self.acked = 0
 
@@ -98,217 +146,239 @@ class Journal:
     @property
     def next_seq(self) -> int:
         """How many seqs were given out."""
-        return self._tail[2]
+        return self._tail[1]
+
+    @property
+    def dropped(self) -> int:
+        """How many events found no room."""
+        return self._tail[2].dropped
+
+    @property
+    def is_crowded(self) -> bool:
+        """Return True if the journal is nearly full: what matters least is dropped now."""
+        return self._tail[2].is_crowded
+
+    @property
+    def is_sealed(self) -> bool:
+        """Return True if nothing is appended any more."""
+        return self._tail[2].refuse is not None
 
     def append(self, payload: bytes, *, urgent: bool = False) -> None:
-        """Give an event the next seq and keep it. `urgent` events may use the reserve. Never raises, never blocks long.
+        """Give an event the next seq and keep it. `urgent` events may use the reserve. Waits for nothing but the disk.
 
         A full journal drops the event; its seq is declared lost by an event of its own as soon as there is room.
+        Raises only what a signal handler raises: then the event was appended, or nothing of it was.
         """
-        if not self._lock.acquire(False) and not self._wait():
-            self._defer(payload)
-            return
-        if self._inside:
-            # Called from inside an append of this very thread (signal handler, finaliser): it finishes this one too.
-            self._lock.release()
-            self._defer(payload)
-            return
-        self._inside = True
-        try:
-            segment, position, seq = self._tail
-            size = len(payload)
+        size, checksum = len(payload), crc32(payload)
+        while True:
+            tail = self._tail
+            position, seq, layout = tail
             end = position + HEADER_BYTES + size
-            if end > segment.size or self._drop_first >= 0 or segment.path is None:
-                self._append(payload, urgent)
-            else:  # the usual case, in this frame: what follows runs with cold caches beside a training
-                back = pack_back(size, 1, 1, 0, seq)
-                segment.memory[position:end] = pack_front(MAGIC, crc32(back, crc32(payload))) + back + payload
-                self._tail = (segment, end, seq + 1)
-        finally:
-            self._inside = False
-            self._lock.release()
-        if self._deferred:
-            self.drain_deferred()
-
-    def drain_deferred(self) -> None:
-        """Append what was put aside, and declare what was dropped once there is room.
-
-        The sender thread calls this too, so that nothing waits for the next `log()`.
-        """
-        while (self._deferred or self._has_to_declare) and self._lock.acquire(False):
-            if self._inside:
-                self._lock.release()
+            if end > layout.limit:
+                while not self._put(self._tail, payload, urgent=urgent):
+                    pass
                 return
-            self._inside = True
-            try:
-                while self._deferred:
-                    self._append(self._deferred.popleft(), False)
-                if self._has_to_declare and not self._declare(0, urgent=False):
-                    return
-            finally:
-                self._inside = False
-                self._lock.release()
+            # The usual case, in this frame: what follows runs with cold caches beside a training.
+            back = pack_back(size, 1, 1, 0, seq)
+            record = pack_front(MAGIC, crc32(back, checksum)) + back + payload
+            # Made before the commit, a slice too: to allocate a container may run finalisers.
+            after, place, memory = (end, seq + 1, layout), slice(position, end), layout.memory
+            if self._tail is tail: memory[place] = record; self._tail = after; return  # fmt: skip  # noqa: E701, E702
 
-    def _wait(self) -> bool:
-        """Wait for another thread's append, not long. A signal handler that interrupts the wait does not wait too."""
-        me = threading.get_ident()
-        if me in self._waiting:
-            return False
-        self._waiting.add(me)
-        try:
-            return self._lock.acquire(timeout=LOCK_WAIT_S)
-        finally:
-            self._waiting.discard(me)
+    def declare_dropped(self) -> None:
+        """Declare what was dropped, if there is room. The sender thread does so: nothing waits for the next `log()`."""
+        while self._tail[2].drop_first >= 0 and not self.is_sealed:
+            if self._put(self._tail, b""):
+                return
 
-    def _defer(self, payload: bytes) -> None:
-        if len(self._deferred) < _DEFERRED_MAX:
-            self._deferred.append(payload)
-        else:
-            self.deferred_dropped += 1
+    def seal(self, last: bytes | None, on_refused: Callable[[], None]) -> None:
+        """Append the last event. What comes later is refused, and `on_refused` called."""
+        if last is None:
+            self._change(lambda layout: replace(layout, refuse=on_refused))
+            return
+        while not self._put(self._tail, last, urgent=True, refuse=on_refused):
+            pass
 
-    def seal(self, last: bytes | None, on_refused: Callable[[], None]) -> bool:
-        """Append the last event. What comes later is refused, and `on_refused` called. Never raises.
+    def _put(
+        self,
+        tail: Tail,
+        payload: bytes,
+        *,
+        urgent: bool = False,
+        skipped: int = 0,
+        refuse: Callable[[], None] | None = None,
+    ) -> bool:
+        """Append behind this tail, or drop. False: the tail is another one by now, or about to be; try again.
 
-        Behind an append that hangs it is put aside like any other; false: inside of one (a signal handler), not done.
+        payload: an event; empty only to declare what was dropped. skipped: seqs that are given out before it. refuse:
+        seals the journal.
         """
-        if not self._lock.acquire(timeout=LOCK_WAIT_S):
-            if last is not None:
-                self._defer(last)
+        position, seq, layout = tail
+        if layout.refuse is not None:
+            if payload:
+                layout.refuse()
             return True
-        try:
-            if self._inside:
-                return False
-            self._inside = True
-            try:
-                while self._deferred:
-                    self._append(self._deferred.popleft(), False)
-                if last is not None:
-                    self._append(last, True)
-                self._drop_first = max(self._drop_first, 0)  # append goes the long way, which refuses
-                self._on_refused = on_refused
-            finally:
-                self._inside = False
-            return True
-        finally:
-            self._lock.release()
-
-    def _append(self, payload: bytes, urgent: bool) -> None:
-        if self._on_refused is not None:
-            self._on_refused()
-            return
-        size, is_dropping = HEADER_BYTES + len(payload), self._drop_first >= 0
-        in_vain = is_dropping and not urgent and time.monotonic() < self._disk_again_at
-        if in_vain or (is_dropping and not self._declare(size, urgent)) or not self._make_room(size, urgent):
-            self._drop(self._tail[2])
-            return
-        self._write(payload)
-
-    @property
-    def _has_to_declare(self) -> bool:
-        return self._drop_first >= 0 and self._on_refused is None
-
-    def _declare(self, size: int, urgent: bool) -> bool:
-        """Say what was dropped, if there is room for that and `size` bytes more."""
-        lost = encode(EventKind.LOST, now_us(), b"", self._drop_first, self._tail[2] - 1, "journal full")
-        if not self._make_room(HEADER_BYTES + len(lost) + size, urgent):
-            return False
-        self._drop_first = -1
-        self._write(lost)
-        return True
-
-    def _write(self, payload: bytes) -> None:
-        segment, position, seq = self._tail
-        end = position + HEADER_BYTES + len(payload)
-        segment.memory[position:end] = frame(Kind.EVENT, seq, payload)
-        self._tail = (segment, end, seq + 1)
-        if segment.path is None:
-            self._write_counters()  # memory ends with the process: whoever adopts the rest must know what there was
-
-    def _drop(self, seq: int) -> None:
-        if self._drop_first < 0:
-            self._drop_first = seq
-        self.dropped += 1
-        segment, position, _ = self._tail
-        self._tail = (segment, position, seq + 1)
-        self._write_counters()
-
-    def _make_room(self, size: int, urgent: bool) -> bool:
-        """Make the current segment hold `size` more bytes, by a new segment if need be."""
-        segment, position, seq = self._tail
-        if position + size <= segment.size:
-            return True
-        wanted = min(_SEGMENT_BYTES_MAX, 2 * segment.size)
-        spare, self._spare = self._spare, None
-        if spare is None or spare.size < size + SEGMENT_HEADER_BYTES:
-            if spare is not None:
-                spare.delete()
-            allowed = self.bytes_max - (0 if urgent else JOURNAL_RESERVE_BYTES)
-            needed = size + SEGMENT_HEADER_BYTES
-            least = max(16 * KIB if urgent else _FIRST_SEGMENT_BYTES, needed)
-            wanted = max(wanted, needed)
-            if self._bytes + wanted > allowed:
-                wanted = least
-                if self._bytes + wanted > allowed:
+        count = skipped or int(bool(payload))
+        records, number = b"", seq + skipped
+        if layout.drop_first >= 0:
+            in_vain = payload and not urgent and time.monotonic() < self._disk_again_at
+            if in_vain or skipped:  # those are declared with what else is dropped
+                return self._drop(tail, count, refuse)
+            lost = encode(EventKind.LOST, now_us(), b"", layout.drop_first, seq - 1, "journal full")
+            records, number = frame(Kind.EVENT, number, lost), number + 1
+        if payload:
+            records, number = records + frame(Kind.EVENT, number, payload), number + 1
+        end = position + len(records)
+        # Memory ends with the process, and skipped seqs have no record: whoever adopts the journal must know of them.
+        is_counted = layout.segment.path is None or skipped > 0
+        if end > _soft_limit(layout.segment):
+            needed = SEGMENT_HEADER_BYTES + len(records)
+            spare = layout.spare
+            if spare is not None and spare.size >= needed:
+                if layout.full:
+                    layout.full[-1].let_go()  # unless the sender thread has, see prepare()
+                full = (*layout.full, layout.segment)
+                changed = replace(layout, segment=spare, full=full, spare=None, drop_first=-1, refuse=refuse)
+                changed.is_crowded = self._is_crowded(changed)
+                is_counted = spare.path is None or skipped > 0
+                header = self._segment_header(seq)
+                return self._commit(tail, (needed, number, changed), header + records, 0, is_counted=is_counted)
+            has_room = end <= layout.segment.size
+            if self._is_making(wait=not has_room):
+                if not has_room:
                     return False
-            spare = self._new_segment(wanted, urgent) or (self._new_segment(least, urgent) if urgent else None)
-            if spare is None:
+            elif self._make(layout, needed, urgent):
                 return False
-        spare.begin(self.producer, seq)
-        segment.end, segment.next_seq = position, seq
-        self._full.append(segment)
-        self._tail = (spare, SEGMENT_HEADER_BYTES, seq)
-        segment.let_go()
-        self._look_at_room()
+            elif not has_room:
+                return not count or self._drop(tail, count, refuse)
+        after = (end, number, replace(layout, drop_first=-1, refuse=refuse))
+        return self._commit(tail, after, records, position, is_counted=is_counted)
+
+    def _is_making(self, *, wait: bool) -> bool:
+        """Return True if a segment is being made, by another thread or by what this call has interrupted."""
+        maker, until = self._making_by
+        if not maker or time.monotonic() >= until or (wait and maker == get_ident()):
+            return False
+        if wait:
+            time.sleep(_LOOK_AGAIN_S)
         return True
 
-    def _look_at_room(self) -> None:
-        self.is_crowded = (
-            self._bytes > _CROWDED * (self.bytes_max - JOURNAL_RESERVE_BYTES)
-            or self._memory_bytes > _CROWDED * self.memory_bytes_max
+    def _drop(self, tail: Tail, count: int, refuse: Callable[[], None] | None) -> bool:
+        position, seq, layout = tail
+        first = layout.drop_first if layout.drop_first >= 0 else seq
+        changed = replace(layout, drop_first=first, dropped=layout.dropped + count, refuse=refuse)
+        return self._commit(tail, (position, seq + count, changed), is_counted=True)
+
+    def _commit(
+        self, tail: Tail, after: Tail, records: bytes = b"", position: int = 0, *, is_counted: bool = False
+    ) -> bool:
+        """Replace the tail and write what belongs to that, unless the tail was replaced before. All or nothing.
+
+        is_counted: whether the head page must know the next seq at once.
+        """
+        end, seq, layout = tail
+        current, segment = layout.segment, after[2].segment
+        memory = segment.memory if records else _NO_MEMORY
+        place = slice(position, position + len(records))
+        first = segment.first_seq if segment is current else seq
+        page: Any = _NO_MEMORY
+        counter, produced = _NO_PLACE, b""
+        if is_counted and (head := self._head) is not None:
+            page, counter, produced = head.memory, _PRODUCED, PRODUCED.pack(after[1])
+        if self._tail is tail: memory[place] = records; page[counter] = produced; current.end, current.next_seq = end, seq; segment.first_seq = first; self._tail = after; return True  # fmt: skip  # noqa: E501, E701, E702
+        return False
+
+    def _change(self, change: Callable[[_Layout], _Layout]) -> None:
+        """Replace the layout, whatever is appended in the same moment."""
+        while True:
+            tail = self._tail
+            end, seq, layout = tail
+            if self._commit(tail, (end, seq, change(layout))):
+                return
+
+    def _segment_header(self, first_seq: int) -> bytes:
+        return encode_header(SegmentHeader(self.producer, first_seq, now_us()))
+
+    def _make(self, layout: _Layout, needed: int, urgent: bool) -> bool:
+        """Make a spare for a writer that needs one now. False: that is too much."""
+        allowed = self.bytes_max - (0 if urgent else JOURNAL_RESERVE_BYTES)
+        least = max(16 * KIB if urgent else _FIRST_SEGMENT_BYTES, needed)
+        wanted = max(min(_SEGMENT_BYTES_MAX, 2 * layout.segment.size), needed)
+        if layout.n_bytes + wanted > allowed:
+            wanted = least
+            if layout.n_bytes + wanted > allowed:
+                return False
+        self._making_by = (get_ident(), time.monotonic() + _MAKING_S)
+        made: Segment | None = None
+        try:
+            made = self._new_segment(wanted, urgent) or (self._new_segment(least, urgent) if urgent else None)
+            if made is not None:
+                self._install(made)
+        finally:
+            self._making_by = _NOBODY
+            if made is not None:
+                self._delete_unknown(made)
+        return made is not None
+
+    def _install(self, made: Segment) -> None:
+        """Put a segment in the place of the spare, unless a larger one is there by now."""
+        before: Segment | None = None
+
+        def change(layout: _Layout) -> _Layout:
+            nonlocal before
+            before = layout.spare
+            is_useless = layout.refuse is not None or (before is not None and before.size >= made.size)
+            return replace(layout) if is_useless else replace(layout, spare=made)
+
+        self._change(change)
+        if before is not None:
+            self._delete_unknown(before)
+
+    def _delete_unknown(self, segment: Segment) -> None:
+        """Delete a segment that is no part of the journal."""
+        layout = self._tail[2]
+        if segment not in (layout.spare, layout.segment, *layout.full):
+            segment.delete()
+
+    def _is_crowded(self, layout: _Layout) -> bool:
+        return (
+            layout.n_bytes > _CROWDED * (self.bytes_max - JOURNAL_RESERVE_BYTES)
+            or layout.memory_bytes > _CROWDED * self.memory_bytes_max
         )
-
-    @property
-    def _bytes(self) -> int:
-        """What is allocated or about to be, the spare included."""
-        spare = self._spare.size if self._spare is not None else self._reserved
-        # A copy, made in one step: the writer and the sender thread both change the queue while the other one counts.
-        return spare + self._tail[0].size + sum(segment.size for segment in tuple(self._full))
-
-    @property
-    def _memory_bytes(self) -> int:
-        """What of it is no file: memory that belongs to the training."""
-        segments = (self._spare, self._tail[0], *self._full)
-        return sum(segment.size for segment in segments if segment is not None and segment.path is None)
 
     @property
     def only_in_memory(self) -> int:
         """How many events would end with this process: not acknowledged, and in no file."""
-        spans = [(s.first_seq, s.next_seq) for s in self._full if s.path is None]
-        tail, _, next_seq = self._tail
-        spans += [(tail.first_seq, next_seq)] if tail.path is None else []
+        _, next_seq, layout = self._tail
+        spans = [(s.first_seq, s.next_seq) for s in layout.full if s.path is None]
+        spans += [(layout.segment.first_seq, next_seq)] if layout.segment.path is None else []
         return sum(max(0, end - max(first, self.acked)) for first, end in spans)
 
     # -- segments: the writer in need, else the sender thread ahead of it --
 
     def prepare(self) -> None:
         """Allocate and prefault the next segment before it is needed. Called by the sender thread."""
-        segment, position, _ = self._tail
-        size = min(_SEGMENT_BYTES_MAX, 2 * segment.size)
-        if self._spare is not None or position * 4 <= segment.size or not self._lock.acquire(timeout=LOCK_WAIT_S):
+        position, _, layout = tail = self._tail
+        if layout.full:
+            layout.full[-1].let_go()
+        size = min(_SEGMENT_BYTES_MAX, 2 * layout.segment.size)
+        if layout.spare is not None or layout.reserved or layout.refuse is not None:
             return
-        fits = self._on_refused is None and self._bytes + size <= self.bytes_max - JOURNAL_RESERVE_BYTES
-        self._reserved = size if fits else 0  # a writer that finds no room besides drops, rather than exceed the quota
-        self._lock.release()
-        spare = self._new_segment(size) if fits else None  # None: the writer in need finds the same, and drops
-        if self._lock.acquire(timeout=LOCK_WAIT_S):
-            is_over = spare is not None and spare.path is None and self._memory_bytes + size > self.memory_bytes_max
-            if self._on_refused is None and not is_over:
-                self._spare, spare = spare, None  # nobody else sets one
-            self._reserved = 0
-            self._lock.release()
-        if spare is not None:  # sealed meanwhile, or a writer that hangs, or took the last memory
-            spare.delete()
-            self._reserved = 0
+        if position * 4 <= layout.segment.size or layout.n_bytes + size > self.bytes_max - JOURNAL_RESERVE_BYTES:
+            return  # not needed yet; or the quota is used up, and the writer in need finds the same, and drops
+        # Reserved while it is made: a writer that finds no room besides drops, rather than exceed the quota.
+        if not self._commit(tail, (*tail[:2], replace(layout, reserved=size))):
+            return  # at the next look
+        made: Segment | None = None
+        try:
+            made = self._new_segment(size)
+        finally:
+            self._change(lambda layout: replace(layout, reserved=0))
+        if made is None:
+            return
+        if made.path is not None or self._tail[2].memory_bytes + size <= self.memory_bytes_max:
+            self._install(made)
+        self._delete_unknown(made)
 
     def _new_segment(self, size: int, urgent: bool = False) -> Segment | None:
         """Return a segment on disk, or in memory while the disk refuses; None when that is used up too."""
@@ -318,17 +388,21 @@ class Journal:
             try:
                 segment = Segment(directory / segment_name(next(self._ordinals)), size)
             except OSError as error:
+                if is_interrupt(error):
+                    raise
                 self.disk_error = error
                 self._disk_again_at = time.monotonic() + _DISK_AGAIN_S
             else:
                 self.disk_error = None
                 return segment
             allowed = self.memory_bytes_max - (0 if urgent else JOURNAL_RESERVE_BYTES)
-            if self._memory_bytes + size > max(allowed, size):
+            if self._tail[2].memory_bytes + size > max(allowed, size):
                 return None
         try:
             return Segment(None, size)
-        except OSError:
+        except OSError as error:
+            if is_interrupt(error):
+                raise
             return None  # not even the system has memory
 
     # -- head page --
@@ -341,7 +415,8 @@ class Journal:
             except OSError:
                 self._discard()
                 raise
-            for segment in (self._tail[0], *self._full):
+            layout = self._tail[2]
+            for segment in (layout.segment, *layout.full):
                 if segment.path is not None:
                     segment.path = self.directory / segment.path.name
             self._making = self.directory
@@ -360,30 +435,29 @@ class Journal:
 
     def mark_finished(self) -> None:
         """Note on the head page that the run finished and how much it produced."""
-        self._write_counters(FINISHED)
+        if (head := self._head) is not None:
+            head.finish(self.next_seq, FINISHED)
 
     def mark_left(self) -> None:
         """Note on the head page that the process left, and that its exit status says how."""
-        self._write_counters(LEFT)
-
-    def _write_counters(self, flags: int = 0) -> None:
-        if (head := self._head) is not None:  # the sender's thread may outlive the close
-            head.count(self.acked, self._tail[2], flags)
+        if (head := self._head) is not None:
+            head.finish(self.next_seq, LEFT)
 
     # -- reading: the sender thread (the Source of its link) --
 
     @property
     def first_number(self) -> int:
         """The lowest seq that is still here."""
-        oldest = self._full[0] if self._full else self._tail[0]
+        layout = self._tail[2]
+        oldest = layout.full[0] if layout.full else layout.segment
         return max(self.acked, oldest.first_seq)
 
     def seek(self, number: int) -> None:
         """Read on from this seq, or from the oldest that is still here."""
         number = max(number, self.first_number)
-        tail_segment = self._tail[0]
-        for segment in [*self._full, tail_segment]:
-            if segment is tail_segment or number < segment.next_seq:
+        layout = self._tail[2]
+        for segment in (*layout.full, layout.segment):
+            if segment is layout.segment or number < segment.next_seq:
                 # Where it lies is looked up when it is read: a file that cannot be opened just now can later.
                 self._cursor = (segment, 0, number)
                 return
@@ -401,8 +475,8 @@ class Journal:
     def _read(self, max_bytes: int) -> Slice | None:
         while True:
             segment, position, seq = self._cursor
-            tail_segment, tail_end, tail_seq = self._tail
-            is_tail, drop_first = segment is tail_segment, self._drop_first
+            tail_end, tail_seq, layout = self._tail
+            is_tail, drop_first = segment is layout.segment, layout.drop_first
             end, next_seq = (tail_end, tail_seq) if is_tail else (segment.end, segment.next_seq)
             # A drop goes with its LOST.
             next_seq = min(next_seq, drop_first) if is_tail and drop_first > 0 else next_seq
@@ -413,9 +487,10 @@ class Journal:
                 break
             if is_tail:
                 return None
-            # The tail as it was looked at above: had a newer one been begun since, this one would be skipped.
-            following = [s for s in [*self._full, tail_segment] if s.first_seq >= next_seq and s is not segment]
-            self._cursor = (following[0], SEGMENT_HEADER_BYTES, next_seq)
+            # All of the same look: had a newer tail been begun since, this one would be skipped.
+            following = [s for s in (*layout.full, layout.segment) if s.first_seq >= next_seq and s is not segment]
+            # Not next_seq: a drop at the end of the segment before is declared in this one.
+            self._cursor = (following[0], SEGMENT_HEADER_BYTES, seq)
         piece = segment.piece(position, end)
         if len(piece) > max_bytes:
             size, next_seq = cut(piece, max_bytes)
@@ -428,10 +503,18 @@ class Journal:
         if next_number <= self.acked:
             return
         self.acked = next_number
-        self._write_counters()
-        while self._full and self._full[0].next_seq <= next_number:
-            self._full.popleft().delete()
-        self._look_at_room()
+        if (head := self._head) is not None:
+            head.acknowledge(next_number)
+        gone = [segment for segment in self._tail[2].full if segment.next_seq <= next_number]  # at its beginning
+        if gone:
+            self._change(lambda layout: self._without(layout, len(gone)))
+        for segment in gone:
+            segment.delete()
+
+    def _without(self, layout: _Layout, n_gone: int) -> _Layout:
+        changed = replace(layout, full=layout.full[n_gone:])
+        changed.is_crowded = self._is_crowded(changed)
+        return changed
 
     # -- the end --
 
@@ -440,11 +523,14 @@ class Journal:
 
         keep_lock: the end of the process releases the lock, and its exit status is known by then.
         """
-        if self._spare is not None:
-            self._spare.delete()
-            self._spare = None
-        if self._on_refused is not None:  # sealed: nobody writes any more, and each mapping holds a descriptor
-            self._tail[0].let_go()  # not unmapped under somebody who still reads: with the last reference
+        spare = self._tail[2].spare
+        self._change(lambda layout: replace(layout, spare=None))
+        if spare is not None:
+            self._delete_unknown(spare)
+        if self.is_sealed:  # no process writes any more, and each mapping holds a descriptor
+            for segment in (*self._tail[2].full[-1:], self._tail[2].segment):
+                segment.let_go()  # not unmapped while another thread reads: with the last reference
+            self._change(replace)
             self._head = None
         if remove and self.directory is not None:
             remove_journal(self.directory)

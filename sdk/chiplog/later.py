@@ -8,9 +8,10 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager, nullcontext
-from threading import Lock, RLock
+from threading import RLock
 from typing import Protocol
 
+from chiplog.interrupts import is_interrupt
 from chiplog.promises import PromisingJournal
 from chiplog.stand_ins import Appendable
 
@@ -42,7 +43,7 @@ class Later:
         self._lanes: dict[Hashable, deque[Entry]] = {}
         self._lost: Counter[str] = Counter()  # given up, and not declared yet
         self._lock = RLock()  # a signal handler may log while its thread is in here
-        self._polling = Lock()
+        self._is_polling = False  # one thread does: the flag is set and the `try` entered without a call between
         # What a thread that asks devices has to be in.
         self.guard: Callable[[], AbstractContextManager[object]] = nullcontext
 
@@ -70,8 +71,11 @@ class Later:
 
     def poll(self) -> None:
         """Append what is there now, in order, and declare what was given up. Never waits for a device."""
-        if not (self._lost or any(self._lanes.values())) or not self._polling.acquire(False):
+        if not (self._lost or any(self._lanes.values())):
             return
+        if self._is_polling:
+            return
+        self._is_polling = True
         try:
             with self.guard():
                 for entries in self._lanes.values():
@@ -79,7 +83,7 @@ class Later:
                         self._resolve(entries)
             self._declare()
         finally:
-            self._polling.release()
+            self._is_polling = False
 
     def close(self, wait_s: float, reason: str) -> None:
         """Wait so long for what is still to come, and give up the rest."""
@@ -88,21 +92,27 @@ class Later:
         while self.unresolved and time.monotonic() < deadline:
             time.sleep(_LOOK_AGAIN_S)
             self.poll()
+        while self._is_polling and time.monotonic() < deadline + _LOOK_AGAIN_S:
+            time.sleep(_LOOK_AGAIN_S)
         left = sum(map(len, self._lanes.values()))
-        if left and self._polling.acquire(timeout=max(0.0, deadline - time.monotonic()) + _LOOK_AGAIN_S):
-            try:
-                with self._lock:
-                    self._kept = self._lanes  # a copy may still be under way into what these hold
-                    self._lanes = {}
-                    self._lost[reason] += left
-                self._declare()
-            finally:
-                self._polling.release()
+        if not left or self._is_polling:
+            return
+        self._is_polling = True
+        try:
+            with self._lock:
+                self._kept = self._lanes  # a copy may still be under way into what these hold
+                self._lanes = {}
+                self._lost[reason] += left
+            self._declare()
+        finally:
+            self._is_polling = False
 
     def _is_ready(self, entry: Entry) -> bool:
         try:
             return entry.is_ready()
-        except Exception:
+        except Exception as error:
+            if is_interrupt(error):
+                raise
             return True  # its device is gone: reading it says why
 
     def _resolve(self, entries: deque[Entry]) -> None:
@@ -110,6 +120,8 @@ class Later:
         try:
             entry.append()
         except Exception as error:
+            if is_interrupt(error):
+                raise
             self._failed(error)
             self.lose("values on a device: could not be read")
         with self._lock:
@@ -120,12 +132,13 @@ class Later:
     def _declare(self) -> None:
         journal = self._journal()
         for reason, count in list(self._lost.items()):
-            if not isinstance(journal, PromisingJournal) or journal.lose(count, reason):
-                with self._lock:
-                    self._lost[reason] -= count
-                    if not self._lost[reason]:
-                        del self._lost[reason]
-                    self._promise()
+            if isinstance(journal, PromisingJournal):
+                journal.lose(count, reason)
+            with self._lock:
+                self._lost[reason] -= count
+                if not self._lost[reason]:
+                    del self._lost[reason]
+                self._promise()
 
     def _promise(self) -> None:
         journal = self._journal()

@@ -2,29 +2,33 @@
 full; memory when there is no disk.
 """
 
-import contextlib
 import mmap
 import os
 from pathlib import Path
 from typing import Any
 
+from chiplog.interrupts import is_interrupt
 from chiplog_schemas.journals import (
-    COUNTERS,
-    COUNTERS_OFFSET,
+    ACKED,
+    ACKED_OFFSET,
+    FLAGS,
+    FLAGS_OFFSET,
     IDENTITY_OFFSET,
+    PRODUCED,
+    PRODUCED_OFFSET,
     PROMISED,
     PROMISED_OFFSET,
     encode_head,
     head_bytes,
 )
 from chiplog_schemas.record import HEADER_BYTES, unpack_header
-from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, now_us
+from chiplog_schemas.segments import SEGMENT_HEADER_BYTES
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
 
 
 class Segment:
-    """One segment. `first_seq` is known when it is begun, `end` and `next_seq` when it is full.
+    """One segment, all zeros until a journal begins it. `end` and `next_seq` count once it is full.
 
     `memory` is its mapping, and with it a descriptor. A full segment with a file lets go of it: hundreds of them wait
     for an agent that is not there, and the training needs its descriptors.
@@ -41,26 +45,29 @@ class Segment:
         self.memory: Any  # mmap.mmap, or None: without a check in the frame of append
         if path is None:
             self.memory = mmap.mmap(-1, size)
-        else:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            try:
-                os.posix_fallocate(descriptor, 0, size)
-                self.memory = mmap.mmap(descriptor, size)
-            except (OSError, ValueError) as error:
-                os.unlink(path)
+            self._prefault()
+            return
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size)
+            self.memory = mmap.mmap(descriptor, size)
+            self._prefault()
+        except BaseException as error:
+            os.unlink(path)
+            if isinstance(error, (OSError, ValueError)) and not is_interrupt(error):
                 raise OSError(f"{path}: {error}") from error
-            finally:
-                os.close(descriptor)
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _prefault(self) -> None:
         try:
             self.memory.madvise(_MADV_POPULATE_WRITE)
-        except (OSError, ValueError):
-            for offset in range(0, size, mmap.PAGESIZE):  # an older kernel: touch each page by hand
+        except (OSError, ValueError) as error:
+            if is_interrupt(error):
+                raise
+            for offset in range(0, self.size, mmap.PAGESIZE):  # an older kernel: touch each page by hand
                 self.memory[offset] = 0
-
-    def begin(self, producer: bytes, first_seq: int) -> None:
-        """Write the segment's header."""
-        self.first_seq = first_seq
-        self.memory[:SEGMENT_HEADER_BYTES] = encode_header(SegmentHeader(producer, first_seq, now_us()))
 
     def let_go(self) -> None:
         """Unmap a segment that is full, as soon as nobody looks at it any more."""
@@ -82,8 +89,11 @@ class Segment:
     def delete(self) -> None:
         """Remove the file."""
         if self.path is not None:
-            with contextlib.suppress(OSError):  # a read-only disk, or cleaned up by hand: the quota counts it as gone
+            try:
                 os.unlink(self.path)
+            except OSError as error:  # a read-only disk, or cleaned up by hand: the quota counts it as gone
+                if is_interrupt(error):
+                    raise
 
 
 class Head:
@@ -94,29 +104,36 @@ class Head:
         try:
             size = head_bytes(identity)
             os.posix_fallocate(descriptor, 0, size)
-            self._memory = mmap.mmap(descriptor, size)
+            self.memory = mmap.mmap(descriptor, size)
         finally:
             os.close(descriptor)
         self._producer = producer
-        self._flags = 0
         self.renew(identity)
 
     def renew(self, identity: bytes) -> None:
         """Replace the identity, if it finds room. The counters between are others' to write, at any moment."""
         content = encode_head(self._producer, identity)
-        if len(content) <= len(self._memory):
-            self._memory[:COUNTERS_OFFSET] = content[:COUNTERS_OFFSET]
-            self._memory[IDENTITY_OFFSET : len(content)] = content[IDENTITY_OFFSET:]
+        if len(content) <= len(self.memory):
+            self.memory[:ACKED_OFFSET] = content[:ACKED_OFFSET]
+            self.memory[IDENTITY_OFFSET : len(content)] = content[IDENTITY_OFFSET:]
 
-    def count(self, acked: int, produced: int, flags: int = 0) -> None:
-        """Write the counters. A flag that was set once stays: an acknowledgement may come after the finish."""
-        self._flags |= flags
-        packed = COUNTERS.pack(acked, produced, self._flags)
-        self._memory[COUNTERS_OFFSET : COUNTERS_OFFSET + len(packed)] = packed
+    # Each counter has one writer at a time, and is written by itself: none overwrites another with an older value.
+
+    def acknowledge(self, acked: int) -> None:
+        """Write that everything before this seq is on stable storage at the next hop."""
+        self._write(ACKED_OFFSET, ACKED.pack(acked))
+
+    def finish(self, produced: int, flags: int) -> None:
+        """Write how many seqs there were, and how the run ended. `produced` before that is written by appends."""
+        self._write(PRODUCED_OFFSET, PRODUCED.pack(produced))
+        self._write(FLAGS_OFFSET, FLAGS.pack(flags))
 
     def promise(self, count: int) -> None:
         """Write how many events are still to get a seq."""
-        self._memory[PROMISED_OFFSET : PROMISED_OFFSET + PROMISED.size] = PROMISED.pack(count)
+        self._write(PROMISED_OFFSET, PROMISED.pack(count))
+
+    def _write(self, offset: int, packed: bytes) -> None:
+        self.memory[offset : offset + len(packed)] = packed
 
 
 def offset_of(view: memoryview, end: int, number: int) -> int:

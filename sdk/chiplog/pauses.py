@@ -2,15 +2,27 @@
 
 import contextlib
 import gc
+from collections import deque
+from functools import partial
+from operator import methodcaller
 from time import perf_counter
+from typing import Any
+
+_STAMPS_MAX = 65_536  # collections between two questions: a step of minutes has thousands
 
 
 class Pauses:
-    """Add up the collector's pauses from `start` to `stop`: two calls of a function for each of them."""
+    """Add up the collector's pauses from `start` to `stop`.
+
+    The callback runs no Python code. A signal that comes during a collection has its handler called by the next Python
+    function that starts. Were that the callback, the collector would print what the handler raises, and drop it.
+    """
 
     def __init__(self) -> None:
-        self._seconds = 0.0
-        self._began = 0.0
+        self._began: deque[float] = deque(maxlen=_STAMPS_MAX)
+        self._ended: deque[float] = deque(maxlen=_STAMPS_MAX)
+        # getattr(moments, "start", info) is the property, which calls next(map(began.append, …)): all in C.
+        self._noted: Any = partial(getattr, _Moments(self._began, self._ended))
 
     def start(self) -> None:
         """Begin to look."""
@@ -23,11 +35,22 @@ class Pauses:
 
     def take(self) -> float:
         """Return the seconds since this was asked before."""
-        seconds, self._seconds = self._seconds, 0.0
+        seconds = 0.0
+        while self._ended:
+            ended = self._ended.popleft()
+            began = ended  # where it had begun before `start`
+            while self._began and self._began[0] <= ended:
+                began = self._began.popleft()
+            seconds += ended - began
         return seconds
 
-    def _noted(self, moment: str, info: dict[str, int]) -> None:
-        if moment == "start":
-            self._began = perf_counter()
-        else:
-            self._seconds += perf_counter() - self._began
+
+class _Moments:
+    """The beginning and the end of a collection, as attributes: each look at one notes the time."""
+
+    start = property(methodcaller("_note_start"))
+    stop = property(methodcaller("_note_stop"))
+
+    def __init__(self, began: deque[float], ended: deque[float]) -> None:
+        self._note_start = partial(next, map(began.append, iter(perf_counter, None)))
+        self._note_stop = partial(next, map(ended.append, iter(perf_counter, None)))

@@ -2,11 +2,12 @@
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from threading import get_ident
 from time import perf_counter
 from typing import Any, Protocol
 
+from chiplog.interrupts import is_interrupt
 from chiplog.torch.compiling import untraced
 from chiplog.values.metrics import Bad
 
@@ -54,6 +55,8 @@ class Timing:
         try:
             return None if self.device is None else self.device.begin()
         except Exception as error:  # of the device, which says so to the training too
+            if is_interrupt(error):
+                raise
             self._fails(error)
             return None
 
@@ -62,6 +65,8 @@ class Timing:
         try:
             noted = self.device is not None and self.device.end(name, mark)
         except Exception as error:  # likewise
+            if is_interrupt(error):
+                raise
             self._fails(error)
             return False
         self.is_pending = self.is_pending or noted
@@ -72,10 +77,18 @@ class Timing:
         self.complain(Bad("device_timing_failed", "", message))
 
     def add(self, name: str, seconds: float) -> None:
-        """Add seconds to a phase."""
+        """Add seconds to a phase. Without a call within: no other thread and no signal handler comes between."""
         totals = self.totals
-        totals[name] = totals.get(name, 0.0) + seconds
+        if name in totals:
+            totals[name] += seconds
+        else:
+            totals[name] = seconds
         self.is_pending = True
+
+    def add_all(self, totals: Mapping[str, float]) -> None:
+        """Add the seconds of several phases: what was taken, and could not be appended."""
+        for name, seconds in totals.items():
+            self.add(name, seconds)
 
     def forget(self) -> None:
         """Begin anew in a forked child: what was going on is the parent's."""
@@ -96,7 +109,9 @@ class Timing:
         while self._said:
             try:
                 number, so_far = self._said.popitem()
-            except KeyError:  # the sender thread saw that it came too late
+            except KeyError as error:  # the sender thread saw that it came too late
+                if is_interrupt(error):
+                    raise
                 break
             last, said = (number, so_far) if number > last else (last, said)
         left = {name: seconds - said.get(name, 0.0) for name, seconds in totals.items()}
@@ -152,26 +167,33 @@ class Phase:
 
     @untraced
     def __exit__(self, *error: object) -> None:
-        now, thread, opened, timing = perf_counter(), get_ident(), self._opened, self._timing
-        entry = opened.get(thread)
-        if entry is None:
-            thread, entry = self._opened_elsewhere()
+        thread, opened, timing = 0, self._opened, self._timing
+        try:
+            now, thread = perf_counter(), get_ident()
+            entry = opened.get(thread)
             if entry is None:
-                return  # it was not entered, or before a fork
-        began, mark, n_inside = entry
-        if mark is None or not timing.is_noted(self._name, mark):
-            timing.add(self._name, now - began)
-        if n_inside:
-            # It goes on, for whoever is in it too: tasks that overlap may keep it open over many steps.
-            entry[:] = now, None if mark is None else timing.mark(), n_inside - 1
-        else:
-            opened.pop(thread, None)
+                thread, entry = self._opened_elsewhere()
+                if entry is None:
+                    return  # it was not entered, or before a fork
+            began, mark, n_inside = entry
+            if mark is None or not timing.is_noted(self._name, mark):
+                timing.add(self._name, now - began)
+            if n_inside:
+                # It goes on, for whoever is in it too: tasks that overlap may keep it open over many steps.
+                entry[:] = now, None if mark is None else timing.mark(), n_inside - 1
+            else:
+                opened.pop(thread, None)
+        except BaseException:  # of a signal handler: the training has left the phase all the same
+            opened.pop(thread or get_ident(), None)
+            raise
 
     def _opened_elsewhere(self) -> tuple[int, Opened | None]:
         """Return what another thread entered last: a callback may leave what the training entered."""
         try:
-            thread = next(reversed(self._opened))
-        except (StopIteration, RuntimeError):  # none, or one came just now
+            thread = next(reversed(self._opened), 0)
+        except RuntimeError as error:  # one came just now
+            if is_interrupt(error):
+                raise
             return 0, None
         return thread, self._opened.get(thread)
 

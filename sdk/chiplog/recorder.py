@@ -2,15 +2,14 @@
 
 import struct
 import sys
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import hypot, isfinite
-from time import perf_counter, time_ns
+from time import monotonic, perf_counter, sleep, time_ns
 from typing import Any
 
 from chiplog.complaints import Complaints, shown_error
 from chiplog.forgiving import NOTHING, forgiving, unknown_argument, without_unknown
-from chiplog.journal import LOCK_WAIT_S
+from chiplog.interrupts import is_interrupt
 from chiplog.later import Later
 from chiplog.lingering import Lingering
 from chiplog.phases import DATA, GC, STEP, Phase, Timing
@@ -32,6 +31,8 @@ _WATCHES_MAX = 64  # models; each is looked at before every step of an optimizer
 _STEP_MAX = 0x7FFFFFFFFFFFFFFF
 _NO_STEP = -(1 << 63) - 1  # below every step
 _SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
+_LOOK_WAIT_S = 0.05  # of the second that finish() may take: for the sender thread, which says what the step has so far
+_LOOK_AGAIN_S = 0.001
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
 
 
@@ -69,7 +70,7 @@ class Recorder:
         self._count_before = (0, _NO_STEP)  # _next_step and _top_step before the last `step()`
 
     def _begin_devices(self) -> None:
-        self._open_lock = threading.Lock()  # of what is said of the step that goes on: not across the run's end
+        self._is_looking = False  # the sender thread, at the step that goes on
         self._attached: list[Callable[[int], None]] = []  # what waits for its step, beside phases
         self._later = Later(lambda: self._journal, self._note_unreadable)
         self._looking = Looking(self._later, self._timing, self._append_times)
@@ -119,7 +120,9 @@ class Recorder:
                 self._complaints.note_nonfinite(data, step)
             keys, pack_values = shape
             payload = self._pack((1, time_ns() // 1000, step, keys, pack_values(*values)))
-        except Exception:
+        except Exception as error:
+            if is_interrupt(error):
+                raise
             self._log_slow(data, step)  # no dict, or an int that no float64 holds: the slow path names it
             return
         try:
@@ -216,7 +219,6 @@ class Recorder:
         shape = pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack
         payload = self._pack((int(kind), ts, step, shape[0], shape[1](*numbers.values())))
         if len(payload) <= self._bounds.event_bytes_max:
-            self._journal.append(payload)
             # The fast path looks at no size: a shape fits it whatever the step.
             fits_always = len(payload) + _INT_BYTES_MAX <= self._bounds.event_bytes_max
             if fits_always and not self._finished:
@@ -225,6 +227,8 @@ class Recorder:
                     self._shape_keys = 0
                 self._shapes[keys] = shape
                 self._shape_keys += len(keys)
+            # Last: nothing is called behind it, so what a signal handler raises in here was raised before the append.
+            self._journal.append(payload)
         elif len(numbers) > 1:  # thousands of long keys in one call: two events say the same
             items = list(numbers.items())
             for half in (items[: len(items) // 2], items[len(items) // 2 :]):
@@ -243,7 +247,9 @@ class Recorder:
             if given != number:
                 message = f"step {shown(step)} is no integer; {number} is used, so pass int() of it"
                 self._complaints.note(Bad("bad_step", shown(step), message))
-        except Exception:  # whatever a foreign type raises
+        except Exception as error:  # whatever a foreign type raises
+            if is_interrupt(error):
+                raise
             number = 1 << 70
         if -(1 << 63) <= number < 1 << 63:
             return number
@@ -413,40 +419,50 @@ class Recorder:
     def _append_phases(self, step: int) -> None:
         timing = self._timing
         timing.is_pending = False
-        if self._held:
-            self._append_held()
-        if phases := timing.take():
-            self._append_matrix(EventKind.PHASES, step, phases)
-        if timing.device is not None:
-            timing.device.send(step)
-        if self._attached:
-            attached, self._attached = self._attached, []
-            for send in attached:
-                send(step)
+        phases: Mapping[str, float] = {}
+        try:
+            if self._held:
+                self._append_held()
+            phases = timing.take()
+            if phases:
+                self._append_matrix(EventKind.PHASES, step, phases)
+                phases = {}
+            if timing.device is not None:
+                timing.device.send(step)
+            while self._attached:
+                self._attached.pop(0)(step)
+        except BaseException:  # of a signal handler: what is not appended belongs to the next step
+            timing.is_pending = True
+            timing.add_all(phases)
+            raise
 
     def _append_held(self) -> None:
+        held: tuple[int, dict[str, float]] | None = None
         try:
-            step, phases = self._held.pop()
-        except IndexError:  # another thread appends it
-            return
-        if phases:
-            self._append_matrix(EventKind.PHASES, step, phases)
+            held = self._held.pop() if self._held else None
+            if held is not None and held[1]:
+                self._append_matrix(EventKind.PHASES, *held)
+        except BaseException as error:
+            if held is not None:
+                self._held.append(held)
+            elif isinstance(error, IndexError) and not is_interrupt(error):
+                return  # another thread appends it
+            raise
 
     def _append_last_phases(self) -> None:
         """Append the phases that wait when the run ends, behind what the sender thread may just be saying of them."""
-        is_alone = self._open_lock.acquire(timeout=LOCK_WAIT_S)
-        try:
-            self._append_phases(self._last_step)
-        finally:
-            if is_alone:
-                self._open_lock.release()
+        deadline = monotonic() + _LOOK_WAIT_S
+        while self._is_looking and monotonic() < deadline:
+            sleep(_LOOK_AGAIN_S)
+        self._append_phases(self._last_step)
 
     def _look_at_open(self) -> None:
         """Say of a step that goes on what ended in it, and which phase lingers. By the sender thread, at every look.
 
         Else a step that hangs would show nothing, and what kills the process would take along what ended before.
         """
-        with self._open_lock:
+        self._is_looking = True  # before the question below: finish() answers that first, and then looks here
+        try:
             if self._finished:
                 return
             totals = self._timing.totals  # before the time: were they a later step's, it is young
@@ -454,6 +470,8 @@ class Recorder:
             if not self._steps_per_log and self._steps.is_long(now):
                 self._append_early(totals)
             self._lingering.look(now, None if self._steps_per_log else self._last_step)
+        finally:
+            self._is_looking = False
 
     def _append_early(self, totals: dict[str, float]) -> None:
         step, timing = self._last_step, self._timing

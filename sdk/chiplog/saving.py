@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from chiplog.interrupts import is_interrupt
 from chiplog.values.metrics import Bad, cleaned, shown
 from chiplog_schemas.contents import path_objection, room_objection
 from chiplog_schemas.limits import FILES_PER_SAVE_MAX
@@ -60,7 +61,9 @@ class Saver:
         try:
             pattern = os.fsdecode(path)
             given = None if name is None else os.fsdecode(name)
-        except TypeError:
+        except TypeError as error:
+            if is_interrupt(error):
+                raise
             message = f"save() takes a path, not {shown(path)}" + ("" if name is None else f" as {shown(name)}")
             self._complain(Bad("file_bad_path", type(path).__name__, f"{message}; it is not saved"))
             return []
@@ -83,6 +86,8 @@ class Saver:
             except _NotSavedError as error:
                 self._refuse(source, *error.args)
             except OSError as error:
+                if is_interrupt(error):
+                    raise
                 self._refuse(source, "file_unreadable", f"{error.strerror or error}; it is not saved")
             else:
                 self._say(in_run, size, digest)
@@ -211,7 +216,9 @@ class Saver:
         try:
             fcntl.ioctl(target, _FICLONE, source)
             is_clone = True
-        except OSError:  # another file system, or one that cannot
+        except OSError as error:  # another file system, or one that cannot
+            if is_interrupt(error):
+                raise
             is_clone = False
         while piece := os.read(target if is_clone else source, _PIECE_BYTES):
             size += len(piece)

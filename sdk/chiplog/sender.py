@@ -174,7 +174,7 @@ class SenderThread:
             time.sleep(_FINISH_POLL_MS / 1000)
 
     def _maintain(self) -> None:
-        self._journal.drain_deferred()
+        self._journal.declare_dropped()
         self._journal.prepare()
         self._on_tick()
 

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+from chiplog.interrupts import is_interrupt
 from chiplog.values.config import Fingerprints, as_plain
 from chiplog.values.metrics import Bad, cleaned, shown
 from chiplog_schemas.events import SUMMARIES, EventKind
@@ -38,6 +39,8 @@ class _Said(MutableMapping[str, Any]):
         try:
             changes = dict(*arguments, **values)
         except Exception as error:
+            if is_interrupt(error):
+                raise
             name = type(self).__name__.lower()
             message = f"{name}.update() takes a dict, not {', '.join(map(shown, arguments))} ({type(error).__name__})"
             self._complain(Bad("not_a_dict", name, message))

@@ -446,9 +446,9 @@ def test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost(ope
 
 
 def _losses_of(journal) -> tuple[list[tuple[int, int]], list[int]]:
-    segment, end, _ = journal._tail
+    end, _, layout = journal._tail
     lost, seqs = [], []
-    for item in scan(bytes(segment.memory[48:end])):
+    for item in scan(bytes(layout.memory[48:end])):
         assert isinstance(item, Record)
         event = decode(item.payload)
         seqs.append(item.number)

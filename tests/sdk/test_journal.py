@@ -7,12 +7,14 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from tests.fault.switch_off import Safeguard
 
+from chiplog import journal as journal_module
 from chiplog import mapped as mapped_module
 from chiplog.journal import Journal
 from chiplog_schemas.codec import pack, unpack
@@ -30,16 +32,38 @@ SAFEGUARDS = [
     Safeguard(
         "a segment that is being made counts towards the quota",
         "sdk/chiplog/journal.py",
-        old="        self._reserved = size if fits else 0 ",
-        new="        self._reserved = 0 ",
+        old="        if not self._commit(tail, (*tail[:2], replace(layout, reserved=size))):\n",
+        new="        if False:\n",
         test="test_a_segment_that_is_being_made_counts_towards_the_quota",
     ),
     Safeguard(
         "a sealed journal takes no further segment",
         "sdk/chiplog/journal.py",
-        old="            if self._on_refused is None and not is_over:\n",
-        new="            if True:\n",
+        old="            is_useless = layout.refuse is not None or ",
+        new="            is_useless = ",
         test="test_a_segment_that_is_being_made_when_the_journal_is_sealed_does_not_stay",
+    ),
+    Safeguard(
+        "an append that was overtaken since it read the tail begins again",
+        "sdk/chiplog/journal.py",
+        old="            if self._tail is tail: memory[place] = record",
+        new="            if True: memory[place] = record",
+        test="test_an_append_within_an_append_is_in_the_file_at_once_and_comes_first",
+    ),
+    Safeguard(
+        "an append on the long way that was overtaken begins again",
+        "sdk/chiplog/journal.py",
+        old="        if self._tail is tail: memory[place] = records",
+        new="        if True: memory[place] = records",
+        test="test_an_append_within_the_making_of_a_segment_is_in_the_file_at_once_and_comes_first",
+    ),
+    Safeguard(
+        "a time-out is no disk that refuses",
+        "sdk/chiplog/journal.py",
+        old="            except OSError as error:\n                if is_interrupt(error):\n                    raise\n"
+        "                self.disk_error = error",
+        new="            except OSError as error:\n                self.disk_error = error",
+        test="test_what_a_handler_raises_while_a_segment_is_made_passes_and_leaves_the_journal_as_it_was",
     ),
 ]
 
@@ -272,7 +296,6 @@ def test_appends_from_a_signal_handler_inside_of_an_append_lose_nothing_and_dead
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-    journal.drain_deferred()
     records = on_disk(journal)
     assert [record.number for record in records] == list(range(n_loop + from_handler))
     times = [decode(record.payload)[1] for record in records]
@@ -280,15 +303,118 @@ def test_appends_from_a_signal_handler_inside_of_an_append_lose_nothing_and_dead
     assert [ts for ts in times if ts >= 0] == list(range(n_loop)), "the interrupted loop's own order is kept"
 
 
-def test_an_event_put_aside_inside_of_an_append_comes_right_behind_it(make) -> None:
-    """The signal handler's case without the luck: an append that finds this very thread inside of another one."""
+class Once:
+    """Stands in for a function that an append calls, and does something else first, once, as a signal handler may."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, what: Callable[[], object]) -> None:
+        self._function, self._what = getattr(journal_module, name), what
+        self.begun = False
+        monkeypatch.setattr(journal_module, name, self)
+
+    def __call__(self, *given: object, **named: object) -> object:
+        if not self.begun:
+            self.begun = True
+            self._what()
+        return self._function(*given, **named)
+
+
+@pytest.mark.parametrize("where", ["crc32", "pack_back", "pack_front", "slice"])
+def test_an_append_within_an_append_is_in_the_file_at_once_and_comes_first(make, monkeypatch, where) -> None:
     journal = make()
-    journal._inside = True
-    journal.append(payload(1))
-    journal._inside = False
-    assert journal.next_seq == 0
+    seen: list[int] = []
+
+    def nested() -> None:
+        journal.append(payload(1))
+        seen.extend(decode(record.payload)[1] for record in on_disk(journal))
+
+    if where == "slice":
+        monkeypatch.setattr(journal_module, "slice", slice, raising=False)
+    once = Once(monkeypatch, where, nested)
+    journal.append(payload(2))
+    assert once.begun
+    assert seen == [1], "in the file when it returned"
+    assert [decode(record.payload)[1] for record in on_disk(journal)] == [1, 2]
+
+
+@pytest.mark.parametrize("where", ["Segment", "encode_header", "replace", "frame"])
+def test_an_append_within_the_making_of_a_segment_is_in_the_file_at_once_and_comes_first(
+    make, monkeypatch, where
+) -> None:
+    journal = make()
+    number = 0
+    while journal._tail[0] + 1024 + 100 < journal._tail[2].limit:
+        journal.append(payload(number, 1024))
+        number += 1
+    seen: list[int] = []
+
+    def nested() -> None:
+        journal.append(payload(-1, 1024))
+        seen.extend(decode(record.payload)[1] for record in on_disk(journal))
+
+    once = Once(monkeypatch, where, nested)
+    for _ in range(3):
+        journal.append(payload(number, 1024))
+        number += 1
+    assert once.begun
+    assert seen[-1] == -1, "in the file when it returned"
+    records = on_disk(journal)
+    assert [record.number for record in records] == list(range(number + 1))
+    times = [decode(record.payload)[1] for record in records]
+    assert times.count(-1) == 1
+    assert [ts for ts in times if ts >= 0] == list(range(number))
+
+
+def test_what_a_handler_raises_while_a_segment_is_made_passes_and_leaves_the_journal_as_it_was(
+    make, monkeypatch
+) -> None:
+    """TimeoutError is an OSError: what the disk raises is one, too."""
+    journal = make()
+    previous = signal.signal(signal.SIGUSR1, time_out)
+    number = 0
+    try:
+        while len(list(journal.directory.glob("*.seg"))) < 2:
+            journal.append(payload(number, 1000))
+            number += 1
+        kept = journal.next_seq
+        once = Once(monkeypatch, "Segment", lambda: signal.raise_signal(signal.SIGUSR1))
+        with pytest.raises(TimeoutError):
+            while True:
+                journal.append(payload(number, 1000))
+                number += 1
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert once.begun
+    assert journal.disk_error is None
+    assert journal.next_seq > kept
+    journal.append(payload(number, 1000))
+    assert [decode(record.payload)[1] for record in on_disk(journal)] == list(range(number + 1))
+
+
+def time_out(signum: int, frame: object) -> None:
+    raise TimeoutError("of the training")
+
+
+def test_an_event_that_a_handler_seals_before_is_refused(make, monkeypatch) -> None:
+    journal = make()
+    refused: list[int] = []
+    once = Once(monkeypatch, "pack_front", lambda: journal.seal(payload(1), lambda: refused.append(1)))
     journal.append(payload(0))
-    assert [decode(record.payload)[1] for record in on_disk(journal)] == [0, 1]
+    assert once.begun
+    assert [decode(record.payload)[1] for record in on_disk(journal)] == [1]
+    assert refused == [1]
+
+
+def test_a_segment_that_another_thread_makes_is_waited_for_only_as_long_as_that_may_take(make, monkeypatch) -> None:
+    journal = make()
+    while journal._tail[0] + 2048 < journal._tail[2].segment.size:
+        journal._making_by = (1, time.monotonic() + 1000)  # so that the last part is used
+        journal.append(payload(0, 1000))
+    journal._making_by = (1, time.monotonic() + 0.2)  # a thread that is gone
+    begun = time.monotonic()
+    for _ in range(5):
+        journal.append(payload(1, 1000))
+    assert time.monotonic() - begun > 0.15
+    assert numbers_of(read_all(journal)) == list(range(journal.next_seq))
 
 
 def test_threads_append_side_by_side_while_another_one_prepares_reads_and_trims(make) -> None:
@@ -310,7 +436,7 @@ def test_threads_append_side_by_side_while_another_one_prepares_reads_and_trims(
         try:
             while True:
                 last = done.is_set()
-                journal.drain_deferred()
+                journal.declare_dropped()
                 journal.prepare()
                 for piece in read_all(journal):
                     for record in scan(piece.payload):
@@ -360,7 +486,7 @@ def test_a_disk_that_refuses_leaves_memory_bounded_and_says_how_much_there_was(m
         journal.append(payload(number, 1000))
     small_files(resource.RLIM_INFINITY)
     assert isinstance(journal.disk_error, OSError)
-    in_memory = sum(segment.size for segment in (*journal._full, journal._tail[0]) if segment.path is None)
+    in_memory = journal._tail[2].memory_bytes
     assert 14 * MIB < in_memory <= 16 * MIB
     kept = numbers_of(read_all(journal))
     assert kept == list(range(len(kept)))
@@ -560,16 +686,6 @@ def test_threads_that_append_beside_the_close_are_refused_and_meet_no_mapping_th
     assert [record.number for record in on_disk(journal)] == list(range(journal.next_seq))
     head = decode_head((journal.directory / HEAD_NAME).read_bytes())
     assert (head.finished, head.produced) == (True, journal.next_seq)
-
-
-def test_sealing_inside_of_an_append_is_not_done_and_can_be_done_later(make) -> None:
-    journal = make()
-    journal._inside = True
-    assert not journal.seal(payload(1), lambda: None)
-    journal._inside = False
-    journal.append(payload(0))
-    assert journal.seal(payload(1), lambda: None)
-    assert [decode(record.payload)[1] for record in on_disk(journal)] == [0, 1]
 
 
 def test_a_journal_is_crowded_before_it_is_full_and_no_longer_when_it_was_trimmed(make) -> None:

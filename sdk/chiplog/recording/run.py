@@ -17,6 +17,7 @@ from chiplog.ending import Ending, close, take_all
 from chiplog.failures import detail_of, ending_of, reason_of
 from chiplog.forgiving import forgiving
 from chiplog.identity import Identity, as_child, with_rank
+from chiplog.interrupts import is_interrupt
 from chiplog.journal import Journal
 from chiplog.launches import remember
 from chiplog.opening import open_journal
@@ -328,9 +329,11 @@ class Run(Recorder):
             self._finished = True
         try:
             self._finish(exit_code, FINISH_WAIT_S - (time.monotonic() - asked_at))
-        except Exception as error:
-            self._complaints.internal("finish", error)
-        except BaseException:  # Ctrl-C, or a signal handler that leaves: what is not sealed is tried again at exit
+        except BaseException as error:
+            if isinstance(error, Exception) and not is_interrupt(error):
+                self._complaints.internal("finish", error)
+                return
+            # Ctrl-C, or a signal handler that leaves: what is not sealed is tried again at exit.
             self._finished = isinstance(self._journal, Nowhere)
             raise
 
@@ -354,18 +357,17 @@ class Run(Recorder):
         self._shapes = {}  # whoever logs now takes the slow path, which says so
         take_all(self._last_steps(exit_code), lambda error: self._complaints.internal("finish", error))
         last, journal = self._ending.event(), self._journal
-        if isinstance(journal, Journal) and not journal.seal(last, self._refuse):
-            self._finished = False  # called by a signal handler in the middle of log(): at exit then
-            return
         try:
             if isinstance(journal, Journal):
+                journal.seal(last, self._refuse)
                 left_s = max(0.0, wait_s - (time.monotonic() - begun))
                 close(journal, self._sender, self._complaints, left_s, is_open=self._ending.is_open)
             elif last is not None:
                 journal.append(last, urgent=True)
         finally:
-            self._journal = Nowhere(journal.next_seq, self._refuse)
-            tell_no_more(os.environ)
+            if not isinstance(journal, Journal) or journal.is_sealed:
+                self._journal = Nowhere(journal.next_seq, self._refuse)
+                tell_no_more(os.environ)
 
     def _last_steps(self, exit_code: int) -> Iterator[Callable[[], object]]:
         """Give what is done before the last event, in order."""
@@ -376,8 +378,6 @@ class Run(Recorder):
             yield watch.stop
         yield self._append_last_phases
         yield lambda: self._later.close(_DEVICE_WAIT_S, "values on a device: not copied when the run finished")
-        if isinstance(self._journal, Journal) and self._journal.deferred_dropped:
-            self._complaints.counts["dropped_in_signal_handlers"] = self._journal.deferred_dropped
         yield self._shared.say_hashes
         if not self._is_inherited:
             yield lambda: self._count.keep(self._count_to_keep, is_last=True)

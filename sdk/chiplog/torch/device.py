@@ -16,6 +16,7 @@ from itertools import chain
 from threading import RLock, get_ident
 from typing import Any
 
+from chiplog.interrupts import is_interrupt
 from chiplog.later import Later
 from chiplog.torch.backends import BACKENDS, Backend, Event
 from chiplog.values.metrics import Bad
@@ -105,12 +106,19 @@ class DeviceRing:
             indices.append(index)
             counts.append(tensor.numel())
         sizes = [-(-dtype.itemsize * sum(counts) // _ALIGNMENT) * _ALIGNMENT for dtype, (_, counts) in layout.items()]
-        with self._lock:
-            self._inside = get_ident()
-            try:
-                return self._reserve(layout, sizes, append, add)
-            finally:
-                self._inside = 0
+        slot: Slot | None = None
+        try:
+            with self._lock:
+                self._inside = get_ident()
+                try:
+                    slot = self._reserve(layout, sizes, append, add)
+                finally:
+                    self._inside = 0
+        except BaseException as error:
+            if slot is not None:
+                slot.error = error  # else what is never launched would hold up all that comes after it
+            raise
+        return slot
 
     def _reserve(
         self,
@@ -132,7 +140,11 @@ class DeviceRing:
             at += part_size
         self._head = slot.end
         self._n_slots += 1
-        add(slot)
+        try:
+            add(slot)
+        except BaseException as error:
+            slot.error = error
+            raise
         return slot
 
     def launch(self, slot: Slot, tensors: Sequence[Any]) -> None:
@@ -148,7 +160,7 @@ class DeviceRing:
             slot.launched = True
         except BaseException as error:
             slot.error = error
-            if not isinstance(error, Exception):
+            if not isinstance(error, Exception) or is_interrupt(error):
                 raise
 
     def read(self, slot: Slot) -> list[float]:
@@ -208,6 +220,8 @@ class Devices:
             try:
                 ring = self._with_ring(torch, device)
             except Exception as error:
+                if is_interrupt(error):
+                    raise
                 message = f"no memory for values on {device}: {error}; log float(value)"
                 self._give_up(FAILED, Bad("device_values_dropped", str(device), message))
                 return
@@ -219,7 +233,11 @@ class Devices:
             message = f"values on {device} are logged faster than they arrive; log them every few steps"
             self._give_up(FULL, Bad("device_values_dropped", str(device), message))
         else:
-            ring.launch(slot, tensors)
+            try:
+                ring.launch(slot, tensors)
+            except BaseException as error:  # of a signal handler, perhaps before it began
+                slot.error = slot.error or error
+                raise
 
     def _add(self, device: Any, slot: Slot, step: int, make: Make) -> None:
         slot.say(step, time.time_ns() // 1000, make)

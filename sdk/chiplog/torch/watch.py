@@ -15,6 +15,7 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
+from chiplog.interrupts import is_interrupt
 from chiplog.torch.compiling import untraced
 from chiplog.values.metrics import Bad
 
@@ -71,6 +72,8 @@ class Watch:
             if (self._n_steps - 1) % self._every == 0:
                 self._measure(optimizer)
         except Exception as error:
+            if is_interrupt(error):
+                raise
             message = f"watch() of {self._name!r:.60} failed: {type(error).__name__} {str(error)[:200]}; it goes on"
             self._complain(Bad("watch_failed", self._name, message))
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from chiplog.interrupts import is_interrupt
 from chiplog.values.metrics import Bad, cleaned, shown
 from chiplog_schemas.limits import KEY_BYTES_MAX
 
@@ -87,7 +88,9 @@ def _omegaconf_entries(value: Any, to: Any) -> Iterator[tuple[Any, Any]]:
     for key in written:
         try:
             yield key, value[key]
-        except Exception:  # of OmegaConf, or of a resolver that is the user's
+        except Exception as error:  # of OmegaConf, or of a resolver that is the user's
+            if is_interrupt(error):
+                raise
             yield key, written[key]
 
 
@@ -96,7 +99,9 @@ def _omegaconf_list(value: Any, to: Any) -> Iterator[Any]:
     for index, text in enumerate(written if isinstance(written, list) else []):
         try:
             yield value[index]
-        except Exception:
+        except Exception as error:
+            if is_interrupt(error):
+                raise
             yield text
 
 
@@ -130,6 +135,8 @@ class _Walk:
         except RecursionError:
             return self._bad(f"<{kind.__name__}>", "nests too deep")
         except Exception as error:  # whatever a foreign type raises when it is looked at
+            if is_interrupt(error):
+                raise
             return self._bad(f"<{kind.__name__}>", f"cannot be read ({type(error).__name__} {_said(error)})")
 
     def _other(self, value: Any, kind: type) -> Any:
@@ -218,7 +225,9 @@ def _key(key: Any) -> str:
 def _said(error: Exception) -> str:
     try:
         return str(error)[:200]
-    except Exception:  # an exception that cannot even say what it is
+    except Exception as fault:  # an exception that cannot even say what it is
+        if is_interrupt(fault):
+            raise
         return ""
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from chiplog.interrupts import is_interrupt
 from chiplog.torch.backends import BACKENDS
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
@@ -18,7 +19,9 @@ def shown(value: Any) -> str:
     """Return the beginning of a value's repr, or its type where it has none: an int of 10,000 digits raises there."""
     try:
         return repr(value)[:_REPR_CHARS]
-    except Exception:
+    except Exception as error:
+        if is_interrupt(error):
+            raise
         return f"<{type(value).__name__}>"
 
 
@@ -61,9 +64,11 @@ class Histogram:
             if len(found[0]) != len(found[1]) + 1:
                 problem = f"{len(found[1])} counts need {len(found[1]) + 1} edges, not {len(found[0])}"
         except Exception as error:  # whatever numpy or a foreign type raises
+            if is_interrupt(error):
+                raise
             values = edges if sequence is None else sequence
             found = (), ()
-            problem = cleaned(f"no histogram of {type(values).__name__}: {type(error).__name__} {str(error)[:200]}")
+            problem = cleaned(f"no histogram of {type(values).__name__}: {type(error).__name__} {_said(error)}")
         for name, value in zip(("edges", "counts", "problem"), (*found, problem), strict=True):
             object.__setattr__(self, name, value)
 
@@ -83,7 +88,9 @@ def _count(values: Any, bins: int) -> tuple[Any, Any]:
     try:
         with np.errstate(all="ignore"):
             counts, edges = np.histogram(array, bins=bins)
-    except ValueError:  # too narrow or too wide for float64 to be cut into bins: all in one
+    except ValueError as error:  # too narrow or too wide for float64 to be cut into bins: all in one
+        if is_interrupt(error):
+            raise
         low, high = float(array.min()), float(array.max())
         return (math.nextafter(low, -math.inf), math.nextafter(high, math.inf)), (float(array.size),)
     return edges.tolist(), counts.tolist()
@@ -119,13 +126,16 @@ def flatten(
 
     is_over: tells of a key whether it is to be left out, before anything is made of its value.
     """
-    for key, value in data.items():
+    for key, value in _entries(data, prefix):
+        if isinstance(value, Bad) and key is None:
+            yield value
+            return
         if not isinstance(key, str):
             text = shown(key)
             yield Bad("key_not_string", text, f"key {text} is no string; use str() of it")
             continue
         name = f"{prefix}/{key}" if prefix else key
-        if type(value) not in FLOAT_TYPES and isinstance(value, Mapping):
+        if type(value) not in FLOAT_TYPES and _is_mapping(value):
             if depth >= NESTING_MAX:
                 yield Bad("nested_too_deep", name, f"{name!r:.80} nests deeper than {NESTING_MAX} dicts; flatten it")
             else:
@@ -146,8 +156,56 @@ def flatten(
         try:
             converted = convert(name, value)
         except Exception as error:  # whatever a foreign type raises when it is looked at
-            converted = Bad("unreadable", name, f"{name!r:.80} cannot be read: {type(error).__name__} {error}")
+            if is_interrupt(error):
+                raise
+            converted = Bad("unreadable", name, f"{name!r:.80} cannot be read: {type(error).__name__} {_said(error)}")
         yield converted if isinstance(converted, Bad) else (name, converted)
+
+
+def _entries(data: Mapping[Any, Any], name: str) -> Iterator[tuple[Any, Any]]:
+    """Walk the items of a dict, or of an object that acts as one: where that raises, (None, Bad) is the last."""
+    try:
+        entries = iter(data.items())
+    except Exception as error:
+        if is_interrupt(error):
+            raise
+        yield None, _unreadable(name, error)
+        return
+    while True:
+        try:
+            key, value = next(entries)
+        except StopIteration:
+            return
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            yield None, _unreadable(name, error)
+            return
+        yield key, value
+
+
+def _unreadable(name: str, error: Exception) -> Bad:
+    what = f"the dict {name!r:.80}" if name else "the dict that log() was given"
+    message = f"{what} cannot be read on: {type(error).__name__} {_said(error)}"
+    return Bad("unreadable", name, message)
+
+
+def _is_mapping(value: Any) -> bool:
+    try:
+        return isinstance(value, Mapping)
+    except Exception as error:  # of a __class__ that is a property
+        if is_interrupt(error):
+            raise
+        return False
+
+
+def _said(error: Exception) -> str:
+    try:
+        return cleaned(str(error))[:200]
+    except Exception as fault:  # an exception that has no text
+        if is_interrupt(fault):
+            raise
+        return ""
 
 
 def encodable(text: str) -> bool:
@@ -229,9 +287,13 @@ def _one_element(key: str, value: Any, shape: tuple[int, ...], n_elements: int) 
 def _to_float(key: str, value: Any) -> Logged | Bad:
     try:
         return float(value)
-    except OverflowError:
+    except OverflowError as error:
+        if is_interrupt(error):
+            raise
         return Bad("number_too_large", key, f"the number under {key!r} does not fit a float64; log its logarithm")
-    except Exception:
+    except Exception as error:
+        if is_interrupt(error):
+            raise
         return _not_a_number(key, value)
 
 

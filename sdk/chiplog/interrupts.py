@@ -1,0 +1,61 @@
+"""Tell an exception that a signal handler raised inside chiplog from one that chiplog, or a value's method, raised.
+
+A time-out is an ordinary exception: `signal.alarm` and a handler that raises TimeoutError. It belongs to the training,
+so every `except` on the way of a call of the training asks here first. CPython calls a handler with the signal's number
+and the frame that it interrupts: no other function is given that frame.
+"""
+
+import signal
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+_UNWRAP_MAX = 8  # partials within partials
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Return True if a signal handler raised the exception."""
+    traceback = error.__traceback__
+    outer: FrameType | None = None
+    handlers: set[CodeType] | None = None
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if outer is not None:
+            if _is_given(frame, outer):
+                return True
+            if handlers is None:
+                handlers = set(_codes())
+            if frame.f_code in handlers:  # one that has dropped its arguments
+                return True
+        outer, traceback = frame, traceback.tb_next
+    return False
+
+
+def _is_given(frame: FrameType, outer: FrameType) -> bool:
+    """Return True if a function has the frame that called it as an argument."""
+    code, found = frame.f_code, frame.f_locals
+    n_named = code.co_argcount + code.co_kwonlyargcount
+    # Behind the named arguments come those of `*args` and `**kwargs`.
+    for name in code.co_varnames[: n_named + 2]:
+        value = found.get(name)
+        if value is outer or (type(value) is tuple and any(entry is outer for entry in value)):
+            return True
+    return False
+
+
+def _codes() -> Iterator[CodeType]:
+    """Yield the code of each signal handler that is installed."""
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        for _ in range(_UNWRAP_MAX):
+            if hasattr(handler, "func"):  # a partial
+                handler = handler.func
+            elif hasattr(handler, "__func__"):  # a method
+                handler = handler.__func__
+            else:
+                break
+        if not hasattr(handler, "__code__"):
+            handler = vars(type(handler)).get("__call__")  # an object that can be called
+        code = getattr(handler, "__code__", None)
+        if isinstance(code, CodeType):
+            yield code
