@@ -17,7 +17,7 @@ from typing import Any
 
 import zmq
 
-from chiplog_agent import daemon, spool
+from chiplog_agent import daemon, spool, upstream
 from chiplog_agent.adoption import Adopted, Adoption
 from chiplog_collector import receiver
 from chiplog_collector.applier import Applier
@@ -350,6 +350,7 @@ class Node:
             agent_address=self.address,
             collector_address="collector",
             outbox=None,
+            agent_link=None,
         )
         settings = daemon.Settings(places, self.name, stats=False, spool_bytes_max=SPOOL_BYTES)  # type: ignore[arg-type]
         settings.credit_bytes = CREDIT
@@ -357,7 +358,7 @@ class Node:
             self.agent = daemon.AgentDaemon(settings, None)  # type: ignore[arg-type]
         except (OSError, Killed):
             return  # whoever starts agents tries again
-        self.agent._mind_socket = lambda *more: None  # type: ignore[method-assign]
+        self.agent._mind_files = lambda *more: None  # type: ignore[method-assign]
 
     def kill_agent(self) -> None:
         if self.agent is not None:
@@ -557,6 +558,8 @@ class World:
             )  # type: ignore[arg-type]
         except (OSError, Killed):
             self.network.routers.pop("collector", None)
+        else:
+            self.collector._mind_files = lambda *more: None  # type: ignore[method-assign]
 
     def kill_collector(self) -> None:
         self.collector = None
@@ -734,6 +737,7 @@ def patched(world: World) -> Iterator[None]:
         daemon: shared
         | {"Spool": VirtualSpool, "Link": VirtualLink, "Adoption": VirtualAdoption, "version": lambda name: "1"}
         | {"Endings": lambda journals: UNSEEN_ENDS, "remove_leftovers": nothing},
+        upstream: {"write_link_status": nothing, "remove_link_status": nothing},
         receiver: shared | {"Synced": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
     }
     missing = object()
