@@ -18,6 +18,7 @@ from chiplog_agent.files import FileLane
 from chiplog_agent.spool import Spool
 from chiplog_agent.stats.feed import DeviceEvent, Line, Sample, SamplerFeed, Stale
 from chiplog_agent.upstream import Upstream
+from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.curve import ClientCurve
 from chiplog_schemas.daemons import on_stop_signals, start_daemon_once
 from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
@@ -28,12 +29,13 @@ from chiplog_schemas.limits import (
     ADOPT_INTERVAL_S,
     BATCH_BYTES_MAX,
     CREDIT_BYTES,
+    FILES_TOUCH_S,
     IDLE_EXIT_S,
     SAMPLE_INTERVAL_S,
     SPOOL_BYTES_MAX,
 )
 from chiplog_schemas.link import Link
-from chiplog_schemas.locks import Lock
+from chiplog_schemas.locks import Lock, keep_lock, touch
 from chiplog_schemas.machine import boot_id
 from chiplog_schemas.offload import Offload
 from chiplog_schemas.permits import Role
@@ -126,6 +128,7 @@ class AgentDaemon:
         self._stopping = False
         self._looked_at = 0.0
         self._tidy_at = 0.0
+        self._touch_at = now + FILES_TOUCH_S
         self._busy_at = now
         self._write_after = 0.0
         self._watched: set[int] = set()
@@ -269,7 +272,7 @@ class AgentDaemon:
     def _look_for_journals(self, now: float) -> None:
         if self._endings.look(now_us()) or now - self._looked_at >= ADOPT_INTERVAL_S:
             self._looked_at = now
-            self._mind_socket()
+            self._mind_files(now)
             self._adopt(now)
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_INTERVAL_S
@@ -385,15 +388,29 @@ class AgentDaemon:
         self._busy_at = time.monotonic()
         return False
 
-    def _mind_socket(self) -> None:
-        """Listen anew when somebody cleaned the socket's file away: new ranks would find nobody."""
-        if os.path.exists(self.settings.places.agent_address.removeprefix("ipc://")):
+    def _mind_files(self, now: float) -> None:
+        """Make lock and socket again that a cleaner took away, for new ranks; end when the directory is gone."""
+        if reason := keep_lock(self._lock):
+            _log.error("agent ends: %s", reason)
+            self._stopping = True
             return
-        if not self._door.socket.closed:
-            _log.warning("the socket %s is gone; listening anew", self.settings.places.agent_address)
-            self._poller.unregister(self._door.socket)
-            self._door.close(0)
-        self._listen_anew()
+        if now >= self._touch_at:
+            self._touch_at = now + FILES_TOUCH_S
+            self._touch_files()
+        if self._door.socket.closed:
+            self._listen_anew()
+            return
+        try:
+            self._door.mind_files()
+        except (OSError, zmq.ZMQError) as error:
+            self._complain("ranks cannot be listened to", error)
+
+    def _touch_files(self) -> None:
+        """Keep this agent's files young for cleaners that go by age. What a rank holds it touches itself."""
+        places = self.settings.places
+        with contextlib.suppress(OSError):
+            self._lock.touch()
+        touch([ipc_path(places.agent_address), places.agent_link], [places.agent / "spool", places.run])
 
     def _listen_anew(self) -> None:
         try:

@@ -27,14 +27,17 @@ from chiplog_collector.database import proven_damage
 from chiplog_collector.examiner import Connection, Examiner, SqlError, lock_down
 from chiplog_collector.running import RunningQueries, digest_of
 from chiplog_schemas import questions
-from chiplog_schemas.addresses import is_loopback
+from chiplog_schemas.addresses import ipc_path, is_loopback
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.gate import Gate, Visitor, receive
 from chiplog_schemas.limits import (
+    FILES_LOOK_S,
     HEARTBEAT_INTERVAL_S,
     LINGER_MS,
     PEER_SILENT_S,
 )
+from chiplog_schemas.locks import file_id
+from chiplog_schemas.places import make_private
 from chiplog_schemas.questions import (
     QUERY_WAIT_S,
     QUESTION_VERSIONS,
@@ -345,9 +348,13 @@ class QueryService:
         poller.register(socket, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
         shutter = Shutter(socket, [self.address])
+        bound, look_at = self._file_id(), 0.0
         while not self._closing.is_set():
             now = time.monotonic()
             shutter.mind(now)
+            if now >= look_at:
+                look_at = now + FILES_LOOK_S
+                bound = self._mind_file(socket, bound)
             self._send_answers(socket)
             self._refuse_overdue(socket, now)
             self._hand_out(now)
@@ -358,6 +365,21 @@ class QueryService:
                     os.read(self._wake_read, 4096)
             if socket in ready:
                 self._receive(socket)
+
+    def _file_id(self) -> tuple[int, int] | None:
+        return file_id(ipc_path(self.address)) if self.address.startswith("ipc://") else None
+
+    def _mind_file(self, socket: "zmq.Socket[bytes]", bound: tuple[int, int] | None) -> tuple[int, int] | None:
+        """Listen again at a Unix socket whose file was removed, on the same ROUTER: queries in flight go on."""
+        if self._file_id() == bound:
+            return bound
+        try:
+            make_private(ipc_path(self.address).parent)
+            bind_ipc(socket, self.address)
+        except (OSError, zmq.ZMQError):
+            return bound  # the disk refuses, or another one listens there: at the next look
+        _log.warning("the socket %s was gone; listening again", self.address)
+        return self._file_id()
 
     def _drain(self, socket: "zmq.Socket[bytes]") -> None:
         """Answer everybody who still waits, and those whose queries end in time after the interruption."""

@@ -22,13 +22,22 @@ from chiplog_collector.lost_end import tell_lost_end
 from chiplog_collector.memory import ALLOCATOR_SETTING
 from chiplog_collector.presence import Presence, Word
 from chiplog_collector.running import PAGE_BYTES
+from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.daemons import on_stop_signals
 from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
 from chiplog_schemas.file_wire import is_of_files
 from chiplog_schemas.gate import open_gate
 from chiplog_schemas.keys import Keys
-from chiplog_schemas.limits import BACKOFF_MAX_S, CREDIT_BYTES, FILES_BYTES_MAX, LEAVER_WAIT_S, PEER_SILENT_S
-from chiplog_schemas.locks import take_lock
+from chiplog_schemas.limits import (
+    BACKOFF_MAX_S,
+    CREDIT_BYTES,
+    FILES_BYTES_MAX,
+    FILES_LOOK_S,
+    FILES_TOUCH_S,
+    LEAVER_WAIT_S,
+    PEER_SILENT_S,
+)
+from chiplog_schemas.locks import keep_lock, take_lock, touch
 from chiplog_schemas.offload import Offload
 from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, check_root, make_private
@@ -50,6 +59,7 @@ IDLE_EXIT_S = 30.0  # an embedded collector without agents leaves after this
 _IDLE_POLL_S = 0.25
 _GUARDED_POLL_S = 0.05  # where strangers can connect: no burst of them may take the last descriptors between two looks
 _WRITE_AGAIN_S = 1.0
+_SAID_AGAIN_S = 60.0  # after a failure that goes on
 _INDEX_STOP_S = 20.0  # for what is in the log to reach DuckDB; the rest is applied at the next start
 _log = logging.getLogger("chiplog.collector")
 
@@ -117,6 +127,8 @@ class ReceiverDaemon:
         self._since: float | None = None
         self._busy_at = time.monotonic()
         self._write_after = 0.0
+        self._look_at = self._complain_at = 0.0
+        self._touch_at = time.monotonic() + FILES_TOUCH_S
 
     def stop(self, *_: object) -> None:
         """End the loop at its next turn. A signal handler."""
@@ -148,6 +160,7 @@ class ReceiverDaemon:
             self._take_messages(time.monotonic())
         now = time.monotonic()
         self._door.mind_descriptors(now)
+        self._mind_files(now)
         self._take_files(now)
         self._act(self._receiver.tick(now))
         for word in self._presence.tick(now, listens=not self._write_after):
@@ -257,6 +270,28 @@ class ReceiverDaemon:
             _log.warning("the index cannot be told how far the log is: %s; trying again", error)
         else:
             self._publish_after = None
+
+    def _mind_files(self, now: float) -> None:
+        """Make lock and socket again that a cleaner took away; end when the directory is gone."""
+        if now < self._look_at:
+            return
+        self._look_at = now + FILES_LOOK_S
+        if reason := keep_lock(self._lock):
+            _log.error("collector ends: %s", reason)
+            self._stopping = True
+            return
+        try:
+            self._door.mind_files()
+        except (OSError, zmq.ZMQError) as error:
+            if now >= self._complain_at:
+                self._complain_at = now + _SAID_AGAIN_S
+                _log.warning("agents cannot be listened to: %s; trying again", error)
+        if now >= self._touch_at:
+            self._touch_at = now + FILES_TOUCH_S
+            place = self.settings.places
+            with contextlib.suppress(OSError):
+                self._lock.touch()
+            touch([ipc_path(place.collector_address)], [place.collector, place.collector / "log", place.run])
 
     # -- the end --
 

@@ -55,11 +55,16 @@ def port_after(address: str) -> str:
     return f"tcp://{host}:{port + 1}"
 
 
+def ipc_path(address: str) -> Path:
+    """Return the file of a Unix socket's address."""
+    return Path(address.removeprefix("ipc://"))
+
+
 def prepare_ipc(address: str) -> None:
     """Make the private directory of a socket and remove what a dead daemon left there. The caller holds the lock."""
     if not address.startswith("ipc://"):
         return
-    path = Path(address[len("ipc://") :])
+    path = ipc_path(address)
     try:
         make_private(path.parent)
     except PermissionError as error:

@@ -69,3 +69,7 @@ QUERIES_AT_ONCE = 2  # more wait: sixteen at once made commits ten times slower
 QUERIES_WAITING_MAX = 64  # a longer queue answers "busy"
 QUERY_CHARS_MAX = 1 * MIB  # a longer text is data: pass it as parameters
 QUERY_MEMORY_BYTES = 1 * GIB  # of the index for all queries; more goes to disk
+# Files of daemons and live ranks: how often they look whether these are still there, and how often they touch them.
+# Cleaners of /tmp and /var/tmp remove what was not used for 10 days (systemd-tmpfiles' default) or, seldom, for 1 day.
+FILES_LOOK_S = 1.0
+FILES_TOUCH_S = 3600.0

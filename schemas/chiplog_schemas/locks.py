@@ -3,14 +3,18 @@
 Closing any descriptor of the file in the process that holds the lock would release it: one Lock object per file.
 """
 
+import contextlib
 import errno
 import fcntl
+import itertools
 import os
 import struct
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 _LOOK_AGAIN_S = 0.1
+_TOUCHED_MAX = 10_000  # files at once: 10 µs each, in a daemon's loop
 _PID_MAX = (1 << 31) - 1  # of the kernel's type; what else stands in a file is nobody's PID
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, PID
 
@@ -32,8 +36,10 @@ class Lock:
 
     def __init__(self, path: Path, *, create: bool = True, note: str = "") -> None:
         self.path = path
+        self._note = note
         self._owner = os.getpid()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+        self._directory = file_id(path.parent)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -42,17 +48,105 @@ class Lock:
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise  # a file system without locks: nobody holds it, and nobody can
             raise LockHeldError(path, holder) from error
+        self._write_holder(self._descriptor)
+
+    def _write_holder(self, descriptor: int) -> None:
         try:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, f"{os.getpid()}\n{note}\n".encode(), 0)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{self._owner}\n{self._note}\n".encode(), 0)
         except OSError:
             pass  # a full disk: the lock is what counts, the PID in it is for people
+
+    @property
+    def is_there(self) -> bool:
+        """Return True if the file still has its name: a lock without one keeps no process from taking another."""
+        return self._descriptor >= 0 and file_id(self.path) == _id_of(os.fstat(self._descriptor))
+
+    @property
+    def is_directory_there(self) -> bool:
+        """Return True if the directory is the one that it was when the lock was taken."""
+        return file_id(self.path.parent) == self._directory
+
+    def move_to(self, path: Path) -> None:
+        """Note that the file has this name by now, in a directory that was renamed."""
+        self.path, self._directory = path, file_id(path.parent)
+
+    def renew(self) -> None:
+        """Make a file in place of one that was removed, and hold the lock on it. The lock is never free in between.
+
+        Raises LockHeldError when another process has made and locked one, OSError when the disk refuses.
+        """
+        try:
+            taken = Lock(self.path, create=False, note=self._note)
+        except FileNotFoundError:
+            making = self.path.with_name(f".{self.path.name}-{self._owner}")
+            making.unlink(missing_ok=True)
+            taken = Lock(making, note=self._note)
+            try:
+                os.link(making, self.path)  # already locked: nobody who opens it finds it free. Not over another's.
+            except BaseException:
+                taken.release()
+                raise
+            finally:
+                making.unlink(missing_ok=True)
+        os.close(self._descriptor)  # of another file: the new lock stays
+        self._descriptor, taken._descriptor = taken._descriptor, -1
+        self._directory = file_id(self.path.parent)
+
+    def touch(self) -> None:
+        """Keep the file young for cleaners that remove what was not used for days. Raises OSError."""
+        os.utime(self._descriptor)
 
     def release(self) -> None:
         """Give the lock up. In a forked child this closes the child's copy and leaves the parent's lock alone."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+
+def file_id(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one that has its name later; None when there is none."""
+    try:
+        return _id_of(os.stat(path))
+    except OSError:
+        return None
+
+
+def _id_of(about: os.stat_result) -> tuple[int, int]:
+    return about.st_dev, about.st_ino
+
+
+def touch(files: Iterable[Path], directories: Iterable[Path] = ()) -> None:
+    """Set the times of files, and of the files in directories, to now, as far as they are there and ours."""
+    found = itertools.chain(files, *map(_files_in, directories))
+    for path in itertools.islice(found, _TOUCHED_MAX):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+
+def _files_in(directory: Path) -> list[Path]:
+    try:
+        return [directory / name for name in os.listdir(directory)]
+    except OSError:
+        return []
+
+
+def keep_lock(lock: Lock) -> str:
+    """Renew a daemon's lock whose file was removed. Return why the daemon must end; '' when it need not.
+
+    Where its directory is gone, removed or renamed, its data is: what it would still take it could not keep.
+    """
+    if lock.is_there:
+        return ""
+    if not lock.is_directory_there:
+        return f"{lock.path.parent} was removed or renamed"
+    try:
+        lock.renew()
+    except LockHeldError as error:
+        return f"{error}, since its file was removed"
+    except OSError:
+        pass  # the disk refuses: at the next look
+    return ""
 
 
 def read_pid(descriptor: int) -> int:

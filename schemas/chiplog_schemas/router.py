@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable
 import zmq
 
 from chiplog_schemas import wire
-from chiplog_schemas.addresses import is_ipv6, prepare_ipc
+from chiplog_schemas.addresses import ipc_path, is_ipv6, prepare_ipc
 from chiplog_schemas.daemons import are_descriptors_short
 from chiplog_schemas.delivery import Reply
 from chiplog_schemas.gate import Gate, Received, receive
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, PEER_SILENT_S
+from chiplog_schemas.locks import file_id
 
 _SEND_HWM = 10_000  # acknowledgements: small, and a peer that takes none is gone
 _RECEIVE_HWM = 32  # messages per peer: as many batches as credit has, and as many without bytes
@@ -49,6 +50,7 @@ class Door:
         guard = (lambda socket: gate.guard(socket, domain)) if gate is not None else None
         addresses = list(addresses)
         self.socket = bind_router(context, addresses, guard)
+        self._files = {address: file_id(ipc_path(address)) for address in addresses if not _is_tcp(address)}
         self._shutter = Shutter(self.socket, addresses)
 
     def receive(self, now: float) -> Received | None:
@@ -73,6 +75,17 @@ class Door:
     def mind_descriptors(self, now: float) -> None:
         """Keep strangers from taking all descriptors. To be called in every turn of a loop; see Shutter."""
         self._shutter.mind(now)
+
+    def mind_files(self) -> None:
+        """Listen again at Unix sockets whose files were removed, on the same ROUTER: nobody who is connected notices.
+
+        The listener before stays, which costs a descriptor. Raises OSError; to be called again then.
+        """
+        for address, before in self._files.items():
+            if file_id(ipc_path(address)) != before and not self.socket.closed:
+                _log.warning("the socket %s is gone; listening again", ipc_path(address))
+                bind_unix(self.socket, address)
+                self._files[address] = file_id(ipc_path(address))
 
     def close(self, linger_ms: int) -> None:
         """Unbind and close. May be called twice."""
@@ -148,18 +161,25 @@ def bind_router(
     router.setsockopt(zmq.TCP_KEEPALIVE_CNT, _KEEPALIVE_COUNT)
     router.setsockopt(zmq.TCP_MAXRT, _UNANSWERED_MS)
     for address in sorted(addresses, key=_is_tcp):
-        prepare_ipc(address)
         if guard is not None and _is_tcp(address):
             guard(router)
             guard = None
         try:
-            bind_any(router, address)
+            if _is_tcp(address):
+                bind_any(router, address)
+            else:
+                bind_unix(router, address)
         except zmq.ZMQError as error:
             router.close(0)
             raise OSError(f"{address} cannot be bound: {error}; is another daemon using it?") from error
-        if address.startswith("ipc://"):
-            os.chmod(address.removeprefix("ipc://"), 0o600)
     return router
+
+
+def bind_unix(router: "zmq.Socket[bytes]", address: str) -> None:
+    """Make a Unix socket for this user alone, in place of what has its name. Raises OSError (zmq.ZMQError is none)."""
+    prepare_ipc(address)
+    router.bind(address)
+    os.chmod(ipc_path(address), 0o600)
 
 
 def bind_any(socket: "zmq.Socket[bytes]", address: str) -> None:

@@ -17,6 +17,7 @@ from chiplog_schemas.places import Places, make_private
 
 COLLECTOR, AGENT = "chiplog_collector", "chiplog_agent"
 START_WAIT_S = 15.0  # importing DuckDB on a busy machine
+RENEW_WAIT_S = 5.0  # a daemon looks once a second whether its files are there
 STOP_WAIT_S = 30.0  # for the index to catch up with the log
 COMING_UP_MAX_S = 60.0  # a daemon that is older answers, or hangs
 _LOOK_AGAIN_S = 0.05
@@ -55,6 +56,8 @@ def start(where: Places, module: str, arguments: list[str]) -> int:
     """Start a daemon unless it runs, wait until it listens, and return its PID. Raises OSError with its last words."""
     running = pid_of(where, module)
     if running:
+        if not _wait(START_WAIT_S, lambda: _listens(socket_path(where, module))):
+            raise OSError(f"{module} (process {running}) runs and does not listen at {socket_path(where, module)}")
         return running
     make_private(where.run)
     start_daemon(module, arguments, where)
@@ -65,6 +68,9 @@ def start(where: Places, module: str, arguments: list[str]) -> int:
 
 def stop(where: Places, module: str) -> int:
     """Stop a daemon by SIGTERM, wait for its end, and return its PID; 0 when none ran. Raises OSError if it stays."""
+    if not pid_of(where, module) and _listens(socket_path(where, module)):
+        # Its lock was removed; it makes another one.
+        _wait(RENEW_WAIT_S, lambda: pid_of(where, module) > 0 or not _listens(socket_path(where, module)))
     pid = pid_of(where, module)
     if pid <= 0:
         return 0

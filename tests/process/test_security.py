@@ -173,8 +173,8 @@ SAFEGUARDS = [
     Safeguard(
         "a socket is of its user alone",
         "schemas/chiplog_schemas/router.py",
-        old='            os.chmod(address.removeprefix("ipc://"), 0o600)',
-        new="            pass",
+        old="    os.chmod(ipc_path(address), 0o600)",
+        new="    pass",
         test="test_sockets_and_secrets_are_of_their_user_alone",
     ),
     Safeguard(
