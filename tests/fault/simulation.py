@@ -172,7 +172,7 @@ UNSEEN_ENDS = SimpleNamespace(
     look=lambda now_us: False,
     greet=lambda producer: None,
     forget=lambda producer: None,
-    of=lambda producer, identity, now_us, finished, left: (now_us, {"state": "crashed", "reason": "vanished"}),
+    of=lambda producer, identity, now_us, **said: (now_us, {"state": "crashed", "reason": "vanished"}),
 )
 
 
