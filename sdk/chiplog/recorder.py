@@ -95,8 +95,8 @@ class Recorder:
         """
         try:
             if unknown or more:
-                data, bad = without_unknown(data, more, unknown)
-                self._complaints.note(bad)
+                self._log_with_options(data, step, more, unknown)
+                return
             # As few calls and objects as can be: caches are cold beside a training, and each costs some microseconds.
             values = tuple(data.values())
             shape = self._shapes.get(tuple(data))
@@ -129,6 +129,20 @@ class Recorder:
             self._journal.append(payload)
         except Exception as error:
             self._complaints.internal("log", error)
+
+    def _log_with_options(
+        self, data: Mapping[str, Any], step: Any, more: tuple[Any, ...], unknown: dict[str, Any]
+    ) -> None:
+        """Log a call with arguments of other loggers. commit=False: the next call without a step has the same step."""
+        if more and type(more[0]) is bool and "commit" not in unknown:  # its place in W&B's log()
+            unknown["commit"], more = more[0], more[1:]
+        stays = unknown.pop("commit", None) is False
+        if unknown or more:
+            data, bad = without_unknown(data, more, unknown)
+            self._complaints.note(bad)
+        self.log(data, step)
+        if stays and data is not NOTHING and self._steps_per_log and self._last_step == self._top_step:
+            self._next_step, self._top_step = self._last_step, self._last_step - 1
 
     def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
         try:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
+from tests.sdk.test_runs import numbers
 
 import chiplog
 from chiplog.recording import api, foreign_names
@@ -25,6 +26,13 @@ PUBLIC = {name for name in dir(chiplog.Run) if not name.startswith("_")} - INTER
 CALLS = {name for name in PUBLIC if inspect.isfunction(getattr(chiplog.Run, name))}
 
 SAFEGUARDS = [
+    Safeguard(
+        "log() after commit=False has the same step",
+        "sdk/chiplog/recorder.py",
+        'stays = unknown.pop("commit", None) is False',
+        'stays = unknown.pop("commit", None) is ...',
+        "test_calls_with_commit_false_belong_to_the_step_of_the_next_call",
+    ),
     Safeguard(
         "a name of another logger does nothing in place of raising",
         "sdk/chiplog/recording/api.py",
@@ -214,6 +222,24 @@ def test_calls_without_a_run_are_one_warning_each_and_do_nothing(caplog, chiplog
     assert sorted(r.getMessage().split()[1] for r in caplog.records) == sorted(
         ["alert()", "config", "phase()", "step()", "data()", "save()", "watch()", "define_metric()"]
     )
+
+
+def test_calls_with_commit_false_belong_to_the_step_of_the_next_call(run: chiplog.Run, offline, caplog) -> None:
+    run.log({"a": 1.0})
+    run.log({"b": 1.0}, commit=False)
+    run.log({"c": 1.0}, None, False)
+    run.log({"nested": {"d": "text"}, "e": 1.0}, commit=False)
+    run.log({"f": 1.0}, commit=True)
+    run.log({"g": 1.0})
+    run.log({"h": 1.0}, step=2, commit=False)  # not the largest: the count goes on
+    run.log({"i": 1.0}, step=9, commit=False)
+    run.log({"j": 1.0})
+    run.log(commit=False)
+    run.log({"k": 1.0})
+    run.finish()
+    steps = {key: step for key, step, _ in numbers(offline())}
+    assert steps == {"a": 0, **dict.fromkeys("bcef", 1), "g": 2, "h": 2, "i": 9, "j": 9, "k": 10}
+    assert len(caplog.records) == 1, "commit is no unknown argument; only the call without data is reported"
 
 
 def test_nan_is_counted_apart_from_values_that_could_not_be_logged(run: chiplog.Run, offline) -> None:

@@ -261,12 +261,12 @@ def test_keywords_that_log_has_not_are_said_and_what_is_there_is_logged(run, off
         *(("loss", 1.0), ("lr", 0.5), ("x", 2.0), ("x", 3.0), ("acc", 0.5)),
         *(("acc", 0.75), ("x", 4.0), ("x", 5.0)),
     ]
-    assert [step for key, step, _ in found if key == "acc"] == [9, 10, 9, 15]
-    assert counted(offline()) == {"unknown_argument": 16, "not_a_dict": 4}
+    assert [step for key, step, _ in found if key == "acc"] == [9, 10, 9, 14]
+    assert counted(offline()) == {"unknown_argument": 10, "not_a_dict": 4}
     said = [record.getMessage() for record in caplog.records]
     assert "chiplog: log() has no argument loss=, lr=, which is logged as if in a dict; log({'name': value})" in said
     assert (
-        "chiplog: log() has no argument commit=, which is left out; pass the values of a step in one dict, or with the "
+        "chiplog: log() has no argument sync=, which is left out; pass the values of a step in one dict, or with the "
         "same step="
     ) in said
     assert "chiplog: log() was given nothing; log {'name': value}" in said
@@ -274,8 +274,8 @@ def test_keywords_that_log_has_not_are_said_and_what_is_there_is_logged(run, off
 
 def test_arguments_that_a_call_has_not_are_said_and_left_out(offline, caplog) -> None:
     run = chiplog.init("gpt", "p2", entity="team", label="rank0", mode="offline", settings=Hostile())
-    run.log({"x": 1.0}, 3, True)
-    chiplog.log({"x": 2.0}, 4, False, sync=True)
+    run.log({"x": 1.0}, 3, 7)
+    chiplog.log({"x": 2.0}, 4, 8, sync=True)
     with run.step(5, step=5), run.phase("forward", sync=True):
         pass
     with run.phase():
@@ -302,7 +302,7 @@ def test_arguments_that_a_call_has_not_are_said_and_left_out(offline, caplog) ->
     assert [number for number in numbers(offline()) if number[0] == "x"] == [("x", 3, 1.0), ("x", 4, 2.0)]
     said = [record.getMessage().removeprefix("chiplog: ") for record in caplog.records]
     assert "init() has no argument 'p2', entity=, settings=, which is left out; it takes project, run_id, " in said[0]
-    for call in ("log() has no argument True", "log() has no argument False, sync=", "step() has no argument 5, step="):
+    for call in ("log() has no argument 7", "log() has no argument 8, sync=", "step() has no argument 5, step="):
         assert any(line.startswith(f"{call}, which is left out; ") for line in said), call
     takes = "alert() has no argument wait_duration=, which is left out; it takes title, text, level"
     assert takes in said
