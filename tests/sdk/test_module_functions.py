@@ -21,7 +21,7 @@ from chiplog_schemas.events import EventKind
 
 PACKAGE = Path(chiplog.__file__).parent
 # Methods of Run that are public by accident, and no part of the API.
-INTERNAL = {"after_fork", "complain", "is_same", "mark_exit", "mark_failed", "note_thread", "produced"}
+INTERNAL = {"after_fork", "complain", "is_same", "leave", "mark_exit", "mark_failed", "note_thread", "produced"}
 PUBLIC = {name for name in dir(chiplog.Run) if not name.startswith("_")} - INTERNAL
 CALLS = {name for name in PUBLIC if inspect.isfunction(getattr(chiplog.Run, name))}
 
