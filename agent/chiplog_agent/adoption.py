@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from chiplog_agent.core import Core
 from chiplog_agent.endings import Endings
@@ -18,6 +19,7 @@ from chiplog_schemas.record import Damage, Record
 NOT_COPIED = "values on a device: not copied when the process died"
 _ADOPTED_MAX = 64  # at once: each holds the descriptor of its lock, and a node of dead ranks may leave thousands
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # it says nothing of the journal: at the next look again
+_UNDECIDED_MAX = 1_000  # workers of pools that ended before their owners; more stay crashed
 _LEFTOVER_AGE_S = 600.0  # making and removing a journal take milliseconds, on a stalled disk perhaps minutes
 
 
@@ -44,13 +46,15 @@ class Adoption:
         self._waiting: list[Adopted] = []  # given to the core, to be removed after the next sync
         self._delivered: list[Adopted] = []  # synced; still there only because the disk refuses to remove them
         self._unreadable: list[Adopted] = []  # left where they are, and not looked at again by this agent
+        # Workers that ended before their owners: (producer, identity, produced, when, STATE map).
+        self._undecided: list[tuple[bytes, dict[str, Any], int, int, dict[str, Any]]] = []
         self.alive = 0  # journals whose process lives, or that are still to be looked at, as of the last look
         self.known: set[bytes] = set()  # producers that have a journal, as of the last look
 
     @property
     def is_idle(self) -> bool:
         """Whether no journal is left, of living or dead."""
-        return not (self._adopted or self._paused or self._waiting or self.alive)
+        return not (self._adopted or self._paused or self._waiting or self.alive or self._undecided)
 
     @property
     def is_busy(self) -> bool:
@@ -172,7 +176,18 @@ class Adoption:
                 adopted.producer, known, now_us, finished=finished, left=left, failure=failure
             )
             core.vanished(adopted.producer, produced, state, now, ts_us)
+            if self._endings.may_be_dismissed(known, state) and len(self._undecided) < _UNDECIDED_MAX:
+                self._undecided.append((adopted.producer, known, produced, ts_us, state))
         core.forget(adopted.producer)
+
+    def decide(self, core: Core, now: float) -> None:
+        """Correct the ends of workers that were called crashed while their owners lived, which ended well since."""
+        undecided, self._undecided = self._undecided, []
+        for producer, known, produced, ts_us, state in undecided:
+            if self._endings.may_be_dismissed(known, state):
+                self._undecided.append((producer, known, produced, ts_us, state))
+            elif (dismissal := self._endings.dismissal_of(known, state)) is not None:
+                core.vanished(producer, produced, dismissal, now, ts_us)
 
     def _held(self) -> set[bytes]:
         """Return the producers whose journal's lock this process holds."""

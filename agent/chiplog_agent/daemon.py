@@ -38,6 +38,7 @@ from chiplog_schemas.link import Link
 from chiplog_schemas.locks import Lock, keep_lock, touch
 from chiplog_schemas.machine import boot_id
 from chiplog_schemas.offload import Offload
+from chiplog_schemas.owners import remove_old
 from chiplog_schemas.permits import Role
 from chiplog_schemas.places import Places, make_private
 from chiplog_schemas.router import Door
@@ -50,6 +51,7 @@ _WRITE_AGAIN_S = 1.0  # after a disk error
 _CREDIT_SUM_BYTES = 4 * CREDIT_BYTES  # of all ranks: the agent is to stay below 150 MiB with eight of them …
 _CREDIT_MIN_BYTES = 2 * BATCH_BYTES_MAX  # … and however many there are, one batch is on its way while one is spooled
 _SAID_AGAIN_S = 60.0  # after a failure of a kind: what fails now is news
+_OWNERS_KEPT_S = 600.0  # after a pool's owner ended: its workers' journals are adopted long before
 _TIDY_INTERVAL_S = 60.0  # what dead processes left half made is small
 _log = logging.getLogger("chiplog.agent")
 
@@ -274,9 +276,11 @@ class AgentDaemon:
             self._looked_at = now
             self._mind_files(now)
             self._adopt(now)
+            self._adoption.decide(self._core, now)
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_INTERVAL_S
             remove_leftovers(self.settings.places.journals, time.time())
+            remove_old(self.settings.places.owners, time.time() - _OWNERS_KEPT_S)
         if self._may_feed:
             self._adoption.feed(self._core, now, now_us())
 

@@ -14,9 +14,10 @@ from chiplog_agent.deaths import Death, Deaths
 from chiplog_agent.error_files import ErrorFiles
 from chiplog_agent.oom import OomKills
 from chiplog_schemas.exits import UNKNOWN_EXIT, awaits_status, read_status
-from chiplog_schemas.journals import LOCK_NAME
+from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, decode_head
 from chiplog_schemas.limits import ADOPT_INTERVAL_S
 from chiplog_schemas.locks import locker_of
+from chiplog_schemas.owners import ended_well, is_alive
 
 VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
 STATE_LOST = "finished, but what it said last was lost with the memory of its process"
@@ -26,6 +27,8 @@ _UNSEEN = {  # by (finished, left) of the head page: why, when the exit status i
     (True, False): STATE_LOST,
     (True, True): STATE_LOST,
 }
+DISMISSED = "a worker that its owner ended, and the owner ended well"
+_OWNER_MAX_S = 10.0  # from the end of a worker to that of its owner; after this it is crashed until the owner has ended
 _HELPER_MAX_S = 3.0  # from the end of a process until its console's helper has said how: it may just be starting
 _LEAVING_MAX_S = 10.0  # from the lock of a process to its status: a driver that hangs keeps it for ever
 
@@ -33,8 +36,9 @@ _LEAVING_MAX_S = 10.0  # from the lock of a process to its status: a driver that
 class Endings:
     """What becomes of the producers of a journals directory."""
 
-    def __init__(self, journals: Path) -> None:
+    def __init__(self, journals: Path, owners: Path | None = None) -> None:
         self._journals = journals
+        self._owners = owners if owners is not None else journals.parent / "owners"
         self._deaths = Deaths()
         self._kills = OomKills()
         self._errors = ErrorFiles()
@@ -72,7 +76,30 @@ class Endings:
             return now - self._leaving.setdefault(producer, now) < _LEAVING_MAX_S
         if self._deaths.of(producer) is None and awaits_status(self._journals / producer.hex()):
             return now - self._leaving.setdefault(producer, now) < _HELPER_MAX_S
+        if self._awaits_owner(producer):
+            return now - self._leaving.setdefault(producer, now) < _OWNER_MAX_S
         return False
+
+    def _awaits_owner(self, producer: bytes) -> bool:
+        """Return True if a producer may be a worker whose owner, which has not ended, dismissed it."""
+        try:
+            head = decode_head((self._journals / producer.hex() / HEAD_NAME).read_bytes())
+        except OSError:
+            return False
+        owner = head.identity.get("owner", "") if head is not None and not head.finished else ""
+        return bool(owner) and is_alive(owner)
+
+    def may_be_dismissed(self, identity: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+        """Return True if this is the end of a worker whose owner lives on, and may end well."""
+        owner = identity.get("owner", "")
+        return _may_be_dismissal(state) and bool(owner) and is_alive(owner)
+
+    def dismissal_of(self, identity: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the STATE map of a worker whose owner ended well; None where it did not."""
+        owner = identity.get("owner", "")
+        if not (_may_be_dismissal(state) and owner and ended_well(self._owners, owner)):
+            return None
+        return {**state, "state": "finished", "reason": DISMISSED}
 
     def forget(self, producer: bytes) -> None:
         """Drop what is known of a producer that is delivered."""
@@ -128,6 +155,8 @@ class Endings:
                     state["reason"] = f"{state['reason']}; its error file says: {error['message']}"
         if failure and state["state"] != "finished":
             state |= {"state": "failed", "reason": _after(failure, death, state["reason"])}
+        if failure == "":
+            state = self.dismissal_of(identity, state) or state
         if detail:
             state["detail"] = detail
         return ts_us, {name: value for name, value in state.items() if value is not None}
@@ -146,6 +175,12 @@ class Endings:
         if not path or "rank" not in identity:
             return {}
         return self._errors.read(path, self._journals / producer.hex(), identity.get("started_at", 0))
+
+
+def _may_be_dismissal(state: Mapping[str, Any]) -> bool:
+    """Return True if an end looks like that of a worker whose pool is terminated, or if nothing is known of it."""
+    is_unknown = "exit_code" not in state and state.get("exit_signal", signal.SIGTERM) == signal.SIGTERM
+    return state["state"] == "crashed" and is_unknown
 
 
 def _after(failure: str, death: Death | None, reason: str) -> str:

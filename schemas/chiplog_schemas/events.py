@@ -111,6 +111,7 @@ IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "boot": str,  # ID of the boot of the machine that it runs on
     "error_file": str,  # where torchelastic looks for the exception that ends this process
     "uptime": int,  # µs since the boot of its machine, which no setting of a clock changes; at its first identity
+    "owner": str,  # of a daemonic child of multiprocessing: its parent, which ends it; see owners.py
 }
 
 STATE_FIELDS: dict[str, type | tuple[type, ...]] = {

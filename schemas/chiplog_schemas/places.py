@@ -2,6 +2,7 @@
 
     CHIPLOG_DIR/                default ~/.chiplog
       journals/<producer>/      one per opened run of a process: lock, head, segments
+      owners/                   of each process that owns a pool of workers, whether it ended well
       launches/                 run IDs that launches agreed on, for ranks that are started again
       steps/                    of each label that counts its own steps, how far it came
       agent/                    lock, spool/, link
@@ -42,6 +43,11 @@ class Places:
     def journals(self) -> Path:
         """Directory of all journals of this node and user."""
         return self.local / "journals"
+
+    @property
+    def owners(self) -> Path:
+        """Directory in which owners of pools write down that they ended well."""
+        return self.local / "owners"
 
     @property
     def launches(self) -> Path:

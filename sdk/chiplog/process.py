@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from chiplog.identity import PARENT_RUN, SETUP, Facts, Spawned, read_record
 from chiplog_schemas.machine import boot_id, stat_fields
+from chiplog_schemas.owners import name_of
 
 _SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # what each process of mp.spawn() runs
 _STATE, _START = 0, 19  # of stat_fields(): state and starttime
@@ -58,6 +59,17 @@ def is_multiprocessing_child() -> bool:
     return module is not None and (
         module.parent_process() is not None or getattr(module.current_process(), "_inheriting", False)
     )
+
+
+def owner() -> str:
+    """Return which process ends this one, a daemonic child of multiprocessing, when its work is done; "" if none."""
+    if not is_multiprocessing_child():
+        return ""
+    try:
+        module = sys.modules["multiprocessing.process"]
+        return name_of(module.parent_process().pid) if module.current_process().daemon else ""
+    except AttributeError:  # no parent is known yet
+        return ""
 
 
 def _spawned() -> Spawned | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from chiplog._version import __version__
 from chiplog.identity import Identity
-from chiplog.process import host_name, visible_gpus
+from chiplog.process import host_name, owner, visible_gpus
 from chiplog.values.metrics import Bad, cleaned
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.machine import boot_id, uptime_us
@@ -131,5 +131,6 @@ def identity_map(settings: Settings, identity: Identity, started_us: int, pid: i
         "boot": boot_id(),
         "error_file": os.environ.get("TORCHELASTIC_ERROR_FILE"),
         "uptime": uptime_us(),
+        "owner": owner() or None,
     }
     return {name: value for name, value in known.items() if value is not None}

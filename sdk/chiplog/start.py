@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from chiplog import process
 from chiplog.complaints import shown_error
 from chiplog.counting import STEPS, label_to_resume
-from chiplog.failures import note_exit
+from chiplog.failures import ending_of, note_exit
 from chiplog.forgiving import NOTHING, forgiving
 from chiplog.identity import SETUP, Identity, first_run_id, identify, prepared_run
 from chiplog.launches import as_before
@@ -31,6 +31,7 @@ from chiplog.values.metrics import Bad
 from chiplog.ways import mode_of, own_run
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.owners import note_good_end
 from chiplog_schemas.places import Places, chiplog_dir, places
 
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
@@ -376,6 +377,9 @@ def _at_exit(*, is_seen: bool = False) -> None:
         _left = None  # it was caught, and somebody keeps it
     # A child of multiprocessing leaves while its exception is being handled, and never by way of the excepthook.
     error = sys.exc_info()[1] or _left
+    if returned if error is None else not ending_of(error)[0]:
+        here = _current._settings.places if _current is not None else places(chiplog_dir(None, os.environ))
+        note_good_end(here.owners)
     for run in (*_guests, _current):
         if run is not None:
             if error is not None:

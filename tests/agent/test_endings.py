@@ -22,6 +22,13 @@ from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
+        "the exception that a rank reported is its reason",
+        "agent/chiplog_agent/endings.py",
+        old='        if failure and state["state"] != "finished":\n',
+        new="        if False:\n",
+        test="test_the_exception_that_a_rank_reported_is_its_reason_however_it_ended",
+    ),
+    Safeguard(
         "a rank that is ending is waited for, so that its status is known",
         "agent/chiplog_agent/adoption.py",
         old="            if self._endings.is_due(producer):",
@@ -87,6 +94,50 @@ def test_the_exit_status_makes_the_verdict(
 def test_a_rank_that_nobody_saw_end_may_have_ended_any_time_since_it_started(endings: Endings) -> None:
     ts_us, state = endings.of(PRODUCER, {"started_at": 60}, 99, finished=False)
     assert (ts_us, state) == (99, {"state": "crashed", "reason": VANISHED, "late_us": 39})
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("os.kill(os.getpid(), 15)", {"exit_signal": 15, "reason": "ValueError: boom; then killed by SIGTERM"}),
+        ("os._exit(1)", {"exit_code": 1, "reason": "ValueError: boom"}),
+        (None, {"reason": "ValueError: boom"}),
+    ],
+)
+def test_the_exception_that_a_rank_reported_is_its_reason_however_it_ended(
+    endings: Endings, tmp_path: Path, how: str | None, said: dict[str, Any]
+) -> None:
+    if how is None:  # before the agent was up
+        _, state = endings.of(PRODUCER, {}, 99, finished=False, failure="ValueError: boom")
+    else:
+        verdict(endings, tmp_path, how)
+        _, state = endings.of(PRODUCER, {}, 99, finished=False, failure="ValueError: boom")
+    assert ({"state": "failed"} | said).items() <= state.items(), state
+
+
+@pytest.mark.parametrize(("status", "said"), [("11 pidfd", {"exit_signal": 11}), ("1024 x", {"exit_code": 4})])
+def test_what_the_consoles_helper_wrote_is_the_status_of_a_rank_that_no_agent_saw(
+    endings: Endings, tmp_path: Path, status: str, said: dict[str, int]
+) -> None:
+    journal = tmp_path / PRODUCER.hex()
+    journal.mkdir()
+    (journal / "status").touch()
+    assert endings.is_due(PRODUCER), "the helper is about to write"
+    (journal / "status").write_text(f"{status}\n")
+    assert not endings.is_due(PRODUCER)
+    ts_us, state = endings.of(PRODUCER, {}, 99, finished=False)
+    assert said.items() <= state.items()
+    assert ts_us == (journal / "status").stat().st_mtime_ns // 1000
+    assert "late_us" not in state
+
+
+@pytest.mark.parametrize("status", ["unknown ", "99999999 pidfd", "-1 pidfd", "\xff", "1"])
+def test_a_status_that_is_none_is_no_status(endings: Endings, tmp_path: Path, status: str) -> None:
+    journal = tmp_path / PRODUCER.hex()
+    journal.mkdir()
+    (journal / "status").write_bytes(f"{status}\n".encode("latin-1"))
+    _, state = endings.of(PRODUCER, {}, 99, finished=False)
+    assert ("exit_signal" in state) is (status == "1")
 
 
 def error_file(path: Path, said: Any) -> str:

@@ -37,6 +37,7 @@ from chiplog.values.metrics import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
+from chiplog_schemas.owners import announce
 from chiplog_schemas.places import make_private
 
 _ASK_WAIT_S = 0.25  # of the second that finish() may take: for the group's answer to a rank that asked nobody yet
@@ -451,6 +452,8 @@ class Run(Recorder):
 
     def _open(self) -> None:
         info = self._identity_map()
+        if "owner" in info:
+            announce(self._settings.places.owners, info["owner"])
         self._journal, on_disk = open_journal(
             self._settings.places,
             self._settings.mode,

@@ -1,0 +1,72 @@
+"""Whether the owner of a pool ended well: then its workers, which it ends by SIGTERM, did too.
+
+A daemonic child of multiprocessing makes an empty file `owners/<PID of its parent>:<start of its parent>`. At its end
+the parent looks for that file, and writes into it when it ends well. The agent reads it to judge the child.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+
+from chiplog_schemas.machine import stat_fields
+from chiplog_schemas.places import make_private
+
+_WELL = b"0\n"
+_STATE, _START = 0, 19  # of stat_fields(): state, starttime
+_DEAD = ("Z", "X")
+_DIGITS_MAX = 20  # of a 64-bit number
+
+
+def name_of(pid: int) -> str:
+    """Return what tells a process from others that had its PID; "" when it is gone."""
+    fields = stat_fields(pid)
+    return f"{pid}:{fields[_START]}" if len(fields) > _START else ""
+
+
+def is_alive(owner: str) -> bool:
+    """Return True if the process of this name runs, as far as it can be seen from here."""
+    pid, _, start = owner.partition(":")
+    if not (pid.isdecimal() and start.isdecimal() and len(owner) <= 2 * _DIGITS_MAX):
+        return False
+    fields = stat_fields(int(pid))
+    return len(fields) > _START and fields[_START] == start and fields[_STATE] not in _DEAD
+
+
+def announce(owners: Path, owner: str) -> None:
+    """Ask a process to write down whether it ends well. Never raises."""
+    with contextlib.suppress(OSError):
+        make_private(owners)
+        os.close(os.open(owners / owner, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+def note_good_end(owners: Path) -> None:
+    """Write down that this process ends well, if one of its workers asked. Never raises."""
+    with contextlib.suppress(OSError):
+        file = os.open(owners / name_of(os.getpid()), os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(file, _WELL)
+        finally:
+            os.close(file)
+
+
+def ended_well(owners: Path, owner: str) -> bool:
+    """Return True if a process has written down that it ended well."""
+    if "/" in owner or not owner:
+        return False
+    try:
+        with open(owners / owner, "rb") as file:
+            return file.read(len(_WELL)) == _WELL
+    except OSError:
+        return False
+
+
+def remove_old(owners: Path, before_s: float) -> None:
+    """Remove the files of processes that ended, last changed before a time in seconds since the epoch."""
+    try:
+        names = os.listdir(owners)
+    except OSError:
+        return
+    for name in names:
+        with contextlib.suppress(OSError):
+            if os.stat(owners / name).st_mtime < before_s and not is_alive(name):
+                os.unlink(owners / name)

@@ -1,0 +1,68 @@
+"""Workers that their pool terminates, as in a script that never closes it, are as good as its owner's end."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from chiplog_agent.endings import DISMISSED, VANISHED
+from tests.conftest import Node
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a worker that its pool terminated is finished when the owner ended well",
+        "sdk/chiplog/start.py",
+        old="        note_good_end(here.owners)\n",
+        new="        pass\n",
+        test="test_workers_of_a_pool_that_was_terminated_end_as_their_owner_did",
+    ),
+]
+
+POOL = """
+import multiprocessing as mp, time
+import chiplog
+
+def work(n):
+    run = chiplog.init(config={"n": n}, capture_console=False)
+    run.log({"x": float(n)})
+
+def dwell(n):
+    work(n)
+    time.sleep(600)
+
+def main():
+    chiplog.setup()
+    {main}
+
+if __name__ == "__main__":
+    main()
+"""
+MAINS = {
+    "never closed": "pool = mp.Pool(2); pool.map(work, range(4))",
+    "with": "with mp.Pool(2) as pool: pool.map(work, range(4))",
+    "in the middle": "pool = mp.Pool(2); pool.map_async(dwell, range(2)); time.sleep(1); pool.terminate(); pool.join()",
+    "raises": "pool = mp.Pool(2); pool.map_async(dwell, range(2)); time.sleep(1); 1 / 0",
+    "lives on": "pool = mp.Pool(2); pool.map_async(dwell, range(2)); time.sleep(1); pool.terminate(); time.sleep(12)",
+}
+
+
+@pytest.mark.parametrize("main", MAINS)
+def test_workers_of_a_pool_that_was_terminated_end_as_their_owner_did(
+    chiplog_dir: Path, tmp_path: Path, main: str
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(POOL.replace("{main}", MAINS[main]))
+    done = subprocess.run([sys.executable, str(script)], env=os.environ, capture_output=True, text=True, timeout=180)
+    is_good = main != "raises"
+    assert (done.returncode == 0) is is_good, done.stderr
+    query = "SELECT DISTINCT state FROM labels"
+    wanted = [{"state": "finished" if is_good else "crashed"}]
+    node = Node(chiplog_dir)
+    node.until(query, lambda rows: rows == wanted)
+    reasons = node.sql("SELECT DISTINCT reason FROM labels WHERE reason IS NOT NULL")
+    assert {row["reason"] for row in reasons} <= ({DISMISSED} if is_good else {"killed by SIGTERM", VANISHED}), reasons
+    if main != "lives on":
+        assert bool(node.sql("SELECT 1 FROM events WHERE kind = 'crashed'")) is not is_good
