@@ -42,7 +42,7 @@ def left(code: int) -> tuple[str, int | None, str | None]:
     return "crashed", code, f"ended with exit code {code} without finish(): os._exit, or native code"
 
 
-UNSEEN = ("crashed", None, VANISHED)  # the agent was stopped when it began, and when it ended
+UNSEEN = ("crashed", None, VANISHED)  # by no agent, and by no helper
 ENDS_AT_ONCE = ("os_exit", "os_exit_in_log", "aborts")
 KEYBOARD = ("failed", 1, "KeyboardInterrupt")
 
@@ -106,12 +106,12 @@ ALL = [
     Ending("returns, disk refuses", "logs_much", ("finished", 0, None), disk_refuses=True),
     Ending("returns, agent stopped", "returns", ("finished", 0, None), agent="stopped", like="returns"),
     Ending("exception, agent stopped", "raises", ("failed", 1, "ValueError: boom"), agent="stopped", like="exception"),
-    Ending("SIGTERM, agent stopped", "is_ended", UNSEEN, signal=signal.SIGTERM, agent="stopped", like="SIGTERM"),
+    Ending("SIGTERM, agent stopped", "is_ended", TERMINATED, signal=signal.SIGTERM, agent="stopped", like="SIGTERM"),
     Ending("SIGINT, agent stopped", "is_ended", KEYBOARD, signal=signal.SIGINT, agent="stopped", like="SIGINT"),
     Ending(
         "returns, disk refuses, agent stopped",
         "logs_much",
-        ("crashed", None, STATE_LOST),
+        ("finished", 0, STATE_LOST),
         agent="stopped",
         disk_refuses=True,
         like="returns, disk refuses",

@@ -11,6 +11,7 @@ import pytest
 
 import chiplog
 from chiplog import background
+from chiplog.client import NoDataError
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import places
 from tests.conftest import Node, wait_until
@@ -134,7 +135,7 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
     for done in refused:
         assert done.returncode == 1
         assert "nothing has been recorded" in done.stderr
-    with pytest.raises(chiplog.client.NoDataError):
+    with pytest.raises(NoDataError):
         chiplog.connect(start=False)
     os.chown(where.journals, 12345, 12345)  # another user's
     assert background.waiting_journals(where) == []
