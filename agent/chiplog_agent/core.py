@@ -24,7 +24,8 @@ from chiplog_schemas.record import Damage, Record, scan
 
 _BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more event of the largest size must fit
 # What is used here; the rest would be memory that a peer can fill.
-_PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in ("pid", "rank", "started_at", "error_file", "owner")}
+_PEER_NAMES = ("pid", "rank", "started_at", "error_file", "owner")
+_PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in _PEER_NAMES}
 _PATH_CHARS_MAX = 4_096  # PATH_MAX of Linux
 _REASON_CHARS_MAX = 1_000  # one line
 _LIGHT_BYTES = SPOOL_SYNC_BYTES // 16  # below this the agent is in no hurry

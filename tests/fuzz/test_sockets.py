@@ -53,7 +53,7 @@ SAFEGUARDS = [
     Safeguard(
         "of what a peer says of itself an agent keeps what it uses",
         "agent/chiplog_agent/core.py",
-        old='_PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in ("pid", "rank", "started_at", "error_file", "owner")}',
+        old="_PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in _PEER_NAMES}",
         new="_PEER_FIELDS = IDENTITY_FIELDS",
         test="test_connections_opened_and_dropped_leave_nothing",
     ),
