@@ -369,16 +369,18 @@ class Journal:
         # Reserved while it is made: a writer that finds no room besides drops, rather than exceed the quota.
         if not self._commit(tail, (*tail[:2], replace(layout, reserved=size))):
             return  # at the next look
-        made: Segment | None = None
+        self._making_by = (get_ident(), time.monotonic() + _MAKING_S)
         try:
             made = self._new_segment(size)
+            is_file = made is not None and made.path is not None
+            if made is not None and (is_file or self._tail[2].memory_bytes + size <= self.memory_bytes_max):
+                self._install(made)
+                self._delete_unknown(made)
         finally:
-            self._change(lambda layout: replace(layout, reserved=0))
-        if made is None:
-            return
-        if made.path is not None or self._tail[2].memory_bytes + size <= self.memory_bytes_max:
-            self._install(made)
-        self._delete_unknown(made)
+            self._change(
+                lambda layout: replace(layout, reserved=0)
+            )  # last: in between it counts twice, never not at all
+            self._making_by = _NOBODY
 
     def _new_segment(self, size: int, urgent: bool = False) -> Segment | None:
         """Return a segment on disk, or in memory while the disk refuses; None when that is used up too."""

@@ -58,6 +58,14 @@ SAFEGUARDS = [
         test="test_an_append_within_the_making_of_a_segment_is_in_the_file_at_once_and_comes_first",
     ),
     Safeguard(
+        "a writer in need waits for a segment that the sender thread is making",
+        "sdk/chiplog/journal.py",
+        old="        self._making_by = (get_ident(), time.monotonic() + _MAKING_S)\n"
+        "        try:\n            made = self._new",
+        new="        try:\n            made = self._new",
+        test="test_a_writer_in_need_waits_for_the_segment_that_is_being_made_rather_than_drop",
+    ),
+    Safeguard(
         "a time-out is no disk that refuses",
         "sdk/chiplog/journal.py",
         old="            except OSError as error:\n                if is_interrupt(error):\n                    raise\n"
@@ -378,7 +386,7 @@ def test_what_a_handler_raises_while_a_segment_is_made_passes_and_leaves_the_jou
         kept = journal.next_seq
         once = Once(monkeypatch, "Segment", lambda: signal.raise_signal(signal.SIGUSR1))
         with pytest.raises(TimeoutError):
-            while True:
+            while number < 5000:
                 journal.append(payload(number, 1000))
                 number += 1
     finally:
@@ -415,6 +423,20 @@ def test_a_segment_that_another_thread_makes_is_waited_for_only_as_long_as_that_
         journal.append(payload(1, 1000))
     assert time.monotonic() - begun > 0.15
     assert numbers_of(read_all(journal)) == list(range(journal.next_seq))
+
+
+def test_a_writer_in_need_waits_for_the_segment_that_is_being_made_rather_than_drop(make) -> None:
+    journal = make(bytes_max=2 * MIB)
+    n_appended = 0
+    while journal._tail[0] * 4 <= journal._tail[2].segment.size or journal._tail[2].segment.size < MIB // 2:
+        journal.append(payload(n_appended, 1000))
+        n_appended += 1
+    writer = threading.Thread(target=lambda: [journal.append(payload(0, 1000)) for _ in range(500)])
+    Meanwhile(journal, lambda: (writer.start(), time.sleep(0.03)))
+    journal.prepare()
+    writer.join(60)
+    assert journal.dropped == 0
+    assert numbers_of(read_all(journal)) == list(range(n_appended + 500))
 
 
 def test_threads_append_side_by_side_while_another_one_prepares_reads_and_trims(make) -> None:
