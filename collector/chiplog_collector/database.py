@@ -59,6 +59,7 @@ _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "files": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("path", "o"), ("bytes", "i8"), ("sha256", "o")),
     "stored": (("sha256", "o"), ("bytes", "i8"), ("ts", "ts")),
+    "demands": (("run_id", "o"), ("launch", "o"), ("run", "i4")),
     "quarantine": (("number", "i8"), ("kind", "i4"), ("reason", "o"), ("bytes", "o")),
 }
 _TIMES = ("started_at", "ended_at")
@@ -177,6 +178,8 @@ class Database:
             producer.sender = None if producer.sender is None else bytes(producer.sender)
             state.add_producer(producer)
         state.names = dict(execute("SELECT name, id FROM base.names ORDER BY id").fetchall())
+        for run_id, launch, number in execute("SELECT run_id, launch, run FROM base.demands").fetchall():
+            state.demands[(run_id, launch)] = number
         ledger = execute("SELECT producer, first_seq, last_seq FROM base.intervals ORDER BY ALL").fetchall()
         for number, first, last in ledger:
             state.have[number].add(first, last)

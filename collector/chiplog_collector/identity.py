@@ -1,5 +1,6 @@
 """Who is who, decided in log order: runs, labels, attempts, the primary, and how each label ended."""
 
+import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -7,7 +8,7 @@ from chiplog_collector.plain import SEQ_END, clean, count_of, detail_of, digest_
 from chiplog_collector.speakers import covers
 from chiplog_collector.state import Producer, Run, State
 from chiplog_schemas.contents import path_objection
-from chiplog_schemas.events import IDENTITY_FIELDS, STATE_FIELDS, STATES, typed
+from chiplog_schemas.events import IDENTITY_FIELDS, RESUME_DEMANDS, STATE_FIELDS, STATES, typed
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ _CHARS_MAX = {
     # … these are for people, and nothing hangs on them
     **dict.fromkeys(("project", "name", "group", "job_type"), 1_024),
     "launch": 1_024,  # with a launcher's ID, and behind it what makes it unique
+    "resume_launch": 1_024,
     "notes": 8_192,  # a page or two
     "reason": 2_000,  # one line
 }
@@ -70,7 +72,7 @@ class Registry:
         producer.started_at = said.get("started_at", producer.started_at or ts)
         self._applier.batch.producers.add(producer.producer)
         if "run_id" in said and "label" in said:
-            run = self._run(said["run_id"], producer)
+            run = self._demanded_run(said, producer, seq, ts)
             if "formerly" in said:
                 self._merge(producer, run, said["formerly"], seq, ts)
             self._join(producer, run, said["label"])
@@ -89,6 +91,52 @@ class Registry:
         said.pop("run_id", None)
         producer.owner = self._applier.producer(bytes.fromhex(of)).producer
         return producer.owner != producer.producer
+
+    def _demanded_run(self, said: dict[str, Any], producer: Producer, seq: int, ts: int) -> Run:
+        """Return the run that a producer is in by its run ID, and by what it demands of that: see PROTOCOL.md.
+
+        Decided once for a launch and a run ID: what comes later of that launch follows, whatever became of the run.
+        """
+        run_id, demand = said["run_id"], said.get("resume")
+        if demand not in RESUME_DEMANDS:
+            return self._run(run_id, producer)
+        launch = said.get("resume_launch", said.get("launch", ""))
+        known = self._state.demands.get((run_id, launch))
+        if known is not None:
+            return self._run(self._state.runs_by_number[known].run_id, producer)
+        is_there = self._is_there(run_id, launch)
+        if is_there == (demand == "must"):
+            run = self._run(run_id, producer)
+        else:
+            run = self._run(self._free_run_id(run_id), producer)
+        self._state.demands[(run_id, launch)] = run.run
+        self._applier.batch.add("demands", (run_id, launch, run.run))
+        if is_there != (demand == "must"):
+            self._join(producer, run, said["label"])  # so that the row is in the run where people look
+            why = "exists already" if is_there else "does not exist"
+            message = f"resume={demand!r}, but run {run_id} {why}: {run.run_id} is used instead"
+            body = {"resume": demand, "asked": run_id, "used": run.run_id}
+            self._applier.say(producer, seq, ts, "resume_refused", "error", message, body)
+        return run
+
+    def _is_there(self, run_id: str, launch: str) -> bool:
+        """Return True if a run of this name holds a label of another launch, or of an earlier run of this one."""
+        run = self._state.runs.get(run_id)
+        passed = set()
+        while run is not None and run.alias_of is not None and run.run not in passed:
+            passed.add(run.run)
+            run = self._state.runs_by_number[run.alias_of]
+        members = self._state.members.get(run.run, {}) if run is not None else {}
+        return any(mate.launch != launch or mate.state is not None for mate in members.values())
+
+    def _free_run_id(self, run_id: str) -> str:
+        """Return the first of `<run_id>-2`, `-3` … that no run has."""
+        for number in itertools.count(2):
+            suffix = f"-{number}"
+            candidate = run_id[: NAME_CHARS_MAX - len(suffix)] + suffix
+            if candidate not in self._state.runs:
+                return candidate
+        raise AssertionError("numbers do not end")
 
     def _run(self, run_id: str, producer: Producer) -> Run:
         """Return the run that a producer means.

@@ -82,6 +82,8 @@ class State:
         self.by_sender: dict[bytes, set[int]] = {}  # whose events each agent brought last
         # By names of a key: (producer, sender) of what was refused and has its row in `events`.
         self.refused: dict[tuple[str, ...], set[tuple[bytes, bytes]]] = {}
+        # The run of each launch that said `must` or `never` of a run ID, by run ID and launch.
+        self.demands: dict[tuple[str, str], int] = {}
         self.damaged = False  # whether records were ever lost on the way: what is missing then may never come
 
     def add_run(self, run: Run) -> Run:

@@ -112,6 +112,8 @@ IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "error_file": str,  # where torchelastic looks for the exception that ends this process
     "uptime": int,  # µs since the boot of its machine, which no setting of a clock changes; at its first identity
     "owner": str,  # of a daemonic child of multiprocessing: its parent, which ends it; see owners.py
+    "resume": str,  # what its run_id must be: `must`, there already, or `never`, new; absent: either
+    "resume_launch": str,  # the launch that `resume` is the demand of, where a parent's is followed; absent: its own
 }
 
 STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -129,6 +131,7 @@ DEFINITION_FIELDS: dict[str, type | tuple[type, ...]] = {
     "step_metric": str,  # name of the metric whose value is the x axis
 }
 
+RESUME_DEMANDS = ("must", "never")
 SUMMARIES = ("min", "max", "mean", "last", "first", "none")
 STATES = ("running", "finished", "failed", "crashed")
 CONSOLE_STREAMS = {1: "stdout", 2: "stderr"}

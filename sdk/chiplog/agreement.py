@@ -28,6 +28,7 @@ _TRIES = 9  # a store that is busy with ten thousand ranks answers later; after 
 _LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # for a firm word of a rank that begins later than this one
 
 _agreed = 0  # how many runs of this process a group agreed on: the second is the second of every rank
+_unasked: "list[Question]" = []  # of open runs, in the order of opening, those without a number
 _inherited: tuple[Any, Any] = (None, None)  # group and RPC agent of the process that this one was forked from
 
 
@@ -48,6 +49,8 @@ class Question:
     """
 
     def __init__(self, identity: Identity) -> None:
+        if identity.needs_agreement:
+            _unasked.append(self)
         self._heard_group = self._heard_rpc = False
         self._is_settled = identity.settled
         self._looks_again = bool(identity.launch_run) and not identity.settled
@@ -64,6 +67,8 @@ class Question:
         """
         if self._heard_rpc or (self._heard_any and _rpc_agent() is None):
             return
+        if self in _unasked and _unasked[0] is not self:
+            return  # of several open runs the first is the first of every rank
         is_asked = False
         if self._is_asking:
             return
@@ -83,6 +88,11 @@ class Question:
         finally:
             if not is_asked:
                 self._is_asking = False
+
+    def close(self) -> None:
+        """Let the next run of this process ask: this one has its number, or is over."""
+        if self in _unasked:
+            _unasked.remove(self)
 
     def hear(self, wait_s: float = 0.0) -> Agreed | None:
         """Return what is new; None when nothing is. wait_s: for somebody who was asked and has not answered."""
@@ -126,6 +136,7 @@ class Question:
         if not self._number:
             _agreed += 1
             self._number = _agreed
+            self.close()
         offer = (_FIRM if self._is_settled else _NEW) + candidate
         clone, word = None, candidate
         pause_s = _PAUSE_S
@@ -176,6 +187,11 @@ def _group() -> Any:
     return None if group is _inherited[0] else group
 
 
+def is_in_group() -> bool:
+    """Return True if this process is a member of a process group."""
+    return _group() is not None
+
+
 def _rpc_agent() -> Any:
     rpc = sys.modules.get("torch.distributed.rpc")
     try:
@@ -191,6 +207,7 @@ def _after_fork() -> None:
     """Note what a child found: to torch it looks as if the child itself were that rank."""
     global _agreed, _inherited
     _agreed, _inherited = 0, (None, None)
+    _unasked.clear()
     _inherited = _group(), _rpc_agent()
 
 

@@ -2,7 +2,7 @@
 
     <local>/steps/<hash of run and label>       next step
     <local>/steps/<hash of run>.lone            pid, its start, label: of a process that no launcher gave a name
-    <local>/steps/<hash of run>.run             nothing but that it was here
+    <local>/steps/<hash of run>.run             the launch that opened it last
 
 They are written by the sender's thread and at the end, and never synced: after SIGKILL the count is at most one look of
 the sender behind, and then some steps come twice, under another attempt.
@@ -34,17 +34,20 @@ class StepCount:
         self._path: Path | None = None
         self._kept = 0
         self._lone: tuple[Path, str] | None = None
-        self._mark: Path | None = None
+        self._mark: tuple[Path, str] | None = None
         self._is_pruned = False
         self._is_writing = False  # one thread does: the flag is set and the `try` entered without a call between
         self._is_over = False
 
     def begin(self, identity: Identity, label_given: bool) -> int:
-        """Return the step that a label goes on with, 0 for a new one."""
+        """Return the step that a label goes on with, 0 for a new one, or of a run that must be new."""
         self._path = self._directory / _digest(f"{identity.run_id}/{identity.label}")
         is_lone = identity.rank is None and identity.primary and not identity.joined and not label_given
         self._lone = (_lone_file(self._directory, identity.run_id), identity.label) if is_lone else None
-        self._mark = _mark_file(self._directory, identity.run_id)
+        self._mark = _mark_file(self._directory, identity.run_id), identity.launch
+        if identity.demand == "never" and not identity.restart:
+            self._kept = -1  # what is there is another run's, and is written over
+            return 0
         try:
             self._kept = min(max(int(_read(self._path)), 0), _STEP_MAX)
         except ValueError:
@@ -75,9 +78,9 @@ class StepCount:
             (path, label), self._lone = self._lone, None
             self._write(path, f"{os.getpid()} {process.start_of(os.getpid())} {label}")
         if self._mark is not None:
-            mark, self._mark = self._mark, None
-            if not mark.exists():
-                self._write(mark, "")
+            (mark, launch), self._mark = self._mark, None
+            if _read(mark) != launch:
+                self._write(mark, launch)
         if self._path is not None and next_step != self._kept:
             self._write(self._path, str(next_step))
             self._kept = next_step
@@ -87,7 +90,7 @@ class StepCount:
             if self._directory.parent.exists():
                 check_private(self._directory.parent)
             make_private(self._directory)
-            _prune(self._directory)
+            prune(self._directory)
             self._is_pruned = True
         # One write in place of a short text: shorter only where a count went back, so it is cut behind.
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -108,9 +111,12 @@ def label_to_resume(directory: Path, run_id: str) -> str | None:
     return None if is_alive else label
 
 
-def was_here(directory: Path, run_id: str) -> bool:
-    """Tell whether a run is known on this node: one of another node, or of very long ago, is not."""
-    return _mark_file(directory, run_id).exists() or _lone_file(directory, run_id).exists()
+def was_here(directory: Path, run_id: str, launch: str) -> bool:
+    """Return True if another launch had this run on this node: one of another node, or of very long ago, is unknown."""
+    mark = _mark_file(directory, run_id)
+    if mark.exists():
+        return _read(mark) != launch
+    return _lone_file(directory, run_id).exists()
 
 
 def _mark_file(directory: Path, run_id: str) -> Path:
@@ -133,7 +139,8 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _prune(directory: Path) -> None:
+def prune(directory: Path) -> None:
+    """Remove the oldest quarter of a directory's files when there are too many."""
     entries = list(os.scandir(directory))
     if len(entries) > FILES_MAX:
         for entry in sorted(entries, key=lambda entry: entry.stat().st_mtime)[: FILES_MAX // 4]:

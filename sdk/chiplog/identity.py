@@ -14,12 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import NamedTuple
+from urllib.parse import quote, unquote
 
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-# "pid:run_id/label/rank/settled/world/start/session", for the processes that this one starts. World and start, behind
-# which stands no other process with that PID, and then the session came later. Set by init() while its run is open, …
+# "pid:run_id/label/rank/settled/world/start/session/demand/launch", for the processes that this one starts. World and
+# start, behind which stands no other process with that PID, then the session, and then demand and launch (quoted) came
+# later. Set by init() while its run is open, …
 PARENT_RUN = "CHIPLOG_PARENT_RUN"
 SETUP = "CHIPLOG_SETUP"  # … and by setup(): who its process would be. Without a label: that is for the children to say
 
@@ -67,6 +69,8 @@ class Identity:
     formerly: str | None = None  # the provisional run ID, once another was agreed on
     offer: str = ""  # what to propose in place of the run ID, where trainings of another time may have the same
     launch_run: str = ""  # of a launch that may start ranks again: under this its node remembers what was agreed on
+    demand: str = ""  # `must` or `never`: what the run ID has to be; the collector decides
+    demand_launch: str = ""  # the launch of the process further up whose demand it is; '': its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +100,8 @@ class _Parent:
     rank: str
     settled: bool
     is_open: bool  # by init(), not only prepared by setup()
+    demand: str = ""
+    launch: str = ""
 
     @property
     def joins_us(self) -> bool:
@@ -111,7 +117,10 @@ class _Parent:
 def parent_run(pid: int, run_id: str, identity: Identity, stamp: str = "") -> str:
     """Return what PARENT_RUN is to say. Neither a run ID nor a label has a slash."""
     rank = "" if identity.rank is None else str(identity.rank)
-    return f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}/{stamp}"
+    said = f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}/{stamp}"
+    if not identity.demand:
+        return said
+    return f"{said}/{identity.demand}/{quote(identity.demand_launch or identity.launch, safe='')}"
 
 
 class Record(NamedTuple):
@@ -125,6 +134,8 @@ class Record(NamedTuple):
     world: str
     start: str
     session: str
+    demand: str
+    launch: str
 
 
 def read_record(said: str) -> Record:
@@ -157,6 +168,21 @@ def identify(
     parent = _parent_of(environ, PARENT_RUN, facts) or _parent_of(environ, SETUP, facts)
     joins = parent is not None and own_run in (None, "", parent.run_id)
     given = given_label or environ.get("CHIPLOG_LABEL")
+    identity = _identify(environ, facts, given, own_run, launcher, parent, joins)
+    if joins and parent is not None and parent.demand:
+        return replace(identity, demand=parent.demand, demand_launch=parent.launch)
+    return identity
+
+
+def _identify(
+    environ: Mapping[str, str],
+    facts: Facts,
+    given: str | None,
+    own_run: str | None,
+    launcher: _Launcher | None,
+    parent: "_Parent | None",
+    joins: bool,
+) -> Identity:
     if joins and given and parent is not None and given == parent.label:
         given = _childs(given, facts)
     if launcher is None:
@@ -285,7 +311,8 @@ def _parent_of(environ: Mapping[str, str], name: str, facts: Facts) -> _Parent |
     left = read_record(environ.get(name, ""))
     if not left.run_id or left.pid == str(facts.pid) or name in facts.gone:
         return None
-    return _Parent(left.run_id, left.label, left.rank, left.settled == _SETTLED, name == PARENT_RUN)
+    settled = left.settled == _SETTLED
+    return _Parent(left.run_id, left.label, left.rank, settled, name == PARENT_RUN, left.demand, unquote(left.launch))
 
 
 def _joined_run(parent: _Parent, facts: Facts) -> str:

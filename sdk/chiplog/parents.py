@@ -7,22 +7,27 @@ from chiplog.identity import PARENT_RUN, Identity, parent_run
 from chiplog.process import stamp
 
 _former: str | None = None  # what the variable said before: of a run further up, which goes on behind this one
+_told: dict[int, str] = {}  # what names each open run of this process, by its owner, in the order of opening
 
 
-def tell_children(environ: MutableMapping[str, str], run_id: str, identity: Identity) -> None:
-    """Name the run to all that this process starts from now on."""
+def tell_children(environ: MutableMapping[str, str], owner: object, run_id: str, identity: Identity) -> None:
+    """Name the run to all that this process starts from now on. owner: who calls `tell_no_more` for it."""
     global _former
     if not _is_own(environ):
         _former = environ.get(PARENT_RUN)
-    environ[PARENT_RUN] = parent_run(os.getpid(), run_id, identity, stamp())
+        _told.clear()  # a forked child has its parent's
+    _told[id(owner)] = environ[PARENT_RUN] = parent_run(os.getpid(), run_id, identity, stamp())
 
 
-def tell_no_more(environ: MutableMapping[str, str]) -> None:
-    """Leave the variable as it was: what is started from now on is no part of the run of this process."""
+def tell_no_more(environ: MutableMapping[str, str], owner: object) -> None:
+    """Name the latest run that is still open, or leave the variable as it was before."""
     global _former
+    _told.pop(id(owner), None)
     if not _is_own(environ):
         return
-    if _former is None:
+    if _told:
+        environ[PARENT_RUN] = next(reversed(_told.values()))
+    elif _former is None:
         del environ[PARENT_RUN]
     else:
         environ[PARENT_RUN], _former = _former, None

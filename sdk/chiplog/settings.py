@@ -33,12 +33,14 @@ class Settings:
     tags: tuple[str, ...] = ()
     notes: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
+    run_given: bool = False  # the run ID was given, and is not only what a launch or a parent shares
     label_given: bool = False
     primary_given: bool = False
     gpu_device_ids: tuple[str, ...] | None = None
     update_finish_state: bool | None = None
     capture_console: bool = True
     bounds: Bounds = field(default_factory=Bounds)
+    unfinished_key: str = ""  # what `resume="auto"` looks among, see unfinished.py
     remarks: tuple[Bad, ...] = ()  # what was given and could not be taken as it is
 
     def sets_run(self, identity: Identity) -> bool | None:
@@ -132,5 +134,7 @@ def identity_map(settings: Settings, identity: Identity, started_us: int, pid: i
         "error_file": os.environ.get("TORCHELASTIC_ERROR_FILE"),
         "uptime": uptime_us(),
         "owner": owner() or None,
+        "resume": identity.demand or None,
+        "resume_launch": identity.demand_launch or None,
     }
     return {name: value for name, value in known.items() if value is not None}

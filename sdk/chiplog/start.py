@@ -14,7 +14,6 @@ from typing import Any, NoReturn
 
 from chiplog import process
 from chiplog.complaints import shown_error
-from chiplog.counting import STEPS, label_to_resume
 from chiplog.failures import ending_of, note_exit
 from chiplog.forgiving import NOTHING, forgiving
 from chiplog.identity import SETUP, Identity, first_run_id, identify, prepared_run
@@ -22,13 +21,14 @@ from chiplog.launches import as_before
 from chiplog.outermost import has_returned, note_outermost
 from chiplog.parents import tell_children
 from chiplog.recording.run import Run
-from chiplog.resuming import asked_for, note_unknown
+from chiplog.resuming import asked_for, go_on, note_unknown, working_directory
 from chiplog.settings import Settings, clean_text, safe_name, words_of
 from chiplog.torch.compiling import untraced
 from chiplog.travel import Ticket, known_run, run_of, ticket_of
+from chiplog.unfinished import key_of
 from chiplog.values.config import config_of
 from chiplog.values.metrics import Bad
-from chiplog.ways import mode_of, own_run
+from chiplog.ways import CREATE_NEW, RETURN_PREVIOUS, beside, mode_of, own_run, reinit_of
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.owners import note_good_end
@@ -38,6 +38,7 @@ _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
 _current: Run | None = None
+_earlier: list[Run] = []  # opened by init() before the current one, and still open
 _guests: list[Run] = []  # came in a pickle while another run was the current one
 _hooked = False
 _opened: set[str] = set()  # IDs of runs that this process opened, as they were before any group was asked
@@ -49,6 +50,7 @@ def init(
     project: str | None = None,
     *,
     run_id: str | None = None,
+    id: str | None = None,
     name: str | None = None,
     group: str | None = None,
     job_type: str | None = None,
@@ -57,13 +59,14 @@ def init(
     config: Any = None,
     label: str | None = None,
     primary: bool | None = None,
-    resume: str | None = None,
+    resume: str | bool | None = None,
     mode: str | None = None,
     gpu_device_ids: Iterable[str] | None = None,
     update_finish_state: bool | None = None,
     capture_console: bool = True,
     dir: str | os.PathLike[str] | None = None,
     agent: str | None = None,
+    reinit: str | bool | None = None,
 ) -> Run:
     """Open a run in this process and make it the current one. Waits for no daemon and never raises.
 
@@ -71,7 +74,11 @@ def init(
     from torch.distributed. An argument wins over its variable (`CHIPLOG_PROJECT`, `CHIPLOG_RUN_ID`, `CHIPLOG_GROUP`,
     `CHIPLOG_LABEL`, `CHIPLOG_PRIMARY`, `CHIPLOG_MODE`, `CHIPLOG_GPU_DEVICE_IDS`, `CHIPLOG_DIR`, `CHIPLOG_AGENT`).
 
-    resume: the ID of a run to go on with: as run_id; a process without launcher also has the label again that the one
+    id: another name of run_id.
+    resume: the ID of a run to go on with, as run_id; or about run_id: allow (go on if the run exists), must (it has to
+    exist), never (it must not exist). The collector decides; a demand that is not met leaves a row of kind
+    resume_refused in `events`, and the run is `<run_id>-2`. auto or True, without run_id: the last unfinished run of
+    this working directory and project on this node. A process without launcher also has the label again that the one
     before it made up. What counts its own steps goes on where it was, on the same node.
     mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`), disabled, or rank0:
     disabled on all ranks but 0; in any case. dryrun is offline, run and shared are online, any other word is offline.
@@ -79,12 +86,17 @@ def init(
     group: without a run ID each process has a run of its own in this group; with one, the group of the run they share.
     config: a dict, argparse namespace, dataclass, OmegaConf, attrs or pydantic object; the primary's is the run's.
     update_finish_state: whether the run's state follows this label's; by default only the primary's does.
+    reinit: what becomes of runs that are open: finish_previous (default, True), return_previous (the latest of them is
+    returned, False), or create_new (they stay open beside this one, each with its label and end; the functions of the
+    package are the latest open run's, and the console belongs to the one opened first). By default the open run is also
+    returned where this call means the same run.
     dir: in place of CHIPLOG_DIR. agent: a ZeroMQ address; without it the node's own, started when none listens.
     """
     environ = os.environ
     given: dict[str, Any] = {
         "project": project,
         "run_id": run_id,
+        "id": id,
         "resume": resume,
         "name": name,
         "group": group,
@@ -100,6 +112,7 @@ def init(
         "capture_console": capture_console,
         "dir": dir,
         "agent": agent,
+        "reinit": reinit,
     }
     try:
         settings = _settings(environ, **given)
@@ -107,26 +120,46 @@ def init(
         _log.warning("chiplog: init() was given what it cannot use (%s); nothing is logged", shown_error(error))
         settings = _nothing(environ, dict.fromkeys(given))
     global _current, _left
-    with _lock:
-        before = _current
-    if before is not None and not before._finished:
-        if before.is_same(settings):
-            _log.warning("chiplog: init() was called twice for run %s; the open run is returned", before.id)
-            return before
-        before.finish()
+    previous = _previous(settings, reinit_of(reinit)[0])
+    if previous is not None:
+        for remark in settings.remarks:
+            previous.complain(remark)
+        return previous
     run = _open(settings)
     for remark in settings.remarks:
         run.complain(remark)
     if run.mode != "disabled":
         _opened.add(first_run_id(settings.identity))
     with _lock:
+        _earlier[:] = _open_runs()
         _current = run
         _left = None
         _install_hooks()
         _mind_multiprocessing()
     if run.mode != "disabled":
-        tell_children(environ, run.id, settings.identity)
+        tell_children(environ, run, run.id, settings.identity)
     return run
+
+
+def _previous(settings: Settings, reinit: str) -> Run | None:
+    """Return the open run that `init` is to return, if any. Finishes those that a new one is not opened beside."""
+    opened = _open_runs()
+    if not opened or reinit == CREATE_NEW:
+        return None
+    if reinit == RETURN_PREVIOUS:
+        return opened[-1]
+    same = next((run for run in reversed(opened) if run.is_same(settings)), None) if not reinit else None
+    if same is not None:
+        _log.warning("chiplog: init() was called twice for run %s; the open run is returned", same.id)
+        return same
+    for run in reversed(opened):
+        run.finish()
+    return None
+
+
+def _open_runs() -> list[Run]:
+    """Return the runs that `init` opened and that did not finish, the latest last."""
+    return [run for run in (*_earlier, _current) if run is not None and not run._finished]
 
 
 def rejoin(ticket: Ticket) -> Run:
@@ -161,26 +194,36 @@ copyreg.pickle(Run, lambda run: (rejoin, (ticket_of(run),)))
 
 
 def current() -> Run | None:
-    """Return the current run of this process, None before `init`."""
+    """Return the latest run of this process that is open, else the latest; None before `init`."""
+    global _current
+    if _earlier and _current is not None and _current._finished and (opened := _open_runs()):
+        _current = opened.pop()
+        _earlier[:] = opened
     return _current
+
+
+def _all_runs() -> list[Run]:
+    return [run for run in (*_guests, *_earlier, _current) if run is not None]
 
 
 @untraced
 def log(data: Mapping[str, Any] = NOTHING, step: int | None = None, *more: Any, **unknown: Any) -> None:
     """Log to the current run; see `Run.log`. Without one, says so once and does nothing."""
-    if _current is None:
+    run = current() if _earlier else _current
+    if run is None:
         _warn_no_run()
     elif unknown or more:
-        _current.log(data, step, *more, **unknown)
+        run.log(data, step, *more, **unknown)
     else:
-        _current.log(data, step)
+        run.log(data, step)
 
 
 @forgiving
 def finish(exit_code: int = 0) -> None:
     """Finish the current run, if there is one."""
-    if _current is not None:
-        _current.finish(exit_code)
+    run = current()
+    if run is not None:
+        run.finish(exit_code)
 
 
 @forgiving
@@ -209,20 +252,26 @@ def _open(settings: Settings) -> Run:
 
 def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **given: Any) -> Settings:
     remarks: list[Bad] = []
-    wanted, resume = asked_for(given["run_id"], given["resume"], remarks)
-    run_id = _name("run ID", wanted or environ.get("CHIPLOG_RUN_ID"), remarks)
+    asked = asked_for(given, environ, remarks)
+    run_id = _name("run ID", asked.run_id, remarks)
+    asked = asked._replace(run_id=run_id)
     label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"), remarks)
-    still_open = first_run_id(_current._settings.identity) if _current is not None and not _current._finished else ""
+    reinit, bad_reinit = reinit_of(given["reinit"])
+    if bad_reinit is not None:
+        remarks.append(bad_reinit)
+    opened = _open_runs()
+    still_open = first_run_id(opened[-1]._settings.identity) if opened and not reinit else ""
     facts = process.facts(_opened - {still_open})
     identity = identify(environ, facts, label, run_id)
     where = places(chiplog_dir(given["dir"], environ))
-    if resume and run_id and not label and not (identity.told or identity.joined or facts.spawned):
-        label = label_to_resume(where.local / STEPS, run_id)
-        identity = replace(identity, label=label or identity.label)
     group = _line("group", given["group"] or environ.get("CHIPLOG_GROUP"), remarks)
     name = _line("name", given["name"], remarks)
     if group is not None and not run_id:
         identity, name = own_run(identity, group, name, facts)
+    project = _line("project", given["project"] or environ.get("CHIPLOG_PROJECT"), remarks)
+    own = f"rank{identity.rank}" if group is not None and not run_id and identity.rank is not None else ""
+    key = key_of(working_directory(), project, group, own)
+    identity, label = go_on(identity, asked, label, key, where, is_spawned=facts.spawned is not None)
     clean_id, clean_label = _name("run ID", identity.run_id, []), _name("label", identity.label, [])
     identity = replace(identity, run_id=clean_id or "", label=clean_label or "")
     primary = given["primary"] if given["primary"] is not None else _flag(environ, "CHIPLOG_PRIMARY")
@@ -231,8 +280,11 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         remarks.append(bad_mode)
     if primary is not None:
         identity = replace(identity, primary=bool(primary), fallback=False)
-    if resume and run_id and identity.primary and mode != "disabled":  # of a thousand ranks one says it
-        note_unknown(where.local / STEPS, run_id, remarks)
+    if reinit == CREATE_NEW:
+        labels = [(run._identity.run_id, run._identity.label) for run in opened]
+        identity = beside(identity, labels, primary_given=primary is not None)
+    if identity.primary and mode != "disabled":  # of a thousand ranks one says it
+        note_unknown(where, identity, asked, remarks)
     try:
         config = config_of(given["config"])
     except Exception as error:
@@ -248,19 +300,21 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         places=where,
         mode=mode,
         agent_address=given["agent"] or environ.get("CHIPLOG_AGENT") or None,
-        project=_line("project", given["project"] or environ.get("CHIPLOG_PROJECT"), remarks),
+        project=project,
         name=name,
         group=group,
         job_type=_line("job_type", given["job_type"], remarks),
         tags=words_of(given["tags"]),
         notes=_line("notes", given["notes"], remarks),
         config=config,
+        run_given=bool(run_id),
         label_given=bool(label),
         primary_given=primary is not None or (group is not None and not run_id),
         gpu_device_ids=None if gpus is None else words_of(gpus),
         update_finish_state=given["update_finish_state"],
         capture_console=given["capture_console"],
         bounds=read_bounds(environ, lambda message: remarks.append(Bad("bad_argument", message[:60], message))),
+        unfinished_key=key,
         remarks=tuple(remarks),
     )
 
@@ -320,16 +374,18 @@ def _install_hooks() -> None:
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        if _current is not None:
-            _current.mark_exit(error)
+        for run in _all_runs():
+            run.mark_exit(error)
         previous(kind, error, traceback)
 
     sys.excepthook = hook
     previous_of_threads = threading.excepthook
 
     def thread_hook(arguments: threading.ExceptHookArgs) -> None:
-        if _current is not None and arguments.exc_value is not None and arguments.exc_type is not SystemExit:
-            _current.note_thread(arguments.thread.name if arguments.thread is not None else "?", arguments.exc_value)
+        if arguments.exc_value is not None and arguments.exc_type is not SystemExit:
+            name = arguments.thread.name if arguments.thread is not None else "?"
+            for run in _open_runs():
+                run.note_thread(name, arguments.exc_value)
         previous_of_threads(arguments)
 
     threading.excepthook = thread_hook
@@ -380,13 +436,12 @@ def _at_exit(*, is_seen: bool = False) -> None:
     if returned if error is None else not ending_of(error)[0]:
         here = _current._settings.places if _current is not None else places(chiplog_dir(None, os.environ))
         note_good_end(here.owners)
-    for run in (*_guests, _current):
-        if run is not None:
-            if error is not None:
-                run.mark_exit(error)
-            elif not returned:
-                run.leave()  # `raise SystemExit(4)`: the interpreter tells its exit code to no hook
-            run.finish()
+    for run in _all_runs():
+        if error is not None:
+            run.mark_exit(error)
+        elif not returned:
+            run.leave()  # `raise SystemExit(4)`: the interpreter tells its exit code to no hook
+        run.finish()
 
 
 def _at_exit_of_child() -> None:
@@ -402,7 +457,7 @@ def _after_fork() -> None:
     _lock = threading.Lock()  # another thread of the parent may have held it
     note_outermost()
     if _current is not None:
-        for run in (*_guests, _current):
+        for run in _all_runs():
             run.after_fork()
         _mind_bootstrap()
 

@@ -75,7 +75,8 @@ def _identity_of(sender: Identity, is_here: bool) -> Identity:
     """Return a label of its own beside the sender's; on another node PIDs may be the same."""
     own = str(os.getpid()) if is_here else f"{host_name()}-{os.getpid()}"
     label = f"{sender.label[: NAME_CHARS_MAX - len(own) - 1]}.{own}"[:NAME_CHARS_MAX]
-    return Identity(sender.run_id, label, sender.launch, primary=False, settled=True, joined=True)
+    known = Identity(sender.run_id, label, sender.launch, primary=False, settled=True, joined=True)
+    return replace(known, demand=sender.demand, demand_launch=sender.demand_launch)
 
 
 def _root_elsewhere(settings: Settings, environ: Mapping[str, str]) -> str | None:

@@ -1,6 +1,7 @@
 """The ways to track: online or not, and other than one run of many processes: one for each, and rank 0 alone. Pure."""
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,34 @@ from chiplog.values.metrics import Bad, shown
 RANK0 = "rank0"  # the mode in which rank 0 alone is recorded
 MODES = ("online", "offline", "disabled")
 _ALIASES = {"dryrun": "offline", "run": "online", "shared": "online"}  # W&B's other words
+
+
+FINISH_PREVIOUS, RETURN_PREVIOUS, CREATE_NEW = "finish_previous", "return_previous", "create_new"
+_REINIT = {"true": FINISH_PREVIOUS, "false": RETURN_PREVIOUS, "default": "", "none": ""}
+
+
+def reinit_of(given: Any) -> tuple[str, Bad | None]:
+    """Return what `init(reinit=)` does with runs that are open, '' for the default, and what is wrong with it."""
+    word = str(given).strip().lower()
+    word = _REINIT.get(word, word)
+    if word in ("", FINISH_PREVIOUS, RETURN_PREVIOUS, CREATE_NEW):
+        return word, None
+    known = ", ".join((FINISH_PREVIOUS, RETURN_PREVIOUS, CREATE_NEW))
+    message = f"reinit {shown(given)} is unknown, {FINISH_PREVIOUS} is used; give one of {known}, True or False"
+    return "", Bad("bad_argument", "reinit", message)
+
+
+def beside(identity: Identity, opened: Iterable[tuple[str, str]], *, primary_given: bool) -> Identity:
+    """Return the identity of a run that is opened beside others of its process, with a label that none of them has.
+
+    opened: run ID and label of each. A run of the same ID has its primary already.
+    """
+    taken = set(opened)
+    if (identity.run_id, identity.label) not in taken:
+        return identity
+    numbered = (f"{identity.label}.{n}" for n in itertools.count(2))
+    label = next(label for label in numbered if (identity.run_id, label) not in taken)
+    return replace(identity, label=label, primary=identity.primary and primary_given)
 
 
 def mode_of(given: Any, variable: str, identity: Identity) -> tuple[str, Bad | None]:

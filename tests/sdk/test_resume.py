@@ -250,8 +250,6 @@ def test_a_run_that_is_not_known_here_is_begun_with_a_word_about_it(chiplog_dir,
     ("given", "run_id", "word"),
     [
         ({"resume": "latest"}, "latest", "resume='latest' is taken as the ID of a run; give the ID of the run"),
-        ({"resume": True}, None, "resume=True names no run and is left out; give the ID of the run, such as"),
-        ({"resume": True, "run_id": "y"}, "y", "resume=True names no run"),
         ({"resume": "x", "run_id": "y"}, "y", "resume='x' and run_id='y' name two runs; the second is used"),
         ({"resume": "y", "run_id": "y"}, "y", ""),
         ({"resume": False}, None, ""),

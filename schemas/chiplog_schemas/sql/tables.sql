@@ -1,4 +1,4 @@
--- Migration 3: the tables behind the views. Users never see them.
+-- Migration 4: the tables behind the views. Users never see them.
 -- Facts carry integers; names are in dimensions, so that an identity that becomes known later changes one row.
 -- Facts are inserted sorted by key, producer, step and have no primary key: exactly-once is kept by base.intervals.
 CREATE SCHEMA base;
@@ -22,6 +22,8 @@ CREATE TABLE base.producers (
     sender BLOB, boot VARCHAR, late_us BIGINT, is_presumed BOOLEAN, clock_us BIGINT,
     uptime_us BIGINT
 );
+-- Which run each launch is in that demanded that a run of this name exist, or not: decided once, in log order.
+CREATE TABLE base.demands (run_id VARCHAR, launch VARCHAR, run INTEGER);
 -- Metric and phase names, names of system metrics, devices.
 CREATE TABLE base.names (id INTEGER, name VARCHAR);
 

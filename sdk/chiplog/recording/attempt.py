@@ -3,6 +3,8 @@
 import os
 import threading
 import time
+from collections.abc import Mapping
+from typing import Any
 
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import Places
@@ -32,16 +34,23 @@ class AttemptLookup:
         return self._attempt
 
     def _ask(self, label: str, started_us: int) -> None:
-        url = os.environ.get("CHIPLOG_COLLECTOR") or None
-        try:
-            if url is None and not holder_of(self._places.collector / "lock"):
-                return
-            from chiplog.client import connect  # importing chiplog must not cost what a client needs
+        rows = ask_collector(self._places, _QUERY, {"label": label, "started_us": started_us})
+        self._attempt = rows[0]["attempt"] if rows else None
+        self._next_ask_s = time.monotonic() + _ASK_AGAIN_S
 
-            with connect(url, dir=None if url else self._places.root) as client:
-                rows = client.sql(_QUERY, {"label": label, "started_us": started_us}, timeout_s=_TIMEOUT_S).rows()
-            self._attempt = rows[0]["attempt"] if rows else None
-        except Exception:
-            self._attempt = None  # unreachable, no permission, no reader's key: unknown is the documented answer
-        finally:
-            self._next_ask_s = time.monotonic() + _ASK_AGAIN_S
+
+def ask_collector(places: Places, query: str, parameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a query to the collector that runs on this host, or that CHIPLOG_COLLECTOR names.
+
+    No rows where it cannot be asked: unreachable, no permission, no reader's key. Starts no daemon.
+    """
+    url = os.environ.get("CHIPLOG_COLLECTOR") or None
+    try:
+        if url is None and not holder_of(places.collector / "lock"):
+            return []
+        from chiplog.client import connect  # importing chiplog must not cost what a client needs
+
+        with connect(url, dir=None if url else places.root) as client:
+            return client.sql(query, dict(parameters), timeout_s=_TIMEOUT_S).rows()
+    except Exception:
+        return []  # unknown is the documented answer

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from chiplog.agreement import Agreed, Question
+from chiplog.agreement import Agreed, Question, is_in_group
 from chiplog.alerts import ALERT_INTERVAL_S, AlertLimit, alert_of
 from chiplog.capture import Capture
 from chiplog.complaints import Complaints
@@ -25,7 +25,9 @@ from chiplog.parents import tell_no_more
 from chiplog.recorder import Recorder
 from chiplog.recording import foreign_names
 from chiplog.recording.attempt import AttemptLookup
+from chiplog.recording.demand import watch_demand
 from chiplog.recording.run_text import RunText
+from chiplog.resuming import unmet_demand
 from chiplog.saving import Saver
 from chiplog.sender import SenderThread
 from chiplog.settings import Settings, identity_map, safe_name, words_of
@@ -33,6 +35,7 @@ from chiplog.shared import Config, Shared, Summary
 from chiplog.stand_ins import AfterFork, Appendable, Nowhere
 from chiplog.surroundings import Teller
 from chiplog.torch.compiling import tell_dynamo
+from chiplog.unfinished import UNFINISHED, UnfinishedRun
 from chiplog.values.metrics import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
@@ -92,15 +95,20 @@ class Run(Recorder):
         self._summary = Summary(self._shared.say_summary, lambda bad: self._complaints.note(bad))
         tell_dynamo()
         self._count = StepCount(settings.places.local / STEPS)
+        self._unfinished = UnfinishedRun(settings.places.local / UNFINISHED, settings.unfinished_key)
         self._surroundings = Teller(lambda *told: self._say(EventKind.NOTICE, "environment", "info", *told), os.environ)
         if settings.mode != "disabled" and opens:
             self._count_from(self._count.begin(self._identity, settings.label_given))
+            unmet = unmet_demand(settings.places, self._identity)
             self._open()
+            self._mind_demand(unmet)
         elif settings.mode != "disabled":
             self._journal = AfterFork(self._open_late)
         self.config.adopt(settings.config)
         if settings.capture_console and settings.mode != "disabled":
-            self._console = self._capture()
+            _capturing.append(self)
+            if _capturing[0] is self:
+                self._console = self._capture()
 
     # -- what it is --
 
@@ -220,10 +228,18 @@ class Run(Recorder):
         self.finish()
 
     def is_same(self, settings: Settings) -> bool:
-        """Tell whether another `init` of this process means this run: its ID, by now or at first, and its label."""
-        ids = (self._identity.run_id, self._settings.identity.run_id)
-        is_label = not settings.label_given or settings.identity.label == self._identity.label
-        return settings.identity.run_id in ids and is_label and not self._is_inherited
+        """Return True if another `init` of this process means this run: its ID, by now or at first, and its label.
+
+        A rank that no launcher names has a made-up ID until its process group exists: then it is the group's run again.
+        """
+        own, other = self._settings, settings
+        is_label = not other.label_given or other.identity.label == self._identity.label
+        is_run = other.identity.run_id in (self._identity.run_id, own.identity.run_id)
+        if not is_run and other.identity.needs_agreement and own.identity.needs_agreement:
+            is_unnamed = not (own.run_given or other.run_given)
+            is_alike = (other.project or own.project) == own.project and (other.group or own.group) == own.group
+            is_run = is_unnamed and is_alike and is_in_group()
+        return is_run and is_label and not self._is_inherited
 
     def complain(self, bad: Bad) -> None:
         """Say once what was given and could not be taken as it is: aloud, and in `events`."""
@@ -368,12 +384,12 @@ class Run(Recorder):
         finally:
             if not isinstance(journal, Journal) or journal.is_sealed:
                 self._journal = Nowhere(journal.next_seq, self._refuse)
-                tell_no_more(os.environ)
+                tell_no_more(os.environ, self)
 
     def _last_steps(self, exit_code: int) -> Iterator[Callable[[], object]]:
         """Give what is done before the last event, in order."""
-        if self._console is not None:
-            yield self._console.close
+        yield self._end_capture
+        yield self._question.close
         yield self._steps.stop
         for watch in self._watches:
             yield watch.stop
@@ -382,6 +398,7 @@ class Run(Recorder):
         yield self._shared.say_hashes
         if not self._is_inherited:
             yield lambda: self._count.keep(self._count_to_keep, is_last=True)
+            yield lambda: self._note_whether_finished(exit_code)
             yield self._tell_surroundings
             yield self._surroundings.end
         yield self._complaints.report
@@ -425,6 +442,16 @@ class Run(Recorder):
             count, titles = suppressed
             message = f"{count} alerts were left out: more than one in {ALERT_INTERVAL_S:g} s of one title, or too many"
             self._say(EventKind.NOTICE, "alerts_suppressed", "warning", message, {"count": count, "titles": titles})
+
+    def _end_capture(self) -> None:
+        """Give the streams back, and let the run that was opened next record them."""
+        if self in _capturing:
+            _capturing.remove(self)
+        if self._console is not None:
+            self._console.close()
+            if _capturing:
+                heir = _capturing[0]
+                heir._console = heir._capture()
 
     def _capture(self) -> Capture:
         journal = self._journal
@@ -485,6 +512,7 @@ class Run(Recorder):
             self._look_around()
             self._shared.say_hashes(time.monotonic())
             self._count.keep(self._count_to_keep)
+            self._note_unfinished()
             self._tell_surroundings()
             if self._console is not None:
                 self._console.tick()
@@ -533,6 +561,36 @@ class Run(Recorder):
         if self.is_primary and not self._finished:
             self._shared.say_config(self.config)
 
+    def _mind_demand(self, unmet: str | None) -> None:
+        """Warn, once for a launch, that the run is kept under another name: what is known here, else ask."""
+        identity, settings = self._identity, self._settings
+        if not identity.demand or identity.demand_launch or not identity.primary:
+            return
+
+        def warn(message: str) -> None:
+            if not self._finished:
+                self._complaints.warn_once(("resume", ""), message)
+
+        if unmet is not None:
+            warn(unmet)
+        elif settings.mode == "online":
+            watch_demand(settings.places, identity.run_id, identity.label, self._started_us, identity.demand, warn)
+
+    def _note_unfinished(self) -> None:
+        """Keep on this node that the run began; ranks of one node share a file, and any of them may be asked for it."""
+        identity = self._identity
+        if not identity.joined and (identity.primary or identity.local_rank == 0):
+            places, journal = self._settings.places, self._journal
+            producer = journal.producer.hex() if isinstance(journal, Journal) else ""
+            parent = places.local / "offline" if self.mode == "offline" else places.journals
+            self._unfinished.note(identity.run_id, identity.launch, parent / producer)
+
+    def _note_whether_finished(self, exit_code: int) -> None:
+        if exit_code or self._ending.is_failed:
+            self._note_unfinished()
+        elif self._identity.primary:
+            self._unfinished.clear()
+
     # -- fork --
 
     def after_fork(self) -> None:
@@ -542,6 +600,7 @@ class Run(Recorder):
         if self._console is not None:
             self._console.close_in_child()
             self._console = None
+        _capturing.clear()
         _kept_from_the_collector.append((self._journal, self._sender, self._later, self._devices))
         self._begin_devices()
         self._sender = None
@@ -569,4 +628,6 @@ class Run(Recorder):
         return self._journal
 
 
+# Open runs that want this process's console, in the order of opening: the first records it, so a line is in one run.
+_capturing: list[Run] = []
 _kept_from_the_collector: list[Any] = []  # what a child inherited: destroying it could touch the parent's
