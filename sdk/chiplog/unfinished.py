@@ -26,13 +26,15 @@ class UnfinishedRun:
         self._directory = directory
         self._key = key
         self._path: Path | None = None
+        self._is_over = False
 
     def note(self, run_id: str, launch: str, journal: Path) -> None:
         """Write the file, once for each name that the run has."""
         path = self._directory / f"{self._key}-{_digest(run_id)}"
-        if path == self._path:
+        if path == self._path or self._is_over:
             return
-        self.clear()
+        if self._path is not None:
+            _remove(self._path)  # the run has another name
         self._path = path
         text = json.dumps({"run_id": run_id, "launch": launch, "pid": os.getpid(), "journal": str(journal)})
         try:
@@ -46,14 +48,10 @@ class UnfinishedRun:
         except OSError:
             pass  # `auto` begins a new run then
 
-    def clear(self) -> None:
-        """Remove the file: the run has finished, or has another name."""
-        path, self._path = self._path, None
-        if path is not None:
-            try:
-                path.unlink(missing_ok=True)
-            except OSError:
-                pass  # the run is resumed once more
+    def clear(self, run_id: str) -> None:
+        """Remove the file, also one of an earlier attempt: the run has finished."""
+        self._is_over = True
+        _remove(self._directory / f"{self._key}-{_digest(run_id)}")
 
 
 def key_of(*parts: str | None) -> str:
@@ -84,6 +82,13 @@ def _read(path: str) -> dict[str, str] | None:
         return {name: str(run[name]) for name in ("run_id", "launch", "pid", "journal")}
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass  # the run is resumed once more
 
 
 def _digest(text: str) -> str:

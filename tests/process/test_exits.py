@@ -15,8 +15,8 @@ SAFEGUARDS = [
     Safeguard(
         "an end that no hook saw is not taken for a normal one",
         "sdk/chiplog/start.py",
-        old="            elif not returned:",
-        new="            elif False:",
+        old="        elif not returned:",
+        new="        elif False:",
         test="test_an_exit_that_no_hook_sees_has_the_code_of_the_kernel",
     ),
     Safeguard(
@@ -29,8 +29,8 @@ SAFEGUARDS = [
     Safeguard(
         "an unknown exit code does not become 0",
         "sdk/chiplog/start.py",
-        old="            elif not returned:",
-        new="            elif False:",
+        old="        elif not returned:",
+        new="        elif False:",
         test="test_an_exit_code_that_the_kernel_has_forgotten_is_null_and_never_finished",
     ),
 ]

@@ -25,7 +25,7 @@ SAFEGUARDS = [
     Safeguard(
         "auto goes on with what did not finish, and with nothing else",
         "sdk/chiplog/recording/run.py",
-        old="        elif self._identity.primary:\n            self._unfinished.clear()",
+        old="        elif self._identity.primary:\n            self._unfinished.clear(self._identity.run_id)",
         new="",
         test="test_auto_goes_on_with_the_last_run_of_the_project_that_did_not_finish",
     ),

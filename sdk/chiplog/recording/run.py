@@ -589,7 +589,7 @@ class Run(Recorder):
         if exit_code or self._ending.is_failed:
             self._note_unfinished()
         elif self._identity.primary:
-            self._unfinished.clear()
+            self._unfinished.clear(self._identity.run_id)
 
     # -- fork --
 
