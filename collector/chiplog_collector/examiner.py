@@ -19,6 +19,7 @@ from typing import Any, BinaryIO
 
 import duckdb
 
+from chiplog_collector.memory import limit_memory
 from chiplog_schemas import questions
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import QUERY_MEMORY_BYTES
@@ -58,8 +59,10 @@ def lock_down(connection: Connection, memory_bytes: int = QUERY_MEMORY_BYTES) ->
     """
     disable_faulty_optimizers(connection)
     *settings, lock = LOCKED_SETTINGS
-    for statement in (*settings, f"SET GLOBAL memory_limit = '{memory_bytes}B'", lock):
+    for statement in settings:
         connection.execute(statement)
+    limit_memory(connection, memory_bytes)
+    connection.execute(lock)
 
 
 def admit(sql: str, connection: Connection) -> str:

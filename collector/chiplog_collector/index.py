@@ -20,7 +20,7 @@ from chiplog_collector.applier import Applier
 from chiplog_collector.checkpoints import Checkpoints
 from chiplog_collector.database import Database, StaleDatabaseError, is_of_disk, proven_damage
 from chiplog_collector.intake import decode_receipt
-from chiplog_collector.memory import bound_memory
+from chiplog_collector.memory import bound_memory, limit_memory
 from chiplog_collector.running import PAGE_BYTES, RunningQueries
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.gate import open_gate
@@ -387,6 +387,7 @@ def _input_ended(wait_s: float) -> bool:
 def catch_up(place: Places, path: Path, limit: int, on_progress: Callable[[int], None]) -> Follower:
     """Build a new database at `path` from the whole log below `limit`. For `chiplog rebuild`."""
     database = Database(path, log_owner(place.collector / "log") or bytes(16))
+    limit_memory(database.connection, read_bounds(os.environ).query_memory_bytes)
     follower = Follower(database, place.collector / "log")
     while follower.database.next_number < limit:
         before = follower.read_number

@@ -5,6 +5,7 @@ Both write a new file beside it first. When the disk refuses, that one is remove
 
 import contextlib
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from rich.progress import Progress
 
 from chiplog_collector.index import catch_up, move_aside
 from chiplog_collector.lost_end import tell_lost_end
+from chiplog_collector.memory import limit_memory
+from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.places import Places
 from chiplog_schemas.segments import SegmentLog, log_owner
 from chiplog_schemas.synced import sync_directory
@@ -64,7 +67,7 @@ def rebuild(place: Places) -> str:
 def compact(place: Places) -> str:
     """Copy the database, facts sorted by run, key, label and step, into a file without free space; return a line.
 
-    Raises MaintenanceError.
+    Takes as much memory as the index may for queries, and spills beside the file. Raises MaintenanceError.
     """
     if not place.index.exists():
         return f"{place.index} does not exist; nothing to compact"
@@ -77,6 +80,8 @@ def compact(place: Places) -> str:
 def _copy_sorted(path: Path, target: Path) -> None:
     connection = duckdb.connect(str(path))
     try:
+        connection.execute(f"SET enable_progress_bar = {sys.stdout.isatty()}")
+        limit_memory(connection, read_bounds(os.environ).query_memory_bytes)  # beyond it the sort spills to disk
         connection.execute(f"ATTACH '{str(target).replace(chr(39), chr(39) * 2)}' AS target")
         connection.execute("USE target")
         connection.execute(tables_sql())

@@ -6,6 +6,8 @@ then refuses the allocation (RLIMIT_DATA), and the query fails, not the machine.
 
 import resource
 
+import duckdb
+
 from chiplog_schemas.limits import GIB
 from chiplog_schemas.questions import RESULT_BYTES_MAX
 
@@ -21,6 +23,11 @@ def bound_memory(query_memory_bytes: int) -> int:
     limit = min([limit, *(value for value in (soft, hard) if value != resource.RLIM_INFINITY)])
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
     return limit
+
+
+def limit_memory(connection: duckdb.DuckDBPyConnection, memory_bytes: int) -> None:
+    """Let a database keep so much in memory; the rest of a sort or join goes to disk."""
+    connection.execute(f"SET GLOBAL memory_limit = '{memory_bytes}B'")
 
 
 def data_bytes() -> int:

@@ -1,6 +1,8 @@
 """The database's file: what was written is loaded again, poison is passed, and rewriting it changes no view."""
 
 import random
+import subprocess
+import sys
 
 import duckdb
 import pytest
@@ -14,11 +16,24 @@ from chiplog_collector.database import Database, StaleDatabaseError
 from chiplog_collector.index import catch_up, open_index
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind
+from chiplog_schemas.limits import MIB
 from chiplog_schemas.places import places
 from chiplog_schemas.record import Kind
 from chiplog_schemas.segments import list_segments
 from chiplog_schemas.synced import Synced
 from tests.collector.log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
+from tests.fault.switch_off import Safeguard
+
+COMPACTED_ROWS = 3_000_000
+SAFEGUARDS = [
+    Safeguard(
+        "compaction keeps to a limit of memory",
+        "collector/chiplog_collector/maintenance.py",
+        old="limit_memory(connection, read_bounds(os.environ).query_memory_bytes)",
+        new="pass",
+        test="test_compaction_keeps_to_the_memory_that_queries_may_take",
+    ),
+]
 
 
 def everything(n_steps: int = 40, seed: int = 1) -> list:
@@ -157,10 +172,32 @@ def test_compaction_sorts_facts_so_that_a_series_lies_together(index: Index) -> 
     assert rows == sorted(rows)
 
 
-def test_rewriting_while_a_collector_runs_is_refused_in_one_line_that_names_it(tmp_path) -> None:
-    import subprocess
-    import sys
+def test_compaction_keeps_to_the_memory_that_queries_may_take(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.take(*everything())
+    place = place_of(index)
+    fill = (
+        "INSERT INTO base.metrics SELECT i // 20 % 80, i % 20, i // 1600, i, make_timestamp(i), hash(i) / 1e9 "
+        f"FROM range({COMPACTED_ROWS}) t(i)"
+    )
+    code = (
+        "import resource, sys; from pathlib import Path; from chiplog_collector import maintenance; "
+        "from chiplog_schemas.places import places; "
+        "peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024; before = peak(); "
+        "maintenance.compact(places(Path(sys.argv[1]))); print(peak() - before)"
+    )
+    with duckdb.connect(str(place.index)) as connection:
+        connection.execute(fill)
+    monkeypatch.setenv("CHIPLOG_QUERY_MEMORY_BYTES", str(64 * MIB))
+    grown = int(
+        subprocess.run([sys.executable, "-c", code, str(place.root)], stdout=subprocess.PIPE, check=True).stdout
+    )
+    assert grown < 2.5 * 64 * MIB, f"{grown // MIB} MiB; without a limit about 240 MiB"
+    with duckdb.connect(str(place.index), read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM base.metrics WHERE seq >= 0").fetchall()[0][0] >= COMPACTED_ROWS
+    assert sorted(path.name for path in place.collector.iterdir()) == ["index.duckdb", "log"], "nothing spilled is left"
 
+
+def test_rewriting_while_a_collector_runs_is_refused_in_one_line_that_names_it(tmp_path) -> None:
     place = places(tmp_path / "chiplog")
     place.collector.mkdir(parents=True)
     hold = (

@@ -36,14 +36,14 @@ if "chiplog_collector.index" in " ".join(sys.orig_argv):
     Database.checkpoint = noted
 """
 # A query that holds the word `crash_here` kills the process. `break_here` does what an assertion that fails in DuckDB
-# does: its query raises, and from then on every statement of every connection.
+# does: its query raises, and from then on every statement of every connection. `fault_here` makes the writer fail.
 BREAKS = """
 import sys
 if "chiplog_collector.index" in " ".join(sys.orig_argv):
     import os, signal, time
     import duckdb
-    from chiplog_collector import database, query
-    is_broken = []
+    from chiplog_collector import checkpoints, database, query
+    is_broken, is_faulty = [], []
     def check():
         if is_broken:
             raise duckdb.FatalException("FATAL Error: Failed: database has been invalidated")
@@ -57,12 +57,21 @@ if "chiplog_collector.index" in " ".join(sys.orig_argv):
             time.sleep(0.3)
             is_broken.append(1)
             raise duckdb.InternalException("INTERNAL Error: dict-surviving join: narrowed column")
+        if "'fault_here'" in job.sql:
+            is_faulty.append(1)
+            time.sleep(1.0)
         rows = run(self, job, sink)
         check()
         return rows
     def _write(self, batch, state, next_number):
         check()
         write(self, batch, state, next_number)
+    turn = checkpoints.Checkpoints.turn
+    def failing(self, now):
+        if is_faulty:
+            raise MemoryError("a fault that no query explains")
+        turn(self, now)
+    checkpoints.Checkpoints.turn = failing
     query._Worker._run_query = run_query
     database.Database._write = _write
     query._Worker._is_invalidated = lambda self: bool(is_broken)
@@ -178,13 +187,13 @@ def test_checkpoints_cut_no_query_and_no_query_stops_checkpoints(
     assert verdict.ok, verdict
 
 
-@pytest.mark.parametrize("word", ["crash_here", "break_here"])
+@pytest.mark.parametrize("word", ["crash_here", "break_here", "fault_here"])
 def test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer(
     bare_node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
     patch_daemons(monkeypatch, tmp_path / "patch", BREAKS)
     node = bare_node.start()
-    innocent = "SELECT count(*) AS n FROM range(100000000) r WHERE hash(r.range) % 7 = 3"
+    innocent = "SELECT count(*) AS n FROM range(30000000) r WHERE hash(r.range) % 7 = 3"
     readers = Readers(node, [innocent, innocent.replace("7", "11"), "SELECT * FROM labels", "SELECT 1 AS one"])
     try:
         wait_until(lambda: all(readers.n_answers), "an answer for each reader")
