@@ -175,7 +175,7 @@ class _Worker(threading.Thread):
     def _is_invalidated(self) -> bool:
         """Return True if DuckDB refuses all statements, because a query broke an assertion in it."""
         try:
-            self._cursor.execute("SELECT 1")
+            self._cursor.execute("SELECT 1").fetchall()  # a result that is not read keeps its transaction open
         except duckdb.FatalException:
             return True
         except duckdb.Error:  # an interruption that came late

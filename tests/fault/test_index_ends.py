@@ -111,9 +111,9 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "what ran when an index ended is known to the next one",
-        "collector/chiplog_collector/receiver.py",
-        old="            pass_fds=[self._page],\n",
-        new="            pass_fds=[os.memfd_create('new')],\n",
+        "collector/chiplog_collector/index.py",
+        old="    running = RunningQueries(page)\n",
+        new="    running = RunningQueries()\n",
         test="test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer",
     ),
 ]
