@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,14 +13,17 @@ from chiplog_agent.core import Core
 from chiplog_agent.endings import Endings
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.events import EventKind, decode
-from chiplog_schemas.journals import LOCK_NAME, DeadJournal, list_journals
-from chiplog_schemas.locks import Lock, LockHeldError
+from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, DeadJournal, list_journals
+from chiplog_schemas.limits import FILES_LOOK_S
+from chiplog_schemas.locks import Lock, LockHeldError, file_id
+from chiplog_schemas.machine import is_mapped
 from chiplog_schemas.record import Damage, Record
 
 NOT_COPIED = "values on a device: not copied when the process died"
 _ADOPTED_MAX = 64  # at once: each holds the descriptor of its lock, and a node of dead ranks may leave thousands
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # it says nothing of the journal: at the next look again
 _UNDECIDED_MAX = 1_000  # workers of pools that ended before their owners; more stay crashed
+_LOCKLESS_S = 10 * FILES_LOOK_S  # a machine that is loaded ten times over
 _LEFTOVER_AGE_S = 600.0  # making and removing a journal take milliseconds, on a stalled disk perhaps minutes
 
 
@@ -48,6 +52,7 @@ class Adoption:
         self._unreadable: list[Adopted] = []  # left where they are, and not looked at again by this agent
         # Workers that ended before their owners: (producer, identity, produced, when, STATE map).
         self._undecided: list[tuple[bytes, dict[str, Any], int, int, dict[str, Any]]] = []
+        self._lockless: dict[bytes, float] = {}  # whose lock's file was removed, and since when that is known
         self.alive = 0  # journals whose process lives, or that are still to be looked at, as of the last look
         self.known: set[bytes] = set()  # producers that have a journal, as of the last look
 
@@ -79,6 +84,7 @@ class Adoption:
         held = self._held()
         journals = list_journals(self._journals)
         self.known = {producer for producer, _ in journals}
+        self._lockless = {producer: since for producer, since in self._lockless.items() if producer in self.known}
         for producer, directory in journals:
             if producer in held:
                 continue
@@ -86,13 +92,13 @@ class Adoption:
                 alive += 1
                 continue
             try:
-                lock = Lock(directory / LOCK_NAME, create=False)
+                lock = Lock(directory / LOCK_NAME, create=self._is_abandoned(producer, directory))
             except LockHeldError:
                 alive += 1
                 self._endings.greet(producer)  # also one that has not connected: this agent may just have started
                 continue
             except OSError as error:
-                alive += error.errno in _OUT_OF_DESCRIPTORS
+                alive += error.errno in _OUT_OF_DESCRIPTORS or producer in self._lockless
                 continue  # else finished and removed while we looked, or not ours to read
             if self._endings.is_due(producer):
                 alive += 1
@@ -109,6 +115,22 @@ class Adoption:
             found.append(producer)
         self.alive = alive
         return found
+
+    def _is_abandoned(self, producer: bytes, directory: Path) -> bool:
+        """Return True if a journal has lost its lock's file and no process is left that would make it again.
+
+        A rank that lives does so within FILES_LOOK_S. One that is stopped is known by its pidfd, or by what it maps.
+        """
+        if file_id(directory / LOCK_NAME) is not None or file_id(directory / HEAD_NAME) is None:
+            self._lockless.pop(producer, None)
+            return False
+        if self._endings.is_dead(producer):
+            return True
+        now = time.monotonic()
+        if now - self._lockless.setdefault(producer, now) < _LOCKLESS_S:
+            return False
+        self._lockless[producer] = now
+        return not self._endings.is_alive(producer) and not is_mapped(f"{directory.name}/{HEAD_NAME}")
 
     def greet(self, producer: bytes) -> None:
         """Watch the process of a producer that says that it is there.
@@ -145,7 +167,7 @@ class Adoption:
                 reason = f"journal damaged: {item.reason}"
                 continue
             if item.number > adopted.next_seq and (reason or not _is_declared(item, adopted.next_seq)):
-                lost = reason or "in the memory of the process, when the disk refused"
+                lost = reason or "not in the journal: in memory when the disk refused, or its file was removed"
                 core.declare_lost(adopted.producer, adopted.next_seq, item.number - 1, lost, now_us)
             reason = ""
             core.take_record(adopted.producer, item, now, now_us)

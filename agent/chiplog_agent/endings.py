@@ -69,6 +69,14 @@ class Endings:
         self._errors.begin_turn()
         return self._deaths.look(now_us)
 
+    def is_alive(self, producer: bytes) -> bool:
+        """Return True if the process of a producer is watched and has not ended."""
+        return producer in self._pids and not self._deaths.is_due(producer) and self._deaths.of(producer) is None
+
+    def is_dead(self, producer: bytes) -> bool:
+        """Return True if the process of a producer was watched and its end was noted."""
+        return self._deaths.of(producer) is not None
+
     def is_due(self, producer: bytes) -> bool:
         """Tell whether to wait for how a producer ended, whose lock is free: not for long, and not if it lives on."""
         now = time.monotonic()

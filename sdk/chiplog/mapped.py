@@ -21,6 +21,7 @@ from chiplog_schemas.journals import (
     encode_head,
     head_bytes,
 )
+from chiplog_schemas.locks import file_id, id_of
 from chiplog_schemas.record import HEADER_BYTES, unpack_header
 from chiplog_schemas.segments import SEGMENT_HEADER_BYTES
 
@@ -34,7 +35,7 @@ class Segment:
     for an agent that is not there, and the training needs its descriptors.
     """
 
-    __slots__ = ("end", "first_seq", "memory", "next_seq", "path", "size")
+    __slots__ = ("end", "file_id", "first_seq", "memory", "next_seq", "path", "size")
 
     def __init__(self, path: Path | None, size: int) -> None:
         self.path = path
@@ -42,6 +43,7 @@ class Segment:
         self.first_seq = 0
         self.end = 0
         self.next_seq = 0
+        self.file_id: tuple[int, int] | None = None
         self.memory: Any  # mmap.mmap, or None: without a check in the frame of append
         if path is None:
             self.memory = mmap.mmap(-1, size)
@@ -52,6 +54,7 @@ class Segment:
             os.posix_fallocate(descriptor, 0, size)
             self.memory = mmap.mmap(descriptor, size)
             self._prefault()
+            self.file_id = id_of(os.fstat(descriptor))
         except BaseException as error:
             os.unlink(path)
             if isinstance(error, (OSError, ValueError)) and not is_interrupt(error):
@@ -68,6 +71,17 @@ class Segment:
                 raise
             for offset in range(0, self.size, mmap.PAGESIZE):  # an older kernel: touch each page by hand
                 self.memory[offset] = 0
+
+    @property
+    def is_there(self) -> bool:
+        """Return True unless the file was removed."""
+        return self.path is None or file_id(self.path) == self.file_id
+
+    def restore(self) -> None:
+        """Write what a full segment holds, whose file was removed while it was mapped, to a new one. Raises OSError."""
+        assert self.path is not None and self.memory is not None
+        _write_file(self.path, memoryview(self.memory)[: self.end])
+        self.file_id = file_id(self.path)
 
     def let_go(self) -> None:
         """Unmap a segment that is full, as soon as nobody looks at it any more."""
@@ -105,10 +119,28 @@ class Head:
             size = head_bytes(identity)
             os.posix_fallocate(descriptor, 0, size)
             self.memory = mmap.mmap(descriptor, size)
+            self._file_id = id_of(os.fstat(descriptor))
         finally:
             os.close(descriptor)
         self._producer = producer
         self.renew(identity)
+
+    def is_at(self, path: Path) -> bool:
+        """Return True if the file has this name."""
+        return file_id(path) == self._file_id
+
+    def remake(self, path: Path) -> None:
+        """Write the page to a new file in place of one that was removed, and go on in that. Raises OSError."""
+        _write_file(path, memoryview(self.memory))
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            following, size = mmap.mmap(descriptor, len(self.memory)), len(self.memory)
+            self._file_id = id_of(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+        # Again, as it is now: counters are others' to write. One line: a commit to the page comes before it or after.
+        before, whole = self.memory, slice(0, size)
+        following[whole] = before[whole]; self.memory = following  # fmt: skip  # noqa: E702
 
     def renew(self, identity: bytes) -> None:
         """Replace the identity, if it finds room. The counters between are others' to write, at any moment."""
@@ -134,6 +166,23 @@ class Head:
 
     def _write(self, offset: int, packed: bytes) -> None:
         self.memory[offset : offset + len(packed)] = packed
+
+
+def _write_file(path: Path, content: memoryview) -> None:
+    """Write a file, allocated, that appears under its name when it is whole. Raises OSError."""
+    making = path.with_name(f".{path.name}")
+    try:
+        descriptor = os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, len(content))
+            while content:
+                content = content[os.write(descriptor, content) :]
+        finally:
+            os.close(descriptor)
+        os.rename(making, path)
+    except OSError:
+        making.unlink(missing_ok=True)
+        raise
 
 
 def offset_of(view: memoryview, end: int, number: int) -> int:

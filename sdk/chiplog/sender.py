@@ -176,6 +176,7 @@ class SenderThread:
     def _maintain(self) -> None:
         self._journal.declare_dropped()
         self._journal.prepare()
+        self._journal.keep_files(time.monotonic())
         self._on_tick()
 
     def _start_agent(self, just_now_s: float = STARTING_S) -> bool:

@@ -2,12 +2,18 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import chiplog
 from chiplog.cli.root import main
+from chiplog_agent.adoption import Adoption
+from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, list_journals
 from chiplog_schemas.locks import holder_of
 from tests.conftest import WAIT_S, Node, wait_until
 from tests.fault.switch_off import Safeguard
@@ -48,7 +54,54 @@ SAFEGUARDS = [
         new="    if False:",
         test="test_locks_of_daemons_that_were_removed_come_back_and_down_finds_both",
     ),
+    Safeguard(
+        "a live rank makes its lock again",
+        "sdk/chiplog/journal.py",
+        old="            lock.renew()\n",
+        new="            pass\n",
+        test="test_a_rank_whose_lock_was_removed_is_adopted_when_it_dies",
+    ),
+    Safeguard(
+        "a dead rank without a lock's file is adopted",
+        "agent/chiplog_agent/adoption.py",
+        old="        if self._endings.is_dead(producer):\n            return True\n",
+        new="        return False\n",
+        test="test_a_rank_that_dies_before_it_could_make_its_lock_again_is_adopted",
+    ),
+    Safeguard(
+        "a live rank without a lock's file is not adopted",
+        "agent/chiplog_agent/adoption.py",
+        old=' and not is_mapped(f"{directory.name}/{HEAD_NAME}")',
+        new="",
+        test="test_a_stopped_rank_without_a_locks_file_is_not_adopted",
+    ),
+    Safeguard(
+        "what a removed file of a journal held is written again",
+        "sdk/chiplog/journal.py",
+        old="                    segment.restore()\n",
+        new="                    pass\n",
+        test="test_journals_that_are_removed_under_a_live_rank_lose_nothing",
+    ),
+    Safeguard(
+        "what cannot be written again is declared lost",
+        "sdk/chiplog/journal.py",
+        old="            self._cursor = (segment, segment.end, segment.next_seq)\n            return Slice(",
+        new="            return None\n            return Slice(",
+        test="test_full_segments_that_are_removed_are_declared_lost",
+    ),
 ]
+TRAINING = """
+import sys, chiplog
+run = chiplog.init(run_id="r", label="rank0", capture_console=False)
+for line in sys.stdin:
+    command, _, argument = line.strip().partition(" ")
+    if command == "finish":
+        run.finish()
+    else:
+        for step in range(int(argument)):
+            run.log({"x": float(step), "pad": "p" * 400} if command == "pad" else {"x": float(step)})
+    print("done", flush=True)
+"""
 
 
 def pids(node: Node) -> tuple[int, int]:
@@ -123,3 +176,141 @@ def test_daemons_end_when_their_directory_is_gone(node: Node, how: str, tmp_path
         assert kept.sql("SELECT value FROM metrics ORDER BY value") == [{"value": 1.0}, {"value": 2.0}]
     finally:
         kept.stop()
+
+
+# -- ranks --
+
+
+class Training:
+    """A rank that does what it is told."""
+
+    def __init__(self, root: Path) -> None:
+        environ = os.environ | {"CHIPLOG_DIR": str(root), "CHIPLOG_AGENT": f"ipc://{root}/run/agent.sock"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", TRAINING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environ
+        )
+
+    def do(self, command: str) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{command}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "done\n"
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def training(bare_node: Node) -> Iterator[Training]:
+    bare_node.place.journals.mkdir(parents=True, mode=0o700)
+    bare_node.root.chmod(0o700)
+    training = Training(bare_node.root)
+    yield training
+    training.end()
+
+
+def remove(path: Path, scratch: Path) -> None:
+    """Remove a directory at once: a rank may make a file in it at any moment."""
+    os.rename(path, scratch / "removed")
+    shutil.rmtree(scratch / "removed")
+
+
+def journal_of(node: Node) -> Path:
+    [(_, directory)] = wait_until(lambda: list_journals(node.place.journals), "a journal")
+    return Path(directory)
+
+
+def lock_is_back(node: Node, training: Training) -> bool:
+    found = list_journals(node.place.journals)
+    return bool(found) and holder_of(found[0][1] / LOCK_NAME) == training.process.pid
+
+
+def stored(node: Node, count: int) -> None:
+    node.until("SELECT count(*) AS n FROM metrics WHERE key = 'x'", lambda rows: rows[0]["n"] == count)
+    node.until("SELECT state FROM labels", lambda rows: rows == [{"state": "crashed"}])
+    [row] = node.until("SELECT produced, stored, lost, pending FROM completeness", lambda rows: rows[0]["pending"] == 0)
+    assert (row["lost"], row["produced"]) == (0, row["stored"])
+
+
+def test_a_rank_whose_lock_was_removed_is_adopted_when_it_dies(bare_node: Node, training: Training) -> None:
+    training.do("log 100")
+    (journal_of(bare_node) / LOCK_NAME).unlink()
+    wait_until(lambda: lock_is_back(bare_node, training), "the lock, made again")
+    training.do("log 100")
+    training.end()
+    bare_node.start()
+    stored(bare_node, 200)
+
+
+def test_a_rank_that_dies_before_it_could_make_its_lock_again_is_adopted(bare_node: Node, training: Training) -> None:
+    training.do("log 100")
+    bare_node.start()
+    bare_node.until("SELECT 1 FROM metrics WHERE value = 99.0")
+    training.process.send_signal(signal.SIGSTOP)
+    (journal_of(bare_node) / LOCK_NAME).unlink()
+    training.end()
+    stored(bare_node, 100)
+
+
+def test_a_stopped_rank_without_a_locks_file_is_not_adopted(
+    bare_node: Node, training: Training, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an agent that has just started, and has never seen it alive."""
+    monkeypatch.setattr("chiplog_agent.adoption._LOCKLESS_S", 0.0)
+    training.do("log 10")
+    directory = journal_of(bare_node)
+    training.process.send_signal(signal.SIGSTOP)
+    (directory / LOCK_NAME).unlink()
+    adoption = Adoption(bare_node.place.journals)
+    for _ in range(3):
+        assert adoption.look({}) == []
+        assert not adoption.is_idle
+    training.process.send_signal(signal.SIGCONT)
+    wait_until(lambda: lock_is_back(bare_node, training), "the lock, made again")
+    training.process.send_signal(signal.SIGSTOP)
+    (directory / LOCK_NAME).unlink()
+    training.end()
+    assert len(adoption.look({})) == 1
+
+
+@pytest.mark.parametrize("removed", ["journals", "journal", HEAD_NAME, "segments", "CHIPLOG_DIR"])
+def test_journals_that_are_removed_under_a_live_rank_lose_nothing(
+    bare_node: Node, training: Training, removed: str, tmp_path: Path
+) -> None:
+    training.do("log 100")
+    directory = journal_of(bare_node)
+    match removed:
+        case "journals" | "CHIPLOG_DIR":
+            remove(bare_node.place.journals if removed == "journals" else bare_node.root, tmp_path)
+        case "journal":
+            remove(directory, tmp_path)
+        case "segments":
+            for path in directory.glob("*.seg"):
+                path.unlink()
+        case name:
+            (directory / name).unlink()
+    n_segments = 1 if removed == HEAD_NAME else 2
+    wait_until(
+        lambda: (directory / HEAD_NAME).exists() and len(list(directory.glob("*.seg"))) >= n_segments, "files, again"
+    )
+    wait_until(lambda: lock_is_back(bare_node, training), "the lock, made again")
+    training.do("log 100")
+    training.end()
+    bare_node.start()
+    stored(bare_node, 200)
+
+
+def test_full_segments_that_are_removed_are_declared_lost(bare_node: Node, training: Training, tmp_path: Path) -> None:
+    training.do("pad 5000")  # more than two segments
+    remove(bare_node.place.journals, tmp_path)
+    wait_until(lambda: lock_is_back(bare_node, training), "the lock, made again")
+    bare_node.start()
+    training.do("log 10")
+    training.do("finish")
+    [row] = bare_node.until(
+        "SELECT produced, stored, lost, pending, reasons FROM completeness", lambda rows: rows[0]["pending"] == 0
+    )
+    assert row["lost"] > 1000 and row["stored"] > 10
+    assert row["produced"] == row["stored"] + row["lost"]
+    assert "removed before it was sent" in str(row["reasons"])
