@@ -11,6 +11,7 @@ from typing import Any
 
 from chiplog_agent.core import Core
 from chiplog_agent.endings import Endings
+from chiplog_agent.origins import origin_of_dead
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.events import EventKind, decode
 from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, DeadJournal, list_journals
@@ -132,13 +133,13 @@ class Adoption:
         self._lockless[producer] = now
         return not self._endings.is_alive(producer) and not is_mapped(f"{directory.name}/{HEAD_NAME}")
 
-    def greet(self, producer: bytes) -> None:
-        """Watch the process of a producer that says that it is there.
+    def greet(self, producer: bytes, peer_pid: int = 0) -> None:
+        """Watch the process of a producer that says that it is there. peer_pid: at the other end of its socket, or 0.
 
         Not one whose journal is held here: a late word of the dead. To look who holds the lock would release it.
         """
         if producer not in self._held():
-            self._endings.greet(producer)
+            self._endings.greet(producer, peer_pid)
 
     def feed(self, core: Core, now: float, now_us: int) -> None:
         """Give the core records until its block is full, and what there is to say of each journal at its end."""
@@ -161,6 +162,9 @@ class Adoption:
                 return
 
     def _feed_one(self, core: Core, adopted: Adopted, now: float, now_us: int) -> None:
+        head = adopted.journal.head
+        identity = head.identity if head is not None else {}
+        core.locate(adopted.producer, origin_of_dead(self._endings.pid_of(adopted.producer), identity), now, now_us)
         reason = ""
         for item in adopted.records:
             if isinstance(item, Damage):

@@ -11,7 +11,7 @@ from chiplog_schemas.addresses import AddressError, check_bind, check_connect
 from chiplog_schemas.bounds import BoundError, read_bounds
 from chiplog_schemas.curve import client_curve
 from chiplog_schemas.daemons import keep_files_private, use_all_cores, use_all_descriptors
-from chiplog_schemas.keys import Keys, KeysError, keys_dir
+from chiplog_schemas.keys import Keys, KeysError, host_key_name, keys_dir, node_name
 from chiplog_schemas.limits import LEAVER_WAIT_S, SAMPLE_INTERVAL_S
 from chiplog_schemas.locks import LockHeldError, take_lock
 from chiplog_schemas.permits import Role
@@ -33,7 +33,7 @@ def _check_interval(context: click.Context, option: click.Parameter, seconds: fl
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
 @click.option("--bind", multiple=True, metavar="ADDRESS", help="Listen here besides the node's own socket.")
 @click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
-@click.option("--node", metavar="NAME", help="This node's name in the tables; default: the host's.")
+@click.option("--node", metavar="NAME", help="This node's name in the tables (default: CHIPLOG_NODE, else the host's).")
 @click.option("--spool-bytes-max", type=click.IntRange(min=1 << 20), help="Default: 8 GiB.")
 @click.option(
     "--sample-interval-s",
@@ -80,7 +80,7 @@ def agent(
         collector = check_connect(collector_address) if collector_address else None
         settings = Settings(
             places=place,
-            node=node or os.uname().nodename.split(".")[0],
+            node=node_name(node or os.environ.get("CHIPLOG_NODE", "").strip() or host_key_name()),
             collector_address=collector,
             bind=[check_bind(address, keyed=keyed, role=Role.AGENT) for address in bind],
             embedded=embedded,

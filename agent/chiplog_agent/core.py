@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from struct import pack as struct_pack
 from typing import Any
 
+from chiplog_agent.origins import Origin
 from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import IDENTITY_FIELDS, EventKind, encode, typed
@@ -24,7 +25,7 @@ from chiplog_schemas.record import Damage, Record, scan
 
 _BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more event of the largest size must fit
 # What is used here; the rest would be memory that a peer can fill.
-_PEER_NAMES = ("pid", "rank", "started_at", "error_file", "owner")
+_PEER_NAMES = ("pid", "rank", "started_at", "error_file", "boot", "uptime", "pid_namespace", "owner")
 _PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in _PEER_NAMES}
 _PATH_CHARS_MAX = 4_096  # PATH_MAX of Linux
 _REASON_CHARS_MAX = 1_000  # one line
@@ -36,6 +37,7 @@ class Peer:
     """What is known of one producer of this node."""
 
     identity: dict[str, Any] = field(default_factory=dict)
+    origin: Origin | None = None  # where its process is; None until that was reported
     finished: bool = False  # it said so itself
     failure: str = ""  # the exception that ended its code, if it told one
     next_seq: int = 0  # behind the highest seq seen
@@ -136,6 +138,16 @@ class Core:
     def vanished(self, producer: bytes, produced: int, state: Mapping[str, Any], now: float, ts_us: int) -> None:
         """Say how a producer's process ended that did not say so itself. state: the STATE map. ts_us: when."""
         self._say(EventKind.PEER, ts_us, now, producer, {**state, "produced": produced})
+
+    def locate(self, producer: bytes, origin: Origin, now: float, now_us: int) -> None:
+        """Report where a producer's process is: once, and again when more is known."""
+        peer = self._peer(producer)
+        if peer.origin is not None and (peer.origin == origin or not origin.start):
+            return
+        peer.origin = origin
+        found = {"pid": origin.pid, "start": origin.start, "remote": origin.is_remote}
+        about = {"node": self.node} | {name: value for name, value in found.items() if value}
+        self._say(EventKind.PEER, now_us, now, producer, about)
 
     def forget(self, producer: bytes) -> None:
         """Drop what is known of a producer that is gone and delivered."""

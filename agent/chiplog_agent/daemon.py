@@ -15,6 +15,7 @@ from chiplog_agent.adoption import Adoption, remove_leftovers
 from chiplog_agent.core import Core
 from chiplog_agent.endings import Endings
 from chiplog_agent.files import FileLane
+from chiplog_agent.origins import origin_of_living
 from chiplog_agent.spool import Spool
 from chiplog_agent.stats.feed import DeviceEvent, Line, Sample, SamplerFeed, Stale
 from chiplog_agent.upstream import Upstream
@@ -134,6 +135,7 @@ class AgentDaemon:
         self._busy_at = now
         self._write_after = 0.0
         self._watched: set[int] = set()
+        self._peer_pid: int | None = None  # of the message being handled, see gate.Received
         self._failed_at: dict[str, float] = {}  # what could not be done, and when last
 
     # -- the loop --
@@ -206,6 +208,7 @@ class AgentDaemon:
             self._busy_at = now
             if received is not None:
                 permit = received.visitor.permit
+                self._peer_pid = received.peer_pid
                 self._act(self._receiver.receive(received.routing, received.frames, now, permit), now)
         self._act(self._receiver.tick(now), now)
 
@@ -218,7 +221,7 @@ class AgentDaemon:
                     self._door.reply(action, now)
                 case Greeted(sender, info):
                     self._core.greet(sender, info)
-                    self._adoption.greet(sender)
+                    self._locate(sender, now)
                     self._watch()
                 case Gap(sender, first, last, reason):
                     self._core.declare_lost(sender, first, last, reason, now_us())
@@ -227,6 +230,14 @@ class AgentDaemon:
                     if peer is not None and peer.finished:
                         self._forget(sender)
                     self._watch()
+
+    def _locate(self, producer: bytes, now: float) -> None:
+        """Report where the process is whose HELLO was just received."""
+        is_local = self._peer_pid is not None
+        self._adoption.greet(producer, self._peer_pid or 0)
+        pid = self._endings.pid_of(producer) if is_local else 0
+        origin = origin_of_living(pid, self._core.peers[producer].identity, is_local=is_local)
+        self._core.locate(producer, origin, now, now_us())
 
     def _take_samples(self, now: float) -> None:
         if self._feed is None:
@@ -272,7 +283,9 @@ class AgentDaemon:
         return self._adoption.is_busy and self._has_room
 
     def _look_for_journals(self, now: float) -> None:
-        if self._endings.look(now_us()) or now - self._looked_at >= ADOPT_INTERVAL_S:
+        if has_ended := self._endings.look(now_us()):
+            self._watch()
+        if has_ended or now - self._looked_at >= ADOPT_INTERVAL_S:
             self._looked_at = now
             self._mind_files(now)
             self._adopt(now)
@@ -358,7 +371,16 @@ class AgentDaemon:
         if self._feed is None:
             return
         alive = self._receiver.senders
-        pids = {p.identity["pid"] for s, p in self._core.peers.items() if s in alive and "pid" in p.identity}
+        pids = {
+            peer.origin.pid
+            for producer, peer in self._core.peers.items()
+            if producer in alive
+            and peer.origin is not None
+            and peer.origin.can_sample
+            # Console helpers report no PID: they are not sampled. Nor is what has ended, whose PID may be in use again.
+            and "pid" in peer.identity
+            and not self._endings.has_died(producer)
+        }
         if pids != self._watched:
             self._watched = pids
             self._feed.watch(pids)

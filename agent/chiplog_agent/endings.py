@@ -50,15 +50,26 @@ class Endings:
         """The producers whose processes are watched, or were until they ended."""
         return set(self._pids)
 
+    def pid_of(self, producer: bytes) -> int:
+        """Return the PID of a producer's process by the kernel; 0 if it was never seen."""
+        return self._pids.get(producer, 0)
+
+    def has_died(self, producer: bytes) -> bool:
+        """Return True if the process of a producer was seen to end."""
+        return self._deaths.of(producer) is not None
+
     def fileno(self) -> int:
         """Return a descriptor that is readable once a rank's process has ended."""
         return self._deaths.fileno()
 
-    def greet(self, producer: bytes) -> None:
-        """Watch the process that holds the lock of a producer's journal. One without a journal here is not watched."""
+    def greet(self, producer: bytes, peer_pid: int = 0) -> None:
+        """Watch the process that holds the lock of a producer's journal, else the one at the other end of its socket.
+
+        peer_pid: of the latter, by the kernel; 0 if there is none: then one without a journal here is not watched.
+        """
         if producer in self._pids:
             return
-        pid = locker_of(self._journals / producer.hex() / LOCK_NAME)
+        pid = locker_of(self._journals / producer.hex() / LOCK_NAME) or peer_pid
         if pid > 0:
             self._pids[producer] = pid
             self._deaths.watch(producer, pid)

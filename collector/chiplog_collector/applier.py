@@ -32,7 +32,7 @@ from chiplog_collector.speakers import Speakers
 from chiplog_collector.state import Producer, State
 from chiplog_schemas.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
 from chiplog_schemas.codec import CodecError, shown, unpack
-from chiplog_schemas.events import CONSOLE_STREAMS, FIELDS, EventKind, decode, fits_schema
+from chiplog_schemas.events import CONSOLE_STREAMS, FIELDS, LOCATION_FIELDS, EventKind, decode, fits_schema, typed
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.record import Damage, Kind, Record
 
@@ -373,7 +373,7 @@ class Applier:
                 self._registry.ended(producer, ts, fields[0], by_itself=True, seq=seq)
             case EventKind.PEER:
                 if self._may_tell(uuid := uuid_of(fields[0])):
-                    self._registry.ended(self.producer(uuid), ts, fields[1], by_itself=False, seq=seq)
+                    self._apply_peer(self.producer(uuid), seq, ts, fields[1])
             case EventKind.LOST:
                 if fields[0] and not self._may_tell(uuid_of(fields[0])):
                     return
@@ -393,6 +393,13 @@ class Applier:
                     self.batch.add(target, (number, self.name(clean(key)), step, seq, ts, value))
             case _:
                 raise ValueError(f"kind {kind} does not come row by row")
+
+    def _apply_peer(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
+        about = typed(body, LOCATION_FIELDS)
+        if "node" in about:
+            self._registry.locate(producer, about)
+        if "node" not in about or "state" in body:
+            self._registry.ended(producer, ts, body, by_itself=False, seq=seq)
 
     def _may_tell(self, uuid: bytes) -> bool:
         """Tell whether the sender of the record being applied may say something about a producer."""

@@ -22,7 +22,7 @@ _RUN_FIELDS = {
     "tags": "tags",
     "notes": "notes",
 }
-_PRODUCER_FIELDS = ("role", "job_type", "rank", "local_rank", "world_size", "node", "pid", "launch", "restart", "boot")
+_PRODUCER_FIELDS = ("role", "job_type", "rank", "local_rank", "world_size", "launch", "restart", "boot")
 _KEPT_FIELDS = {name: kind for name, kind in IDENTITY_FIELDS.items() if name != "error_file"}  # that is the agent's
 _STATE_FIELDS = {name: kind for name, kind in STATE_FIELDS.items() if name != "detail"}
 _INT32_FIELDS = ("rank", "local_rank", "world_size")
@@ -64,6 +64,7 @@ class Registry:
         for name in _PRODUCER_FIELDS:
             if name in said:
                 setattr(producer, name, said[name])
+        self._locate_by_itself(producer, said)
         producer.sets_run = said.get("sets_run")
         producer.fallback = bool(said.get("fallback"))
         producer.gpus = said.get("gpus", producer.gpus)
@@ -82,6 +83,27 @@ class Registry:
                 self._tell_of_move(producer, holders, seq, ts)
             if producer.is_primary or run.primary_label is None:
                 self._describe(run, said)
+
+    def _locate_by_itself(self, producer: Producer, said: dict[str, Any]) -> None:
+        """Note the host and PID of an identity. They are the node and PID only where no agent reported these."""
+        producer.hostname = said.get("hostname", said.get("node", producer.hostname))
+        producer.rank_pid = said.get("pid", producer.rank_pid)
+        if producer.agent_node is None:
+            producer.pid = producer.rank_pid
+        if producer.agent_node is None or producer.is_remote:
+            producer.node = said.get("node", producer.node)
+
+    def locate(self, producer: Producer, about: dict[str, Any]) -> None:
+        """Note where a producer's process is, as its agent reported it. A report of a living process is kept."""
+        found, _ = _plain(about)
+        if producer.start_ticks is not None and "start" not in found:
+            return
+        producer.agent_node = found["node"]
+        producer.is_remote = found.get("remote", False)
+        if not producer.is_remote:
+            producer.node = producer.agent_node
+        producer.pid, producer.start_ticks = found.get("pid"), found.get("start")
+        self._applier.batch.producers.add(producer.producer)
 
     def _take_console(self, producer: Producer, said: dict[str, Any]) -> bool:
         """Note whose lines a console tells, and drop what would make it a label. False: that is no console."""
@@ -312,7 +334,9 @@ class Registry:
         An elastic restart that moves rank 0 to another node looks the same as an agent that usurps another's run: it
         is granted, and people can see it. Producers of senders that are not restricted have no `nodes`.
         """
-        foreign = [h for h in holders if h.nodes and h.node is not None and not covers(tuple(producer.nodes), h.node)]
+        foreign = [
+            h for h in holders if h.nodes and h.key_node is not None and not covers(tuple(producer.nodes), h.key_node)
+        ]
         if not foreign or not producer.nodes:
             return
         before = foreign[-1]
@@ -404,7 +428,7 @@ def _speaks_for(nodes: list[str], mate: Producer) -> bool:
     """Tell whether what a key for some nodes said may move a producer. No nodes: it was not restricted."""
     if not nodes:
         return True
-    return mate.nodes == nodes if mate.node is None else covers(tuple(nodes), mate.node)
+    return mate.nodes == nodes if mate.key_node is None else covers(tuple(nodes), mate.key_node)
 
 
 def _int32(value: int | None) -> int | None:

@@ -3,7 +3,8 @@
 A receipt says which node names the sender of a record may speak for. Of its blocks nothing is taken of a producer of
 another node, and nothing is entered in the ledger for it: what the true one says still comes. A producer is bound
 
-- by its identity, to the node that it names; in the block at hand, or before;
+- to the node of its agent, which PEER names; in the block at hand, or before;
+- without any, as of older agents, to the node that its identity names, likewise;
 - as long as no identity is known, to the names of the first restricted sender that speaks for it. To refuse it until
   then would lose what follows a damaged event 0, and nobody else can know a producer's 16 random bytes beforehand.
 """
@@ -17,7 +18,7 @@ from chiplog_collector.intake import Speaker
 from chiplog_collector.plain import clean
 from chiplog_schemas.blocks import OPAQUE, Block
 from chiplog_schemas.codec import CodecError
-from chiplog_schemas.events import IDENTITY_FIELDS, EventKind, decode, typed
+from chiplog_schemas.events import IDENTITY_FIELDS, LOCATION_FIELDS, PRODUCER_BYTES, EventKind, decode, typed
 from chiplog_schemas.limits import NAME_CHARS_MAX
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ class Speakers:
 
         number: of the block's record.
         """
+        for uuid, node, is_remote in _located(block):  # first: the rest of this block is judged by it
+            if (
+                self.admits(speaker, uuid, number, [node])
+                and (about := self._applier.producer(uuid)).agent_node is None
+            ):
+                about.agent_node, about.is_remote = node, is_remote
         claims: dict[int, list[str]] = {}
         for index, node in _claimed(block):
             claims.setdefault(index, []).append(node)
@@ -46,26 +53,29 @@ class Speakers:
         return frozenset(i for i, (uuid, _) in producers if not self.admits(speaker, uuid, number, claims.get(i, ())))
 
     def admits(self, speaker: Speaker, uuid: bytes, number: int, claimed: list[str] | tuple[str, ...] = ()) -> bool:
-        """Tell whether a sender may speak for a producer, or about it; a row in `events` says when it may not.
+        """Return True if a sender may speak for a producer, or about it; a row in `events` reports each refusal.
 
-        claimed: nodes that the producer's identities in this block name.
+        claimed: nodes that its agent, or the producer's identities, name in this block. What an identity names does not
+        count once an agent reported a node.
         """
         foreign = self._foreign_node(speaker.nodes, uuid, claimed)
         if foreign is not None:
             self._record(speaker, uuid, number, foreign)
             return False
         producer = self._applier.producer(uuid)
-        if producer.node is None and not producer.nodes:
+        if producer.key_node is None and not producer.nodes:
             producer.nodes = list(speaker.nodes)
             self._applier.batch.producers.add(producer.producer)
         return True
 
     def _foreign_node(self, nodes: tuple[str, ...], uuid: bytes, claimed: list[str] | tuple[str, ...]) -> str | None:
         """Return the node, or the names, that forbid it."""
+        producer = self._state.producers.get(uuid)
+        if producer is not None and producer.agent_node is not None:
+            return None if covers(nodes, producer.agent_node) else producer.agent_node
         for node in claimed:
             if not covers(nodes, node):
                 return node
-        producer = self._state.producers.get(uuid)
         if producer is not None and producer.node is not None:
             return None if covers(nodes, producer.node) else producer.node
         bound = tuple(producer.nodes) if producer is not None else ()
@@ -99,6 +109,17 @@ def covers(nodes: tuple[str, ...], node: str) -> bool:
 @lru_cache(maxsize=4096)
 def _covers(nodes: tuple[str, ...], node: str) -> bool:
     return any(fnmatchcase(node, pattern) for pattern in nodes)
+
+
+def _located(block: Block) -> Iterator[tuple[bytes, str, bool]]:
+    """Yield (producer's 16 bytes, node, is_remote) of what an agent reports in a block of where its producers are."""
+    for group in block.groups:
+        if group.kind == EventKind.PEER:
+            pairs = zip(group.columns["about"], group.columns["state"], strict=True)
+            for uuid, body in pairs:
+                about = typed(body, LOCATION_FIELDS)
+                if "node" in about and isinstance(uuid, bytes) and len(uuid) == PRODUCER_BYTES:
+                    yield uuid, clean(about["node"])[:NAME_CHARS_MAX], about.get("remote", False)
 
 
 def _claimed(block: Block) -> Iterator[tuple[int, str]]:

@@ -64,6 +64,16 @@ class Producer:
     is_presumed: bool = False  # its end was concluded from its agent's silence
     clock_us: int | None = None  # least (received - made) of a block with its events: its node's clock, and a delay
     uptime_us: int | None = None  # from its machine's boot to its start
+    hostname: str | None = None  # by its own word, as rank_pid: in its container
+    rank_pid: int | None = None
+    agent_node: str | None = None  # of the agent that delivers it: keys are checked against this; None: no agent said
+    start_ticks: int | None = None  # of its process, since boot; None: no agent saw it alive
+    is_remote: bool = False  # it runs on another machine than its agent
+
+    @property
+    def key_node(self) -> str | None:
+        """The node that a key must cover to deliver this producer."""
+        return self.node if self.agent_node is None else self.agent_node
 
 
 class State:

@@ -28,7 +28,7 @@ class EventKind(IntEnum):
     LOST = 10  # seqs that can never come
     NOTICE = 11  # an alert, a restart, a refusal …: a row of the view `events`
     SYSTEM = 12  # one device's sample (agents only)
-    PEER = 13  # how another producer ended, said by its agent
+    PEER = 13  # what an agent knows of another producer: where its process is, and how it ended
     FILE = 14  # a file that was saved; its bytes go a way of their own
     DEFINE = 15  # what the summary of a metric is, and which metric it is drawn over
     CONFIG_HASHES = 16  # hashes of a rank's config, by which the index tells where it differs from the primary's
@@ -114,6 +114,8 @@ IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "owner": str,  # of a daemonic child of multiprocessing: its parent, which ends it; see owners.py
     "resume": str,  # what its run_id must be: `must`, there already, or `never`, new; absent: either
     "resume_launch": str,  # the launch that `resume` is the demand of, where a parent's is followed; absent: its own
+    "hostname": str,  # of the machine or container, without domain; absent: the same as node
+    "pid_namespace": int,  # inode of the PID namespace in which `pid` is its number
 }
 
 STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -124,7 +126,13 @@ STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
     "produced": int,  # how many seqs the producer gave out (PEER only)
     "late_us": int,  # it may have ended as much earlier than `ts` says (PEER only); absent: 0
     "detail": dict,  # {str: plain value}: traceback, source of the status …; the body of the row in `events`
+    "node": str,  # of the agent that delivers it (this and the next three: PEER only)
+    "pid": int,  # of its process, as the kernel names it in the PID namespace of its agent
+    "start": int,  # of that process, in clock ticks since boot; only if the agent saw it alive
+    "remote": bool,  # it runs on another machine than its agent; absent: false
 }
+
+LOCATION_FIELDS = {name: STATE_FIELDS[name] for name in ("node", "pid", "start", "remote")}
 
 DEFINITION_FIELDS: dict[str, type | tuple[type, ...]] = {
     "summary": str,  # one of SUMMARIES

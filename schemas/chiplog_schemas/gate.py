@@ -56,11 +56,16 @@ LOCAL = Visitor(True)
 
 @dataclass(slots=True)
 class Received:
-    """One message of a ROUTER: whom to answer, what it says, and who sent it."""
+    """One message of a ROUTER: whom to answer, what it says, and who sent it.
+
+    peer_pid: of the process at the other end of a Unix socket, in this process's PID namespace; 0 if it is not visible
+    from there; None for a peer that came over TCP.
+    """
 
     routing: bytes
     frames: list[bytes]
     visitor: Visitor
+    peer_pid: int | None = None
 
 
 class Gate:
@@ -156,11 +161,19 @@ class Gate:
 
 def receive(socket: "zmq.Socket[bytes]", gate: Gate | None, domain: str, now: float) -> Received:
     """Take the next message of a ROUTER. Without a gate everybody who can connect is local. Raises zmq.Again."""
-    if gate is None:
-        routing, *frames = socket.recv_multipart(zmq.DONTWAIT)
-        return Received(routing, frames, LOCAL)
     first = socket.recv(zmq.DONTWAIT, copy=False)  # it alone: small, and libzmq knows the key of the others by it
-    return Received(first.bytes, socket.recv_multipart(zmq.DONTWAIT), gate.sender_of(first, domain, now))
+    visitor = LOCAL if gate is None else gate.sender_of(first, domain, now)
+    return Received(first.bytes, socket.recv_multipart(zmq.DONTWAIT), visitor, _peer_pid(first))
+
+
+def _peer_pid(frame: zmq.Frame) -> int | None:
+    """Return the PID that libzmq got from the kernel (SO_PEERCRED) when the Unix socket's peer connected."""
+    try:
+        peer = str(frame.get("Peer-Address"))
+    except zmq.ZMQError:
+        return None
+    pid = peer.rpartition(":")[2]
+    return (int(pid) if pid.isdecimal() else 0) if peer.startswith(_IPC_PEER) else None
 
 
 def open_gate(context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys | None, role: Role) -> Gate | None:

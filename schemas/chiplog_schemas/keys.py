@@ -76,6 +76,13 @@ def node_pattern(text: str) -> str:
     return text
 
 
+def node_name(text: str) -> str:
+    """Return a node's name as it is. Raises KeysError: a pattern would match the names of others."""
+    if _NODE.fullmatch(text) is None or any(character in "*?[" for character in text):
+        raise KeysError(f"node {text!r:.80} is no name; use up to 128 characters without spaces, *, ? and [")
+    return text
+
+
 def is_public_key(text: str) -> bool:
     """Tell whether a text can be a public key: 40 characters of Z85 (ZeroMQ RFC 32)."""
     return _Z85.fullmatch(text) is not None

@@ -3,6 +3,8 @@
 import os
 import time
 
+_START = 19  # of stat_fields(): starttime
+
 
 def boot_id() -> str:
     """Return the ID of this machine's boot, the same in all its containers; 'unknown' where it cannot be read."""
@@ -41,6 +43,20 @@ def is_mapped(suffix: str) -> bool:
         except OSError:
             continue  # ended, or another user's
     return False
+
+
+def start_ticks(pid: int) -> int:
+    """Return when a process started, in clock ticks since boot, which no setting of a clock changes; 0 if unknown."""
+    fields = stat_fields(pid)
+    return int(fields[_START]) if len(fields) > _START else 0
+
+
+def pid_namespace() -> int:
+    """Return the inode of this process's PID namespace; 0 if it cannot be read."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def uptime_us() -> int:

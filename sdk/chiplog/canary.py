@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from chiplog.client import Client, NoDataError, QueryError, connect
 from chiplog.journal import Journal
-from chiplog.process import host_name
+from chiplog.process import node_name
 from chiplog.sender import SenderThread
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import PRODUCER_BYTES, EventKind, encode
@@ -75,7 +75,7 @@ def fly(where: Places, agent_address: str | None, wait_s: float, events: int = 1
 
 def _send(where: Places, agent_address: str | None, wait_s: float, token: str, values: list[float]) -> str | None:
     """Send one notice for each value; return why they were not acknowledged, or None."""
-    identity = {"role": "canary", "node": host_name(), "pid": os.getpid(), "started_at": now_us()}
+    identity = {"role": "canary", "node": node_name(), "pid": os.getpid(), "started_at": now_us()}
     producer = secrets.token_bytes(PRODUCER_BYTES)
     journal = Journal(None, producer, pack(identity), bytes_max=JOURNAL_MEMORY_BYTES_MAX)
     journal.append(encode(EventKind.IDENTITY, now_us(), identity))

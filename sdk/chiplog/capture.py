@@ -14,7 +14,7 @@ from chiplog._version import __version__
 from chiplog.console import STDERR, STDOUT, Console
 from chiplog.lines import Lines, shown
 from chiplog.pipes import Pipes
-from chiplog.process import host_name
+from chiplog.process import node_name
 from chiplog.settings import Settings
 from chiplog_schemas.link import need_descriptors
 
@@ -128,7 +128,7 @@ def orders_of(settings: Settings, producer: bytes) -> dict[str, Any]:
         "mode": settings.mode,
         "agent": settings.agent_address,
         "bounds": dataclasses.asdict(settings.bounds),
-        "identity": {"node": host_name(), "sdk": __version__, "of": producer.hex()},
+        "identity": {"node": node_name(), "sdk": __version__, "of": producer.hex()},
     }
 
 

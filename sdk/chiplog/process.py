@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from chiplog.identity import PARENT_RUN, SETUP, Facts, Spawned, read_record
+from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.machine import boot_id, stat_fields
 from chiplog_schemas.owners import name_of
 
@@ -45,6 +46,11 @@ def facts(opened: Iterable[str] = ()) -> Facts:
 def host_name() -> str:
     """Return this host's name without its domain."""
     return socket.gethostname().split(".")[0] or "localhost"
+
+
+def node_name() -> str:
+    """Return the name of this node: CHIPLOG_NODE, else the host's."""
+    return os.environ.get("CHIPLOG_NODE", "").strip()[:NAME_CHARS_MAX] or host_name()
 
 
 def visible_gpus() -> list[str]:

@@ -8,10 +8,10 @@ from typing import Any
 
 from chiplog._version import __version__
 from chiplog.identity import Identity
-from chiplog.process import host_name, owner, visible_gpus
+from chiplog.process import host_name, node_name, owner, visible_gpus
 from chiplog.values.metrics import Bad, cleaned
 from chiplog_schemas.bounds import Bounds
-from chiplog_schemas.machine import boot_id, uptime_us
+from chiplog_schemas.machine import boot_id, pid_namespace, uptime_us
 from chiplog_schemas.places import Places
 
 _DIGEST_CHARS = 8  # of a name that was cut
@@ -121,7 +121,8 @@ def identity_map(settings: Settings, identity: Identity, started_us: int, pid: i
         "rank": identity.rank,
         "local_rank": identity.local_rank,
         "world_size": identity.world_size,
-        "node": host_name(),
+        "node": node_name(),
+        "hostname": host_name(),
         "pid": pid,
         "gpus": list(settings.gpu_device_ids) if settings.gpu_device_ids is not None else visible_gpus(),
         "launch": identity.launch,
@@ -136,5 +137,6 @@ def identity_map(settings: Settings, identity: Identity, started_us: int, pid: i
         "owner": owner() or None,
         "resume": identity.demand or None,
         "resume_launch": identity.demand_launch or None,
+        "pid_namespace": pid_namespace() or None,
     }
     return {name: value for name, value in known.items() if value is not None}

@@ -114,7 +114,9 @@ class Agent:
         return [seq for producer, seq, _ in self.rows if producer != AGENT]
 
     def said(self, kind: EventKind) -> list[list]:
-        return [event for producer, _, event in self.rows if producer == AGENT and event[0] == kind]
+        """Return the agent's own events of a kind; of those about producers the ones that report an end."""
+        own = [event for producer, _, event in self.rows if producer == AGENT and event[0] == kind]
+        return [event for event in own if kind != EventKind.PEER or "state" in event[3]]
 
 
 def test_what_a_killed_rank_left_is_delivered_and_its_journal_removed(journals) -> None:

@@ -6,6 +6,7 @@ import struct
 import pytest
 
 from chiplog_agent.core import Core
+from chiplog_agent.origins import Origin
 from chiplog_schemas.blocks import decode_block, rows_of
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import EventKind, decode, encode
@@ -124,6 +125,23 @@ def test_what_is_no_event_is_kept_verbatim(core) -> None:
     core.take(RANK, 0, 1, records(0, b"\xc1", pack([99, 5, "a kind of the future"])), 1.0, 5)
     rows, _ = built(core)
     assert rows == [(RANK, 0, b"\xc1"), (RANK, 1, [99, 5, "a kind of the future"])]
+
+
+def test_where_a_producer_is_comes_before_its_events_and_once(core) -> None:
+    core.locate(RANK, Origin(41, 1234), 1.0, 5)
+    core.take(RANK, 0, 0, records(0, event(0)), 1.0, 5)
+    core.locate(RANK, Origin(41, 1234), 2.0, 6)
+    core.locate(RANK, Origin(41), 2.0, 6)  # adopted: less is known then
+    core.locate(OTHER, Origin(is_remote=True), 3.0, 7)
+    rows, _ = built(core)
+    assert [fields for producer, _, (kind, _, *fields) in rows if kind == EventKind.PEER] == [
+        [RANK, {"node": "node-a", "pid": 41, "start": 1234}],
+        [OTHER, {"node": "node-a", "remote": True}],
+    ]
+    core.forget(RANK)
+    core.locate(RANK, Origin(42, 1250), 4.0, 8)
+    [(_, _, (_, _, _, about))], _ = built(core)
+    assert about == {"node": "node-a", "pid": 42, "start": 1250}
 
 
 def test_an_event_that_comes_twice_is_in_a_block_once(core) -> None:

@@ -26,8 +26,8 @@ FACT = ["run_id", "label", "attempt", "rank", "key", "step", "seq", "ts"]
 COLUMNS = {
     "runs": "run_id project name run_group job_type tags notes state exit_code created_at ended_at primary_label "
     "n_labels n_attempts n_failed n_running",
-    "labels": "run_id label attempt is_primary job_type rank local_rank world_size node pid gpus state exit_code "
-    "exit_signal reason started_at last_seen_at ended_at",
+    "labels": "run_id label attempt is_primary job_type rank local_rank world_size node pid hostname rank_pid gpus "
+    "state exit_code exit_signal reason started_at last_seen_at ended_at",
     "metrics": " ".join([*FACT, "value"]),
     "texts": " ".join([*FACT, "value"]),
     "histograms": " ".join([*FACT, "edges", "counts"]),

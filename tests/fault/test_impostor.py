@@ -40,6 +40,27 @@ SAFEGUARDS = [
         test="test_own_ranks_of_a_block_are_stored_beside_a_strangers",
     ),
     Safeguard(
+        "a key is checked against the node of the agent",
+        "collector/chiplog_collector/speakers.py",
+        old="        for uuid, node, is_remote in _located(block):  # first",
+        new="        for uuid, node, is_remote in ():  # first",
+        test="test_a_key_is_checked_against_the_node_of_the_agent_whatever_its_ranks_call_their_host",
+    ),
+    Safeguard(
+        "samples are of the node of the agent that took them",
+        "schemas/chiplog_schemas/sql/views.sql",
+        old="SELECT coalesce(p.agent_node, p.node) AS node, d.name AS device",
+        new="SELECT p.node, d.name AS device",
+        test="test_a_rank_on_another_machine_keeps_the_node_that_it_names_and_is_not_the_key_of_it",
+    ),
+    Safeguard(
+        "the sample of a PID belongs to one process",
+        "schemas/chiplog_schemas/sql/views.sql",
+        old="       least(p.left_at, min(p.started_at) OVER (",
+        new="       least(p.left_at, max(p.left_at) OVER (",
+        test="test_a_pid_that_is_given_out_again_ends_the_claim_of_the_process_before",
+    ),
+    Safeguard(
         "losses and ends of another node's ranks are not believed",
         "collector/chiplog_collector/applier.py",
         old="        return self._speaker is None or self._speakers.admits",
@@ -247,6 +268,78 @@ def test_nobody_declares_losses_or_deaths_of_another_nodes_ranks(centre: Centre)
     rows = "SELECT label, produced, stored, lost FROM completeness WHERE label <> 'agent' ORDER BY label"
     assert centre.index.sql(rows) == [("rank1", 2, 2, 0), ("rank2", 99, 2, 2)]
     assert [row["producer"] for row in centre.refusals()] == [rank.uuid.hex()], "one row for both"
+
+
+def agent_of(node: str, *located: tuple[Rank, dict[str, object]], number: int = 9) -> Rank:
+    """Return an agent's own producer, which reports where ranks are."""
+    agent = Rank(number, label="agent", role="agent", node=node)
+    for rank, about in located:
+        agent.say(EventKind.PEER, rank.uuid, {"node": node} | about)
+    return agent
+
+
+LABELS = "SELECT label, node, pid, hostname, rank_pid FROM labels WHERE label <> 'agent' ORDER BY label"
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_a_key_is_checked_against_the_node_of_the_agent_whatever_its_ranks_call_their_host(
+    centre: Centre, before: bool
+) -> None:
+    rank = rank_of(1, "pod-1", pid=1)
+    agent = agent_of("node-a", (rank, {"pid": 4711, "start": 99}))
+    if before:
+        centre.say(TRUE, A, whole(agent))
+        centre.index.reopen()
+        centre.say(TRUE, A, whole(rank))
+    else:
+        centre.say(TRUE, A, whole(rank, agent))
+    more = rank.become(node="pod-2")
+    centre.say(TRUE, A, block_of((rank, more, more)))
+    assert len(centre.index.sql(STORED)) == 3
+    assert centre.index.sql(LABELS) == [("rank1", "node-a", 4711, "pod-2", 1)]
+    centre.say(FALSE, B, forged(rank, numbers(9, -1.0), first=9))
+    assert [row["node"] for row in centre.refusals()] == ["node-a"], "and nobody else delivers it"
+
+
+def test_an_agent_cannot_place_ranks_on_a_node_that_its_key_does_not_cover(centre: Centre) -> None:
+    rank, other = rank_of(1, "node-b"), rank_of(2, "node-a")
+    centre.say(FALSE, B, whole(rank), whole(agent_of("node-a", (rank, {"pid": 1, "start": 1}))))
+    centre.say(TRUE, A, whole(other))
+    centre.say(FALSE, B, whole(agent_of("node-b", (other, {"pid": 66, "start": 6}), number=8)))
+    assert centre.index.sql(LABELS) == [
+        ("rank1", "node-b", 101, "node-b", 101),
+        ("rank2", "node-a", 102, "node-a", 102),
+    ]
+
+
+def test_a_rank_on_another_machine_keeps_the_node_that_it_names_and_is_not_the_key_of_it(centre: Centre) -> None:
+    rank = rank_of(1, "node-b", pid=5)
+    centre.say(TRUE, A, whole(rank, agent_of("node-a", (rank, {"remote": True}))))
+    assert centre.index.sql(LABELS) == [("rank1", "node-b", None, "node-b", 5)]
+    rank.say(EventKind.SYSTEM, "", pack(["system.memory.usage"]), struct.pack("<d", 1.0))
+    centre.say(TRUE, A, block_of((rank, 4, 4)))
+    assert centre.index.sql("SELECT node FROM system_samples") == [("node-a",)], "nor are its samples that node's"
+
+
+def test_a_report_of_a_living_process_is_kept(centre: Centre) -> None:
+    rank = rank_of(1, "pod-1", pid=1)
+    centre.say(TRUE, A, whole(rank, agent_of("node-a", (rank, {"pid": 4711, "start": 99}))))
+    centre.index.reopen()
+    centre.say(TRUE, None, whole(agent_of("node-c", (rank, {"remote": True}), number=8)))
+    assert centre.index.sql(LABELS) == [("rank1", "node-a", 4711, "pod-1", 1)]
+    centre.say(TRUE, None, whole(agent_of("node-a", (rank, {"pid": 4712, "start": 98}), number=7)))
+    assert centre.index.sql(LABELS) == [("rank1", "node-a", 4712, "pod-1", 1)]
+
+
+def test_a_pid_that_is_given_out_again_ends_the_claim_of_the_process_before(centre: Centre) -> None:
+    first, second = rank_of(1, "pod-1"), rank_of(2, "pod-2", started_at=START_US + 500)
+    agent = agent_of("node-a", (first, {"pid": 7, "start": 10}), (second, {"pid": 7, "start": 20}))
+    for at in (100, 600):
+        names, values = pack(["process.threads"]), struct.pack("<d", float(at))
+        agent.say(EventKind.SYSTEM, "pid:7", names, values, ts=START_US + at)
+    centre.say(TRUE, A, whole(first, second, agent))
+    query = "SELECT label, value FROM system WHERE device = 'pid:7' ORDER BY ALL"
+    assert centre.index.sql(query) == [("rank1", 100.0), ("rank2", 600.0)]
 
 
 def test_own_ranks_of_a_block_are_stored_beside_a_strangers(centre: Centre) -> None:

@@ -93,6 +93,24 @@ LATER_EVENTS: dict[str, tuple[EventKind, list[Any]]] = {
         EventKind.PEER,
         [PRODUCER_A, {"state": "crashed", "exit_signal": 9, "late_us": 500_000, "detail": {"status_by": "pidfd"}}],
     ),
+    "peer-location": (
+        EventKind.PEER,
+        [PRODUCER_A, {"node": "gpu-17", "pid": 23_456, "start": 987_654, "remote": False}],
+    ),
+    "identity-container": (
+        EventKind.IDENTITY,
+        [
+            {
+                "role": "rank",
+                "run_id": "r",
+                "label": "rank0",
+                "node": "gpu-17",
+                "pid": 1,
+                "hostname": "pod-7f9c",
+                "pid_namespace": 4_026_531_836,
+            }
+        ],
+    ),
     "identity-console": (
         EventKind.IDENTITY,
         [{"role": "console", "node": "node-a", "started_at": TS, "sdk": "0.1.0", "of": PRODUCER_A.hex()}],

@@ -2,11 +2,12 @@
 -- Joins to the dimensions cost a millisecond or two and let names change without touching a fact.
 
 -- Whose label a producer's events belong to: its own, a console's that of its owner. An owner on another node is not
--- believed: whoever speaks for one node must not put lines into another's.
+-- believed: a key for one node must not put lines into another's. Where no agent reported a node, the producer's counts.
 CREATE OR REPLACE VIEW base.identified AS
 SELECT p.producer, r.run_id, w.label, w.attempt, w.rank, p.node, w.run, p.is_primary, w.producer AS owner, p.role
 FROM base.producers p
-LEFT JOIN base.producers o ON p.role = 'console' AND o.producer = p.owner AND o.node = p.node AND o.role = 'rank'
+LEFT JOIN base.producers o ON p.role = 'console' AND o.producer = p.owner AND o.role = 'rank'
+    AND coalesce(o.agent_node, o.node) = coalesce(p.agent_node, p.node)
 JOIN base.producers w ON w.producer = coalesce(o.producer, p.producer)
 LEFT JOIN base.runs r ON r.run = w.run;
 
@@ -15,8 +16,8 @@ SELECT producer, sum(last_seq - first_seq + 1)::BIGINT AS stored, max(last_seq) 
 FROM base.intervals GROUP BY producer;
 
 CREATE OR REPLACE VIEW labels AS
-SELECT r.run_id, p.label, p.attempt, p.is_primary, p.job_type, p.rank, p.local_rank, p.world_size, p.node, p.pid, p.gpus,
-       coalesce(p.state, 'running') AS state, p.exit_code, p.exit_signal, p.reason,
+SELECT r.run_id, p.label, p.attempt, p.is_primary, p.job_type, p.rank, p.local_rank, p.world_size, p.node, p.pid,
+       p.hostname, p.rank_pid, p.gpus, coalesce(p.state, 'running') AS state, p.exit_code, p.exit_signal, p.reason,
        p.started_at, s.seen_at AS last_seen_at, p.ended_at
 FROM base.producers p JOIN base.runs r ON r.run = p.run LEFT JOIN base.seen s ON s.producer = p.producer
 WHERE p.role = 'rank';
@@ -130,7 +131,7 @@ SELECT run_id, key, step, count(DISTINCT label) AS n_labels, min(value) AS min, 
 FROM metrics GROUP BY run_id, key, step;
 
 CREATE OR REPLACE VIEW system_samples AS
-SELECT p.node, d.name AS device, n.name AS name, s.ts, s.value
+SELECT coalesce(p.agent_node, p.node) AS node, d.name AS device, n.name AS name, s.ts, s.value
 FROM base.system s JOIN base.producers p ON p.producer = s.producer
 JOIN base.names d ON d.id = s.device JOIN base.names n ON n.id = s.key;
 
@@ -143,11 +144,18 @@ SELECT p.*, least(
 ) AS left_at
 FROM base.producers p WHERE p.role = 'rank' AND p.run IS NOT NULL;
 
--- Who claims which device of a node, and when: a label its GPUs and its own process.
+-- Who claims which device of a node, and when: a label its GPUs, and its own process if its agent saw that alive (older
+-- agents report nothing of it). A process that is given the same PID later ends the claim of the one before.
 CREATE OR REPLACE VIEW base.claims AS
-SELECT p.producer, r.run_id, p.label, p.rank, p.node, unnest(list_append(coalesce(p.gpus, []), 'pid:' || p.pid)) AS device,
-       p.started_at, p.left_at
-FROM base.tenures p JOIN base.runs r ON r.run = p.run;
+SELECT p.producer, r.run_id, p.label, p.rank, p.node, unnest(p.gpus) AS device, p.started_at, p.left_at
+FROM base.tenures p JOIN base.runs r ON r.run = p.run
+UNION ALL
+SELECT p.producer, r.run_id, p.label, p.rank, p.node, 'pid:' || p.pid, p.started_at,
+       least(p.left_at, min(p.started_at) OVER (
+           PARTITION BY p.node, p.boot, p.pid ORDER BY coalesce(p.start_ticks, -1) RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
+       ) - INTERVAL 1 MICROSECOND)
+FROM base.tenures p JOIN base.runs r ON r.run = p.run
+WHERE p.pid IS NOT NULL AND (p.start_ticks IS NOT NULL OR p.agent_node IS NULL);
 
 -- Per run and node the label that stands for the node: its primary, else its lowest rank, else its first.
 CREATE OR REPLACE VIEW base.keepers AS

@@ -1,0 +1,175 @@
+"""Where a rank runs and which process it is: the kernel's word, through containers, keys and hostnames that differ.
+
+A container is a real PID and UTS namespace, made by unshare(1). The ranks log through their agent's Unix socket.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Node, wait_until
+from tests.fault.switch_off import Safeguard
+from tests.process.test_security import Centre, Host, free_ports
+
+pytestmark = [
+    pytest.mark.xdist_group("identity"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="namespaces need root"),
+]
+
+SAFEGUARDS = [
+    Safeguard(
+        "an agent reports its own node of what it delivers",
+        "agent/chiplog_agent/core.py",
+        old='        about = {"node": self.node} | ',
+        new="        about = ",
+        test="test_a_container_with_another_hostname_delivers_all_with_its_agents_key",
+    ),
+    Safeguard(
+        "the processes that are sampled are those that the kernel names",
+        "agent/chiplog_agent/daemon.py",
+        old="            peer.origin.pid\n",
+        new='            peer.identity["pid"]\n',
+        test="test_each_rank_of_a_pid_namespace_has_its_own_statistics",
+    ),
+    Safeguard(
+        "a rank whose journal is elsewhere is known by its socket",
+        "agent/chiplog_agent/endings.py",
+        old=" or peer_pid\n",
+        new="\n",
+        test="test_each_rank_of_a_pid_namespace_has_its_own_statistics",
+    ),
+]
+
+RANK = """
+import sys, time
+import chiplog
+where, agent, label, until, values = sys.argv[1:]
+run = chiplog.init(dir=where, agent=agent or None, run_id="r", label=label, project="pods", capture_console=False)
+for value in range(int(values)):
+    run.log({"x": float(value)}, step=value)
+import pathlib
+while until and not pathlib.Path(until).exists():
+    sum(range(20_000))
+run.finish()
+"""
+
+
+def start_rank(
+    root: Path, agent: str, label: str, *, hostname: str = "", until: str = "", values: int = 100, in_pod: bool = True
+) -> "subprocess.Popen[bytes]":
+    """Start a rank, in a container of its own with this hostname. until: a file that ends it."""
+    rank = [sys.executable, "-P", "-c", RANK, str(root), agent, label, until, str(values)]
+    if in_pod:
+        command = f'hostname {hostname or label}; exec "$@"'
+        rank = ["unshare", "--pid", "--uts", "--fork", "--mount-proc", "--kill-child", "sh", "-c", command, "sh", *rank]
+    return subprocess.Popen(rank, stdin=subprocess.DEVNULL)
+
+
+def kernel_pid(process: "subprocess.Popen[bytes]") -> int:
+    """Return the PID of a container's first process, as seen from outside."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    return int(wait_until(lambda: children.read_text().split(), "a container's first process")[0])
+
+
+@pytest.fixture
+def centre(tmp_path: Path) -> Iterator[Centre]:
+    centre = Centre(tmp_path / "centre")
+    centre.keys("new", "collector")
+    centre.start_collector()
+    yield centre
+    centre.stop()
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Iterator[Host]:
+    host = Host(tmp_path / "host")
+    host.key_directory.mkdir(mode=0o700, parents=True)
+    yield host
+    host.stop()
+
+
+def test_a_container_with_another_hostname_delivers_all_with_its_agents_key(
+    centre: Centre, host: Host, tmp_path: Path
+) -> None:
+    centre.admit(host, "agent", "--node", "gpu-17")
+    host.start_at(centre.address, "--node", "gpu-17")
+    until = tmp_path / "until"
+    rank = start_rank(host.root, host.place.agent_address, "rank0", hostname="pod-7f9c", until=str(until))
+    pid = kernel_pid(rank)
+    try:
+        query = "SELECT node, pid, hostname, rank_pid FROM labels"
+        centre.until("SELECT 1 FROM metrics HAVING count(*) = 100")
+        assert centre.sql(query) == [{"node": "gpu-17", "pid": pid, "hostname": "pod-7f9c", "rank_pid": 1}]
+    finally:
+        until.touch()
+        rank.wait(60)
+    assert centre.sql("SELECT * FROM events WHERE kind = 'refused_node'") == []
+
+
+def test_each_rank_of_a_pid_namespace_has_its_own_statistics(bare_node: Node, tmp_path: Path) -> None:
+    bare_node.start_collector()
+    bare_node.agent = bare_node._start("chiplog_agent", "--sample-interval-s", "0.2", "--node", "gpu-17")
+    wait_until(lambda: Path(bare_node.place.agent_address.removeprefix("ipc://")).exists(), "an agent that listens")
+    until = tmp_path / "until"
+    # One whose journal the agent sees, and one with a directory of its own, known by its socket alone.
+    ranks = [
+        start_rank(root, bare_node.place.agent_address, label, until=str(until))
+        for root, label in ((bare_node.root, "rank0"), (tmp_path / "own", "rank1"))
+    ]
+    pids = [kernel_pid(rank) for rank in ranks]
+    try:
+        query = (
+            "SELECT label, device, count(*) AS n FROM system WHERE name = 'process.cpu.utilization' AND value > 0.05 "
+            "GROUP BY ALL HAVING n > 2 ORDER BY ALL"
+        )
+        rows = bare_node.until(query, lambda rows: len(rows) == 2)
+        assert [(row["label"], row["device"]) for row in rows] == [
+            ("rank0", f"pid:{pids[0]}"),
+            ("rank1", f"pid:{pids[1]}"),
+        ]
+        labels = bare_node.sql("SELECT label, node, pid, hostname, rank_pid FROM labels ORDER BY label")
+        assert [tuple(row.values()) for row in labels] == [
+            ("rank0", "gpu-17", pids[0], "rank0", 1),
+            ("rank1", "gpu-17", pids[1], "rank1", 1),
+        ]
+        devices = bare_node.sql("SELECT DISTINCT device FROM system_samples WHERE device LIKE 'pid:%' ORDER BY ALL")
+        assert [row["device"] for row in devices] == sorted(f"pid:{pid}" for pid in pids), "and of no other process"
+        hosts = "SELECT DISTINCT node FROM system WHERE name = 'system.memory.usage'"
+        assert bare_node.sql(hosts) == [{"node": "gpu-17"}], "a node that was given its name"
+    finally:
+        until.touch()
+        for rank in ranks:
+            rank.wait(60)
+
+
+def test_a_rank_that_comes_over_tcp_is_not_sampled(bare_node: Node, tmp_path: Path) -> None:
+    port = free_ports()
+    bare_node.start_collector()
+    flags = ("--sample-interval-s", "0.2", "--node", "gpu-17", "--bind", f"tcp://127.0.0.1:{port}")
+    bare_node.agent = bare_node._start("chiplog_agent", *flags)
+    wait_until(lambda: Path(bare_node.place.agent_address.removeprefix("ipc://")).exists(), "an agent that listens")
+    until = tmp_path / "until"
+    far = start_rank(tmp_path / "far", f"tcp://127.0.0.1:{port}", "rank0", until=str(until), in_pod=False)
+    near = start_rank(tmp_path / "near", bare_node.place.agent_address, "rank1", until=str(until), in_pod=False)
+    try:
+        bare_node.until(f"SELECT 1 FROM system_samples WHERE device = 'pid:{near.pid}'")
+        bare_node.until("SELECT 1 FROM labels WHERE label = 'rank0'")
+        wait_until(
+            lambda: bare_node.sql("SELECT count(*) AS n FROM system_samples WHERE device LIKE 'pid:%'")[0]["n"] > 20,
+            "samples of the other",
+        )
+        devices = bare_node.sql("SELECT DISTINCT device FROM system_samples WHERE device LIKE 'pid:%'")
+        assert [row["device"] for row in devices] == [f"pid:{near.pid}"]
+        labels = bare_node.sql("SELECT label, node, pid, rank_pid FROM labels ORDER BY label")
+        assert [tuple(row.values()) for row in labels] == [
+            ("rank0", "gpu-17", None, far.pid),
+            ("rank1", "gpu-17", near.pid, near.pid),
+        ]
+    finally:
+        until.touch()
+        far.wait(60)
+        near.wait(60)
