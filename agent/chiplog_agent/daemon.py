@@ -17,7 +17,8 @@ from chiplog_agent.endings import Endings
 from chiplog_agent.files import FileLane
 from chiplog_agent.origins import origin_of_living
 from chiplog_agent.spool import Spool
-from chiplog_agent.stats.feed import DeviceEvent, Line, Sample, SamplerFeed, Stale
+from chiplog_agent.stats.feed import DeviceEvent, Line, Message, Sample, SamplerFeed, Stale
+from chiplog_agent.stats.lease import SamplerLease
 from chiplog_agent.upstream import Upstream
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.curve import ClientCurve
@@ -53,6 +54,7 @@ _CREDIT_SUM_BYTES = 4 * CREDIT_BYTES  # of all ranks: the agent is to stay below
 _CREDIT_MIN_BYTES = 2 * BATCH_BYTES_MAX  # … and however many there are, one batch is on its way while one is spooled
 _SAID_AGAIN_S = 60.0  # after a failure of a kind: what fails now is news
 _OWNERS_KEPT_S = 600.0  # after a pool's owner ended: its workers' journals are adopted long before
+RANK_DEVICE = "pid:"  # begins the device of a process's samples
 _TIDY_INTERVAL_S = 60.0  # what dead processes left half made is small
 _log = logging.getLogger("chiplog.agent")
 
@@ -126,6 +128,8 @@ class AgentDaemon:
             now=now,
         )
         self._feed = SamplerFeed(period_s=settings.sample_interval_s) if settings.stats else None
+        collector = settings.curve.server.public if settings.curve is not None else self._link.address
+        self._lease = SamplerLease(boot_id(), settings.node, collector)
         self._poller = zmq.Poller()
         self._polled: set[zmq.Socket[bytes]] = set()  # to the collector: they come and go
         self._stopping = False
@@ -243,7 +247,11 @@ class AgentDaemon:
         if self._feed is None:
             return
         descriptor = self._feed.fileno()
+        if self._lease.poll(now):
+            self._report_lease(now)
         for item in self._feed.read():
+            if not self._lease.is_held and _is_of_node(item):
+                continue
             match item:
                 case Sample(ts_us, device, names, values) if self._has_room:
                     self._core.sample(device, names, values, ts_us, now)
@@ -266,6 +274,18 @@ class AgentDaemon:
                 self._poller.unregister(descriptor)
             if self._feed.fileno() >= 0:
                 self._poller.register(self._feed.fileno(), zmq.POLLIN)
+
+    def _report_lease(self, now: float) -> None:
+        """Report which agent samples the host and its GPUs, when that changes."""
+        node = self.settings.node
+        if self._lease.is_held:
+            message, holder = f"this agent samples the host and the GPUs of {node}", os.getpid()
+        else:
+            holder, uid = self._lease.holder()
+            of = f" (process {holder} of uid {uid})" if holder else ""
+            message = f"another agent{of} samples the host and the GPUs of {node}; this one samples its ranks only"
+        _log.info("%s", message)
+        self._core.notice("sampler", "info", message, {"pid": holder}, now, now_us())
 
     @property
     def _has_room(self) -> bool:
@@ -447,6 +467,7 @@ class AgentDaemon:
 
     def _shut_down(self) -> None:
         """Stop intake, drain, flush, close: in this order."""
+        self._lease.close()
         if self._feed is not None:
             self._feed.close()
         if not self._door.socket.closed:
@@ -485,3 +506,8 @@ class AgentDaemon:
 
     def _bind(self) -> Door:
         return Door(self._context, [self.settings.places.agent_address, *self.settings.bind], self._gate, "ranks")
+
+
+def _is_of_node(message: Message) -> bool:
+    """Return True if a message of the sampler is about the host or its GPUs, and not about a rank."""
+    return isinstance(message, Sample | Stale | DeviceEvent) and not message.device.startswith(RANK_DEVICE)

@@ -1,0 +1,82 @@
+"""Which agent of a node samples its host and GPUs: one for each collector, whichever user's it is.
+
+The lease is an abstract Unix socket: bound by one process at a time, of any user, and gone with its process, however
+that ends. It needs no file that others could remove or must be allowed to write. Abstract names belong to a network
+namespace: agents in namespaces of their own each sample what they see.
+"""
+
+import errno
+import hashlib
+import os
+import socket
+import struct
+
+_LOOK_INTERVAL_S = 1.0  # a successor starts within this, and a sampling period
+_PREFIX = "\0chiplog-sampler-"
+_BACKLOG = 16  # peers that ask who holds it, in the same moment
+_UCRED = struct.Struct("iII")  # struct ucred of socket(7): PID, uid, gid
+
+
+class SamplerLease:
+    """The right to sample a node's host and GPUs for one collector.
+
+    boot: of the machine. node: its name. collector: its public key, else its address.
+    """
+
+    def __init__(self, boot: str, node: str, collector: str) -> None:
+        digest = hashlib.sha256("\0".join((boot, node, _canonical(collector))).encode()).hexdigest()[:32]
+        self._name = f"{_PREFIX}{digest}"
+        self._socket: socket.socket | None = None
+        self._look_at = 0.0
+        self.is_held = False
+
+    def poll(self, now: float) -> bool:
+        """Take the lease if it is free; return True if that changed who samples. now: monotonic, s."""
+        if self.is_held or now < self._look_at:
+            return False
+        is_first = self._look_at == 0.0
+        self._look_at = now + _LOOK_INTERVAL_S
+        self.is_held = self._take()
+        return self.is_held or is_first
+
+    def _take(self) -> bool:
+        try:
+            held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        except OSError:
+            return False  # no descriptor: at the next look
+        try:
+            held.bind(self._name)
+            held.listen(_BACKLOG)
+        except OSError as error:
+            held.close()
+            # Where abstract sockets are forbidden no agent could take the lease, and nobody would sample.
+            return error.errno != errno.EADDRINUSE
+        self._socket = held
+        return True
+
+    def holder(self) -> tuple[int, int]:
+        """Return (PID, uid) of the process that holds the lease; (0, -1) if there is none, or none that is visible."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+            asker.setblocking(False)
+            try:
+                asker.connect(self._name)
+                pid, uid, _ = _UCRED.unpack(asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+            except OSError:
+                return 0, -1
+            return int(pid), int(uid)
+
+    def close(self) -> None:
+        """Give the lease to the next agent. May be called twice."""
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+        self.is_held = False
+
+
+def _canonical(collector: str) -> str:
+    """Return one text for all names of a collector on this host."""
+    scheme, separator, rest = collector.partition("://")
+    host, _, port = rest.rpartition(":")
+    if scheme == "tcp" and host in ("localhost", "127.0.0.1", "[::1]"):
+        return f"tcp://127.0.0.1:{port}"
+    return f"ipc://{os.path.realpath(rest)}" if scheme == "ipc" else f"{scheme}{separator}{rest}"
