@@ -29,6 +29,7 @@ NETWORK_FILE_SYSTEMS = frozenset(
 )  # on these a mapped file can kill its process on a full disk, whatever was allocated
 _log = logging.getLogger("chiplog")
 _has_told_homeless = False
+_has_told_foreign = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,39 @@ def chiplog_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, s
     chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_DIR") or "~/.chiplog"
     expanded = os.path.expanduser(chosen)
     return _without_home(chosen) if expanded.startswith("~") else Path(os.path.abspath(expanded))
+
+
+def own_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
+    """Return CHIPLOG_DIR, or the default of this user where the variable names a directory of another one.
+
+    That of an agent of another user, as in its agent.env: this user's journals cannot lie there, and are kept in the
+    default directory, where this user's own agent finds them. One warning reports it. An argument is taken as it is.
+    """
+    global _has_told_foreign
+    chosen = chiplog_dir(argument, environ)
+    if argument or not environ.get("CHIPLOG_DIR") or not (why := _foreign(chosen)):
+        return chosen
+    own = chiplog_dir(None, {name: value for name, value in environ.items() if name != "CHIPLOG_DIR"})
+    if not _has_told_foreign:
+        _has_told_foreign = True
+        _log.warning("chiplog: CHIPLOG_DIR %s %s; %s is used; set CHIPLOG_DIR to one of your own", chosen, why, own)
+    return own
+
+
+def _foreign(directory: Path) -> str:
+    """Return why a directory is not this user's to write; '' if it is, or can be made."""
+    try:
+        for path in (directory, *directory.parents):
+            if path.exists():
+                break
+        owner = os.stat(path).st_uid
+    except PermissionError:
+        return "cannot be entered by this user"
+    except OSError:
+        return ""
+    if path == directory:
+        return "" if owner == os.geteuid() else f"belongs to uid {owner}"
+    return "" if os.access(path, os.W_OK | os.X_OK) else f"cannot be made by this user in {path}"
 
 
 def _without_home(chosen: str) -> Path:

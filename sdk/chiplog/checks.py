@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chiplog import background
+from chiplog.reachability import Reason, probe
 from chiplog_schemas.journals import LOCK_NAME, list_journals
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
 from chiplog_schemas.link_status import LinkState
@@ -131,6 +132,20 @@ def _gpu(where: Places) -> Finding:
     return Finding("gpu", GOOD, "libnvidia-ml.so.1 is there")
 
 
+def _named_agent(where: Places) -> Finding:
+    address = os.environ.get("CHIPLOG_AGENT")
+    if not address:
+        return Finding("named agent", GOOD, "none is named: each user's own agent is used")
+    found = probe(address)
+    if found is None:
+        return Finding("named agent", GOOD, f"{address}, by CHIPLOG_AGENT, listens")
+    if found.reason is Reason.DENIED:
+        remedy = "unset CHIPLOG_AGENT: it is another user's, and your own agent delivers what you log"
+    else:
+        remedy = "start it, or unset CHIPLOG_AGENT and run `chiplog up`, which delivers what waits"
+    return Finding("named agent", BAD, f"{address}, by CHIPLOG_AGENT: {found.text}", remedy)
+
+
 def _agent(where: Places) -> Finding:
     pid = background.pid_of(where, background.AGENT)
     backlog = directory_bytes(where.agent / "spool")
@@ -199,6 +214,7 @@ CHECKS: tuple[Callable[[Places], Finding], ...] = (
     _journal,
     _limits,
     _gpu,
+    _named_agent,
     _agent,
     _collector,
     _journals,

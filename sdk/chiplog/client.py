@@ -23,7 +23,7 @@ from chiplog_schemas.keys import Keys, keys_dir
 from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.permits import Role
-from chiplog_schemas.places import Places, chiplog_dir, places
+from chiplog_schemas.places import Places, own_dir, places
 from chiplog_schemas.questions import LOCKED_SETTINGS, one_line
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
         raise ValueError(f"both url={url!r} and dir={os.fspath(dir)!r} are given; give one of them")
     if url is not None:
         address = questions.query_address_of(url)
-        keys = Keys(keys_dir(None, os.environ, chiplog_dir(None, os.environ)))
+        keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
         client = Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
     else:
-        client = Client(None, places(chiplog_dir(dir, os.environ)))
+        client = Client(None, places(own_dir(dir, os.environ)))
     try:
         waiting = client._start_daemons() if start else []
         client._look()

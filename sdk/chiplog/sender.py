@@ -13,6 +13,7 @@ from typing import Any
 import zmq
 
 from chiplog.journal import Journal
+from chiplog.reachability import Reason, probe
 from chiplog_schemas.curve import client_curve
 from chiplog_schemas.daemons import STARTING_S, start_daemon_once
 from chiplog_schemas.keys import Keys, keys_dir
@@ -29,6 +30,7 @@ _LOOK_AGAIN_S = 1.0  # another rank started one just now: whether it came up
 _LAST_LOOK_S = 0.5  # at the end of a run that nobody answered: who was started before that should have
 _OPEN_AGAIN_MIN_S = 0.2  # no descriptors for a socket, or keys that cannot be read just now: the first try again …
 _OPEN_AGAIN_MAX_S = 5.0  # … and the longest pause between two
+_PROBE_AFTER_S = 1.0  # an agent that was named and has not answered by then is asked about: reported within 2 s
 _FINISH_POLL_MS = 5
 _CLOSE_S = 0.25  # of the time that finish() may take: to close the socket
 
@@ -46,12 +48,15 @@ class SenderThread:
         online: bool,
         on_tick: Callable[[], None],
         warn: Callable[[str], object],
+        probes: bool = True,
     ) -> None:
+        """Prepare the thread. probes: whether to report a named agent that cannot be reached."""
         self._journal = journal
         self._places = places
         self._info = info
         self._address = agent_address or places.agent_address
         self._may_start_agent = agent_address is None
+        self._probe_at = 0.0 if probes and not self._may_start_agent else float("inf")  # 0: from the start
         self._online = online
         self._on_tick = on_tick
         self._warn = warn
@@ -138,6 +143,8 @@ class SenderThread:
         told = False
         waker = self._waker()
         start_at = time.monotonic() + _START_AFTER_S
+        if self._probe_at == 0.0:
+            self._probe_at = time.monotonic() + _PROBE_AFTER_S
         try:
             while True:
                 now = time.monotonic()
@@ -146,11 +153,18 @@ class SenderThread:
                 if link.refused and not told:
                     told = True
                     self._warn(f"{link.refused}; the journal keeps everything")
+                if link.is_open:
+                    self._probe_at = float("inf")
+                elif now >= self._probe_at and self._must_use_own_agent():
+                    link.close()
+                    link = Link(context, self._places.agent_address, self._journal.producer, self._info, self._journal)
                 if not link.is_open and self._may_start_agent and now >= start_at:
                     start_at = now + (_START_AGAIN_S if self._start_agent() else _LOOK_AGAIN_S)
                 if self._deadline != float("inf"):
                     self.delivered = self._journal.acked >= self._journal.next_seq
                     if self.delivered or now >= self._deadline:
+                        if not (self.delivered or link.is_open) and self._probe_at != float("inf"):
+                            self._must_use_own_agent()
                         if not (self.delivered or link.is_open) and self._may_start_agent:
                             self._start_agent(_LAST_LOOK_S)  # the one that was there may have been leaving
                         return
@@ -160,6 +174,26 @@ class SenderThread:
         finally:
             link.close()
             context.term() if link.socket is None else None
+
+    def _must_use_own_agent(self) -> bool:
+        """Report why the agent that was named cannot be reached; return True if it is another user's.
+
+        Its permissions stay as they are: then this user's own agent delivers the journal, to the same collector. One
+        that does not listen may be starting: it is tried further, and finds the journal if it serves this directory.
+        """
+        self._probe_at = float("inf")
+        found = probe(self._address)
+        if found is None:
+            return False
+        trouble = (
+            f"agent {self._address} cannot be reached: {found.text}; the journal in {self._places.journals} is kept"
+        )
+        if found.reason is not Reason.DENIED:
+            self._warn(f"{trouble} until an agent delivers it: start that one, or run `chiplog up`")
+            return False
+        self._warn(f"{trouble}, and this user's own agent delivers it; unset CHIPLOG_AGENT to use that one")
+        self._may_start_agent = True
+        return True
 
     def _waker(self) -> select.poll:
         waker = select.poll()

@@ -32,7 +32,7 @@ from chiplog.ways import CREATE_NEW, RETURN_PREVIOUS, beside, mode_of, own_run, 
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.owners import note_good_end
-from chiplog_schemas.places import Places, chiplog_dir, places
+from chiplog_schemas.places import Places, own_dir, places
 
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 _log = logging.getLogger("chiplog")
@@ -263,7 +263,7 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     still_open = first_run_id(opened[-1]._settings.identity) if opened and not reinit else ""
     facts = process.facts(_opened - {still_open})
     identity = identify(environ, facts, label, run_id)
-    where = places(chiplog_dir(given["dir"], environ))
+    where = places(own_dir(given["dir"], environ))
     group = _line("group", given["group"] or environ.get("CHIPLOG_GROUP"), remarks)
     name = _line("name", given["name"], remarks)
     if group is not None and not run_id:

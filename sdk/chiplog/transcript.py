@@ -38,6 +38,7 @@ class Transcript:
             online=self._is_online,
             on_tick=lambda: None,
             warn=warn,
+            probes=False,  # the rank does
         )
         self._sender.start()
 

@@ -11,7 +11,7 @@ import click
 from chiplog import background, checks
 from chiplog.checks import BAD, GOOD, Finding
 from chiplog.cli.output import new_table, print_tables
-from chiplog_schemas.places import Places, chiplog_dir, places
+from chiplog_schemas.places import Places, own_dir, places
 
 CANARIES = 1_000
 _COLOURS = {GOOD: "green", checks.WARNING: "yellow", BAD: "red"}
@@ -37,7 +37,7 @@ def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, f
     With --canary events go from here through the agent and the collector into SQL: lost, doubled and altered ones are
     counted, and the time is measured. They are rows of kind `canary` in `events`, and belong to no run.
     """
-    where = places(chiplog_dir(directory, os.environ))
+    where = places(own_dir(directory, os.environ))
     findings = list(checks.examine(where))
     if canary:
         findings.append(_fly(where, events, timeout_s))

@@ -5,14 +5,14 @@ import os
 import click
 
 from chiplog import background
-from chiplog_schemas.places import chiplog_dir, places
+from chiplog_schemas.places import own_dir, places
 
 
 @click.command()
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
 def down(directory: str | None) -> None:
     """Stop agent and collector, and return when they are gone. What was logged stays and is delivered later."""
-    where = places(chiplog_dir(directory, os.environ))
+    where = places(own_dir(directory, os.environ))
     stopped = 0
     for module in (background.AGENT, background.COLLECTOR):
         try:

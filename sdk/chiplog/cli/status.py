@@ -10,9 +10,10 @@ import click
 
 from chiplog import background
 from chiplog.checks import directory_bytes
+from chiplog.reachability import probe
 from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, decode_head, list_journals
 from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import Places, chiplog_dir, places
+from chiplog_schemas.places import Places, own_dir, places
 
 CANARY_WAIT_S = 5.0
 
@@ -26,7 +27,7 @@ def status(directory: str | None, form: str, no_canary: bool) -> None:
 
     Exit code 1 when an event does not get through although an agent runs.
     """
-    where = places(chiplog_dir(directory, os.environ))
+    where = places(own_dir(directory, os.environ))
     facts = _look(where)
     failed = False
     if not no_canary:
@@ -50,6 +51,7 @@ def _look(where: Places) -> dict[str, object]:
     return {
         "dir": str(where.root),
         "agent_pid": agent_pid,
+        "agent_named": _named(),
         **_link(where, agent_pid),
         "collector_pid": background.pid_of(where, background.COLLECTOR) or None,
         "ranks_logging": sum(map(_is_ranks, alive)),
@@ -95,6 +97,15 @@ def _print(facts: dict[str, object]) -> None:
         shown = "not running" if value is None else f"{value:,}" if name.endswith("_bytes") else str(value)
         table.add_row(name.replace("_", " "), shown)
     Console(soft_wrap=True).print(table)
+
+
+def _named() -> str | None:
+    """Return what CHIPLOG_AGENT names and whether it can be reached; None if it names nothing."""
+    address = os.environ.get("CHIPLOG_AGENT")
+    if not address:
+        return None
+    found = probe(address)
+    return f"{address} listens" if found is None else f"{address} cannot be reached: {found.text}"
 
 
 def _link(where: Places, agent_pid: int | None) -> dict[str, object]:

@@ -16,7 +16,7 @@ from chiplog import background
 from chiplog_schemas.contents import list_contents
 from chiplog_schemas.journals import LOCK_NAME, list_journals
 from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import Places, chiplog_dir, make_private, places
+from chiplog_schemas.places import Places, make_private, own_dir, places
 from chiplog_schemas.segments import list_segments
 
 _LOOK_AGAIN_S = 0.1
@@ -29,7 +29,7 @@ _LOOK_AGAIN_S = 0.1
 @click.option("--timeout-s", type=click.FloatRange(min=0), default=600.0, show_default=True)
 def sync(source: Path | None, directory: str | None, delete: bool, timeout_s: float) -> None:
     """Deliver the journals in DIR: what ran with mode="offline" (default CHIPLOG_DIR/offline), or was brought here."""
-    where = places(chiplog_dir(directory, os.environ))
+    where = places(own_dir(directory, os.environ))
     sources = [where.local / "offline", where.root / "offline"]
     if source is not None:
         sources = [source, source / "journals", source / "offline"]

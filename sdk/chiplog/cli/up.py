@@ -5,7 +5,7 @@ import os
 import click
 
 from chiplog import background
-from chiplog_schemas.places import chiplog_dir, places
+from chiplog_schemas.places import own_dir, places
 
 
 @click.command()
@@ -15,7 +15,7 @@ def up(directory: str | None) -> None:
 
     Never required: a training starts them by itself, and those leave when there is nothing to do.
     """
-    where = places(chiplog_dir(directory, os.environ))
+    where = places(own_dir(directory, os.environ))
     wanted = [background.AGENT]
     if not os.environ.get("CHIPLOG_COLLECTOR"):
         wanted.insert(0, background.COLLECTOR)
