@@ -434,7 +434,7 @@ def _at_exit(*, is_seen: bool = False) -> None:
     # A child of multiprocessing leaves while its exception is being handled, and never by way of the excepthook.
     error = sys.exc_info()[1] or _left
     if returned if error is None else not ending_of(error)[0]:
-        here = _current._settings.places if _current is not None else places(chiplog_dir(None, os.environ))
+        here = _current._settings.places if _current is not None else places(own_dir(None, os.environ))
         note_good_end(here.owners)
     for run in _all_runs():
         if error is not None:
