@@ -399,7 +399,7 @@ class AgentDaemon:
             and peer.origin.can_sample
             # Console helpers report no PID: they are not sampled. Nor is what has ended, whose PID may be in use again.
             and "pid" in peer.identity
-            and not self._endings.has_died(producer)
+            and not self._endings.is_dead(producer)
         }
         if pids != self._watched:
             self._watched = pids

@@ -54,10 +54,6 @@ class Endings:
         """Return the PID of a producer's process by the kernel; 0 if it was never seen."""
         return self._pids.get(producer, 0)
 
-    def has_died(self, producer: bytes) -> bool:
-        """Return True if the process of a producer was seen to end."""
-        return self._deaths.of(producer) is not None
-
     def fileno(self) -> int:
         """Return a descriptor that is readable once a rank's process has ended."""
         return self._deaths.fileno()
