@@ -68,6 +68,7 @@ class Registry:
         producer.sets_run = said.get("sets_run")
         producer.fallback = bool(said.get("fallback"))
         producer.gpus = said.get("gpus", producer.gpus)
+        producer.parent = said.get("parent", producer.parent)
         if producer.uptime_us is None:
             producer.uptime_us = said.get("uptime")
         producer.started_at = said.get("started_at", producer.started_at or ts)
@@ -81,8 +82,10 @@ class Registry:
             self._claim(producer, run, bool(said.get("primary")), seq, ts)
             if producer.is_primary:
                 self._tell_of_move(producer, holders, seq, ts)
-            if producer.is_primary or run.primary_label is None:
-                self._describe(run, said)
+            if producer.is_coauthor and not producer.is_primary:
+                self._describe(run, {name: value for name, value in said.items() if value})  # wins over its ranks
+            elif producer.is_primary or run.primary_label is None:
+                self._describe(run, self._beside_parent(run, producer, said))
 
     def _locate_by_itself(self, producer: Producer, said: dict[str, Any]) -> None:
         """Note the host and PID of an identity. They are the node and PID only where no agent reported these."""
@@ -293,9 +296,14 @@ class Registry:
         if producer.is_primary:
             return
         same_label = run.primary_label == producer.label
-        if run.primary_label is None or same_label or self._yields(run, producer):
+        holders = self._state.by_label.get((run.run, run.primary_label or ""), [])
+        if any(_is_parent(producer, holder) for holder in holders):
+            self._share(producer)  # its ranks' rank 0 was heard of first
+            return
+        takes_over = any(_is_parent(holder, producer) for holder in holders)
+        if run.primary_label is None or same_label or takes_over or self._yields(run, producer):
             if not same_label and run.primary_label is not None:
-                self._depose(run)
+                self._depose(run, shares=takes_over or self._is_shared(run, producer))
             run.primary_label = producer.label
             # A stale incarnation of the same label, delivered late, takes nothing back.
             before = run.primary_restart if same_label and producer.launch == run.primary_launch else 0
@@ -317,11 +325,25 @@ class Registry:
             return producer.restart > run.primary_restart
         return all(holder.state is not None for holder in holders)
 
-    def _depose(self, run: Run) -> None:
+    def _depose(self, run: Run, *, shares: bool) -> None:
+        """Take the role of primary from a label. shares: what it wrote, and writes, of the run stays the run's."""
         assert run.primary_label is not None
         for holder in self._state.by_label.get((run.run, run.primary_label), []):
+            holder.is_coauthor |= shares and holder.is_primary
             holder.is_primary = False
             self._applier.batch.producers.add(holder.producer)
+
+    def _share(self, producer: Producer) -> None:
+        """Let a producer write config and files of the run beside the primary."""
+        if not producer.is_coauthor:
+            producer.is_coauthor = True
+            self._applier.batch.producers.add(producer.producer)
+
+    def _is_shared(self, run: Run, producer: Producer) -> bool:
+        """Return True if this label, or its parent's, shared the run before: a notebook that trains again."""
+        labels = (producer.label, producer.parent)
+        mates = [mate for label in labels for mate in self._state.by_label.get((run.run, label or ""), [])]
+        return any(mate.is_coauthor for mate in mates)
 
     def _holders(self, run: Run) -> list[Producer]:
         """Return the incarnations of the run's primary, oldest first."""
@@ -353,6 +375,14 @@ class Registry:
         }
         self._applier.say(producer, seq, ts, "primary_moved", "warning", message, body)
 
+    def _beside_parent(self, run: Run, producer: Producer, said: dict[str, Any]) -> dict[str, Any]:
+        """Return what a rank says of the run where its parent describes it: what that left out, and tags."""
+        parents = self._state.by_label.get((run.run, producer.parent or ""), [])
+        if not any(parent.is_coauthor for parent in parents):
+            return said
+        kept = {name: said[name] for name, column in _RUN_FIELDS.items() if name in said and not getattr(run, column)}
+        return kept | {"tags": [*run.tags, *(tag for tag in said.get("tags", []) if tag not in run.tags)]}
+
     def _describe(self, run: Run, said: dict[str, Any]) -> None:
         for name, column in _RUN_FIELDS.items():
             if name in said:
@@ -372,7 +402,8 @@ class Registry:
     def _primary_beside(self, producer: Producer) -> str | None:
         """Return the primary, if this is not it and is to be refused aloud what only that one may say."""
         run = self._state.runs_by_number.get(producer.run or 0)
-        return None if run is None or producer.is_primary or producer.fallback else run.primary_label
+        is_allowed = producer.is_primary or producer.is_coauthor or producer.fallback
+        return None if run is None or is_allowed else run.primary_label
 
     def file(self, producer: Producer, seq: int, ts: int, path: Any, n_bytes: Any, digest: Any) -> None:
         """Keep what was said of a file; the view shows the primary's. What another saved beside one is refused."""
@@ -422,6 +453,12 @@ class Registry:
             message = f"{producer.label or 'a producer'} {state}: {producer.reason or 'no reason given'}"
             self._applier.say(producer, seq, ts, state, "error", message, detail_of(detail))
         self._applier.labels.ended(producer, seq, ts)
+
+
+def _is_parent(holder: Producer, rank: Producer) -> bool:
+    """Return True if a process that is no rank started the launcher of a rank, as that says: both are on one node."""
+    is_named = rank.rank is not None and rank.parent is not None and rank.parent == holder.label
+    return is_named and holder.rank is None and rank.node == holder.node
 
 
 def _speaks_for(nodes: list[str], mate: Producer) -> bool:

@@ -69,6 +69,8 @@ class Producer:
     agent_node: str | None = None  # of the agent that delivers it: keys are checked against this; None: no agent said
     start_ticks: int | None = None  # of its process, since boot; None: no agent saw it alive
     is_remote: bool = False  # it runs on another machine than its agent
+    parent: str | None = None  # label of the process with an open run that started this one's launcher
+    is_coauthor: bool = False  # may write config and files beside the primary: its parent, or that one's primary before
 
     @property
     def key_node(self) -> str | None:

@@ -113,6 +113,7 @@ IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "uptime": int,  # µs since the boot of its machine, which no setting of a clock changes; at its first identity
     "owner": str,  # of a daemonic child of multiprocessing: its parent, which ends it; see owners.py
     "resume": str,  # what its run_id must be: `must`, there already, or `never`, new; absent: either
+    "parent": str,  # of a rank that a process with an open run started: that process's label, if it is no rank itself
     "resume_launch": str,  # the launch that `resume` is the demand of, where a parent's is followed; absent: its own
     "hostname": str,  # of the machine or container, without domain; absent: the same as node
     "pid_namespace": int,  # inode of the PID namespace in which `pid` is its number

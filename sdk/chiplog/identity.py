@@ -69,6 +69,7 @@ class Identity:
     formerly: str | None = None  # the provisional run ID, once another was agreed on
     offer: str = ""  # what to propose in place of the run ID, where trainings of another time may have the same
     launch_run: str = ""  # of a launch that may start ranks again: under this its node remembers what was agreed on
+    parent: str = ""  # label of a process with an open run, no rank itself, that started the launcher of this rank
     demand: str = ""  # `must` or `never`: what the run ID has to be; the collector decides
     demand_launch: str = ""  # the launch of the process further up whose demand it is; '': its own
 
@@ -216,6 +217,7 @@ def _identify(
         settled=settled,
         told=True,
         # Nobody starts these again. But the next training of their shell, or of another container, has the same.
+        parent=parent.label if parent is not None and joins and parent.is_open and not parent.rank else "",
         offer=f"{run_id}-{facts.random}" if is_made_up and not is_unique and not again else "",
         launch_run=f"{again} {run_id}" if is_made_up and again else "",
     )

@@ -135,6 +135,7 @@ def identity_map(settings: Settings, identity: Identity, started_us: int, pid: i
         "error_file": os.environ.get("TORCHELASTIC_ERROR_FILE"),
         "uptime": uptime_us(),
         "owner": owner() or None,
+        "parent": identity.parent or None,
         "resume": identity.demand or None,
         "resume_launch": identity.demand_launch or None,
         "pid_namespace": pid_namespace() or None,

@@ -8,11 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import Node, wait_until
+from tests.fault.switch_off import Safeguard
 from tests.launchers.scripts import RANKS
 from tests.launchers.training import Training, finished
 
 pytestmark = pytest.mark.xdist_group("spark")
 
+SAFEGUARDS = [
+    Safeguard(
+        "ranks name the process with an open run that started their launcher",
+        "sdk/chiplog/identity.py",
+        old="        parent=parent.label if parent is not None and joins",
+        new="        parent=parent.label if parent is not None and False",
+        test="test_a_driver_with_an_open_run_and_its_ranks_both_write_the_run",
+    ),
+]
 Launched = Callable[[str], Training]
 
 # What spark.executorEnv says is all that the tasks know of chiplog: the driver has none of it, as on a cluster.
@@ -53,3 +64,73 @@ def test_a_distributor_is_one_run_on_the_driver_and_on_executors(launched: Launc
         {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path)},
     )
     assert executors.check(finished(2)) != driver.check(finished(2))
+
+
+# A notebook: it opens a run, and leaves the training to a distributor.
+NOTEBOOK = """
+import os, sys
+import chiplog
+from pyspark.ml.torch.distributor import TorchDistributor
+from pyspark.sql import SparkSession
+
+run = chiplog.init("notebook", tags=["driver"], config={"data": "wiki", "lr": 0.1}, capture_console=False)
+with open("notes.txt", "w") as file:
+    file.write("before")
+run.save("notes.txt")
+spark = (
+    SparkSession.builder.master("local[2]")
+    .config("spark.ui.enabled", "false")
+    .config("spark.driver.host", "127.0.0.1")
+    .getOrCreate()
+)
+TorchDistributor(num_processes=2, local_mode=True, use_gpu=False).run(sys.argv[1])
+run.config["best"] = 3
+with open("report.txt", "w") as file:
+    file.write("after")
+run.save("report.txt")
+spark.stop()
+run.finish()
+"""
+TRAINS = """
+import os, pathlib
+import torch.distributed as dist
+import chiplog
+dist.init_process_group("gloo")
+run = chiplog.init(config={"lr": 0.2, "batch": 8}, capture_console=False)
+run.log({"loss": 1.0}, step=0)
+if dist.get_rank() == 0:
+    pathlib.Path("last.pt").write_bytes(b"weights")
+    run.save("last.pt")
+run.finish()
+dist.destroy_process_group()
+"""
+
+
+def test_a_driver_with_an_open_run_and_its_ranks_both_write_the_run(
+    launched: Launched, shared_node: Node, tmp_path: Path
+) -> None:
+    training = launched("Spark, local_mode=True, in a notebook")
+    run_id = f"notebook-{training.directory.name}"
+    del training.environ["CHIPLOG_PROJECT"]
+    notebook = NOTEBOOK.replace('"notebook",', f'"notebook", run_id="{run_id}",')
+    training.run(
+        [sys.executable, training.script(notebook, "notebook.py"), training.script(TRAINS)],
+        {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_LOCAL_DIRS": str(tmp_path)},
+    )
+    ended = "SELECT count(*) AS n FROM labels WHERE run_id = $run AND state = 'finished'"
+    wait_until(lambda: shared_node.sql(ended, {"run": run_id})[0]["n"] == 3, "the ends of driver and ranks")
+
+    def sql(query: str) -> list[tuple[object, ...]]:
+        return [tuple(row.values()) for row in shared_node.sql(query, {"run": run_id})]
+
+    assert sql("SELECT kind FROM events WHERE run_id = $run AND (kind LIKE '%refused' OR kind = 'config_drift')") == []
+    assert sql("SELECT primary_label, state, project, tags FROM runs WHERE run_id = $run") == [
+        ("rank0", "finished", "notebook", ["driver"])
+    ]
+    written = sql("SELECT key, value::VARCHAR, label = 'rank0' FROM config WHERE run_id = $run ORDER BY ALL")
+    assert written == [("batch", "8", True), ("best", "3", False), ("data", '"wiki"', False), ("lr", "0.2", True)]
+    assert sql("SELECT path FROM files WHERE run_id = $run ORDER BY ALL") == [
+        ("last.pt",),
+        ("notes.txt",),
+        ("report.txt",),
+    ]

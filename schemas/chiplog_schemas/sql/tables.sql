@@ -20,7 +20,9 @@ CREATE TABLE base.producers (
     state VARCHAR, exit_code INTEGER, exit_signal INTEGER, reason VARCHAR, sets_run BOOLEAN,
     started_at TIMESTAMP, ended_at TIMESTAMP, produced BIGINT, nodes VARCHAR[], owner INTEGER, fallback BOOLEAN,
     sender BLOB, boot VARCHAR, late_us BIGINT, is_presumed BOOLEAN, clock_us BIGINT,
-    uptime_us BIGINT, hostname VARCHAR, rank_pid BIGINT, agent_node VARCHAR, start_ticks BIGINT, is_remote BOOLEAN
+    uptime_us BIGINT, hostname VARCHAR, rank_pid BIGINT, agent_node VARCHAR, start_ticks BIGINT, is_remote BOOLEAN,
+    parent VARCHAR, -- label of the process with an open run that started this one's launcher
+    is_coauthor BOOLEAN -- may write config and files beside the primary: its parent, or what that had as primary before
 );
 -- Which run each launch is in that demanded that a run of this name exist, or not: decided once, in log order.
 CREATE TABLE base.demands (run_id VARCHAR, launch VARCHAR, run INTEGER);

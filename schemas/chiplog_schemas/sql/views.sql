@@ -4,7 +4,8 @@
 -- Whose label a producer's events belong to: its own, a console's that of its owner. An owner on another node is not
 -- believed: a key for one node must not put lines into another's. Where no agent reported a node, the producer's counts.
 CREATE OR REPLACE VIEW base.identified AS
-SELECT p.producer, r.run_id, w.label, w.attempt, w.rank, p.node, w.run, p.is_primary, w.producer AS owner, p.role
+SELECT p.producer, r.run_id, w.label, w.attempt, w.rank, p.node, w.run, p.is_primary, w.producer AS owner, p.role,
+       coalesce(p.is_coauthor, false) AS is_coauthor
 FROM base.producers p
 LEFT JOIN base.producers o ON p.role = 'console' AND o.producer = p.owner AND o.role = 'rank'
     AND coalesce(o.agent_node, o.node) = coalesce(p.agent_node, p.node)
@@ -183,12 +184,15 @@ CREATE OR REPLACE VIEW console AS
 SELECT i.run_id, i.label, i.attempt, f.stream, f.line_no, f.seq, f.ts, f.line
 FROM base.console f JOIN base.identified i ON i.producer = f.producer;
 
--- Only what the primary wrote, and of that the last word; what others wrote is in base.config and refused in `events`.
+-- Only what the primary wrote, and of that the last word; what others wrote is in base.config and refused in `events`. Keys
+-- that only its parent wrote are the parent's: see `parent` in PROTOCOL.md.
 CREATE OR REPLACE VIEW config AS
 SELECT i.run_id, c.key, c.value::JSON AS value, c.ts, i.label
 FROM base.config c JOIN base.identified i ON i.producer = c.producer
-WHERE i.is_primary
-QUALIFY row_number() OVER (PARTITION BY i.run_id, c.key ORDER BY i.attempt DESC, c.seq DESC) = 1;
+WHERE i.is_primary OR i.is_coauthor
+QUALIFY row_number() OVER (
+    PARTITION BY i.run_id, c.key ORDER BY i.is_primary DESC, i.attempt DESC, c.seq DESC, c.ts DESC
+) = 1;
 
 -- What define_metric said last, of each label and name.
 CREATE OR REPLACE VIEW metric_definitions AS
@@ -286,7 +290,7 @@ FROM computed c WHERE NOT EXISTS (SELECT 1 FROM said s WHERE s.run_id = c.run_id
 -- Labels whose config is not the primary's: of each the newest attempt's last word, of labels of the primary's kind of
 -- job. What a label lacks counts if it was given a config of its own.
 CREATE OR REPLACE VIEW base.config_last AS
-SELECT c.producer, i.run, i.run_id, i.label, p.job_type, i.is_primary, c.seq, c.ts, c.is_whole, c.hashes
+SELECT c.producer, i.run, i.run_id, i.label, p.job_type, i.is_primary, i.is_coauthor, c.seq, c.ts, c.is_whole, c.hashes
 FROM base.config_hashes c JOIN base.identified i ON i.producer = c.producer
 JOIN base.producers p ON p.producer = c.producer
 WHERE i.run_id IS NOT NULL
@@ -298,7 +302,7 @@ WITH pairs AS (
            l.hashes::JSON::MAP(VARCHAR, VARCHAR) AS mine, h.hashes::JSON::MAP(VARCHAR, VARCHAR) AS theirs
     FROM base.config_last l JOIN base.runs r ON r.run = l.run
     JOIN base.config_last h ON h.run = l.run AND h.label = r.primary_label
-    WHERE l.label <> r.primary_label AND l.hashes <> h.hashes AND l.job_type IS NOT DISTINCT FROM h.job_type
+    WHERE l.label <> r.primary_label AND NOT l.is_coauthor AND l.hashes <> h.hashes AND l.job_type IS NOT DISTINCT FROM h.job_type
 ), hashes AS (
     SELECT producer, unnest(map_keys(mine)) AS key, unnest(map_values(mine)) AS hash, true AS is_mine FROM pairs
     UNION ALL
@@ -318,12 +322,15 @@ SELECT i.run_id, i.label, i.attempt, i.node, f.seq, f.ts, f.path, f.bytes, f.sha
 FROM base.files f JOIN base.identified i ON i.producer = f.producer
 LEFT JOIN (SELECT sha256, bytes, min(ts) AS stored_at FROM base.stored GROUP BY ALL) s
   ON s.sha256 = f.sha256 AND s.bytes = f.bytes
-WHERE i.is_primary AND i.run_id IS NOT NULL;
+WHERE (i.is_primary OR i.is_coauthor) AND i.run_id IS NOT NULL;
 
--- Of each path what was saved last.
+-- Of each path what was saved last: of one label by its attempts and seqs, of several by time.
 CREATE OR REPLACE VIEW files AS
-SELECT run_id, path, bytes, sha256, ts FROM base.saves
-QUALIFY row_number() OVER (PARTITION BY run_id, path ORDER BY attempt DESC, seq DESC, ts DESC) = 1;
+SELECT run_id, path, bytes, sha256, ts FROM (
+    SELECT * FROM base.saves
+    QUALIFY row_number() OVER (PARTITION BY run_id, path, label ORDER BY attempt DESC, seq DESC, ts DESC) = 1
+)
+QUALIFY row_number() OVER (PARTITION BY run_id, path ORDER BY ts DESC, label) = 1;
 
 -- An end that was told before the identity says `a producer`. The row names it once it is known, and a console's helper
 -- is no label that ended.
