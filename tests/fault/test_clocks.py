@@ -73,8 +73,8 @@ SAFEGUARDS = [
     Safeguard(
         "the last word on a config key is the one with the highest seq",
         "schemas/chiplog_schemas/sql/views.sql",
-        old="PARTITION BY i.run_id, c.key ORDER BY i.attempt DESC, c.seq DESC",
-        new="PARTITION BY i.run_id, c.key ORDER BY i.attempt DESC, c.ts DESC",
+        old="ORDER BY i.is_primary DESC, i.attempt DESC, c.seq DESC",
+        new="ORDER BY i.is_primary DESC, i.attempt DESC, c.ts DESC",
         test="test_the_last_word_is_the_last_by_seq_whatever_its_time",
     ),
     Safeguard(

@@ -190,9 +190,7 @@ CREATE OR REPLACE VIEW config AS
 SELECT i.run_id, c.key, c.value::JSON AS value, c.ts, i.label
 FROM base.config c JOIN base.identified i ON i.producer = c.producer
 WHERE i.is_primary OR i.is_coauthor
-QUALIFY row_number() OVER (
-    PARTITION BY i.run_id, c.key ORDER BY i.is_primary DESC, i.attempt DESC, c.seq DESC, c.ts DESC
-) = 1;
+QUALIFY row_number() OVER (PARTITION BY i.run_id, c.key ORDER BY i.is_primary DESC, i.attempt DESC, c.seq DESC) = 1;
 
 -- What define_metric said last, of each label and name.
 CREATE OR REPLACE VIEW metric_definitions AS
