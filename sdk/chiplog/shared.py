@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from chiplog.interrupts import is_interrupt
-from chiplog.values.config import Fingerprints, as_plain
+from chiplog.values.config import Fingerprints, as_plain, config_of
 from chiplog.values.metrics import Bad, cleaned, shown
 from chiplog_schemas.events import SUMMARIES, EventKind
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
@@ -92,13 +92,24 @@ class Config(_Said):
         """
         super().update(*arguments, **values)
 
-    def setdefaults(self, values: Mapping[str, Any]) -> None:
-        """Set the entries that are not set yet, as one event.
+    def setdefaults(self, values: Any) -> None:
+        """Set the entries that are not set yet, as one event. A wrong argument is counted as bad, never raised.
 
         Args:
-            values: Entries by name.
+            values: Entries by name: a dict, or what `init(config=…)` takes.
         """
-        self.update({key: value for key, value in dict(values).items() if key not in self})
+        try:
+            given = config_of(values)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            self.update(values)  # names what is wrong with it
+            return
+        self.update({key: value for key, value in given.items() if key not in self})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entries as a dict of their own."""
+        return dict(self._values)
 
 
 class Summary(_Said):

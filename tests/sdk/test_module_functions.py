@@ -1,5 +1,6 @@
 """The functions and attributes of the package itself, and the names of other loggers that it does not have."""
 
+import argparse
 import copy
 import inspect
 import json
@@ -7,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -183,6 +185,30 @@ def test_names_of_other_loggers_do_nothing_and_warn_once(run: chiplog.Run, caplo
     run.finish()
     rows = [e.fields["body"]["key"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "bad_value"]
     assert "chiplog.Table" in rows
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: time.time() - chiplog.run.start_time,
+        lambda: chiplog.run.starting_step > 0 or range(chiplog.run.starting_step),
+        lambda: Path(chiplog.run.sync_dir) / os.path.join(chiplog.run.sync_dir, "x"),
+        lambda: json.dumps({"u": chiplog.run.project_url}),
+        lambda: chiplog.get_tracking_uri() + "/x",
+        lambda: f"{chiplog.evaluate(1).metrics['a']:.3f}",
+        lambda: sorted([chiplog.Image, chiplog.Image]),
+        lambda: next(iter(chiplog.Api().runs("x")), None),
+        lambda: [chiplog.Api().run("x").summary["acc"] > 0.5, 1 / chiplog.Table().width, -chiplog.Table().width],
+        lambda: os.path.join(chiplog.Artifact("x").download(), "model.pt"),
+        lambda: float(chiplog.Api().run("x").summary["acc"]) + int(chiplog.Api().run("x").steps),
+        lambda: list(chiplog.integration) + list(chiplog.sdk["x"]),
+        lambda: chiplog.config.as_dict() | {"a": 1},
+        lambda: chiplog.config.setdefaults(None) or chiplog.config.setdefaults(5),
+        lambda: chiplog.config.setdefaults(argparse.Namespace(depth=3)),
+    ],
+)
+def test_no_use_of_a_foreign_name_raises(run: chiplog.Run, use) -> None:
+    use()
 
 
 @pytest.mark.parametrize("clause", ["Error", "MlflowException"])

@@ -4,6 +4,7 @@ A script that switches by `import chiplog as wandb` keeps training: `wandb.Table
 nothing, and one line says so. The lists come from `dir()` of wandb 0.31 and mlflow 3.17. Pure: the caller warns.
 """
 
+import math
 from collections.abc import Iterator
 from types import FunctionType
 from typing import Any
@@ -46,6 +47,12 @@ _RUN = """
     settings start_time starting_step status sweep_id sweep_url sync_dir to_html unwatch upsert_artifact use_artifact
     use_model write_logs
 """
+RUN_VALUES = {  # of these a script reads data, so they have plain values
+    **dict.fromkeys(("entity", "path", "project_name", "project_url", "sweep_url", "sync_dir"), ""),
+    **dict.fromkeys(("start_time", "starting_step"), 0),
+    "resumed": False,
+    "sweep_id": None,
+}
 RUN_NAMES = frozenset(_RUN.split())
 
 
@@ -68,6 +75,15 @@ class _NoOpType(type):
 
     def __getattr__(cls, name: str) -> Any:
         return _attribute(name)
+
+    def __iter__(cls) -> Iterator[Any]:
+        return iter(())
+
+    def __lt__(cls, other: object) -> bool:
+        return False
+
+    def __getitem__(cls, key: object) -> Any:
+        return NoOp()
 
     def __call__(cls, *given: Any, **named: Any) -> Any:
         """Make an object that does nothing, or return a function that is being decorated."""
@@ -108,8 +124,42 @@ class NoOp(metaclass=_NoOpType):
     def __setitem__(self, key: object, value: object) -> None:
         """Drop the value."""
 
+    def __next__(self) -> Any:
+        raise StopIteration
+
+    def __contains__(self, value: object) -> bool:
+        return False
+
     def __repr__(self) -> str:
         return "<not available in chiplog>"
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+    def __fspath__(self) -> str:
+        return ""
+
+    # A number that is none: arithmetic and comparisons go on, and show up as NaN.
+
+    def __float__(self) -> float:
+        return math.nan
+
+    def __int__(self) -> int:
+        return 0
+
+    __index__ = __int__
+
+    def _combine(self, *others: object) -> Any:
+        return NoOp()
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _combine
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __neg__ = __pos__ = __abs__ = _combine
+    __or__ = __ror__ = __and__ = __rand__ = _combine
+
+    def _compare(self, other: object) -> bool:
+        return False
+
+    __lt__ = __le__ = __gt__ = __ge__ = _compare
 
 
 class _Exceptions(NoOp):

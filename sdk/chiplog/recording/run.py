@@ -207,9 +207,9 @@ class Run(Recorder):
         """Return an object that does nothing for a public name of another logger's run. Called for unknown names."""
         if name not in foreign_names.RUN_NAMES:
             raise AttributeError(f"'Run' object has no attribute {name!r}")
-        message = f"run.{name} is not available: its calls do nothing and record nothing"
+        message = f"run.{name} is not available: it is empty, and its calls do nothing"
         self.complain(Bad("not_available", f"run.{name}", message))
-        return foreign_names.stand_in(name)
+        return foreign_names.RUN_VALUES[name] if name in foreign_names.RUN_VALUES else foreign_names.stand_in(name)
 
     @property
     def produced(self) -> int:
