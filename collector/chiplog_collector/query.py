@@ -84,6 +84,7 @@ class _Job:
     arrived: float
     digest: bytes = b""
     place: int = -1  # among the running queries
+    time_zone: str = ""
     deadline: float = 0.0
     begun: float | None = None  # being run, after the examiner admitted it
     timed_out: bool = False
@@ -109,6 +110,7 @@ class _Worker(threading.Thread):
         self.job: _Job | None = None  # set and cleared by the service's thread
         self._service = service
         self._cursor = cursor
+        self._time_zone: str | None = None  # of the cursor; None: as it was opened
 
     def run(self) -> None:
         while (job := self.jobs.get()) is not None:
@@ -150,6 +152,9 @@ class _Worker(threading.Thread):
         if job.timed_out:
             raise TimeoutError
         relation = None
+        if job.time_zone != self._time_zone:
+            self._cursor.execute(questions.time_zone_setting(job.time_zone))
+            self._time_zone = job.time_zone
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
         try:
             relation = self._cursor.sql(job.sql, params=job.params)
@@ -437,6 +442,7 @@ class QueryService:
             return  # asked again although it is here: its answer is on the way
         timeout_s = min(question.timeout_s, self._bounds.query_timeout_s)
         job = _Job(peer, visitor, question.id, question.sql, question.params, timeout_s, time.monotonic())
+        job.time_zone = question.time_zone
         job.digest = digest_of(job.sql, job.params)
         self._here.add((peer, question.id))
         if self._running.is_refused(job.digest):

@@ -1,6 +1,8 @@
 """The messages of a query, DEALER to ROUTER: a msgpack array in the first frame, the result's bytes in the second.
 
-    ASK      [1, id, sql, params, timeout_s]       one SELECT; params: nil, a list for `?`, or a map for `$name`
+    ASK      [1, id, sql, params, timeout_s, time_zone]
+                                                   one SELECT; params: nil, a list for `?`, or a map for `$name`;
+                                                   time_zone: the IANA name of the session's zone; absent: UTC
     RESULT   [2, id, n_rows]  + Arrow IPC stream   the whole result
     ERROR    [3, id, kind, message]                one line; kind is one of ERROR_KINDS
     PING     [4, id]                               answered at once, also while queries run
@@ -35,6 +37,7 @@ ERROR_KINDS = ("refused", "sql", "timeout", "busy", "too_large", "internal")
 
 RESULT_BYTES_MAX = 256 * MIB  # it stands in the index's memory until it is sent; two of these fit beside the queries
 REQUEST_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB  # the longest text of four-byte characters, and what is around it
+TIME_ZONE_CHARS_MAX = 64  # the longest name that IANA has is half of it
 MESSAGE_CHARS_MAX = 2_000  # one line for people
 QUERY_WORDS_MAX = 10_000  # words and signs: at ten times as many, DuckDB's binder overflowed the stack of its process
 QUERY_WAIT_S = 60.0  # a query that has not begun by then is answered "busy"
@@ -49,6 +52,7 @@ LOCKED_SETTINGS = (
     "SET GLOBAL autoload_known_extensions = false",
     "SET GLOBAL python_enable_replacements = false",  # a table name never means a variable of ours
     "SET GLOBAL enable_external_access = false",
+    "SET GLOBAL allowed_configs = ['TimeZone']",  # of one query's connection: a reader may ask in its own zone
     "SET GLOBAL lock_configuration = true",
 )
 # Of DuckDB 2.0.0: where a view joins another one that it stands in for as well, it gives a row several times.
@@ -93,6 +97,7 @@ class Question:
     sql: str = ""
     params: list[Any] | dict[str, Any] | None = None
     timeout_s: float = QUERY_TIMEOUT_S
+    time_zone: str = ""
     n_rows: int = 0
     error_kind: str = ""
     message: str = ""
@@ -100,9 +105,12 @@ class Question:
     payload: bytes | memoryview = b""
 
 
-def ask(id: bytes, sql: str, params: list[Any] | dict[str, Any] | None, timeout_s: float) -> list[bytes]:
+def ask(
+    id: bytes, sql: str, params: list[Any] | dict[str, Any] | None, timeout_s: float, time_zone: str = ""
+) -> list[bytes]:
     """Ask for the result of one SELECT. Raises CodecError for parameters that are no plain values."""
-    return [pack([int(QuestionKind.ASK), id, sql, params, float(timeout_s)])]
+    fields = [int(QuestionKind.ASK), id, sql, params, float(timeout_s)]
+    return [pack([*fields, time_zone] if time_zone else fields)]
 
 
 def result(id: bytes, n_rows: int, stream: bytes | bytearray | memoryview) -> list[bytes | bytearray | memoryview]:
@@ -183,8 +191,17 @@ def _parse_ask(question: Question, fields: list[Any]) -> None:
         raise QuestionError("names of parameters are text", question.id)
     if type(timeout_s) not in (int, float) or not 0 < timeout_s < float("inf"):
         raise QuestionError("a timeout is a number of seconds above 0", question.id)
-    question.sql, question.params = sql, params
+    time_zone = fields[3] if len(fields) > 3 else ""
+    if not isinstance(time_zone, str) or not _is_text(time_zone) or len(time_zone) > TIME_ZONE_CHARS_MAX:
+        raise QuestionError(f"a time zone is text of at most {TIME_ZONE_CHARS_MAX} characters", question.id)
+    question.sql, question.params, question.time_zone = sql, params, time_zone
     question.timeout_s = min(float(timeout_s), QUERY_TIMEOUT_S)
+
+
+def time_zone_setting(time_zone: str) -> str:
+    """Return the statement that gives a connection its time zone; '' is UTC."""
+    name = (time_zone or "UTC").replace("'", "''")
+    return f"SET TimeZone = '{name}'"
 
 
 def is_plain(value: Any, depth: int = 0) -> bool:

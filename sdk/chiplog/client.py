@@ -91,11 +91,21 @@ class Client:
         self._closed = False
         self._told_stale = False
 
-    def sql(self, query: str, params: Params = None, timeout_s: float | None = None) -> "Result":
+    def sql(
+        self, query: str, params: Params = None, timeout_s: float | None = None, time_zone: str = "UTC"
+    ) -> "Result":
         """Run one SELECT and return its whole result.
 
-        params: values for `?` in order, or a mapping for `$name`. timeout_s: at most 30, the default.
-        Raises QueryError.
+        Args:
+            query: The SELECT. Times of the views are UTC without a zone; a literal beside them is UTC, too.
+            params: Values for `?` in order, or a mapping for `$name`.
+            timeout_s: At most 30, the default.
+            time_zone: IANA name of the session's zone, for what the query makes of times with a zone, such as
+                `now()::DATE` or `timezone('UTC', ts) > '2026-01-02 03:00'`.
+
+        Raises:
+            QueryError: The query has no result; `kind` says why.
+
         """
         plain = _plain_params(params)
         timeout_s = QUERY_TIMEOUT_S if timeout_s is None else float(timeout_s)
@@ -104,7 +114,7 @@ class Client:
         with self._lock:
             if self._closed:
                 raise QueryError("refused", "this client is closed; connect again")
-            return Result(self._ask(query, plain, timeout_s))
+            return Result(self._ask(query, plain, timeout_s, "" if time_zone == "UTC" else time_zone))
 
     def close(self) -> None:
         """Let go of the connection. May be called twice."""
@@ -123,7 +133,9 @@ class Client:
             self._remote.close()
             self._remote = None
 
-    def _ask(self, query: str, params: "list[Any] | dict[str, Any] | None", timeout_s: float) -> bytes | memoryview:
+    def _ask(
+        self, query: str, params: "list[Any] | dict[str, Any] | None", timeout_s: float, time_zone: str
+    ) -> bytes | memoryview:
         for last in (False, True):
             if self._remote is not None and (self._remote.is_broken or not self._collector_lives()):
                 self._hang_up()
@@ -132,12 +144,12 @@ class Client:
                 if opened is not None:
                     try:
                         self._tell_stale(opened)
-                        return _ask_file(opened, query, params, timeout_s)
+                        return _ask_file(opened, query, params, timeout_s, time_zone)
                     finally:
                         opened.close()
             assert self._remote is not None
             try:
-                return self._remote.ask(query, params, timeout_s, self._collector_lives)
+                return self._remote.ask(query, params, timeout_s, self._collector_lives, time_zone)
             except QueryError as error:
                 # An embedded collector leaves when nothing has happened for a while: its file is free then.
                 if error.kind != "unreachable" or last or self._where is None:
@@ -274,6 +286,7 @@ def _ask_file(
     query: str,
     params: "list[Any] | dict[str, Any] | None",
     timeout_s: float,
+    time_zone: str,
 ) -> memoryview:
     from arro3.io import write_ipc_stream
 
@@ -291,6 +304,8 @@ def _ask_file(
     try:
         admitted = questions.admit(query, connection.extract_statements)
         timer.start()
+        if time_zone:
+            connection.execute(questions.time_zone_setting(time_zone))
         connection.execute("BEGIN TRANSACTION READ ONLY")
         write_ipc_stream(connection.sql(admitted, params=params), cast("IO[bytes]", sink), compression="lz4")
     except questions.Refused as error:

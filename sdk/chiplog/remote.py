@@ -86,6 +86,7 @@ class Remote:
         params: "list[Any] | dict[str, Any] | None",
         timeout_s: float,
         lives: Callable[[], bool],
+        time_zone: str = "",
     ) -> bytes | memoryview:
         """Return the Arrow IPC stream of a result. Raises QueryError.
 
@@ -95,7 +96,7 @@ class Remote:
         """
         try:
             questions.check_size(query)
-            frames = questions.ask(id := os.urandom(ID_BYTES), query, params, timeout_s)
+            frames = questions.ask(id := os.urandom(ID_BYTES), query, params, timeout_s, time_zone)
         except (questions.Refused, CodecError) as error:
             raise QueryError("refused", one_line(str(error))) from error
         if len(frames[0]) > REQUEST_BYTES_MAX:
@@ -124,7 +125,7 @@ class Remote:
                         raise QueryError("internal", f"the collector at {self._address} loses this query; see its log")
                     asked += 1
                     id = os.urandom(ID_BYTES)
-                    self._send(questions.ask(id, query, params, timeout_s))
+                    self._send(questions.ask(id, query, params, timeout_s, time_zone))
             if now - heard > silent_s or now > deadline or (answer is None and not lives()):
                 stopped = f"the collector at {self._address} has stopped answering"
                 raise QueryError("unreachable", f"{stopped}: {self.trouble}" if self.trouble else stopped)

@@ -38,8 +38,17 @@ class Result:
                 raise
             message = f"the answer is no Arrow stream: {one_line(str(error))}; check that a collector answers there"
             raise QueryError("internal", message) from error
-        self.columns: list[str] = _unique(table.column_names)
+        self.columns: list[str] = unique_names(table.column_names)
         self._table = table if self.columns == table.column_names else table.rename_columns(self.columns)
+
+    @property
+    def wall_times(self) -> list[str]:
+        """The columns of times that have no zone: UTC in the views, else what the query made of them."""
+        from arro3.core import DataType
+
+        types = [self._table.schema.field(number).type for number in range(len(self.columns))]
+        pairs = zip(self.columns, types, strict=True)
+        return [name for name, kind in pairs if DataType.is_timestamp(kind) and kind.tz is None]
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -102,7 +111,7 @@ class Result:
         return polars.DataFrame(self._table)
 
 
-def _unique(names: Sequence[str]) -> list[str]:
+def unique_names(names: Sequence[str]) -> list[str]:
     """Return names with a number where one comes again: a, a → a, a_1. DuckDB ignores their case."""
     taken: set[str] = set()
     unique = []

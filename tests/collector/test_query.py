@@ -31,6 +31,13 @@ from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
+        promise="a query asked in a time zone runs in it, and the next one does not",
+        file="collector/chiplog_collector/query.py",
+        old="        if job.time_zone != self._time_zone:\n",
+        new="        if False:\n",
+        test="test_a_query_runs_in_the_time_zone_that_it_names",
+    ),
+    Safeguard(
         "queries that wait behind texts which hang the parser are not stuck",
         "collector/chiplog_collector/query.py",
         old="begun is not None and now >= max(begun, worker.job.deadline)",
@@ -206,17 +213,17 @@ class Asker:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(address)
 
-    def send(self, sql, params=None, timeout_s=30.0) -> bytes:
+    def send(self, sql, params=None, timeout_s=30.0, time_zone="") -> bytes:
         id = os.urandom(ID_BYTES)
-        self.socket.send_multipart(questions.ask(id, sql, params, timeout_s))
+        self.socket.send_multipart(questions.ask(id, sql, params, timeout_s, time_zone))
         return id
 
     def receive(self) -> questions.Question:
         assert self.socket.poll(180_000), "no answer"
         return questions.parse(self.socket.recv_multipart())
 
-    def ask(self, sql, params=None, timeout_s=30.0) -> questions.Question:
-        id = self.send(sql, params, timeout_s)
+    def ask(self, sql, params=None, timeout_s=30.0, time_zone="") -> questions.Question:
+        id = self.send(sql, params, timeout_s, time_zone)
         answer = self.receive()
         assert answer.id == id
         return answer
@@ -375,6 +382,15 @@ def test_the_parser_s_complaint_names_the_place(shared_asker):
         "sql",
         'Parser Error: syntax error at or near "selec" (LINE 1: selec 1)',
     )
+
+
+def test_a_query_runs_in_the_time_zone_that_it_names(shared_asker):
+    query = "SELECT strftime(TIMESTAMPTZ '2026-07-01 12:00:00+00', '%H') AS hour"
+    for time_zone, hour in (("Europe/Berlin", "14"), ("", "12"), ("Asia/Tokyo", "21"), ("", "12"), ("", "12")):
+        answer = shared_asker.ask(query, time_zone=time_zone)
+        assert pa.ipc.open_stream(answer.payload).read_all().to_pylist() == [{"hour": hour}]
+    assert shared_asker.ask(query, time_zone="No'Where").error_kind == "sql"
+    assert shared_asker.ask("SET TimeZone = 'Asia/Tokyo'").error_kind == "refused"
 
 
 def test_no_way_to_write_or_to_read_files_is_answered(asker, index, tmp_path):

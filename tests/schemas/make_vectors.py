@@ -183,6 +183,7 @@ FILES: dict[str, list[Any]] = {
 
 QUESTIONS: dict[str, list[Any]] = {
     "ask": questions.ask(SESSION, "SELECT * FROM runs WHERE run_id = ?", ["r1"], 30.0),
+    "ask_in_zone": questions.ask(SESSION, "FROM runs", None, 30.0, "Europe/Berlin"),
     "result": questions.result(SESSION, 2, b"an Arrow IPC stream"),
     "error": questions.failure(SESSION, "refused", "query is empty; write one SELECT"),
     "ping": questions.ping(SESSION),

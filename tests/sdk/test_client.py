@@ -254,6 +254,22 @@ def test_times_are_utc_wherever_the_client_is(where):
     assert done.stdout == "[(datetime.datetime(2026, 1, 2, 2, 4, 5), datetime.datetime(2026, 1, 2, 0, 0))]\n"
 
 
+@pytest.mark.parametrize("live", [True, False])
+def test_a_query_may_be_asked_in_a_zone_of_its_own_and_the_next_is_in_utc_again(where, live):
+    running = Collector(where) if live else None
+    noon = "SELECT strftime(TIMESTAMPTZ '2026-07-01 12:00:00+00', '%H') AS hour"
+    with connect(dir=where.root) as client:
+        for _ in range(3):  # by both workers
+            assert client.sql(noon, time_zone="Europe/Berlin").rows() == [{"hour": "14"}]
+            assert client.sql(noon).rows() == [{"hour": "12"}]
+        with pytest.raises(QueryError, match="Unknown TimeZone 'No'Where'") as error:
+            client.sql(noon, time_zone="No'Where")
+        assert error.value.kind == "sql"
+        assert client.sql(noon, time_zone="UTC").rows() == [{"hour": "12"}]
+    if running is not None:
+        running.stop()
+
+
 def test_arrow_is_pyarrow_where_that_is_installed_and_an_arrow_table_elsewhere(where, monkeypatch):
     with connect(dir=where.root) as client:
         result = client.sql("SELECT * FROM metrics")
@@ -380,9 +396,9 @@ def test_a_client_survives_a_collector_that_is_killed_in_the_middle_of_a_questio
     ask_file = client_module._ask_file
     asked_of_file = []
 
-    def ask_file_briefly(connection, query, params, timeout_s):
+    def ask_file_briefly(connection, query, params, timeout_s, time_zone):
         asked_of_file.append(query)
-        return ask_file(connection, query, params, 0.2 if query == FOR_EVER else timeout_s)
+        return ask_file(connection, query, params, 0.2 if query == FOR_EVER else timeout_s, time_zone)
 
     monkeypatch.setattr(client_module, "_ask_file", ask_file_briefly)
     first = Collector(where)
