@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chiplog import background
+from chiplog.delivered import is_delivered
 from chiplog.reachability import Reason, probe
 from chiplog_schemas.journals import LOCK_NAME, list_journals
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
@@ -185,7 +186,7 @@ def _journals(where: Places) -> Finding:
     if waiting:
         found = f"{len(waiting)} journals of ended processes wait although an agent runs"
         return Finding("journals", WARNING, found, "see the agent: chiplog status")
-    offline = len(list_journals(where.local / "offline"))
+    offline = sum(not is_delivered(path) for _, path in list_journals(where.local / "offline"))
     if offline:
         return Finding("journals", WARNING, f"{offline} journals were recorded offline", "chiplog sync delivers them")
     return Finding("journals", GOOD, "nothing waits")

@@ -137,6 +137,6 @@ def test_messages_of_files(name: str) -> None:
 def test_questions(name: str) -> None:
     frames = frames_of(f"question-{name}", len(QUESTIONS[name]))
     question = questions.parse(frames)
-    assert question.kind == questions.QuestionKind[name.upper()]
+    assert question.kind == questions.QuestionKind[name.partition("_")[0].upper()]
     assert question == questions.parse(QUESTIONS[name])
     assert pack(unpack(frames[0])) == frames[0]

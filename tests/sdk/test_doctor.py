@@ -9,9 +9,21 @@ from pathlib import Path
 
 import pytest
 from tests.conftest import Node, wait_until
+from tests.fault.switch_off import Safeguard
 
 from chiplog import background, canary, checks
+from chiplog_schemas.journals import list_journals
 from chiplog_schemas.places import make_private, places
+
+SAFEGUARDS = [
+    Safeguard(
+        promise="what sync has delivered is left out from then on",
+        file="sdk/chiplog/cli/sync.py",
+        old="    if not again:\n",
+        new="    if False:\n",
+        test="test_offline_journals_are_delivered_once_and_doctor_is_content",
+    ),
+]
 
 
 def run_cli(root: Path, *arguments: str) -> tuple[int, str, str]:
@@ -47,6 +59,29 @@ def test_journals_that_wait_for_an_agent_are_named(chiplog_dir: Path) -> None:
     subprocess.run([sys.executable, "-c", script], env=dict(os.environ, CHIPLOG_DIR=str(chiplog_dir)), check=False)
     found = findings(chiplog_dir)["journals"]
     assert (found.verdict, found.remedy) == (checks.WARNING, "chiplog up delivers them")
+
+
+def test_offline_journals_are_delivered_once_and_doctor_is_content(node: Node) -> None:
+    script = "import chiplog; run = chiplog.init(mode='offline', run_id='off'); run.log({'a': 1}); run.finish()"
+    subprocess.run([sys.executable, "-c", script], env=dict(os.environ, CHIPLOG_DIR=str(node.root)), check=True)
+    n = len(list_journals(node.place.local / "offline"))
+    found = findings(node.root)["journals"]
+    assert (found.verdict, found.found) == (checks.WARNING, f"{n} journals were recorded offline")
+    code, out, _ = run_cli(node.root, "sync")
+    assert (code, out) == (0, f"{n} of {n} journals delivered to the agent of {node.root}\n")
+    node.until("SELECT value FROM metrics WHERE run_id = 'off' AND key = 'a'", lambda rows: len(rows) == 1)
+    assert findings(node.root)["journals"].verdict == checks.GOOD
+    assert json.loads(run_cli(node.root, "status", "--no-canary", "--format", "json")[1])["offline_journals"] == 0
+    code, out, _ = run_cli(node.root, "sync")
+    assert code == 0 and out.startswith(f"nothing is left to deliver: {n} journals and files in ")
+    code, out, _ = run_cli(node.root, "sync", "--again")
+    assert (code, out) == (0, f"{n} of {n} journals delivered to the agent of {node.root}\n")
+    (_, journal), *_ = list_journals(node.place.local / "offline")
+    (journal / "more").write_bytes(b"of a copy that was cut short before")
+    assert findings(node.root)["journals"].found == "1 journals were recorded offline"
+    (journal / "more").unlink()
+    assert run_cli(node.root, "sync", "--delete")[0] == 0
+    assert list_journals(node.place.local / "offline") == []
 
 
 def test_journals_that_wait_although_an_agent_runs_are_named(node: Node) -> None:

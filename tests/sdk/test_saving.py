@@ -336,7 +336,7 @@ def test_a_process_that_is_killed_in_the_middle_leaves_no_event_without_its_byte
         assert (len(data), hashlib.sha256(data).digest()) == (event.fields["bytes"], event.fields["sha256"])
 
 
-def test_files_of_offline_runs_are_delivered_by_sync_as_often_as_it_is_called(
+def test_files_of_offline_runs_are_delivered_by_sync_once_and_again_when_asked(
     bare_node: Node, here: Path, tmp_path: Path
 ) -> None:
     for name in ("a", "b"):
@@ -345,11 +345,11 @@ def test_files_of_offline_runs_are_delivered_by_sync_as_often_as_it_is_called(
         run.save("*")
     offline = tmp_path / "laptop" / "offline"
     bare_node.start()
-    for flags in ([], [], ["--delete"]):
+    for flags in ([], [], ["--again"], ["--delete"]):
         assert main(["sync", str(offline), "--dir", str(bare_node.root), *flags]) == 0
         bare_node.until("SELECT message FROM events WHERE kind = 'file_stored'", lambda rows: len(rows) == 2)
         wait_until(lambda: not list(bare_node.place.outbox.iterdir()), "an outbox that is empty")
-        assert len(list((offline / "files").iterdir())) == (0 if flags else 2)
+        assert len(list((offline / "files").iterdir())) == (0 if flags == ["--delete"] else 2)
     rows = bare_node.sql("SELECT run_id, path, bytes FROM files ORDER BY path")
     assert rows == [{"run_id": "off", "path": "a", "bytes": 1}, {"run_id": "off", "path": "b", "bytes": 1}]
     kept = [path.read_text() for path in bare_node.place.files.rglob("*") if path.is_file()]

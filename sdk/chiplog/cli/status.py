@@ -10,6 +10,7 @@ import click
 
 from chiplog import background
 from chiplog.checks import directory_bytes
+from chiplog.delivered import is_delivered
 from chiplog.reachability import probe
 from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, decode_head, list_journals
 from chiplog_schemas.locks import holder_of
@@ -44,7 +45,7 @@ def status(directory: str | None, form: str, no_canary: bool) -> None:
 
 def _look(where: Places) -> dict[str, object]:
     journals = list_journals(where.journals)
-    offline = list_journals(where.local / "offline")
+    offline = [path for _, path in list_journals(where.local / "offline") if not is_delivered(path)]
     agent_pid = background.pid_of(where, background.AGENT) or None
     # Whom the agent holds is a dead rank's, which it is adopting.
     alive = [directory for _, directory in journals if holder_of(directory / LOCK_NAME) not in (0, agent_pid)]

@@ -1,8 +1,8 @@
 """`chiplog sync`: deliver journals that were recorded offline or brought here from another machine.
 
 A journal is linked or copied into the node's own journals, where the agent adopts it like that of any dead rank; a
-saved file into the outbox, which the agent delivers. The original stays. Doing it twice changes nothing: (producer,
-seq) decides what is new, and a content is stored once.
+saved file into the outbox, which the agent delivers. The original stays, is noted as delivered (delivered.py) and left
+out from then on. Doing it twice changes nothing: (producer, seq) decides what is new, and a content is stored once.
 """
 
 import os
@@ -13,6 +13,7 @@ from pathlib import Path
 import click
 
 from chiplog import background
+from chiplog.delivered import is_delivered, mark
 from chiplog_schemas.contents import list_contents
 from chiplog_schemas.journals import LOCK_NAME, list_journals
 from chiplog_schemas.locks import holder_of
@@ -25,9 +26,10 @@ _LOOK_AGAIN_S = 0.1
 @click.command()
 @click.argument("source", metavar="DIR", required=False, type=click.Path(path_type=Path))
 @click.option("--dir", "directory", metavar="DIR", help="Deliver to this CHIPLOG_DIR (default ~/.chiplog).")
-@click.option("--delete", is_flag=True, help="Delete each journal once it is delivered.")
+@click.option("--delete", is_flag=True, help="Delete each journal and file once it is delivered.")
+@click.option("--again", is_flag=True, help="Deliver also what was delivered there before.")
 @click.option("--timeout-s", type=click.FloatRange(min=0), default=600.0, show_default=True)
-def sync(source: Path | None, directory: str | None, delete: bool, timeout_s: float) -> None:
+def sync(source: Path | None, directory: str | None, delete: bool, again: bool, timeout_s: float) -> None:
     """Deliver the journals in DIR: what ran with mode="offline" (default CHIPLOG_DIR/offline), or was brought here."""
     where = places(own_dir(directory, os.environ))
     sources = [where.local / "offline", where.root / "offline"]
@@ -45,6 +47,16 @@ def sync(source: Path | None, directory: str | None, delete: bool, timeout_s: fl
             raise click.UsageError(f"directory '{source}' does not exist; name one that holds journals")
         click.echo(f"no journals in {source}")
         return
+    before: list[Path] = []
+    if not again:
+        before = [path for path in (*(path for _, path in found), *files) if is_delivered(path, where.root)]
+        found = [(producer, path) for producer, path in found if path not in before]
+        files = [path for path in files if path not in before]
+    if before:
+        left = "" if found or files else "nothing is left to deliver: "
+        click.echo(f"{left}{len(before)} journals and files in {source} were delivered before (--again repeats it)")
+    if delete:
+        _delete(before, where)
     _sync_files(files, where, delete=delete)
     if not found:
         return
@@ -58,9 +70,10 @@ def sync(source: Path | None, directory: str | None, delete: bool, timeout_s: fl
     except OSError as error:
         raise click.ClickException(f"journals cannot be handed over: {error}") from error
     delivered = _wait(waiting, timeout_s)
-    for path in delivered:
-        if delete and path.parent != where.journals:
-            shutil.rmtree(path)
+    if delete:
+        _delete(delivered, where)
+    else:
+        _mark(delivered, where)
     click.echo(f"{len(delivered)} of {len(found)} journals delivered to the agent of {where.root}")
     if len(delivered) < len(dead):
         raise click.ClickException(
@@ -73,6 +86,21 @@ def _start_agent(where: Places) -> None:
         background.start(where, background.AGENT, ["--embedded"])
 
 
+def _mark(paths: list[Path], where: Places) -> None:
+    try:
+        mark([path for path in paths if path.parent != where.journals], where.root)
+    except OSError as error:
+        click.echo(f"cannot note what was delivered: {error}; the next sync delivers it again", err=True)
+
+
+def _delete(paths: list[Path], where: Places) -> None:
+    for path in paths:
+        if path.is_dir() and path.parent != where.journals:
+            shutil.rmtree(path)
+        elif not path.is_dir():
+            path.unlink()
+
+
 def _sync_files(files: list[Path], where: Places, *, delete: bool) -> None:
     """Put saved files into the outbox: from there on they are the agent's."""
     if not files:
@@ -81,9 +109,11 @@ def _sync_files(files: list[Path], where: Places, *, delete: bool) -> None:
         make_private(where.outbox)
         for path in files:
             _put(path, where.outbox)
-            if delete:
-                path.unlink()
         _start_agent(where)
+        if delete:
+            _delete(files, where)
+        else:
+            _mark(files, where)
     except OSError as error:
         raise click.ClickException(f"files cannot be handed over: {error}") from error
     click.echo(f"{len(files)} saved files handed to the agent of {where.root}; see file_stored in events")
