@@ -23,6 +23,8 @@ from pathlib import Path
 
 import duckdb
 import pytest
+from arro3.io import read_ipc
+from rich.cells import cell_len
 from rich.console import Console
 from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
@@ -34,6 +36,43 @@ from chiplog_schemas.journals import list_journals
 from chiplog_schemas.places import make_private, places
 from chiplog_schemas.tables import tables_sql, views_sql
 
+SAFEGUARDS = [
+    Safeguard(
+        promise="a number on a terminal is never cut",
+        file="sdk/chiplog/cli/sheet.py",
+        old="            return most, most\n",
+        new="            return 1, most\n",
+        test="test_on_a_terminal_no_number_and_no_word_is_cut",
+    ),
+    Safeguard(
+        promise="a literal without a zone is local where --local prints local time",
+        file="sdk/chiplog/cli/local_time.py",
+        old="    if not copies:\n",
+        new="    if True:\n",
+        test="test_a_time_that_is_on_the_screen_finds_its_row",
+    ),
+    Safeguard(
+        promise="columns of JSON are JSON in JSON",
+        file="sdk/chiplog/cli/sql.py",
+        old='self._json_columns(query) if self._form == "json" else []',
+        new="[]",
+        test="test_columns_of_json_are_json_in_json",
+    ),
+    Safeguard(
+        promise="a file name with an unknown ending is refused",
+        file="sdk/chiplog/cli/sql.py",
+        old="        if suffix and suffix not in SUFFIXES:\n",
+        new="        if False:\n",
+        test="test_a_file_of_an_unknown_kind_is_refused",
+    ),
+    Safeguard(
+        promise="runs that are left out are counted",
+        file="sdk/chiplog/cli/runs.py",
+        old='    if rows and len(rows) < rows[0]["n_all"]:\n',
+        new="    if False:\n",
+        test="test_runs_say_how_many_they_leave_out_and_how_to_see_them",
+    ),
+]
 pytestmark = pytest.mark.xdist_group("cli")  # one worker: what its fixture does is costly
 
 CLI = [sys.executable, "-m", "chiplog.cli"]
@@ -55,9 +94,10 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     database.execute(tables_sql())
     database.execute(views_sql())
     database.execute(
-        "INSERT INTO base.runs (run, run_id, project, tags, primary_label) VALUES (1, 'gpt-20260102-7f3a91', 'gpt', "
-        "['a', 'b'], 'rank0'), (2, 'gpt-20260103-11aa22', 'gpt', [], 'rank0'), "
-        "(3, 'vit-20260104-0042', 'vision', [], NULL)"
+        "INSERT INTO base.runs (run, run_id, project, tags, primary_label, name, run_group) VALUES "
+        "(1, 'gpt-20260102-7f3a91', 'gpt', ['a', 'b'], 'rank0', 'first try', 'ablation'), "
+        "(2, 'gpt-20260103-11aa22', 'gpt', [], 'rank0', NULL, NULL), "
+        "(3, 'vit-20260104-0042', 'vision', [], NULL, NULL, NULL)"
     )
     for run, state, code, number in ((1, "finished", 0, None), (2, "crashed", None, 9), (3, None, None, None)):
         for rank in range(4):
@@ -400,16 +440,84 @@ def test_csv_has_a_header_line_and_utc(chiplog):
     assert row[6:] == ['["2026-01-02T03:04:05Z"]', '{"x": null}', "true", "1.5", "ab", "2026-01-02T02:04:05Z"]
 
 
-def test_a_table_has_local_time_and_says_which(chiplog):
-    code, text, _ = chiplog("sql", "SELECT created_at, n_labels FROM runs ORDER BY 1 LIMIT 1")
-    assert code == 0
-    assert re.split(r"\s{2,}", text.splitlines()[0]) == ["created_at (CET)", "n_labels"]
-    assert text.splitlines()[2].split() == ["2026-01-02", "04:04:05", "4"]
+def test_a_table_says_in_which_zone_its_times_are(chiplog):
+    for options, zone, shown in (((), "UTC", "03:04:05"), (("--local",), "CET", "04:04:05")):
+        code, text, _ = chiplog("sql", "SELECT created_at, n_labels FROM runs ORDER BY 1 LIMIT 1", *options)
+        assert code == 0
+        assert re.split(r"\s{2,}", text.splitlines()[0]) == [f"created_at ({zone})", "n_labels"]
+        assert text.splitlines()[2].split() == ["2026-01-02", shown, "4"]
 
 
 def test_times_of_summer_and_winter_each_name_their_zone(chiplog):
-    _, text, _ = chiplog("sql", "VALUES (TIMESTAMP '2026-01-01 12:00:00'), (TIMESTAMP '2026-07-01 12:00:00')")
+    query = "VALUES (TIMESTAMPTZ '2026-01-01 12:00:00+00'), (TIMESTAMPTZ '2026-07-01 12:00:00+00')"
+    _, text, _ = chiplog("sql", query, "--local")
     assert [line.strip() for line in text.splitlines()[2:]] == ["2026-01-01 13:00:00 CET", "2026-07-01 14:00:00 CEST"]
+
+
+# Each is asked with a literal as it is on the screen: of --local, the local time.
+OF_ONE_SECOND = (
+    "SELECT ts FROM metrics WHERE {of_one} AND ts = '{shown}'",
+    "FROM metrics WHERE {of_one} AND ts BETWEEN '{shown}' AND TIMESTAMP '{shown}'; -- of one step\n",
+    "WITH chosen AS (FROM metrics WHERE ts = '{shown}') SELECT * FROM chosen WHERE {of_one} ORDER BY ts",
+    "SELECT ts FROM metrics WHERE {of_one} AND ts = $at",
+    "SELECT ts FROM metrics WHERE {of_one} AND strftime(ts, '%Y-%m-%d %H:%M:%S') = '{shown}'",
+    "SELECT DISTINCT ts FROM metrics WHERE {of_one} AND ts::TIMESTAMP = '{shown}'",
+    "SELECT ts FROM metrics WHERE {of_one} AND ts = '2026-01-02 03:04:05Z'",
+)
+
+
+@pytest.mark.parametrize("query", OF_ONE_SECOND)
+@pytest.mark.parametrize("options", [(), ("--local",)])
+def test_a_time_that_is_on_the_screen_finds_its_row(chiplog, options, query):
+    shown = "2026-01-02 04:04:05" if options else "2026-01-02 03:04:05"
+    query = query.format(shown=shown, of_one="key = 'lr' AND run_id = 'gpt-20260102-7f3a91'")
+    arguments = [query, *options, *(["--param", f"at={shown}"] if "$at" in query else [])]
+    _, text, errors = chiplog("sql", *arguments)
+    lines = text.splitlines()
+    assert len(lines) == 3, errors
+    assert shown in lines[2] and ("ts (CET)" if options else "ts (UTC)") in lines[0]
+
+
+def test_the_local_zone_is_used_by_all_that_a_query_makes_of_times(chiplog):
+    query = (
+        "SELECT date_trunc('day', max(created_at)) AS day, max(created_at)::DATE AS date, max(created_at)::TIMESTAMP "
+        "AS wall, count(*) FILTER (created_at > now() - INTERVAL 100 YEAR) AS n FROM runs"
+    )
+    (row,) = json.loads(chiplog("sql", query, "--local", "--format", "json")[1])
+    assert row == {
+        "day": "2026-01-04T00:00:00+01:00",
+        "date": "2026-01-04",
+        "wall": "2026-01-04T04:04:05",
+        "n": 3,
+    }
+    header, first = csv.reader(io.StringIO(chiplog("sql", query, "--local", "--format", "csv")[1]))
+    assert (header[0], first[0], first[2]) == ("day", "2026-01-04T00:00:00+01:00", "2026-01-04T04:04:05")
+    (row,) = json.loads(chiplog("sql", query, "--format", "json")[1])
+    assert (row["day"], row["wall"]) == ("2026-01-04T00:00:00Z", "2026-01-04T03:04:05Z")
+
+
+@pytest.mark.parametrize(
+    "query", ["DESCRIBE metrics", "SHOW TABLES", "EXPLAIN FROM runs", "SELECT 1 AS runs", "VALUES (1)"]
+)
+def test_what_has_no_times_is_the_same_in_every_zone(chiplog, query):
+    assert chiplog("sql", query, "--local") == chiplog("sql", query)
+
+
+def test_every_command_with_times_has_local(chiplog):
+    assert "04:04 " in chiplog("runs", "--local")[1] and "started CET" in chiplog("runs", "--local")[1]
+    assert json.loads(chiplog("runs", "--local", "--format", "json")[1])[0]["created_at"] == "2026-01-04T04:04:05+01:00"
+    assert "04:04:05 CET" in chiplog("show", "gpt-20260102", "--local")[1]
+    assert json.loads(chiplog("show", "gpt-20260102", "--local", "--format", "json")[1])["created_at"].endswith(
+        "+01:00"
+    )
+    timed = chiplog("logs", "gpt-20260102", "--tail", "1", "--times", "--label", "rank3", "--local")[1]
+    assert timed == "2026-01-02 04:04:05.193+01:00 step 19 ok\n"
+
+
+def test_a_zone_that_the_database_does_not_know_is_named(chiplog):
+    code, text, errors = chiplog("sql", "SELECT 1", "--local", TZ="XYZ-3:17")
+    assert (code, text) == (2, "")
+    assert "set TZ to an IANA name" in one_line(errors)
 
 
 def test_a_table_in_a_pipe_is_not_wrapped(chiplog):
@@ -440,6 +548,98 @@ def test_params_are_json_or_text(chiplog):
         "sql", query, "--param", "a=41", "--param", "b=gpt-1=x", "--param", "$c=[1,2]", "--format", "json"
     )
     assert (code, json.loads(text)) == (0, [{"a": 42, "b": "gpt-1=x", "c": 2}])
+
+
+NUMBERS = {
+    "big": "123456789",
+    "pid": "28376",
+    "huge": "9.143876219677727e+300",
+    "tiny": "-1.2345678901234567e-308",
+    "sum": "170141183460469231731687303715884105727",
+    "day": "2026-01-02 03:04:05.123456",
+}
+WIDE = (
+    "SELECT 123456789 AS big, 28376 AS pid, 9.143876219677727e+300::DOUBLE AS huge, "
+    "-1.2345678901234567e-308::DOUBLE AS tiny, 170141183460469231731687303715884105727::HUGEINT AS sum, "
+    "TIMESTAMP '2026-01-02 03:04:05.123456' AS day, NULL AS nothing, 'grüße 你好 ' AS hello, "
+    "'a-long-run-id-' || repeat('abcdef-', {n}) AS run_id, "
+    "'{{\"text\": \"' || repeat('many words ', {n}) || '\"}}' AS body, [1.5, NULL, -2] AS few FROM range({rows})"
+)
+
+
+@pytest.mark.parametrize("width", [80, 100, 160, 300])
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("n", [0, 10])
+def test_on_a_terminal_no_number_and_no_word_is_cut(on_terminal, width, rows, n):
+    text = COLOURS.sub("", on_terminal(width, "sql", WIDE.format(n=n, rows=rows)))
+    assert max(map(cell_len, text.splitlines())) <= width
+    for name, number in NUMBERS.items():
+        assert len(re.findall(rf"(?<!\S){re.escape(number)}(?!\S)", text)) == rows, (name, text)
+    assert text.count("words") == text.count("many") == n * rows
+    assert len(re.findall(r"abcdef-(?!\w{1,5}\b)", text)) == n * rows
+    assert text.count("[1.5, null, -2") == rows
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_all_columns_of_labels_are_on_a_terminal_of_any_width(on_terminal, width):
+    text = COLOURS.sub("", on_terminal(width, "sql", "SELECT * FROM labels WHERE run_id = 'gpt-20260103-11aa22'"))
+    assert max(map(len, text.splitlines())) <= width
+    for part in ("rank3", "crashed", "node1.cluster.local", "2026-01-03 03:04:05", "out of memory"):
+        assert part in text
+
+
+def test_a_histogram_is_one_line_on_a_terminal_and_whole_in_a_pipe(on_terminal, chiplog):
+    query = (
+        "SELECT 7 AS step, list(b / 8 ORDER BY b) AS edges, list((b * (64 - b))::BIGINT ORDER BY b) AS counts "
+        "FROM range(65) t(b)"
+    )
+    for width in (80, 100, 160):
+        lines = COLOURS.sub("", on_terminal(width, "sql", query)).splitlines()
+        (shown,) = [line for line in lines if "8.0" in line]
+        assert re.search(r"0\.0 … 8\.0 \(65 numbers\)", shown)
+        (shown,) = [line for line in lines if "█" in line]
+        assert re.search(r"[▁▂▃▄▅▆▇█]{22} 65 counts, sum 43680", shown)
+    for options in ((), ("--format", "csv")):
+        assert "[0.0, 0.125, 0.25," in chiplog("sql", query, *options)[1]
+
+
+def test_columns_of_json_are_json_in_json(chiplog):
+    def ask(query: str, *more: str) -> list[dict]:
+        return json.loads(chiplog("sql", query, "--format", "json", *more)[1])
+
+    assert ask("SELECT key, value FROM config ORDER BY key") == [
+        {"key": "lr", "value": 3e-4},
+        {"key": "model", "value": "gpt2"},
+    ]
+    assert ask("SELECT body FROM events WHERE kind = 'exit'") == [{"body": {"signal": 9}}]
+    assert ask("SELECT body, body FROM events WHERE kind = $k", "--param", "k=exit") == [
+        {"body": {"signal": 9}, "body_1": {"signal": 9}}
+    ]
+    assert ask("SELECT body->>'signal' AS text, list(body) AS bodies FROM events WHERE kind = 'exit' GROUP BY 1") == [
+        {"text": "9", "bodies": [{"signal": 9}]}
+    ]
+    assert ask("SELECT tags FROM runs WHERE run_id = 'gpt-20260102-7f3a91'") == [{"tags": ["a", "b"]}]
+    assert ask("SELECT '{\"no\": 1}' AS text") == [{"text": '{"no": 1}'}]
+    assert ask("SELECT 'not json'::VARCHAR AS a, NULL::JSON AS b") == [{"a": "not json", "b": None}]
+    assert ask("EXPLAIN SELECT 1")
+    assert ask("SELECT body FROM events WHERE kind = 'exit'", "--local") == [{"body": {"signal": 9}}]
+
+
+@pytest.mark.parametrize("suffix", ["feather", "arrow"])
+def test_a_feather_file_is_arrow(chiplog, tmp_path, suffix):
+    target = tmp_path / f"out.{suffix}"
+    assert chiplog("sql", "SELECT key, step, ts, value FROM metrics ORDER BY ALL", "-o", str(target)) == (0, "", "")
+    assert target.read_bytes().startswith(b"ARROW1") and target.read_bytes().endswith(b"ARROW1")
+    table = read_ipc(str(target)).read_all()
+    assert (table.num_rows, table.column_names) == (1500, ["key", "step", "ts", "value"])
+
+
+def test_a_file_of_an_unknown_kind_is_refused(chiplog, tmp_path):
+    target = tmp_path / "out.xlsx"
+    code, text, errors = chiplog("sql", "FROM runs", "-o", str(target))
+    assert (code, text, target.exists()) == (2, "", False)
+    assert ".xlsx is no known format; use one of .csv, .json, .parquet, .arrow, .txt, .feather" in one_line(errors)
+    assert chiplog("sql", "FROM runs", "-o", str(target), "--format", "csv")[0] == 0
 
 
 @pytest.mark.parametrize("suffix", ["csv", "json", "parquet", "txt"])
@@ -527,15 +727,33 @@ def test_runs_can_be_narrowed(chiplog):
 
     assert ids("--project", "vision") == ["vit-20260104-0042"]
     assert ids("--state", "crashed") == ["gpt-20260103-11aa22"]
-    assert ids("--limit", "1") == ["vit-20260104-0042"]
     assert chiplog("runs", "--project", "none") == (0, "", "no runs match\n")
+
+
+def test_runs_say_how_many_they_leave_out_and_how_to_see_them(chiplog):
+    code, text, errors = chiplog("runs", "--limit", "1")
+    assert (code, errors) == (0, "1 of 3 runs; --all or --limit N shows more\n")
+    assert "vit-20260104-0042" in text and "gpt" not in text
+    assert chiplog("runs", "--limit", "1", "--format", "json")[2] == errors
+    assert chiplog("runs", "--limit", "1", "--project", "gpt")[2] == "1 of 2 runs; --all or --limit N shows more\n"
+    for options in (["--all"], ["--limit", "3"], []):
+        assert chiplog("runs", *options)[2] == ""
+    assert "exclude each other" in chiplog("runs", "--all", "--limit", "3")[2]
+
+
+def test_runs_show_name_group_and_tags(chiplog):
+    lines = [re.split(r"\s{2,}", line.rstrip()) for line in chiplog("runs")[1].splitlines()]
+    assert lines[0][:6] == ["run", "project", "name", "group", "tags", "state"]
+    assert lines[4][:6] == ["gpt-20260102-7f3a91", "gpt", "first try", "ablation", "a, b", "finished"]
+    row = json.loads(chiplog("runs", "--format", "json")[1])[2]
+    assert (row["name"], row["run_group"], row["tags"]) == ("first try", "ablation", ["a", "b"])
 
 
 @pytest.mark.parametrize("width", [80, 120])
 def test_runs_fit_a_terminal_with_whole_run_ids(on_terminal, width):
     text = COLOURS.sub("", on_terminal(width, "runs"))
     assert max(map(len, text.splitlines())) <= width
-    for part in ("gpt-20260103-11aa22", "crashed", "04:04", "CET", "2h06m", "pending", "12 lost"):
+    for part in ("gpt-20260103-11aa22", "crashed", "03:04", "UTC", "pending", "12 lost"):
         assert part in text
 
 
@@ -557,19 +775,19 @@ def test_a_run_is_complete_only_when_no_label_runs_or_was_lost(pending, lost, is
 def test_one_long_run_id_leaves_the_state_of_all_runs_in_sight(width):
     moment = datetime(2026, 1, 3, 3, 4, 5)
     named = {"project": "gpt", "state": "crashed", "labels": 1024, "attempts": 2, "created_at": moment}
-    rest = {"duration_s": 7600.0, "pending": 0, "lost": 0, "is_over": True}
+    rest = {"duration_s": 7600.0, "pending": 0, "lost": 0, "is_over": True, "name": None, "run_group": None, "tags": []}
     ids = ["gpt-20260103-11aa22", ("a-long-name-of-a-sweep-" * 6)[:128]]
     rows = [{"run_id": run_id, **named, **rest} for run_id in ids]
     target = io.StringIO()
-    Console(file=target, width=width, color_system=None).print(table_of(rows, width))
+    Console(file=target, width=width, color_system=None).print(table_of(rows))
     lines = [line.rstrip() for line in target.getvalue().splitlines()]
     assert max(map(len, lines)) <= width
-    assert sum("crashed" in line and "1024" in line and "2h06m" in line for line in lines) == 2
+    assert sum("crashed" in line and "01-03 03:04" in line for line in lines) == 2
     assert ids[0] in target.getvalue()
     first = next(number for number, line in enumerate(lines) if line.startswith("a-long"))
-    assert "".join(line.split()[0] for line in lines[first:] if line) == ids[1]
+    assert "".join(line.split()[0] for line in lines[first:] if line and line[0] != "+") == ids[1]
     target = io.StringIO()
-    Console(file=target, width=1_000, color_system=None).print(table_of(rows, None))
+    Console(file=target, width=1_000, color_system=None).print(table_of(rows))
     assert ids[1] in target.getvalue()
 
 
@@ -612,7 +830,7 @@ def test_show_has_everything_about_a_run(chiplog):
 def test_show_says_how_labels_ended(chiplog):
     code, text, _ = chiplog("show", "gpt-20260103-11aa22")
     assert code == 0
-    for part in ("rank0 *", "SIGKILL out of memory", "7 pending, 3 lost", "killed by SIGKILL", "04:04:05 CET"):
+    for part in ("rank0 *", "SIGKILL out of memory", "7 pending, 3 lost", "killed by SIGKILL", "03:04:05 UTC"):
         assert part in text
     assert "4000 produced = 3960 stored + 12 lost + 28 pending" in text
 
@@ -659,7 +877,7 @@ def test_logs_can_be_narrowed(chiplog):
     assert lines == [f"step {step} ok" for step in range(0, 20, 3)]
     assert chiplog("logs", "gpt-20260102", "--tail", "0") == (0, "", "")
     timed = chiplog("logs", "gpt-20260102", "--tail", "1", "--times", "--label", "rank3")[1]
-    assert timed == "2026-01-02 04:04:05.193 step 19 ok\n"
+    assert timed == "2026-01-02 03:04:05.193Z step 19 ok\n"
 
 
 def test_logs_on_a_terminal_keep_colours_and_nothing_else(on_terminal):

@@ -10,7 +10,7 @@ import click
 
 from chiplog import background, checks
 from chiplog.checks import BAD, GOOD, Finding
-from chiplog.cli.output import new_table, print_tables
+from chiplog.cli.output import cell, print_tables
 from chiplog_schemas.places import Places, own_dir, places
 
 CANARIES = 1_000
@@ -77,11 +77,13 @@ def _fly(where: Places, events: int, timeout_s: float) -> Finding:
 
 
 def _print(findings: list[Finding]) -> None:
-    table = new_table()
-    for name in ("verdict", "check", "found", "remedy"):
-        table.add_column(name, overflow="fold")
+    from chiplog.cli.sheet import Column, Sheet
+
+    sheet = Sheet(
+        Column(name, is_whole=name in ("verdict", "check")) for name in ("verdict", "check", "found", "remedy")
+    )
     for finding in findings:
-        table.add_row(
-            f"[{_COLOURS[finding.verdict]}]{finding.verdict}[/]", finding.check, finding.found, finding.remedy
+        sheet.add(
+            cell(finding.verdict, _COLOURS[finding.verdict]), finding.check, cell(finding.found), cell(finding.remedy)
         )
-    print_tables(table)
+    print_tables(sheet)

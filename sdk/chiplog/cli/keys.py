@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 import zmq
 
-from chiplog.cli.output import cell, new_table, print_tables, target_of, write_csv, write_json
+from chiplog.cli.output import cell, print_tables, target_of, write_csv, write_json
 from chiplog_schemas.keys import (
     KeyPair,
     Keys,
@@ -129,13 +129,13 @@ def list_(own: Keys, form: str) -> None:
         if not rows:
             click.echo(f"no keys in {own.directory}", err=True)
             return
-        table = new_table()
-        for column in _COLUMNS:
-            table.add_column(column, overflow="fold")
+        from chiplog.cli.sheet import Column, Sheet
+
+        sheet = Sheet(Column(name, is_whole=name == "public") for name in _COLUMNS)
         for row in rows:
             texts = (", ".join(value) if isinstance(value, list) else str(value) for value in row)
-            table.add_row(*map(cell, texts))
-        print_tables(table)
+            sheet.add(*map(cell, texts))
+        print_tables(sheet)
         return
     with target_of(None) as target:
         (write_csv if form == "csv" else write_json)(_COLUMNS, rows, target)

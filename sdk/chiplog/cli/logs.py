@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from chiplog.cli.output import console_text, local_text, printable
-from chiplog.cli.source import opened, resolve_run, source_options
+from chiplog.cli.output import Zone, console_text, printable, zone_of
+from chiplog.cli.source import local_option, opened, resolve_run, source_options
 from chiplog.client import Client
 
 FOLLOW_INTERVAL_S = 0.5  # a person does not see less, and a query costs milliseconds
@@ -41,7 +41,8 @@ _NEW = (
 @click.option("--stream", type=click.Choice(("stdout", "stderr")), help="Only this stream.")
 @click.option("-n", "--tail", type=click.IntRange(0, PAGE_LINES), metavar="N", help="Only the last N lines.")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
-@click.option("--times", is_flag=True, help="Put the local time before each line.")
+@click.option("--times", is_flag=True, help="Put the time before each line.")
+@local_option
 @source_options
 def logs(
     run: str,
@@ -50,6 +51,7 @@ def logs(
     tail: int | None,
     follow: bool,
     times: bool,
+    is_local: bool,
     dir_: str | None,
     url: str | None,
 ) -> None:
@@ -61,7 +63,7 @@ def logs(
         named = {"run": resolve_run(client, run), "label": label, "stream": stream}
         if label is not None:
             _check_label(client, named["run"], label)
-        printer = _Printer(prefix=label is None, times=times)
+        printer = _Printer(prefix=label is None, zone=zone_of(is_local) if times else None)
         if tail is not None:
             if follow:
                 printer.skip_to_here(client, named)
@@ -105,9 +107,9 @@ def _follow(client: Client, named: dict[str, str | None], printer: "_Printer") -
 class _Printer:
     """Prints rows of the console and remembers how far each label has come."""
 
-    def __init__(self, prefix: bool, times: bool) -> None:
+    def __init__(self, prefix: bool, zone: Zone | None) -> None:
         self._prefix = prefix
-        self._times = times
+        self._zone = zone  # of the times before the lines; None: without
         self._colour = sys.stdout.isatty()
         self._width = 0
         self._numbers: dict[tuple[str, int, str], int] = {}
@@ -122,8 +124,8 @@ class _Printer:
             at = (label, row["attempt"] or 0, row["stream"])
             self._numbers[at] = max(row["line_no"], self._numbers.get(at, -1))
             line = console_text(row["line"] or "", self._colour)
-            if self._times:
-                line = f"{local_text(row['ts'], 'milliseconds')} {line}"
+            if self._zone is not None:
+                line = f"{self._zone.stamp(row['ts'], 'milliseconds', ' ')} {line}"
             if self._prefix:
                 prefix = f"{printable(label):<{self._width}} |"
                 line = f"{click.style(prefix, fg=colour_of(label)) if self._colour else prefix} {line}"

@@ -1,8 +1,9 @@
-"""How results are shown: tables for people, csv, json and parquet for programs.
+"""How results are shown: tables for people, csv, json, parquet and arrow for programs.
 
-Tables show times in the zone of this machine and say which; csv, json and parquet have UTC. On a terminal a table fits
-its width; into a pipe every value is written out on one line. csv and json write bytes as hexadecimal; JSON knows
-neither NaN nor infinity, so json has null there, csv `nan`, `inf` and `-inf`.
+Times are UTC, and the headings of tables say so; with --local they are in the zone of this machine. On a terminal a
+table fits the width and a list of many numbers is one line (sheet.py); into a pipe every value is written out. csv and
+json write bytes as hexadecimal; JSON knows neither NaN nor infinity, so json has null there, csv `nan`, `inf` and
+`-inf`.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TextIO
@@ -22,44 +23,62 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from rich.text import Text
-
+    from chiplog.cli.sheet import Cell, Sheet
     from chiplog.client import Result
 
-TABLE_ROWS_MAX = 10_000  # a table is laid out as a whole, and nobody reads more
-_TEXT_WIDTH_MIN = 8
-_PIPE_COLUMNS = 1_000_000  # rich wants a width: one that nothing reaches
+TABLE_ROWS_MAX = 10_000  # a table is laid out as a whole, and no reader wants more
+_NUMBERS_SHOWN = 8  # of a list on a terminal; a longer one is summed up in one line
+_BARS_SHOWN = 32  # of a histogram: more bins than that are added up
+_BARS = "·▁▂▃▄▅▆▇█"
+_PIPE_COLUMNS = 1_000_000  # rich needs a width: one that nothing reaches
 
-Rows = Sequence[Mapping[str, Any]]
+FORMATS = ("table", "csv", "json", "parquet", "arrow")
+# The format of a file by the end of its name. txt is the table as a pipe gets it.
+SUFFIXES = {
+    **{form: form for form in FORMATS if form != "table"},
+    "txt": "table",
+    "feather": "arrow",
+    "pq": "parquet",
+}
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
-def utc_text(moment: datetime) -> str:
-    """Return a naive UTC time as ISO 8601 with Z."""
-    return moment.isoformat() + "Z"
+class Zone:
+    """How times are written: as UTC, or in the zone of this machine. Times are naive UTC, as queries give them."""
+
+    def __init__(self, *, is_local: bool) -> None:
+        self.is_local = is_local
+
+    def shown(self, moment: datetime) -> datetime:
+        """Return a time with its zone."""
+        moment = moment.replace(tzinfo=UTC)
+        if not self.is_local:
+            return moment
+        try:
+            return moment.astimezone()
+        except (OverflowError, ValueError):  # 'infinity' has no local time
+            return moment
+
+    def text(self, moment: datetime, precision: str = "auto") -> str:
+        """Return a time without its zone. precision: as datetime.isoformat; auto writes every digit that is not 0."""
+        return self.shown(moment).replace(tzinfo=None).isoformat(sep=" ", timespec=precision)
+
+    def name(self, moments: Iterable[datetime]) -> str:
+        """Return the zone's name if these times share one, else ''."""
+        names = {self.shown(moment).strftime("%Z") for moment in moments}
+        return names.pop() if len(names) == 1 else ""
+
+    def stamp(self, moment: datetime, precision: str = "auto", sep: str = "T") -> str:
+        """Return ISO 8601: UTC with Z, a local time with its offset."""
+        return self.shown(moment).isoformat(sep=sep, timespec=precision).replace("+00:00", "Z")
 
 
-def local(moment: datetime) -> datetime:
-    """Return a naive UTC time in the zone of this machine."""
-    try:
-        return moment.replace(tzinfo=UTC).astimezone()
-    except (OverflowError, ValueError):  # 'infinity' has no local time
-        return moment.replace(tzinfo=UTC)
+UTC_ZONE, LOCAL_ZONE = Zone(is_local=False), Zone(is_local=True)
 
 
-def local_text(moment: datetime, precision: str = "auto") -> str:
-    """Return a time of this machine's zone, without naming it. precision: as datetime.isoformat, or auto."""
-    shown = local(moment).replace(tzinfo=None)
-    if precision == "auto":
-        precision = "seconds" if not shown.microsecond else "milliseconds"
-    return shown.isoformat(sep=" ", timespec=precision)
-
-
-def zone_of(moments: Iterable[datetime]) -> str:
-    """Return the zone's name if it is one for all of these times, else ''."""
-    names = {local(moment).strftime("%Z") for moment in moments}
-    return names.pop() if len(names) == 1 else ""
+def zone_of(is_local: bool) -> Zone:
+    """Return the zone that --local asks for."""
+    return LOCAL_ZONE if is_local else UTC_ZONE
 
 
 def duration_text(seconds: float) -> str:
@@ -75,7 +94,7 @@ def duration_text(seconds: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a float with six significant digits, as tables show it."""
+    """Return a float with six significant digits, as the page of a run shows it."""
     return f"{value:.6g}"
 
 
@@ -88,8 +107,8 @@ def _escaped(character: str) -> str:
     return {"\n": "⏎", "\t": "  ", "\r": ""}.get(character, f"\\x{ord(character):02x}")
 
 
-def plain_value(value: Any) -> Any:
-    """Return a value as JSON has it: times as UTC with Z, no NaN, bytes as hexadecimal."""
+def plain_value(value: Any, zone: Zone = UTC_ZONE) -> Any:
+    """Return a value as JSON has it: times as ISO 8601, no NaN, bytes as hexadecimal."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -97,7 +116,7 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, Decimal):
         return plain_value(float(value))
     if isinstance(value, datetime):
-        return utc_text(value)
+        return zone.stamp(value)
     if isinstance(value, date | time):
         return value.isoformat()
     if isinstance(value, timedelta):
@@ -105,17 +124,17 @@ def plain_value(value: Any) -> Any:
     if isinstance(value, bytes | bytearray):
         return value.hex()
     if isinstance(value, Mapping):
-        return {str(key): plain_value(item) for key, item in value.items()}
+        return {str(key): plain_value(item, zone) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [plain_value(item) for item in value]
+        return [plain_value(item, zone) for item in value]
     return str(value)
 
 
-def csv_value(value: Any) -> Any:
+def csv_value(value: Any, zone: Zone = UTC_ZONE) -> Any:
     """Return a value as csv has it: nothing for NULL, JSON for lists and structs."""
     if isinstance(value, float | Decimal):
         return str(value)
-    plain = plain_value(value)
+    plain = plain_value(value, zone)
     if isinstance(plain, bool):
         return "true" if plain else "false"
     if isinstance(plain, list | dict):
@@ -123,8 +142,20 @@ def csv_value(value: Any) -> Any:
     return "" if plain is None else plain
 
 
-def table_value(value: Any) -> str:
-    """Return a value as a cell of a table."""
+def decoded(value: Any) -> Any:
+    """Return what a text of JSON, or a list of such texts, stands for; any other value as it is."""
+    if isinstance(value, list):
+        return [decoded(item) for item in value]
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+def table_value(value: Any, *, zone: Zone = UTC_ZONE, is_short: bool = False) -> str:
+    """Return a value as a cell of a table. is_short: a list of many numbers as one line."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -132,37 +163,45 @@ def table_value(value: Any) -> str:
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, datetime):
-        return local_text(value)
+        return zone.text(value)
+    if is_short and _is_long(value):
+        return _numbers_text(value)
     if isinstance(value, list | dict | tuple):
-        return printable(json.dumps(plain_value(value), ensure_ascii=False))
+        return printable(json.dumps(plain_value(value, zone), ensure_ascii=False))
     if isinstance(value, bytes):
         return value.hex()
     return printable(str(value))
 
 
+def _is_long(value: Any) -> bool:
+    return isinstance(value, list) and len(value) > _NUMBERS_SHOWN and all(map(_is_number, value))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+
+
+def _numbers_text(values: list[Any]) -> str:
+    """Return one line for many numbers: bars for counts, else the first and the last."""
+    if all(isinstance(value, int) and value >= 0 for value in values) and any(values):
+        return f"{bars(values)} {len(values)} counts, sum {sum(values)}"
+    return f"{values[0]!r} … {values[-1]!r} ({len(values)} numbers)"
+
+
+def bars(counts: Sequence[int]) -> str:
+    """Return counts as a line of bars; of more than 32, neighbours are added up. Only 0 is a dot."""
+    together = -(-len(counts) // _BARS_SHOWN)
+    sums = [sum(counts[at : at + together]) for at in range(0, len(counts), together)]
+    highest = max(sums) or 1
+    return "".join(_BARS[-(-count * (len(_BARS) - 1) // highest)] for count in sums)
+
+
 # -- tables -----------------------------------------------------------------------------------------------------------
-def new_table(title: str | None = None) -> "Table":
-    """Return an empty table in the house's look."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
+def cell(text: str | None, style: str = "") -> "Cell":
+    """Return a text for a table: nothing in it is markup, or steers the terminal."""
+    from chiplog.cli.sheet import Cell
 
-    return Table(
-        title=Text(title, style="bold") if title else None,
-        title_justify="left",
-        box=box.SIMPLE_HEAD,
-        header_style="bold",
-        pad_edge=False,
-        show_edge=False,
-        padding=(0, 1, 0, 0),
-    )
-
-
-def cell(text: str | None, style: str = "") -> "Text":
-    """Return a text as it stands in a table: nothing in it is markup, or steers the terminal."""
-    from rich.text import Text
-
-    return Text(printable(text or ""), style=style)
+    return Cell(printable(text or ""), style=style)
 
 
 def print_tables(*tables: Any, file: TextIO | None = None) -> None:
@@ -184,35 +223,46 @@ def print_tables(*tables: Any, file: TextIO | None = None) -> None:
         target.write(line.rstrip() + "\n")
 
 
-def result_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> "Table":
-    """Lay out any result: numbers to the right, times in the local zone, which the heading names."""
-    from rich.text import Text
+def result_table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    zone: Zone = UTC_ZONE,
+    wall: Collection[str] = (),
+    *,
+    is_short: bool = False,
+) -> "Sheet":
+    """Lay out any result: numbers to the right, times in a zone, which the heading names.
 
-    table = new_table()
-    shown = [list(row) for row in rows[:TABLE_ROWS_MAX]]
+    wall: columns of times that the query itself has put into a zone; they are shown as they are.
+    """
+    from chiplog.cli.sheet import Column, Sheet
+
+    shown = rows[:TABLE_ROWS_MAX]
+    texts: list[list[str]] = []
+    headings = []
     for number, name in enumerate(columns):
-        values = [row[number] for row in shown if row[number] is not None]
-        heading, is_number, is_time = printable(name), False, False
-        if values and all(isinstance(value, datetime) for value in values):
-            is_time, zone = True, zone_of(values)
-            heading = f"{heading} ({zone})" if zone else heading
-            if not zone:
-                for row in shown:
-                    if row[number] is not None:
-                        row[number] = f"{local_text(row[number])} {local(row[number]).strftime('%Z')}"
-        elif values:
-            is_number = all(isinstance(value, int | float | Decimal) and value is not True for value in values)
-        # What folds is text: a number or a time in two pieces is hard to read.
-        table.add_column(
-            Text(heading),
-            justify="right" if is_number else "left",
-            overflow="fold",
-            no_wrap=is_number or is_time,
-            min_width=min(_TEXT_WIDTH_MIN, len(heading)) if not is_number else None,  # never squeezed to nothing
-        )
-    for row in shown:
-        table.add_row(*(Text(table_value(value)) for value in row))
-    return table
+        values = [row[number] for row in shown]
+        known = [value for value in values if value is not None]
+        heading, is_time = printable(name), bool(known) and all(isinstance(value, datetime) for value in known)
+        of = UTC_ZONE if name in wall else zone
+        cells = [table_value(value, zone=of, is_short=is_short) for value in values]
+        if is_time and name not in wall:
+            named = zone.name(known)
+            heading = f"{heading} ({named})" if named else heading
+            if not named:  # summer and winter
+                cells = [
+                    text if value is None else f"{text} {zone.shown(value).strftime('%Z')}"
+                    for text, value in zip(cells, values, strict=True)
+                ]
+        is_number = bool(known) and all(map(_is_number, known))
+        is_whole = is_time or any(is_short and _is_long(value) for value in known)
+        is_name = not any(" " in text for text in cells)
+        headings.append(Column(heading, is_number=is_number, is_whole=is_whole, is_name=is_name))
+        texts.append(cells)
+    sheet = Sheet(headings, has_blocks=True)
+    for row in zip(*texts, strict=True):
+        sheet.add(*row)
+    return sheet
 
 
 # -- files and pipes --------------------------------------------------------------------------------------------------
@@ -247,22 +297,43 @@ def replaced(path: str) -> Iterator[str]:
         raise
 
 
-def write_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]], target: TextIO) -> None:
-    """Write csv with a header line."""
+def write_csv(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    target: TextIO,
+    zone: Zone = UTC_ZONE,
+    wall: Collection[str] = (),
+) -> None:
+    """Write csv with a header line. wall: columns of times that are in the query's own zone."""
     writer = csv.writer(target, lineterminator="\n")
     writer.writerow(columns)
+    walls = [name in wall for name in columns]
     for row in rows:
-        writer.writerow([csv_value(value) for value in row])
+        writer.writerow([csv_value(_unzoned(v) if w else v, zone) for v, w in zip(row, walls, strict=True)])
 
 
-def write_json(columns: Sequence[str], rows: Iterable[Sequence[Any]], target: TextIO) -> None:
-    """Write a list of objects, one to a line."""
+def write_json(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    target: TextIO,
+    zone: Zone = UTC_ZONE,
+    wall: Collection[str] = (),
+    encoded: Collection[str] = (),
+) -> None:
+    """Write a list of objects, one to a line. encoded: columns of JSON, which become values; wall: as of write_csv."""
     separator = "[\n"
     for row in rows:
-        item = {name: plain_value(value) for name, value in zip(columns, row, strict=True)}
+        item = {}
+        for name, value in zip(columns, row, strict=True):
+            value = _unzoned(value) if name in wall else value
+            item[name] = plain_value(decoded(value) if name in encoded else value, zone)
         target.write(separator + json.dumps(item, ensure_ascii=False))
         separator = ",\n"
     target.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+def _unzoned(value: Any) -> Any:
+    return value.isoformat() if isinstance(value, datetime) else value
 
 
 def write_parquet(result: "Result", path: str) -> None:
@@ -271,20 +342,31 @@ def write_parquet(result: "Result", path: str) -> None:
         result.relation().write_parquet(temporary)
 
 
-def write_result(result: "Result", form: str, path: str | None) -> None:
-    """Write a query's result in one of the forms table, csv, json and parquet."""
-    if form == "parquet":
+def write_arrow(result: "Result", path: str) -> None:
+    """Write a file of Arrow's IPC format, which is Feather version 2."""
+    from arro3.io import write_ipc
+
+    with replaced(path) as temporary:
+        write_ipc(result.relation(), temporary)
+
+
+def write_result(
+    result: "Result", form: str, path: str | None, zone: Zone = UTC_ZONE, encoded: Collection[str] = ()
+) -> None:
+    """Write a query's result in one of FORMATS. encoded: columns of JSON."""
+    if form in ("parquet", "arrow"):
         assert path is not None
-        write_parquet(result, path)
+        (write_parquet if form == "parquet" else write_arrow)(result, path)
         return
+    wall = result.wall_times if zone.is_local else ()
     with target_of(path) as target:
         if form == "csv":
-            write_csv(result.columns, result.tuples(), target)
+            write_csv(result.columns, result.tuples(), target, zone, wall)
         elif form == "json":
-            write_json(result.columns, result.tuples(), target)
+            write_json(result.columns, result.tuples(), target, zone, wall, encoded)
         else:
             rows = result.tuples()
-            print_tables(result_table(result.columns, rows), file=target)
+            print_tables(result_table(result.columns, rows, zone, wall, is_short=target.isatty()), file=target)
             if len(rows) > TABLE_ROWS_MAX:
                 more = len(rows) - TABLE_ROWS_MAX
                 click.echo(f"… and {more} more rows; use --format csv to have all", err=True)

@@ -4,12 +4,15 @@ import json
 import shlex
 import signal
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from chiplog.cli.output import cell, duration_text, local_text, new_table, number_text, zone_of
+from rich.text import Text
+
+from chiplog.cli.output import UTC_ZONE, Zone, cell, duration_text, number_text
 from chiplog.cli.runs import complete_text, duration_s, state_text
+from chiplog.cli.sheet import Column, Sheet
 
 # Of each table, unless all of it is asked for: together a screen, of any run.
 LABELS_SHOWN = 16  # two nodes of eight GPUs
@@ -27,22 +30,30 @@ _ENDED_BADLY = ("failed", "crashed")
 _STYLES = {"error": "bold red", "warning": "yellow"}
 
 
-def page_of(found: dict[str, Any], *, everything: bool = False) -> list[Any]:
-    """Return the tables of a run's page, with empty lines between them. found: what `chiplog show` asked for."""
+def page_of(
+    found: dict[str, Any], *, everything: bool = False, zone: Zone = UTC_ZONE, source: Sequence[str] = ()
+) -> list[Any]:
+    """Return the tables of a run's page, with empty lines between them.
+
+    found: what `chiplog show` asked for. source: the options that say where, for the commands that the page names.
+    """
     tables = (
-        _facts(found),
+        _facts(found, zone),
         _labels(found["labels"], found["first_failure"], _bound(LABELS_SHOWN, everything)),
-        _alerts(found["alerts"], _bound(ALERTS_SHOWN, everything)),
+        _alerts(found["alerts"], _bound(ALERTS_SHOWN, everything), zone),
         _phases(found["phases"], _bound(PHASES_SHOWN, everything)),
         _keys(found["keys"], found["summary"], _bound(KEYS_SHOWN, everything)),
         _values("Summary", _said(found), _bound(SUMMARY_SHOWN, everything)),
         _values("Config", found["config"], _bound(CONFIG_SHOWN, everything)),
         _files(found["files"], _bound(FILES_SHOWN, everything)),
-        _events(found["events"] if everything else found["events"][-EVENTS_SHOWN:]),
+        _events(found["events"] if everything else found["events"][-EVENTS_SHOWN:], zone),
     )
+    command = shlex.join(["chiplog", "show", found["run_id"], "--all", *source])
     page: list[Any] = []
     for table in tables:
         if table is not None:
+            if table.is_partial:
+                table.caption += f": {command}"
             page += ["", table] if page else [table]
     return page
 
@@ -51,23 +62,20 @@ def _bound(shown: int, everything: bool) -> int | None:
     return None if everything else shown
 
 
-def _more(table: Any, n_all: int, shown: int | None, what: str) -> Any:
+def _more(sheet: Sheet, n_all: int, shown: int | None, what: str) -> Sheet:
     """Say under a table how many rows it leaves out."""
     if shown is not None and n_all > shown:
-        table.caption = f"{n_all - shown} more {what}: chiplog show --all"
-        table.caption_justify = "left"
-    return table
+        sheet.caption, sheet.is_partial = f"{n_all - shown} more {what}", True
+    return sheet
 
 
 # -- about the run ----------------------------------------------------------------------------------------------------
-def _facts(found: dict[str, Any]) -> Any:
-    from rich.text import Text
-
+def _facts(found: dict[str, Any], zone: Zone) -> Sheet:
     now = datetime.now(UTC).replace(tzinfo=None)
     took = duration_s(found["created_at"], found["ended_at"], found["state"], now)
     counts = found["completeness"]
     times = [found[name] for name in ("created_at", "ended_at") if found[name] is not None]
-    zone = zone_of(times)
+    named = zone.name(times)
     facts = {
         "run": found["run_id"],
         "project": found["project"],
@@ -78,8 +86,8 @@ def _facts(found: dict[str, Any]) -> Any:
         "notes": found["notes"],
         "state": state_text(found["state"]),
         "exit code": found["exit_code"],
-        "started": f"{local_text(times[0], 'seconds')} {zone}" if found["created_at"] is not None else None,
-        "ended": f"{local_text(times[-1], 'seconds')} {zone}" if found["ended_at"] is not None else None,
+        "started": f"{zone.text(times[0], 'seconds')} {named}" if found["created_at"] is not None else None,
+        "ended": f"{zone.text(times[-1], 'seconds')} {named}" if found["ended_at"] is not None else None,
         "took": duration_text(took) if took is not None else None,
         "failed first": first_failure_text(found["first_failure"], found["n_attempts"]),
         "last event": _last_event(found["labels"]),
@@ -88,14 +96,11 @@ def _facts(found: dict[str, Any]) -> Any:
         "events": _events_text(counts),
     }
     facts |= _surroundings(found["environment"] or {}) | _drift(found["config_drift"])
-    table = new_table()
-    table.show_header = False
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
+    sheet = Sheet([Column("", is_whole=True), Column("")], has_header=False)
     for name, value in facts.items():
         if value is not None and value != "":
-            table.add_row(name, value if isinstance(value, Text) else cell(str(value)))
-    return table
+            sheet.add(cell(name, "dim"), value if isinstance(value, Text) else cell(str(value)))
+    return sheet
 
 
 def _events_text(counts: Mapping[str, int | None]) -> str:
@@ -165,20 +170,28 @@ def _last_event(labels: list[dict[str, Any]]) -> str | None:
 
 
 # -- labels -----------------------------------------------------------------------------------------------------------
-def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown: int | None) -> Any:
+def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown: int | None) -> Sheet:
     rows = labels if shown is None or len(labels) <= shown else _worst_first(labels, failure)[:shown]
     with_tries = any(label["attempt"] for label in labels)  # eighty columns are few
     with_ranks = any(label["rank"] is not None and label["label"] != f"rank{label['rank']}" for label in labels)
-    names = ["label", *["try"] * with_tries, *["rank"] * with_ranks, "state", "node", "took", "step", "last event"]
-    table = new_table("Labels")
-    for name in (*names, "complete", "exit"):
-        is_number = name in ("try", "rank", "took", "step", "last event")
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold", no_wrap=name == "label")
+    columns = [
+        Column("label", is_name=True),
+        *[Column("try", is_number=True)] * with_tries,
+        *[Column("rank", is_number=True, drop=2)] * with_ranks,
+        Column("state", is_whole=True),
+        Column("node", drop=3),
+        Column("took", is_number=True, drop=1),
+        Column("step", is_number=True),
+        Column("last event", is_number=True, drop=5),
+        Column("complete", drop=4),
+        Column("exit"),
+    ]
+    table = Sheet(columns, "Labels")
     now = datetime.now(UTC).replace(tzinfo=None)
     for label in rows:
         took = duration_s(label["started_at"], label["ended_at"], label["state"], now)
         silent_s = label["last_event_s"]
-        table.add_row(
+        table.add(
             cell((label["label"] or "") + (" *" if label["is_primary"] else "")),
             *([str(label["attempt"])] if with_tries else []),
             *(["" if label["rank"] is None else str(label["rank"])] if with_ranks else []),
@@ -190,8 +203,7 @@ def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown:
             complete_text(label["pending"], label["lost"] or 0, label["state"] != "running"),
             cell(_exit_text(label)),
         )
-    table.caption = "* primary" + _left_out(labels, rows)
-    table.caption_justify = "left"
+    table.caption, table.is_partial = "* primary" + _left_out(labels, rows), len(rows) < len(labels)
     return table
 
 
@@ -225,7 +237,7 @@ def _left_out(labels: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) 
     counts = Counter(label["state"] for label in labels)
     counts.subtract(Counter(label["state"] for label in rows))
     told = ", ".join(f"{n} {state}" for state, n in sorted(counts.items()) if n)
-    return f"; worst first, and {len(labels) - len(rows)} more ({told}): chiplog show --all"
+    return f"; worst first, and {len(labels) - len(rows)} more ({told})"
 
 
 def _step_text(label: dict[str, Any]) -> Any:
@@ -250,18 +262,22 @@ def _exit_text(label: dict[str, Any]) -> str:
 
 
 # -- what happened, and where the time went ---------------------------------------------------------------------------
-def _alerts(alerts: list[dict[str, Any]], shown: int | None) -> Any:
+def _alerts(alerts: list[dict[str, Any]], shown: int | None, zone: Zone) -> Sheet | None:
     if not alerts:
         return None
-    zone = zone_of(alert["last_at"] for alert in alerts)
-    table = new_table("Alerts")
-    table.add_column(f"last ({zone})" if zone else "last")
-    for name in ("label", "level", "times", "alert"):
-        table.add_column(name, overflow="fold", justify="right" if name == "times" else "left")
+    times = _time_column("last", (alert["last_at"] for alert in alerts), zone)
+    columns = [
+        times,
+        Column("label"),
+        Column("level", drop=2),
+        Column("times", is_number=True, drop=1),
+        Column("alert"),
+    ]
+    table = Sheet(columns, "Alerts")
     for alert in alerts[:shown]:
         text = f": {alert['text']}" if alert["text"] else ""
-        table.add_row(
-            local_text(alert["last_at"], "seconds"),
+        table.add(
+            zone.text(alert["last_at"], "seconds"),
             cell(alert["label"]),
             cell(alert["level"], _STYLES.get(alert["level"] or "", "")),
             str(alert["times"]),
@@ -270,18 +286,21 @@ def _alerts(alerts: list[dict[str, Any]], shown: int | None) -> Any:
     return _more(table, len(alerts), shown, "alerts")
 
 
-def _phases(phases: list[dict[str, Any]], shown: int | None) -> Any:
+def _time_column(name: str, moments: Iterable[datetime], zone: Zone) -> Column:
+    named = zone.name(moments)
+    return Column(f"{name} ({named})" if named else name, is_whole=True, drop=3)
+
+
+def _phases(phases: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     if not phases:
         return None
     with_shares = any(phase["share"] is not None for phase in phases)
-    table = new_table("Time per phase")
-    table.add_column("phase", overflow="fold")
-    for name in ("times", "mean", *(["of the step"] if with_shares else [])):
-        table.add_column(name, justify="right")
-    table.add_column("slowest label", overflow="fold")
+    names = ("times", "mean", *(["of the step"] if with_shares else []))
+    columns = [Column("phase"), *(Column(name, is_number=True) for name in names), Column("slowest label")]
+    table = Sheet(columns, "Time per phase")
     for phase in phases[:shown]:
         slowest = f"{phase['slowest_label']} {_seconds_text(phase['slowest_s'])}" if phase["labels"] > 1 else ""
-        table.add_row(
+        table.add(
             cell(phase["phase"]),
             str(phase["times"]),
             _seconds_text(phase["mean_s"]),
@@ -295,17 +314,15 @@ def _seconds_text(seconds: float) -> str:
     return duration_text(seconds) if seconds >= 60 else f"{seconds:.3g}s" if seconds >= 1 else f"{seconds * 1e3:.3g}ms"
 
 
-def _events(events: list[dict[str, Any]]) -> Any:
+def _events(events: list[dict[str, Any]], zone: Zone) -> Sheet | None:
     if not events:
         return None
-    zone = zone_of(event["ts"] for event in events if event["ts"] is not None)
-    table = new_table("Recent events")
-    table.add_column(f"when ({zone})" if zone else "when")
-    for name in ("label", "kind", "level", "message"):
-        table.add_column(name, overflow="fold")
+    times = _time_column("when", (event["ts"] for event in events if event["ts"] is not None), zone)
+    columns = [times, Column("label", drop=2), Column("kind"), Column("level", drop=1), Column("message")]
+    table = Sheet(columns, "Recent events")
     for event in events:
-        table.add_row(
-            local_text(event["ts"], "seconds") if event["ts"] is not None else "",
+        table.add(
+            zone.text(event["ts"], "seconds") if event["ts"] is not None else "",
             cell(event["label"] or event["node"]),
             cell(event["kind"]),
             cell(event["level"], _STYLES.get(event["level"] or "", "")),
@@ -315,18 +332,20 @@ def _events(events: list[dict[str, Any]]) -> Any:
 
 
 # -- what was logged and saved ----------------------------------------------------------------------------------------
-def _keys(keys: list[dict[str, Any]], summary: Mapping[str, Any], shown: int | None) -> Any:
+def _keys(keys: list[dict[str, Any]], summary: Mapping[str, Any], shown: int | None) -> Sheet | None:
     if not keys:
         return None
     rows = sorted(keys, key=lambda key: key["key"].startswith("chiplog/"))[:shown]  # the training's own first
     told = {key["key"]: _summed_up(key, summary) for key in rows}
-    table = new_table("Metrics")
-    table.add_column("key", overflow="fold")
-    for name in ("points", "labels", "last step"):
-        table.add_column(name, justify="right")
-    table.add_column("last value", overflow="fold")
-    if any(told.values()):
-        table.add_column("summary", overflow="fold")
+    columns = [
+        Column("key"),
+        Column("points", is_number=True, drop=2),
+        Column("labels", is_number=True, drop=1),
+        Column("last step", is_number=True, drop=3),
+        Column("last value"),
+        *[Column("summary", drop=4)] * any(told.values()),
+    ]
+    table = Sheet(columns, "Metrics")
     for key in rows:
         values = key["last_values"]
         if key["labels"] == 1:
@@ -336,7 +355,7 @@ def _keys(keys: list[dict[str, Any]], summary: Mapping[str, Any], shown: int | N
         else:
             last = f"{number_text(key['lowest'])} … {number_text(key['highest'])}"
         cells = (str(key["points"]), str(key["labels"]), str(key["last_step"]), cell(last))
-        table.add_row(cell(key["key"]), *cells, *([cell(told[key["key"]])] if any(told.values()) else []))
+        table.add(cell(key["key"]), *cells, *([cell(told[key["key"]])] if any(told.values()) else []))
     return _more(table, len(keys), shown, "keys")
 
 
@@ -358,26 +377,26 @@ def _value_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
-def _values(title: str, values: Mapping[str, Any], shown: int | None) -> Any:
+def _values(title: str, values: Mapping[str, Any], shown: int | None) -> Sheet | None:
     if not values:
         return None
-    table = new_table(title)
-    table.add_column("key", overflow="fold")
-    table.add_column("value", overflow="fold")
+    table = Sheet([Column("key"), Column("value")], title)
     for key, value in list(values.items())[:shown]:
-        table.add_row(cell(key), cell(_value_text(value)))
+        table.add(cell(key), cell(_value_text(value)))
     return _more(table, len(values), shown, "keys")
 
 
-def _files(files: list[dict[str, Any]], shown: int | None) -> Any:
+def _files(files: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     if not files:
         return None
-    table = new_table("Files")
-    table.add_column("path", overflow="fold")
-    table.add_column("bytes", justify="right")
-    table.add_column("sha256", overflow="ellipsis", no_wrap=True)
-    table.add_column("at the collector")
+    columns = [
+        Column("path"),
+        Column("bytes", is_number=True),
+        Column("sha256", is_whole=True, drop=1),
+        Column("at the collector", is_whole=True),
+    ]
+    table = Sheet(columns, "Files")
     for file in files[:shown]:
         arrived = cell("yes") if file["stored"] else cell("not yet", "yellow")
-        table.add_row(cell(file["path"]), f"{file['bytes']:,}", file["sha256"][:16], arrived)
+        table.add(cell(file["path"]), f"{file['bytes']:,}", file["sha256"][:16], arrived)
     return _more(table, len(files), shown, "files")

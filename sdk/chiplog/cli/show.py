@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from chiplog.cli.output import plain_value, print_tables, target_of
+from chiplog.cli.output import decoded, plain_value, print_tables, target_of, zone_of
 from chiplog.cli.page import page_of
-from chiplog.cli.source import opened, resolve_run, source_options
+from chiplog.cli.source import local_option, opened, resolve_run, source_options
 from chiplog.client import Client
 
 KEYS_MAX = 10_000  # as many as a run may have
@@ -39,8 +39,9 @@ SELECT key, sum(points)::BIGINT AS points, count(*) AS labels, max(last_step) AS
        list({{'label': label, 'value': last_value}} ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}] AS last_values
 FROM per_label GROUP BY key ORDER BY key LIMIT {KEYS_MAX}
 """
-# times: steps. A long step has several rows of a phase. The share is of the steps whose length is known: those that
-# step() ended, without the first.
+# times: steps. A long step has several rows of a phase. mean_s is over the steps of all labels; slowest_s is the
+# largest mean of one label. The share is of the steps whose length is known: those that step() ended, without the
+# first.
 _PHASES = f"""
 WITH spent AS MATERIALIZED (
     SELECT phase, label, attempt, step, sum(seconds) AS seconds
@@ -55,7 +56,7 @@ WITH spent AS MATERIALIZED (
 )
 SELECT phase, sum(times)::BIGINT AS times, count(*) AS labels, sum(seconds) AS seconds,
        sum(in_whole) / nullif((SELECT sum(seconds) FROM whole), 0) AS share,
-       median(seconds / times) AS mean_s,
+       sum(seconds) / sum(times) AS mean_s,
        max(seconds / times) AS slowest_s, first(label ORDER BY seconds / times DESC, label) AS slowest_label
 FROM per_label GROUP BY phase ORDER BY sum(seconds) DESC, phase LIMIT {PHASES_MAX}
 """
@@ -87,20 +88,26 @@ LIMIT 1
 @click.argument("run")
 @click.option("--format", "form", type=click.Choice(("table", "json")), default="table", show_default=True)
 @click.option("--all", "everything", is_flag=True, help="All labels, metrics, config, files: more than a screen.")
+@local_option
 @source_options
-def show(run: str, form: str, everything: bool, dir_: str | None, url: str | None) -> None:
+def show(run: str, form: str, everything: bool, is_local: bool, dir_: str | None, url: str | None) -> None:
     """Show one run: its labels, how far they are and how they ended, alerts, time per phase, metrics, config, files.
 
     RUN is a run ID, a unique beginning of one, or `latest`. Of many labels those that need a look come first: failed,
     behind, silent for longest; the others are counted. json has one object for the run, with all of it.
+
+    Of a phase, `mean` is its seconds in all labels divided by its number of steps in all labels; `slowest label` is the
+    label whose own mean is the largest, with that mean.
     """
+    zone = zone_of(is_local)
+    source = [f"--{name}={value}" for name, value in (("dir", dir_), ("url", url)) if value]
     with opened(dir_, url) as client:
         found = _collect(client, resolve_run(client, run))
     if form == "json":
         with target_of(None) as target:
-            target.write(json.dumps(plain_value(found), ensure_ascii=False, indent=1) + "\n")
+            target.write(json.dumps(plain_value(found, zone), ensure_ascii=False, indent=1) + "\n")
     else:
-        print_tables(*page_of(found, everything=everything))
+        print_tables(*page_of(found, everything=everything, zone=zone, source=source))
 
 
 def _collect(client: Client, run: str) -> dict[str, Any]:
@@ -117,7 +124,7 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
     failures = ask(_FIRST_FAILURE)
     events = ask(_EVENTS)
     for event in events:
-        event["body"] = _decoded(event["body"])
+        event["body"] = decoded(event["body"])
     surroundings = ask(
         "SELECT body FROM events WHERE run_id = $run AND kind = 'environment' ORDER BY attempt DESC, seq DESC LIMIT 1"
     )
@@ -135,8 +142,8 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
         "phases": ask(_PHASES),
         "alerts": ask(_ALERTS),
         "config": _values(ask("SELECT key, value FROM config WHERE run_id = $run ORDER BY key")),
-        "environment": _decoded(surroundings[0]["body"]) if surroundings else None,
-        "config_drift": {row["label"]: _decoded(row["keys"]) for row in drift},
+        "environment": decoded(surroundings[0]["body"]) if surroundings else None,
+        "config_drift": {row["label"]: decoded(row["keys"]) for row in drift},
         "files": ask(_FILES),
         "events": events[::-1],
         "first_failure": failures[0] if failures else None,
@@ -150,11 +157,4 @@ def _sum(counts: Iterable[int | None]) -> int | None:
 
 
 def _values(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {row["key"]: _decoded(row["value"]) for row in rows}
-
-
-def _decoded(text: str | None) -> Any:
-    try:
-        return None if text is None else json.loads(text)
-    except ValueError:
-        return text
+    return {row["key"]: decoded(row["value"]) for row in rows}

@@ -35,6 +35,13 @@ def _note_start(context: click.Context, _: click.Parameter, no_start: bool) -> N
     context.meta[_NO_START] = no_start
 
 
+def local_option(command: F) -> F:
+    """Add --local."""
+    return click.option("--local", "is_local", is_flag=True, help="Times in this machine's zone instead of UTC.")(
+        command
+    )
+
+
 @contextlib.contextmanager
 def opened(dir_: str | None, url: str | None) -> Iterator[Client]:
     """Connect for one command. Bad input and bad SQL end it with exit code 2, everything else with 1."""

@@ -7,12 +7,13 @@ from typing import Any
 
 import click
 
-from chiplog.cli.output import write_result
-from chiplog.cli.source import opened, resolve_run, source_options
+from chiplog.cli.local_time import localized, zone_name
+from chiplog.cli.output import FORMATS, SUFFIXES, write_result, zone_of
+from chiplog.cli.source import local_option, opened, resolve_run, source_options
 from chiplog.client import Client, QueryError
+from chiplog.result import unique_names
 from chiplog.saved import NAMES, about, query_of
 
-FORMATS = ("table", "csv", "json", "parquet")
 PROMPT, PROMPT_MORE = "chiplog> ", "      …> "
 
 
@@ -21,6 +22,7 @@ Examples:
   chiplog sql 'SELECT key, max(value) FROM metrics GROUP BY key'
   chiplog sql 'FROM console WHERE run_id = $run' --param run=gpt-1
   chiplog sql 'FROM metrics' -o metrics.parquet
+  chiplog sql "FROM events WHERE ts > '2026-01-02 15:00'" --local
   chiplog sql --saved failed --run gpt-1
 """
 
@@ -35,6 +37,7 @@ Examples:
 @click.option("--saved", type=click.Choice(NAMES), help="A query that comes along, of --run or the latest run.")
 @click.option("--run", "run", metavar="RUN", help="Value for $run: a run ID, a beginning of one, or latest.")
 @click.option("--list-saved", is_flag=True, help="List the queries that come with chiplog, and leave.")
+@local_option
 @source_options
 def sql(
     query: str | None,
@@ -45,6 +48,7 @@ def sql(
     saved: str | None,
     run: str | None,
     list_saved: bool,
+    is_local: bool,
     dir_: str | None,
     url: str | None,
 ) -> None:
@@ -54,8 +58,10 @@ def sql(
     histograms, system, console, config, summary, events, completeness, phases …; SHOW TABLES lists them, DESCRIBE VIEW
     their columns.
 
-    csv has a header line, json is a list of objects, both with times in UTC; tables show local time. JSON has no NaN
-    and no infinity: json says null there, csv says nan and inf.
+    Times are UTC, in results and in the query; with --local both are in this machine's zone. csv has a header line.
+    json is a list of objects; it has no NaN and no infinity, and writes null, where csv has nan and inf. arrow is the
+    IPC file format, Feather version 2. On a terminal a row that is too wide becomes a block, and a list of many numbers
+    one line; csv and json have every value.
     """
     if list_saved:
         for name in NAMES:
@@ -68,10 +74,10 @@ def sql(
     form = _form(form, output)
     values = dict(_param(text) for text in params)
     if query is None and sys.stdin.isatty():
-        if output is not None or form == "parquet":
-            raise click.UsageError("-o and parquet need a query; the prompt only shows")
+        if output is not None:
+            raise click.UsageError("-o needs a query; the prompt only shows")
         with opened(dir_, url) as client:
-            _prompt(client, form, values, timeout_s)
+            _prompt(_Asker(client, form, None, values, timeout_s, is_local))
         return
     if query is None or query == "-":
         query = sys.stdin.read()
@@ -80,15 +86,58 @@ def sql(
     with opened(dir_, url) as client:
         if run is not None:
             values["run"] = resolve_run(client, run)
-        write_result(client.sql(query, values or None, timeout_s), form, output)
+        _Asker(client, form, output, values, timeout_s, is_local).ask(query)
+
+
+class _Asker:
+    """Asks queries with the options of one command, and writes their results."""
+
+    def __init__(
+        self,
+        client: Client,
+        form: str,
+        output: str | None,
+        values: dict[str, Any],
+        timeout_s: float | None,
+        is_local: bool,
+    ) -> None:
+        self._client = client
+        self._form = form
+        self._output = output
+        self._values = values or None
+        self._timeout_s = timeout_s
+        self._zone = zone_of(is_local)
+        self._zone_name = zone_name() if is_local else "UTC"
+
+    def ask(self, query: str) -> None:
+        """Run a query and write its result."""
+        if self._zone.is_local:
+            query = localized(self._client, query, self._zone_name)
+        encoded = self._json_columns(query) if self._form == "json" else []
+        result = self._client.sql(query, self._values, self._timeout_s, self._zone_name)
+        write_result(result, self._form, self._output, self._zone, encoded)
+
+    def _json_columns(self, query: str) -> list[str]:
+        """Return the columns of a query that are JSON, or lists of it: in Arrow they are text."""
+        try:
+            described = self._client.sql(f"DESCRIBE {query}", self._values, self._timeout_s)
+        except QueryError:
+            return []  # it cannot be described, as EXPLAIN; or it is wrong, and says so when it is run
+        # The names are those of Result: one that comes again has a number.
+        kinds = [str(row["column_type"]) for row in described.rows()]
+        names = unique_names([str(row["column_name"]) for row in described.rows()])
+        return [name for name, kind in zip(names, kinds, strict=True) if kind.rstrip("[]") == "JSON"]
 
 
 def _form(form: str | None, output: str | None) -> str:
     if form is None:
         suffix = os.path.splitext(output or "")[1].removeprefix(".").lower()
-        form = suffix if suffix in FORMATS else "table"
-    if form == "parquet" and output is None:
-        raise click.UsageError("format parquet needs a file; add -o FILE.parquet")
+        if suffix and suffix not in SUFFIXES:
+            known = ", ".join(f".{name}" for name in SUFFIXES)
+            raise click.UsageError(f"file {output!r}: .{suffix} is no known format; use one of {known}, or --format")
+        form = SUFFIXES.get(suffix, "table")
+    if form in ("parquet", "arrow") and output is None:
+        raise click.UsageError(f"format {form} needs a file; add -o FILE.{form}")
     return form
 
 
@@ -103,7 +152,7 @@ def _param(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _prompt(client: Client, form: str, values: dict[str, Any], timeout_s: float | None) -> None:
+def _prompt(asker: _Asker) -> None:
     """Read queries until the end of input. A query ends with `;` or an empty line."""
     import readline  # noqa: F401 - its import gives input() history and editing
 
@@ -127,7 +176,7 @@ def _prompt(client: Client, form: str, values: dict[str, Any], timeout_s: float 
             query = "\n".join(lines)
             lines.clear()
             try:
-                write_result(client.sql(query, values or None, timeout_s), form, None)
+                asker.ask(query)
             except QueryError as error:
                 click.echo(error.message, err=True)
             except KeyboardInterrupt:
