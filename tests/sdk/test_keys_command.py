@@ -97,8 +97,8 @@ SAFEGUARDS = [
     Safeguard(
         "a key is shown as it is, not as markup",
         COMMAND,
-        old="table.add_row(*map(cell, texts))",
-        new="table.add_row(*texts)",
+        old="sheet.add(*map(cell, texts))",
+        new="sheet.add(*map(__import__('rich.text').text.Text.from_markup, texts))",
         test="test_list_shows_own_keys_servers_and_who_may_connect",
     ),
 ]
