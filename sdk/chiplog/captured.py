@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import os
 import termios
-import tty
 
 from chiplog.passage import Ends, copy_size
 
@@ -34,14 +33,25 @@ def open_ends(stream: int) -> tuple[Ends, int]:
                 fcntl.fcntl(feed, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             return Ends(stream, source, target), feed
         master, slave = (keep(end) for end in os.openpty())
-        tty.setraw(slave, termios.TCSANOW)  # bytes go through as they are; the terminal behind does the rest
+        _copy_modes(target, slave)
         copy_size(target, slave)
         os.set_blocking(master, False)
-        return Ends(stream, source, target, master, feed), slave
+        return Ends(stream, source, target, master, feed, os.ttyname(slave)), slave
     except BaseException:
         for descriptor in opened:
             os.close(descriptor)
         raise
+
+
+def _copy_modes(terminal: int, slave: int) -> None:
+    """Give a pseudo-terminal a terminal's modes, but let bytes go out as they are: the terminal behind does the rest.
+
+    A program that reads keys there changes these modes and restores them, which keyboard.py follows.
+    """
+    modes = termios.tcgetattr(terminal)
+    modes[1] &= ~termios.OPOST
+    modes[3] |= termios.ICANON | termios.ECHO  # also where the terminal has been left without
+    termios.tcsetattr(slave, termios.TCSANOW, modes)
 
 
 def high(descriptor: int) -> int:

@@ -17,6 +17,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from chiplog.exit_watch import ExitWatch
+from chiplog.keyboard import Keyboard, signal_resize
 from chiplog.lines import Lines, Pace, shown
 from chiplog.passage import CHUNK_BYTES, Ends, Passage, Tally
 from chiplog.waking import LOOK_INTERVAL_S, Waking
@@ -74,7 +75,8 @@ class Drain:
         self._lost = 0  # lines that are to be declared
         self._told: set[str] = set()
         terminals = {passage.ends.first for passage in passages if passage.ends.master >= 0}
-        self._has_terminal = bool(terminals)
+        # By master: a child's keys, where the stream is a terminal's.
+        self._keyboards = {master: Keyboard(self._passages[master].ends, orders["pid"]) for master in terminals}
         holds_bytes = {descriptor: passage.holds_bytes for descriptor, passage in self._passages.items()}
         self._waking = Waking(holds_bytes, terminals)
         # A chunk of so many bytes may not be all that there is.
@@ -106,6 +108,7 @@ class Drain:
         if not ready:
             self._sleep.poll(self._wait_s())
             ready = self._ready.poll(0)
+        self._follow_terminals()  # before what was printed since is shown: a prompt may invite keys
         for descriptor, _ in ready:
             if descriptor in self._passages:
                 self._step(descriptor)
@@ -116,9 +119,9 @@ class Drain:
             elif self._watch is not None and descriptor == self._watch.rank and not self._watch.has_ended:
                 self._watch.note()
                 self._unregister(descriptor)
+            else:
+                self._pass_keys(descriptor)
         self._choose()
-        for passage in self._passages.values():
-            passage.ends.follow_size()
         self._record_early()
         self._deliver()
 
@@ -129,7 +132,26 @@ class Drain:
             return _OPEN_INTERVAL_S
         if self._transcript is not None and not self._records:
             return _DELIVER_INTERVAL_S
-        return _SIZE_INTERVAL_S if self._has_terminal else None
+        return _SIZE_INTERVAL_S if self._keyboards else None
+
+    # -- terminals --
+
+    def _follow_terminals(self) -> None:
+        """Give pseudo-terminals the size of the real one, the real one their modes, and a child its keys."""
+        resized = [master for master in self._keyboards if self._passages[master].ends.follow_size()]
+        if resized:
+            signal_resize(self._orders["pid"])
+        for keyboard in self._keyboards.values():
+            before = keyboard.descriptor
+            keyboard.look(time.monotonic())
+            if keyboard.descriptor not in (-1, before):  # one that was closed is not polled any more
+                for poll in (self._sleep, self._ready):
+                    poll.register(keyboard.descriptor, select.EPOLLIN)
+
+    def _pass_keys(self, descriptor: int) -> None:
+        for keyboard in self._keyboards.values():
+            if keyboard.descriptor == descriptor:
+                keyboard.pass_on()
 
     # -- streams --
 
@@ -166,6 +188,8 @@ class Drain:
 
     def _end(self, descriptor: int) -> None:
         passage = self._passages.pop(descriptor)
+        if (keyboard := self._keyboards.pop(descriptor, None)) is not None:
+            keyboard.close()
         self._waking.forget(descriptor)
         self._unregister(descriptor)
         passage.close()

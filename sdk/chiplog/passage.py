@@ -106,25 +106,26 @@ class Tally:
 class Ends:
     """The descriptors of one captured stream. source: a pipe's read end. target: what the stream was before.
 
-    Of a terminal's stream also master, of the pseudo-terminal, and feed, the pipe's write end; -1 else.
+    Of a terminal's stream also master, of the pseudo-terminal, its name, and feed, the pipe's write end; -1 else.
     A plain class: importing dataclasses would cost each helper a third more memory.
     """
 
-    __slots__ = ("feed", "master", "source", "stream", "target")
+    __slots__ = ("feed", "master", "name", "source", "stream", "target")
 
-    def __init__(self, stream: int, source: int, target: int, master: int = -1, feed: int = -1) -> None:
+    def __init__(self, stream: int, source: int, target: int, master: int = -1, feed: int = -1, name: str = "") -> None:
         self.stream = stream
         self.source = source
         self.target = target
         self.master = master
         self.feed = feed
+        self.name = name
 
     @property
     def all(self) -> tuple[int, ...]:
         """Those that there are."""
         return tuple(number for number in (self.source, self.target, self.master, self.feed) if number >= 0)
 
-    def numbered(self, given: dict[int, int]) -> dict[str, int]:
+    def numbered(self, given: dict[int, int]) -> dict[str, int | str]:
         """Return the arguments that make this in a process where the descriptors have other numbers."""
         there = {-1: -1, **given}
         return {
@@ -133,6 +134,7 @@ class Ends:
             "target": there[self.target],
             "master": there[self.master],
             "feed": there[self.feed],
+            "name": self.name,
         }
 
     @property
@@ -140,13 +142,12 @@ class Ends:
         """Where what the process writes comes out: this one is to be polled."""
         return self.source if self.master < 0 else self.master
 
-    def follow_size(self) -> None:
-        """Give the pseudo-terminal the size of the terminal, if that has changed."""
-        if self.master >= 0:
-            try:
-                copy_size(self.target, self.master)
-            except OSError:
-                pass  # the terminal is gone
+    def follow_size(self) -> bool:
+        """Give the pseudo-terminal the size of the terminal; return True if that has changed."""
+        try:
+            return self.master >= 0 and copy_size(self.target, self.master)
+        except OSError:
+            return False  # the terminal is gone
 
 
 class Passage:
@@ -323,11 +324,13 @@ def select_now(descriptor: int) -> bool:
     return bool(poll.poll(0))
 
 
-def copy_size(terminal: int, other: int) -> None:
-    """Give a terminal the window size of another one. Raises OSError."""
+def copy_size(terminal: int, other: int) -> bool:
+    """Give a terminal's window size to another one; return True if it had a different one. Raises OSError."""
     size = fcntl.ioctl(terminal, termios.TIOCGWINSZ, b"\0" * 8)
-    if size != fcntl.ioctl(other, termios.TIOCGWINSZ, b"\0" * 8):
-        fcntl.ioctl(other, termios.TIOCSWINSZ, size)
+    if size == fcntl.ioctl(other, termios.TIOCGWINSZ, b"\0" * 8):
+        return False
+    fcntl.ioctl(other, termios.TIOCSWINSZ, size)
+    return True
 
 
 def waiting_in(descriptor: int) -> int:
