@@ -180,11 +180,14 @@ class _Worker(threading.Thread):
     def _is_invalidated(self) -> bool:
         """Return True if DuckDB refuses all statements, because a query broke an assertion in it."""
         try:
-            self._cursor.execute("SELECT 1").fetchall()  # a result that is not read keeps its transaction open
+            self._cursor.execute("BEGIN")  # no autocommit: a checkpoint would not be clean
+            self._cursor.execute("SELECT 1").fetchall()
         except duckdb.FatalException:
             return True
         except duckdb.Error:  # an interruption that came late
             return False
+        finally:
+            self._roll_back()
         return False
 
     def _failure(self, job: _Job, sink: ResultSink, error: BaseException) -> list[bytes]:
