@@ -10,6 +10,7 @@ from struct import pack as struct_pack
 from typing import Any
 
 from chiplog_agent.origins import Origin
+from chiplog_agent.stats.claims import bounded_claim
 from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.events import IDENTITY_FIELDS, EventKind, encode, typed
@@ -25,7 +26,7 @@ from chiplog_schemas.record import Damage, Record, scan
 
 _BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more event of the largest size must fit
 # What is used here; the rest would be memory that a peer can fill.
-_PEER_NAMES = ("pid", "rank", "started_at", "error_file", "boot", "uptime", "pid_namespace", "owner")
+_PEER_NAMES = ("pid", "rank", "started_at", "error_file", "boot", "uptime", "pid_namespace", "owner", "gpu_claim")
 _PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in _PEER_NAMES}
 _PATH_CHARS_MAX = 4_096  # PATH_MAX of Linux
 _REASON_CHARS_MAX = 1_000  # one line
@@ -55,6 +56,7 @@ class Core:
         self.peers: dict[bytes, Peer] = {}
         self.damaged = 0  # stretches of bytes that were no records
         self.samples_dropped = 0
+        self.has_news = False  # whether an identity came; whoever looks resets it
         self._builder = BlockBuilder()
         self._closed: list[bytes] = []  # blocks that became full in the middle of a slice
         self._since: float | None = None  # when the oldest event that waits came, monotonic s
@@ -149,6 +151,10 @@ class Core:
         about = {"node": self.node} | {name: value for name, value in found.items() if value}
         self._say(EventKind.PEER, now_us, now, producer, about)
 
+    def assign_gpus(self, producer: bytes, gpus: Sequence[str], now: float, now_us: int) -> None:
+        """Report which GPUs a producer uses: all of them, each time that they change."""
+        self._say(EventKind.PEER, now_us, now, producer, {"gpus": list(gpus)})
+
     def forget(self, producer: bytes) -> None:
         """Drop what is known of a producer that is gone and delivered."""
         self.peers.pop(producer, None)
@@ -203,6 +209,7 @@ class Core:
     def _follow(self, peer: Peer, event: list[Any]) -> None:
         if event[0] == EventKind.IDENTITY and len(event) > 2:
             peer.identity = _kept(event[2])
+            self.has_news = True
         elif event[0] == EventKind.STATE:
             peer.finished = True
         elif event[0] == EventKind.NOTICE and event[2:3] == ["traceback"] and len(event) > 4:
@@ -211,4 +218,6 @@ class Core:
 
 def _kept(identity: Any) -> dict[str, Any]:
     known = typed(identity, _PEER_FIELDS)
+    if "gpu_claim" in known:
+        known["gpu_claim"] = bounded_claim(known["gpu_claim"])
     return {name: value for name, value in known.items() if not isinstance(value, str) or len(value) <= _PATH_CHARS_MAX}

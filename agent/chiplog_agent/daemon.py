@@ -17,7 +17,8 @@ from chiplog_agent.endings import Endings
 from chiplog_agent.files import FileLane
 from chiplog_agent.origins import origin_of_living
 from chiplog_agent.spool import Spool
-from chiplog_agent.stats.feed import DeviceEvent, Line, Message, Sample, SamplerFeed, Stale
+from chiplog_agent.stats.claims import Claims
+from chiplog_agent.stats.feed import DeviceEvent, Gpus, Holders, Line, Message, Sample, SamplerFeed, Stale
 from chiplog_agent.stats.lease import SamplerLease
 from chiplog_agent.upstream import Upstream
 from chiplog_schemas.addresses import ipc_path
@@ -139,6 +140,7 @@ class AgentDaemon:
         self._busy_at = now
         self._write_after = 0.0
         self._watched: set[int] = set()
+        self._claims = Claims()
         self._peer_pid: int | None = None  # of the message being handled, see gate.Received
         self._failed_at: dict[str, float] = {}  # what could not be done, and when last
 
@@ -260,12 +262,20 @@ class AgentDaemon:
                 case Stale(device):
                     message = f"device {device} has not answered; other statistics go on"
                     self._core.notice("device_stale", "warning", message, {"device": device}, now, now_us())
+                case Gpus(gpus):
+                    self._claims.set_gpus(gpus)
+                case Holders(pid, uuids):
+                    self._claims.hold(pid, uuids)
                 case DeviceEvent(kind, level, text, device):
                     _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
                     self._core.notice(kind, level, text, {"device": device}, now, now_us())
                 case Line(text):
                     _log.info("%s", text)
                     self._core.notice("sampler", "info", text, {}, now, now_us())
+        if self._core.has_news:
+            self._watch()
+        for producer, uuids in self._claims.take_changes():
+            self._core.assign_gpus(producer, uuids, now, now_us())
         if self._core.samples_dropped and self._has_room:
             self._declare_dropped_samples(now)
         self._feed.tick(now)
@@ -391,8 +401,9 @@ class AgentDaemon:
         if self._feed is None:
             return
         alive = self._receiver.senders
-        pids = {
-            peer.origin.pid
+        self._core.has_news = False
+        ranks = {
+            producer: peer.origin.pid
             for producer, peer in self._core.peers.items()
             if producer in alive
             and peer.origin is not None
@@ -401,6 +412,11 @@ class AgentDaemon:
             and "pid" in peer.identity
             and not self._endings.is_dead(producer)
         }
+        identities = {producer: self._core.peers[producer].identity for producer in ranks}
+        self._claims.set_claims(
+            {name: (ranks[name], known["gpu_claim"]) for name, known in identities.items() if "gpu_claim" in known}
+        )
+        pids = set(ranks.values())
         if pids != self._watched:
             self._watched = pids
             self._feed.watch(pids)

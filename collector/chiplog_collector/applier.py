@@ -398,7 +398,10 @@ class Applier:
         about = typed(body, LOCATION_FIELDS)
         if "node" in about:
             self._registry.locate(producer, about)
-        if "node" not in about or "state" in body:
+        gpus = typed(body, {"gpus": list}).get("gpus")
+        if gpus is not None:
+            self._registry.assign_gpus(producer, gpus)
+        if (gpus is None and "node" not in about) or "state" in body:
             self._registry.ended(producer, ts, body, by_itself=False, seq=seq)
 
     def _may_tell(self, uuid: bytes) -> bool:

@@ -23,7 +23,9 @@ _RUN_FIELDS = {
     "notes": "notes",
 }
 _PRODUCER_FIELDS = ("role", "job_type", "rank", "local_rank", "world_size", "launch", "restart", "boot")
-_KEPT_FIELDS = {name: kind for name, kind in IDENTITY_FIELDS.items() if name != "error_file"}  # that is the agent's
+_KEPT_FIELDS = {
+    name: kind for name, kind in IDENTITY_FIELDS.items() if name not in ("error_file", "gpu_claim")
+}  # the agent's
 _STATE_FIELDS = {name: kind for name, kind in STATE_FIELDS.items() if name != "detail"}
 _INT32_FIELDS = ("rank", "local_rank", "world_size")
 # Of texts, which the index keeps in memory for ever: a name has NAME_CHARS_MAX, but …
@@ -67,7 +69,8 @@ class Registry:
         self._locate_by_itself(producer, said)
         producer.sets_run = said.get("sets_run")
         producer.fallback = bool(said.get("fallback"))
-        producer.gpus = said.get("gpus", producer.gpus)
+        if not producer.are_gpus_resolved:
+            producer.gpus = said.get("gpus", producer.gpus)
         producer.parent = said.get("parent", producer.parent)
         if producer.uptime_us is None:
             producer.uptime_us = said.get("uptime")
@@ -106,6 +109,11 @@ class Registry:
         if not producer.is_remote:
             producer.node = producer.agent_node
         producer.pid, producer.start_ticks = found.get("pid"), found.get("start")
+        self._applier.batch.producers.add(producer.producer)
+
+    def assign_gpus(self, producer: Producer, gpus: list[Any]) -> None:
+        """Note the GPUs of a producer as its agent resolved them."""
+        producer.gpus, producer.are_gpus_resolved = _plain({"gpus": gpus})[0]["gpus"], True
         self._applier.batch.producers.add(producer.producer)
 
     def _take_console(self, producer: Producer, said: dict[str, Any]) -> bool:

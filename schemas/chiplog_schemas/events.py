@@ -117,6 +117,7 @@ IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "resume_launch": str,  # the launch that `resume` is the demand of, where a parent's is followed; absent: its own
     "hostname": str,  # of the machine or container, without domain; absent: the same as node
     "pid_namespace": int,  # inode of the PID namespace in which `pid` is its number
+    "gpu_claim": dict,  # for its agent: what the process knows of its GPUs; see PROTOCOL.md §5
 }
 
 STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -131,6 +132,7 @@ STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
     "pid": int,  # of its process, as the kernel names it in the PID namespace of its agent
     "start": int,  # of that process, in clock ticks since boot; only if the agent saw it alive
     "remote": bool,  # it runs on another machine than its agent; absent: false
+    "gpus": list,  # UUIDs of the GPUs that it uses, by NVML (PEER only)
 }
 
 LOCATION_FIELDS = {name: STATE_FIELDS[name] for name in ("node", "pid", "start", "remote")}

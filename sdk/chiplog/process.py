@@ -53,12 +53,6 @@ def node_name() -> str:
     return os.environ.get("CHIPLOG_NODE", "").strip()[:NAME_CHARS_MAX] or host_name()
 
 
-def visible_gpus() -> list[str]:
-    """Return what CUDA_VISIBLE_DEVICES lets this process see, as written there; UUIDs stay, indices need the driver."""
-    listed = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return [entry.strip() for entry in listed.split(",") if entry.strip().startswith(("GPU-", "MIG-"))]
-
-
 def is_multiprocessing_child() -> bool:
     """Tell whether multiprocessing started this process; also while it still unpickles what it is to do."""
     module = sys.modules.get("multiprocessing.process")
@@ -76,6 +70,12 @@ def owner() -> str:
         return name_of(module.parent_process().pid) if module.current_process().daemon else ""
     except AttributeError:  # no parent is known yet
         return ""
+
+
+def spawned_index() -> int | None:
+    """Return which process of a torch.multiprocessing.spawn() this is; None for any other."""
+    spawned = _spawned()
+    return None if spawned is None else spawned.index
 
 
 def _spawned() -> Spawned | None:

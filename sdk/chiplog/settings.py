@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chiplog._version import __version__
+from chiplog.gpus import gpu_claim, known_gpus
 from chiplog.identity import Identity
-from chiplog.process import host_name, node_name, owner, visible_gpus
+from chiplog.process import host_name, node_name, owner
+from chiplog.torch.current import CurrentDevice
 from chiplog.values.metrics import Bad, cleaned
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.machine import boot_id, pid_namespace, uptime_us
@@ -37,6 +39,7 @@ class Settings:
     label_given: bool = False
     primary_given: bool = False
     gpu_device_ids: tuple[str, ...] | None = None
+    speaks_for_node: bool = False  # the other ranks of its node are not recorded
     update_finish_state: bool | None = None
     capture_console: bool = True
     bounds: Bounds = field(default_factory=Bounds)
@@ -104,8 +107,27 @@ def words_of(words: Any) -> tuple[str, ...]:
     return tuple(cleaned(str(word)) for word in words)
 
 
-def identity_map(settings: Settings, identity: Identity, started_us: int, pid: int) -> dict[str, Any]:
-    """Return what an IDENTITY event says. `identity`: as it is known now, which may be more than at `init`."""
+def identity_map(
+    settings: Settings,
+    identity: Identity,
+    started_us: int,
+    pid: int,
+    device: CurrentDevice | None = None,
+    *,
+    is_inherited: bool = False,
+) -> dict[str, Any]:
+    """Return what an IDENTITY event says.
+
+    identity, device: as they are known now, which may be more than at `init`. is_inherited: made by another process.
+    """
+    claim = gpu_claim(
+        os.environ,
+        identity,
+        settings.gpu_device_ids,
+        device,
+        is_child=is_inherited or identity.joined,
+        speaks_for_node=settings.speaks_for_node,
+    )
     known = {
         "role": "rank",
         "run_id": identity.run_id,
@@ -124,7 +146,7 @@ def identity_map(settings: Settings, identity: Identity, started_us: int, pid: i
         "node": node_name(),
         "hostname": host_name(),
         "pid": pid,
-        "gpus": list(settings.gpu_device_ids) if settings.gpu_device_ids is not None else visible_gpus(),
+        "gpus": known_gpus(claim),
         "launch": identity.launch,
         "restart": identity.restart,
         "started_at": started_us,
@@ -139,5 +161,6 @@ def identity_map(settings: Settings, identity: Identity, started_us: int, pid: i
         "resume": identity.demand or None,
         "resume_launch": identity.demand_launch or None,
         "pid_namespace": pid_namespace() or None,
+        "gpu_claim": claim,
     }
     return {name: value for name, value in known.items() if value is not None}

@@ -28,7 +28,7 @@ from chiplog.travel import Ticket, known_run, run_of, ticket_of
 from chiplog.unfinished import key_of
 from chiplog.values.config import config_of
 from chiplog.values.metrics import Bad
-from chiplog.ways import CREATE_NEW, RETURN_PREVIOUS, beside, mode_of, own_run, reinit_of
+from chiplog.ways import CREATE_NEW, RANK0, RETURN_PREVIOUS, beside, mode_of, own_run, reinit_of
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.owners import note_good_end
@@ -85,6 +85,8 @@ def init(
     tags: words to find the run by; a single text is one tag.
     group: without a run ID each process has a run of its own in this group; with one, the group of the run they share.
     config: a dict, argparse namespace, dataclass, OmegaConf, attrs or pydantic object; the primary's is the run's.
+    gpu_device_ids: UUIDs of GPUs, prefixes of them, MIG names, or indices as nvidia-smi counts. By default
+    what CUDA_VISIBLE_DEVICES, the local rank and torch say, corrected by the process list of the driver.
     update_finish_state: whether the run's state follows this label's; by default only the primary's does.
     reinit: what becomes of runs that are open: finish_previous (default, True), return_previous (the latest of them is
     returned, False), or create_new (they stay open beside this one, each with its label and end; the functions of the
@@ -310,7 +312,8 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         run_given=bool(run_id),
         label_given=bool(label),
         primary_given=primary is not None or (group is not None and not run_id),
-        gpu_device_ids=None if gpus is None else words_of(gpus),
+        gpu_device_ids=None if gpus is None else tuple(word.strip() for word in words_of(gpus) if word.strip()),
+        speaks_for_node=str(given["mode"] or environ.get("CHIPLOG_MODE")).strip().lower() == RANK0,
         update_finish_state=given["update_finish_state"],
         capture_console=given["capture_console"],
         bounds=read_bounds(environ, lambda message: remarks.append(Bad("bad_argument", message[:60], message))),

@@ -20,8 +20,28 @@ SAFEGUARDS = [
         new="false AS is_unknown",
         test="test_what_a_lost_node_had_not_sent_is_unknown_until_it_is_back",
     ),
+    Safeguard(
+        "a GPU that no label claims belongs to no run",
+        "schemas/chiplog_schemas/sql/views.sql",
+        old="'^(pid:|GPU-|MIG-)'",
+        new="'^(pid:)'",
+        test="test_a_sample_belongs_to_the_labels_that_claim_its_device_and_the_hosts_to_its_keeper",
+    ),
+    Safeguard(
+        "n_sharers counts the labels at the time of the sample",
+        "schemas/chiplog_schemas/sql/views.sql",
+        old="(sum(n) OVER changes)::BIGINT AS n_sharers",
+        new="1 AS n_sharers",
+        test="test_each_row_of_system_has_how_many_labels_the_sample_belongs_to_at_its_time",
+    ),
+    Safeguard(
+        "a later identity does not undo what the agent resolved",
+        "collector/chiplog_collector/identity.py",
+        old="        if not producer.are_gpus_resolved:\n",
+        new="        if True:\n",
+        test="test_what_an_agent_says_of_a_ranks_gpus_counts_over_what_the_rank_says_before_and_later",
+    ),
 ]
-
 FACT = ["run_id", "label", "attempt", "rank", "key", "step", "seq", "ts"]
 COLUMNS = {
     "runs": "run_id project name run_group job_type tags notes state exit_code created_at ended_at primary_label "
@@ -31,7 +51,7 @@ COLUMNS = {
     "metrics": " ".join([*FACT, "value"]),
     "texts": " ".join([*FACT, "value"]),
     "histograms": " ".join([*FACT, "edges", "counts"]),
-    "system": "run_id label rank node device name ts value",
+    "system": "run_id label rank node device name ts value n_sharers",
     "system_samples": "node device name ts value",
     "console": "run_id label attempt stream line_no seq ts line",
     "config": "run_id key value ts label",
@@ -71,8 +91,8 @@ def system(index: Index) -> list[tuple[Any, ...]]:
     return index.sql("SELECT label, node, device, value FROM system ORDER BY ALL")
 
 
-def test_a_sample_belongs_to_the_labels_that_claim_its_device_and_the_rest_to_the_nodes_keeper(index: Index) -> None:
-    """Two labels on node-a, the primary among them; node-b has one rank and no primary."""
+def test_a_sample_belongs_to_the_labels_that_claim_its_device_and_the_hosts_to_its_keeper(index: Index) -> None:
+    """Two labels on node-a, the primary among them; node-b has one rank and no primary. Nothing claims GPU-2 and -9."""
     zero = Rank(0, gpus=["GPU-0"], pid=100)
     one = Rank(1, gpus=["GPU-1"], pid=101)
     two = Rank(2, node="node-b", gpus=[], pid=102)
@@ -84,14 +104,65 @@ def test_a_sample_belongs_to_the_labels_that_claim_its_device_and_the_rest_to_th
     assert system(index) == [
         ("rank0", "node-a", "", 0.0),
         ("rank0", "node-a", "GPU-0", 1.0),
-        ("rank0", "node-a", "GPU-2", 3.0),
         ("rank1", "node-a", "GPU-1", 2.0),
         ("rank1", "node-a", "pid:101", 4.0),
         ("rank2", "node-b", "", 0.0),
-        ("rank2", "node-b", "GPU-9", 1.0),
         ("rank2", "node-b", "pid:102", 2.0),
     ]
     assert index.sql("SELECT count(*) FROM system_samples") == [(9,)], "each sample once, claimed or not"
+
+
+def shares(index: Index) -> list[tuple[Any, ...]]:
+    return index.sql("SELECT label, device, value, n_sharers FROM system ORDER BY ALL")
+
+
+def test_each_row_of_system_has_how_many_labels_the_sample_belongs_to_at_its_time(index: Index) -> None:
+    """rank0 and rank1 share GPU-0 until rank1 ends at 2 s; a label of another run claims it from 3 s on."""
+    zero, one = Rank(0, gpus=["GPU-0"], pid=100), Rank(1, gpus=["GPU-0", "GPU-1"], pid=101)
+    one.say(EventKind.STATE, {"state": "finished"}, ts=START_US + 2_000_000)
+    other = Rank(2, run_id="other", gpus=["GPU-0"], pid=102, started_at=START_US + 3_000_000)
+    agent = agent_of(9, "node-a")
+    for at_s in (1.0, 2.0, 2.5, 3.0):
+        for device in ("GPU-0", "GPU-1", ""):
+            sample(agent, device, at_s, power=at_s)
+    index.take(whole(zero, one, other, agent))
+    assert shares(index) == [
+        ("rank0", "", 1.0, 1),
+        ("rank0", "", 2.0, 1),
+        ("rank0", "", 2.5, 1),
+        ("rank0", "", 3.0, 2),  # of two runs on the node, each has the host's samples
+        ("rank0", "GPU-0", 1.0, 2),
+        ("rank0", "GPU-0", 2.0, 2),
+        ("rank0", "GPU-0", 2.5, 1),
+        ("rank0", "GPU-0", 3.0, 2),
+        ("rank1", "GPU-0", 1.0, 2),
+        ("rank1", "GPU-0", 2.0, 2),
+        ("rank1", "GPU-1", 1.0, 1),
+        ("rank1", "GPU-1", 2.0, 1),
+        ("rank2", "", 3.0, 2),
+        ("rank2", "GPU-0", 3.0, 2),
+    ]
+    assert index.sql("SELECT sum(value) FROM system_samples WHERE device = 'GPU-0'") == [(8.5,)]
+    assert index.sql("SELECT sum(value / n_sharers) FROM system WHERE device = 'GPU-0'") == [(8.5,)]
+
+
+def test_what_an_agent_says_of_a_ranks_gpus_counts_over_what_the_rank_says_before_and_later(index: Index) -> None:
+    rank, agent = Rank(0, gpus=["GPU-0", "GPU-1"], pid=100), agent_of(9, "node-a")
+    for device in ("GPU-0", "GPU-1"):
+        sample(agent, device, 1.0, power=1.0)
+    index.take(whole(rank, agent))
+    assert [row[2] for row in system(index)] == ["GPU-0", "GPU-1"]
+    agent.say(EventKind.PEER, rank.uuid, {"gpus": ["GPU-1"]}, ts=START_US + 2)
+    told = len(agent.events) - 1
+    rank.become(world_size=8)
+    index.take(block_of((agent, told, told), (rank, 1, 1)))
+    assert index.sql("SELECT gpus, world_size, state FROM labels") == [(["GPU-1"], 8, "running")]
+    assert [row[2] for row in system(index)] == ["GPU-1"]
+    index.reopen()
+    rank.become(world_size=4)
+    index.take(block_of((rank, 2, 2)))
+    assert index.sql("SELECT gpus, world_size FROM labels") == [(["GPU-1"], 4)]
+    assert index.sql("SELECT count(*) FROM events WHERE kind = 'quarantined'") == [(0,)]
 
 
 def test_the_primary_keeps_what_nobody_claims_also_when_it_is_not_the_lowest_rank(index: Index) -> None:

@@ -15,6 +15,7 @@ from tests.sdk.test_phases import phases
 from tests.sdk.test_runs import counted, numbers
 
 import chiplog
+from chiplog.torch.current import current_device
 from chiplog_schemas.events import EventKind
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
@@ -219,6 +220,18 @@ def test_the_allocators_statistics_come_unasked(run, no_waiting, offline) -> Non
         time.sleep(0.1)
         found = {key for key, _, _ in numbers(offline())}
     assert {"chiplog/cuda/allocated_bytes", "chiplog/cuda/ooms", "chiplog/cuda/fragmentation"} <= found
+
+
+def test_the_device_in_use_is_named_as_the_driver_names_it() -> None:
+    import pynvml
+
+    torch.cuda.set_device(torch.cuda.device_count() - 1)
+    device = current_device()
+    assert device is not None and device.number == torch.cuda.device_count() - 1
+    pynvml.nvmlInit()
+    handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+    assert f"GPU-{device.uuid}" in [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    pynvml.nvmlShutdown()
 
 
 def test_a_forked_child_touches_no_cuda(run, offline) -> None:

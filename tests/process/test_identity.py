@@ -31,8 +31,8 @@ SAFEGUARDS = [
     Safeguard(
         "the processes that are sampled are those that the kernel names",
         "agent/chiplog_agent/daemon.py",
-        old="            peer.origin.pid\n",
-        new='            peer.identity["pid"]\n',
+        old="            producer: peer.origin.pid\n",
+        new='            producer: peer.identity["pid"]\n',
         test="test_each_rank_of_a_pid_namespace_has_its_own_statistics",
     ),
     Safeguard(

@@ -32,7 +32,10 @@ run = chiplog.init(project="ways", **eval(sys.argv[1]))
 for step in range(10):
     run.log({"loss": rank + 1 / (step + 1)}, step=step)
 print(f"rank {rank} was here")
-time.sleep(0 if "quick" in sys.argv else 2.5)
+if "swap" in sys.argv:  # it trains on another GPU than its local rank's
+    with open(os.environ["LIST_OF_PROCESSES"], "a") as file:
+        file.write(f"pid{1 - rank}={os.getpid()}:20000 ")
+time.sleep(0 if "quick" in sys.argv else 8 if "swap" in sys.argv else 2.5)
 if rank == 1 and "dies" in sys.argv:
     raise ValueError("no more")
 run.finish()
@@ -53,10 +56,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
         node.agent = node._start("chiplog_agent")
         for name in told:
             del os.environ[name]
+        os.environ["CONTROL_OF_WAYS"] = str(folder / "control")
         wait_until(lambda: node.try_sql("FROM system_samples WHERE starts_with(device, 'GPU-') LIMIT 1"), "samples")
         yield node
     finally:
-        for name in told:
+        for name in (*told, "CONTROL_OF_WAYS"):
             os.environ.pop(name, None)
         node.stop()
 
@@ -100,7 +104,7 @@ BOTH = """(
 
 
 def gpus_of(node: Node, whose: str) -> dict[str, set[str]]:
-    """Return the GPUs that stand beside each label in `system`, while all of them ran: what is free is the keeper's."""
+    """Return the GPUs that stand beside each label in `system`, while all of them ran."""
     both = BOTH.replace("WHOSE", whose)
     node.until(f"SELECT count(DISTINCT device) AS n FROM {both}", lambda rows: rows[0]["n"] == len(GPUS))
     found: dict[str, set[str]] = {}
@@ -130,6 +134,48 @@ def test_rank_0_only_is_one_argument_and_sees_all_gpus_of_its_node(place: Node) 
         {"label": "rank0", "n": 10}
     ]
     assert gpus_of(place, "r.run_id = 'only0'") == {"rank0": set(GPUS)}
+
+
+def shares_of(node: Node, run_id: str) -> dict[str, set[int]]:
+    query = "SELECT device, n_sharers FROM system WHERE run_id = ? AND starts_with(device, 'GPU-') GROUP BY ALL"
+    found: dict[str, set[int]] = {}
+    for row in node.sql(query, [run_id]):
+        found.setdefault(row["device"], set()).add(row["n_sharers"])
+    return found
+
+
+def claimed(node: Node, run_id: str) -> list[list[str]]:
+    return [row["gpus"] for row in node.sql("SELECT gpus FROM labels WHERE run_id = ? ORDER BY label", [run_id])]
+
+
+def test_ranks_that_see_all_gpus_own_that_of_their_local_rank(place: Node) -> None:
+    train(place, "dict(run_id='unset')", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+    train(place, "dict(run_id='indices')", CUDA_VISIBLE_DEVICES="1,0")
+    for run_id, order in (("unset", GPUS), ("indices", GPUS[::-1])):
+        ended(place, f"FROM labels WHERE run_id = '{run_id}'", 2)
+        assert claimed(place, run_id) == [[order[0]], [order[1]]]
+        assert gpus_of(place, f"r.run_id = '{run_id}'") == {"rank0": {order[0]}, "rank1": {order[1]}}
+        assert shares_of(place, run_id) == {GPUS[0]: {1}, GPUS[1]: {1}}
+
+
+def test_ids_that_were_given_become_uuids_and_a_gpu_of_two_labels_says_so(place: Node) -> None:
+    train(place, "dict(run_id='given', gpu_device_ids=['1'] if rank == 0 else ['0', 1])")
+    ended(place, "FROM labels WHERE run_id = 'given'", 2)
+    assert claimed(place, "given") == [[GPUS[1]], GPUS]
+    assert gpus_of(place, "r.run_id = 'given'") == {"rank0": {GPUS[1]}, "rank1": set(GPUS)}
+    shares = shares_of(place, "given")
+    assert 2 in shares[GPUS[1]] and shares[GPUS[0]] == {1}
+
+
+def test_the_drivers_process_list_corrects_what_a_rank_claims(place: Node) -> None:
+    control = os.environ["CONTROL_OF_WAYS"]
+    try:
+        train(place, "dict(run_id='swap')", "swap", LIST_OF_PROCESSES=control)
+    finally:
+        Path(control).write_text("")
+    ended(place, "FROM labels WHERE run_id = 'swap'", 2)
+    assert claimed(place, "swap") == [[GPUS[1]], [GPUS[0]]]
+    assert gpus_of(place, "r.run_id = 'swap'") == {"rank0": {GPUS[1]}, "rank1": {GPUS[0]}}
 
 
 def test_a_group_gives_each_process_a_run_of_its_own_with_its_own_gpu(place: Node) -> None:

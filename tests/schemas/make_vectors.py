@@ -111,6 +111,18 @@ LATER_EVENTS: dict[str, tuple[EventKind, list[Any]]] = {
             }
         ],
     ),
+    "identity-gpus": (
+        EventKind.IDENTITY,
+        [
+            {
+                "role": "rank",
+                "run_id": "r",
+                "label": "rank1",
+                "gpu_claim": {"visible": "0,1", "order": "PCI_BUS_ID", "local": 1, "current": 1, "uuid": "01"},
+            }
+        ],
+    ),
+    "peer-gpus": (EventKind.PEER, [PRODUCER_A, {"gpus": ["GPU-00000000-0000-0000-0000-000000000003"]}]),
     "identity-console": (
         EventKind.IDENTITY,
         [{"role": "console", "node": "node-a", "started_at": TS, "sdk": "0.1.0", "of": PRODUCER_A.hex()}],

@@ -943,7 +943,7 @@ def test_the_identity_says_what_init_was_given(chiplog_dir, offline) -> None:
         notes="words",
         label="eval",
         primary=False,
-        gpu_device_ids=["GPU-1"],
+        gpu_device_ids=["GPU-00000000-0000-0000-0000-000000000001"],
         mode="offline",
         capture_console=False,
     )
@@ -961,7 +961,7 @@ def test_the_identity_says_what_init_was_given(chiplog_dir, offline) -> None:
         "notes": "words",
         "label": "eval",
         "primary": False,
-        "gpus": ["GPU-1"],
+        "gpus": ["GPU-00000000-0000-0000-0000-000000000001"],
         "pid": os.getpid(),
     }
     assert {name: said[name] for name in expected} == expected

@@ -19,6 +19,7 @@ CLAIM_FIELDS: dict[str, type | tuple[type, ...]] = {
     "whole": bool,  # the label stands for all ranks of its node
 }
 _ENTRIES_MAX = 64  # GPUs, with their MIG instances, that one process can see
+_ENTRY_CHARS_MAX = 128  # a UUID has 40; a MIG name with its parent's UUID some 60
 
 
 class MigDevice(NamedTuple):
@@ -35,6 +36,17 @@ class Gpu(NamedTuple):
     uuid: str
     speed: float
     instances: tuple[MigDevice, ...] = ()
+
+
+def bounded_claim(claim: Any) -> dict[str, Any]:
+    """Return what is used of a peer's claim, cut to what a claim can be."""
+    known = typed(claim, CLAIM_FIELDS)
+    for name, value in known.items():
+        if isinstance(value, str):
+            known[name] = value[: _ENTRIES_MAX * _ENTRY_CHARS_MAX]
+        elif isinstance(value, list):
+            known[name] = [str(entry)[:_ENTRY_CHARS_MAX] for entry in value[:_ENTRIES_MAX]]
+    return known
 
 
 class Claims:
@@ -59,10 +71,9 @@ class Claims:
         if uuids:  # a rank that has freed everything is at its end: what it held is still its
             self._held[pid] = tuple(uuids)
 
-    def set_claims(self, claims: Mapping[bytes, tuple[int, Any]]) -> None:
+    def set_claims(self, claims: Mapping[bytes, tuple[int, Mapping[str, Any]]]) -> None:
         """Set the ranks of this node: producer → (PID, claim); the others are forgotten."""
-        fresh: dict[bytes, tuple[int, Mapping[str, Any]]]
-        fresh = {producer: (pid, typed(claim, CLAIM_FIELDS)) for producer, (pid, claim) in claims.items()}
+        fresh = dict(claims)
         for producer in [name for name, claim in self._claims.items() if fresh.get(name) != claim]:
             self._resolved.pop(producer, None)
             if producer not in fresh:

@@ -22,7 +22,8 @@ CREATE TABLE base.producers (
     sender BLOB, boot VARCHAR, late_us BIGINT, is_presumed BOOLEAN, clock_us BIGINT,
     uptime_us BIGINT, hostname VARCHAR, rank_pid BIGINT, agent_node VARCHAR, start_ticks BIGINT, is_remote BOOLEAN,
     parent VARCHAR, -- label of the process with an open run that started this one's launcher
-    is_coauthor BOOLEAN -- may write config and files beside the primary: its parent, or what that had as primary before
+    is_coauthor BOOLEAN, -- may write config and files beside the primary: its parent, or what that had as primary before
+    are_gpus_resolved BOOLEAN
 );
 -- Which run each launch is in that demanded that a run of this name exist, or not: decided once, in log order.
 CREATE TABLE base.demands (run_id VARCHAR, launch VARCHAR, run INTEGER);

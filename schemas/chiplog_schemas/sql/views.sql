@@ -166,19 +166,35 @@ QUALIFY p.label = first_value(p.label) OVER (
     PARTITION BY p.run, p.node ORDER BY p.is_primary DESC, coalesce(p.rank, 2147483647), p.producer
 );
 
+-- Who owns which device, and with how many others, from each change to the next: GPUs and processes belong to the labels
+-- that claim them, and device '' stands for all others, which belong to the node's keepers.
+CREATE OR REPLACE VIEW base.shares AS
+WITH owners AS (
+    SELECT run_id, label, rank, node, device, started_at, left_at FROM base.claims WHERE left_at >= started_at
+    UNION ALL
+    SELECT run_id, label, rank, node, '', started_at, left_at FROM base.keepers WHERE left_at >= started_at
+), moments AS (
+    SELECT node, device, since, sum(n) AS n FROM (
+        SELECT node, device, started_at AS since, 1 AS n FROM owners
+        UNION ALL
+        SELECT node, device, CASE WHEN isfinite(left_at) THEN left_at + INTERVAL 1 MICROSECOND ELSE left_at END, -1
+        FROM owners
+    ) GROUP BY node, device, since
+), spans AS (
+    SELECT node, device, since, lead(since) OVER changes AS until, (sum(n) OVER changes)::BIGINT AS n_sharers
+    FROM moments WINDOW changes AS (PARTITION BY node, device ORDER BY since)
+)
+SELECT o.run_id, o.label, o.rank, o.node, o.device, s.since, s.until, s.n_sharers
+FROM owners o JOIN spans s
+  ON s.node = o.node AND s.device = o.device AND s.since >= o.started_at AND s.since <= o.left_at
+WHERE s.until IS NOT NULL;
+
 CREATE OR REPLACE VIEW system AS
-SELECT c.run_id, c.label, c.rank, s.node, s.device, s.name, s.ts, s.value
-FROM system_samples s JOIN base.claims c
-  ON c.node = s.node AND c.device = s.device AND s.ts >= c.started_at AND s.ts <= c.left_at
-UNION ALL
-SELECT k.run_id, k.label, k.rank, s.node, s.device, s.name, s.ts, s.value
+SELECT o.run_id, o.label, o.rank, s.node, s.device, s.name, s.ts, s.value, o.n_sharers
 FROM (
-    SELECT * FROM system_samples s WHERE NOT starts_with(s.device, 'pid:')
-) s JOIN base.keepers k ON k.node = s.node AND s.ts >= k.started_at AND s.ts <= k.left_at
-WHERE NOT EXISTS (
-    SELECT 1 FROM base.claims c
-    WHERE c.node = s.node AND c.device = s.device AND s.ts >= c.started_at AND s.ts <= c.left_at
-);
+    SELECT *, CASE WHEN regexp_matches(device, '^(pid:|GPU-|MIG-)') THEN device ELSE '' END AS owned_as
+    FROM system_samples
+) s JOIN base.shares o ON o.node = s.node AND o.device = s.owned_as AND s.ts >= o.since AND s.ts < o.until;
 
 CREATE OR REPLACE VIEW console AS
 SELECT i.run_id, i.label, i.attempt, f.stream, f.line_no, f.seq, f.ts, f.line

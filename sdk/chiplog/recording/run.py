@@ -35,6 +35,7 @@ from chiplog.shared import Config, Shared, Summary
 from chiplog.stand_ins import AfterFork, Appendable, Nowhere
 from chiplog.surroundings import Teller
 from chiplog.torch.compiling import tell_dynamo
+from chiplog.torch.current import CurrentDevice, current_device
 from chiplog.unfinished import UNFINISHED, UnfinishedRun
 from chiplog.values.metrics import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
@@ -70,6 +71,9 @@ class Run(Recorder):
         self._question = Question(settings.identity)
         self._is_inherited = not opens  # made by another process: by fork, or in a pickle
         self._disk_warned = False
+        self._device: CurrentDevice | None = None  # that torch uses
+        self._told_device: CurrentDevice | None = None
+        self._info: dict[str, Any] = {}  # what the sender says of this process in HELLO
         self._attempt = AttemptLookup(settings.places)
         self._console: Capture | None = None
         self._sender: SenderThread | None = None
@@ -275,6 +279,7 @@ class Run(Recorder):
 
     def _record_identity(self) -> None:
         """Replace the identity on the journal's head page and append it as an event."""
+        self._told_device = self._device
         info = self._identity_map()
         if isinstance(self._journal, Journal):
             self._journal.set_identity(pack(info))
@@ -285,7 +290,17 @@ class Run(Recorder):
     def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
         if self._asks:  # keys that were not logged before: soon after init, as a rule
             self._question.begin(self._candidate)
+        if self._device is None:
+            self._note_device()
         super()._log_slow(data, step)
+
+    def _note_device(self) -> None:
+        """Note the GPU that torch uses, once there is one: of the main thread, for each thread has its own."""
+        if threading.current_thread() is threading.main_thread():
+            try:
+                self._device = current_device()
+            except (RuntimeError, AssertionError, AttributeError) as error:  # torch's: a lost device fails any call
+                self._complaints.internal("log", error)
 
     @forgiving
     def alert(self, title: str, text: str = "", level: str = "warning") -> None:
@@ -475,10 +490,12 @@ class Run(Recorder):
     # -- the journal and its sender --
 
     def _identity_map(self) -> dict[str, Any]:
-        return identity_map(self._settings, self._identity, self._started_us, self._pid)
+        known = self._settings, self._identity, self._started_us, self._pid, self._device
+        return identity_map(*known, is_inherited=self._is_inherited)
 
     def _open(self) -> None:
-        info = self._identity_map()
+        info = self._info = self._identity_map()
+        self._told_device = self._device
         if "owner" in info:
             announce(self._settings.places.owners, info["owner"])
         self._journal, on_disk = open_journal(
@@ -537,6 +554,9 @@ class Run(Recorder):
             self._question.begin(self._candidate)
             if (agreed := self._question.hear()) is not None:
                 self._become(agreed)
+        if self._device != self._told_device:
+            self._record_identity()
+            self._info.update(self._identity_map())  # for an agent that is started later; only this thread reads it
 
     @property
     def _candidate(self) -> str:
@@ -605,6 +625,7 @@ class Run(Recorder):
         self._begin_devices()
         self._sender = None
         self._asks = False  # the group that it sees is its parent's
+        self._device = None
         self._is_inherited = True
         self._finish_lock = threading.RLock()
         self._steps.stop()
