@@ -99,6 +99,11 @@ class Deaths:
         is_exiting = len(fields) > _FLAGS and int(fields[_FLAGS]) & _PF_EXITING
         return bool(is_exiting) or _has_ended(descriptor)  # in this order: the PID is its own until it has ended
 
+    def is_alive(self, producer: bytes) -> bool:
+        """Return True if a producer's process is watched and has not ended."""
+        descriptor = self._descriptors.get(producer)
+        return descriptor is not None and not _has_ended(descriptor)
+
     def of(self, producer: bytes) -> Death | None:
         """Return how a producer's process ended; None when nobody saw it."""
         return self._deaths.get(producer)

@@ -30,6 +30,9 @@ _UNSEEN = {  # by (finished, left) of the head page: why, when the exit status i
 DISMISSED = "a worker that its owner ended, and the owner ended well"
 _OWNER_MAX_S = 10.0  # from the end of a worker to that of its owner; after this it is crashed until the owner has ended
 _HELPER_MAX_S = 3.0  # from the end of a process until its console's helper has said how: it may just be starting
+# From the lock of a process that lives on to its lock again: it closed all descriptors, and its sender thread looks
+# every 80 ms, on a machine that is not overloaded.
+_RETAKE_MAX_S = 5.0
 _LEAVING_MAX_S = 10.0  # from the lock of a process to its status: a driver that hangs keeps it for ever
 
 
@@ -63,6 +66,7 @@ class Endings:
 
         peer_pid: of the latter, by the kernel; 0 if there is none: then one without a journal here is not watched.
         """
+        self._leaving.pop(producer, None)
         if producer in self._pids:
             return
         pid = locker_of(self._journals / producer.hex() / LOCK_NAME) or peer_pid
@@ -93,7 +97,16 @@ class Endings:
             return now - self._leaving.setdefault(producer, now) < _HELPER_MAX_S
         if self._awaits_owner(producer):
             return now - self._leaving.setdefault(producer, now) < _OWNER_MAX_S
+        if self._deaths.is_alive(producer) and not self._has_finished(producer):
+            return now - self._leaving.setdefault(producer, now) < _RETAKE_MAX_S
         return False
+
+    def _has_finished(self, producer: bytes) -> bool:
+        try:
+            head = decode_head((self._journals / producer.hex() / HEAD_NAME).read_bytes())
+        except OSError:
+            return False
+        return head is not None and (head.finished or head.left)
 
     def _awaits_owner(self, producer: bytes) -> bool:
         """Return True if a producer may be a worker whose owner, which has not ended, dismissed it."""

@@ -21,6 +21,7 @@ from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
 from chiplog_schemas.delivery import Acked, Connect, Disconnect, Resume, Send, Sender, SenderAction, SenderState
 from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S, BATCH_BYTES_MAX, LINGER_MS, RECORD_BYTES_MAX
+from chiplog_schemas.zmtp import Dealer
 
 _SEND_HWM = 1_000  # frames; credit bounds the bytes long before this
 _CONNECT_TIMEOUT_MS = 2_000  # the kernel alone repeats an unanswered SYN more and more seldom, minutes apart at last
@@ -89,13 +90,14 @@ class Source(Protocol):
 class Link:
     """Move a log's records to the next hop.
 
-    address: of the next hop. sender: 16 bytes. info: said in HELLO. curve: the keys to connect with, None for without.
+    context: of libzmq; None for a plain socket, which survives that other code closes its descriptor. address: of the
+    next hop. sender: 16 bytes. info: said in HELLO. curve: the keys to connect with, None for without.
     on_change: told of each change of state, with a reason.
     """
 
     def __init__(
         self,
-        context: zmq.Context[zmq.Socket[bytes]],
+        context: zmq.Context[zmq.Socket[bytes]] | None,
         address: str,
         sender: bytes,
         info: dict[str, Any],
@@ -113,6 +115,7 @@ class Link:
         self.refused = ""  # why a handshake failed for good since the last session, with the remedy
         self.socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
+        self._plain: Dealer | None = None
         self._again_at = 0.0  # nothing is tried before
         self._pause_s = BACKOFF_MIN_S
         self._has_said_open = False
@@ -160,6 +163,10 @@ class Link:
                 self._act(self.machine.receive(frames, now))
                 if self.socket is None:
                     break
+        for _ in range(_MESSAGES_PER_STEP):
+            if self._plain is None or (received := self._plain.receive()) is None:
+                break
+            self._act(self.machine.receive(received, now))
         self._act(self.machine.tick(now, self._source.first_number))
         self._pump(now)
 
@@ -177,7 +184,7 @@ class Link:
         self._act(self.machine.fail(now, failure.reason if failure else "connection closed by the peer"))
 
     def _pump(self, now: float) -> None:
-        while self.socket is not None and (window := self.machine.window()) > 0:
+        while (self.socket is not None or self._plain is not None) and (window := self.machine.window()) > 0:
             if self.machine.in_flight_bytes and window < RECORD_BYTES_MAX // 4:
                 return  # let acknowledgements gather rather than send crumbs
             piece = self._source.read(min(window, BATCH_BYTES_MAX))
@@ -190,7 +197,8 @@ class Link:
 
     def close(self) -> None:
         """Say goodbye and close, waiting at most LINGER_MS for what is on its way."""
-        self._act(self.machine.bye())
+        with contextlib.suppress(OSError):  # the connection is lost
+            self._act(self.machine.bye())
         self._drop_socket(LINGER_MS)
 
     def _act(self, actions: list[SenderAction]) -> None:
@@ -202,6 +210,16 @@ class Link:
                     except zmq.Again:
                         # Bounded by credit, so this means a peer that is not there: begin anew, nothing is lost.
                         self._act(self.machine.fail(time.monotonic(), "send queue full"))
+                case Send(frames) if self._plain is not None:
+                    try:
+                        self._plain.send(frames)
+                    except BlockingIOError:
+                        self._act(self.machine.fail(time.monotonic(), "send queue full"))
+                case Connect(frames) if self._context is None:
+                    self._drop_socket(0)
+                    self._plain = Dealer(self.address)
+                    self._plain.send(frames)
+                    self._on_change(SenderState.GREETING, self.address)
                 case Connect(frames):
                     self._drop_socket(0)
                     self.socket = self._new_socket()
@@ -217,7 +235,22 @@ class Link:
                 case Acked(number):
                     self._source.acknowledged(number)
 
+    @property
+    def is_blocked(self) -> bool:
+        """Return True if data waits for room in the kernel's buffer; `wait` returns once there is some."""
+        return self._plain is not None and self._plain.is_blocked
+
+    def wait(self, wait_s: float) -> None:
+        """Wait until something arrived, or can be sent. Not longer than this."""
+        if self._plain is not None:
+            self._plain.wait(wait_s)
+        elif self.socket is not None:
+            self.socket.poll(int(wait_s * 1000))
+        else:
+            time.sleep(wait_s)
+
     def _new_socket(self) -> zmq.Socket[bytes]:
+        assert self._context is not None
         if not self._has_threads:
             need_descriptors()
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
@@ -247,6 +280,9 @@ class Link:
         if self.socket is not None:
             self._close(self.socket, linger_ms)
             self.socket = None
+        if self._plain is not None:
+            plain, self._plain = self._plain, None
+            plain.close(linger_ms / 1000)
 
     def _close(self, socket: zmq.Socket[bytes], linger_ms: int) -> None:
         with contextlib.suppress(zmq.ZMQError):  # it may have none

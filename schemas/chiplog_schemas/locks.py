@@ -39,6 +39,7 @@ class Lock:
         self._note = note
         self._owner = os.getpid()
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0), 0o600)
+        self._file = id_of(os.fstat(self._descriptor))
         self._directory = file_id(path.parent)
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -60,7 +61,7 @@ class Lock:
     @property
     def is_there(self) -> bool:
         """Return True if the file still has its name: a lock without one keeps no process from taking another."""
-        return self._descriptor >= 0 and file_id(self.path) == id_of(os.fstat(self._descriptor))
+        return self.is_ours and file_id(self.path) == self._file
 
     @property
     def is_directory_there(self) -> bool:
@@ -89,9 +90,26 @@ class Lock:
                 raise
             finally:
                 making.unlink(missing_ok=True)
-        os.close(self._descriptor)  # of another file: the new lock stays
-        self._descriptor, taken._descriptor = taken._descriptor, -1
+        if self.is_ours:
+            os.close(self._descriptor)  # of another file: the new lock stays
+        self._adopt(taken)
         self._directory = file_id(self.path.parent)
+
+    @property
+    def is_ours(self) -> bool:
+        """Return True if no other code of this process has closed the descriptor, and with it released the lock."""
+        try:
+            return self._descriptor >= 0 and id_of(os.fstat(self._descriptor)) == self._file
+        except OSError:
+            return False
+
+    def retake(self) -> None:
+        """Take the lock again that other code of this process released. Raises LockHeldError, OSError."""
+        self._adopt(Lock(self.path, create=False, note=self._note))
+
+    def _adopt(self, taken: "Lock") -> None:
+        self._descriptor, taken._descriptor = taken._descriptor, -1
+        self._file = taken._file
 
     def touch(self) -> None:
         """Keep the file young for cleaners that remove what was not used for days. Raises OSError."""
@@ -99,9 +117,9 @@ class Lock:
 
     def release(self) -> None:
         """Give the lock up. In a forked child this closes the child's copy and leaves the parent's lock alone."""
-        if self._descriptor >= 0:
+        if self.is_ours:  # else the number is another file's by now
             os.close(self._descriptor)
-            self._descriptor = -1
+        self._descriptor = -1
 
 
 def file_id(path: Path) -> tuple[int, int] | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from chiplog import process
 from chiplog.identity import Identity
 from chiplog.interrupts import is_interrupt
+from chiplog_schemas.descriptors import OwnedDescriptor
 from chiplog_schemas.places import check_private, make_private
 
 STEPS = "steps"  # the directory's name
@@ -93,12 +94,12 @@ class StepCount:
             prune(self._directory)
             self._is_pruned = True
         # One write in place of a short text: shorter only where a count went back, so it is cut behind.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        opened = OwnedDescriptor(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
-            os.pwrite(descriptor, text.encode(), 0)
-            os.ftruncate(descriptor, len(text.encode()))
+            os.pwrite(opened.number, text.encode(), 0)
+            os.ftruncate(opened.number, len(text.encode()))
         finally:
-            os.close(descriptor)
+            opened.close()
 
 
 def label_to_resume(directory: Path, run_id: str) -> str | None:

@@ -14,6 +14,7 @@ when it returns, and an exception raised by a signal handler comes before a comm
 A commit is one line of source, because a tracer (`sys.settrace`) may run code between lines. It relies on the GIL.
 """
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -490,6 +491,8 @@ class Journal:
             for segment in (layout.segment, *layout.full):
                 if segment.path is not None:
                     segment.path = self.directory / segment.path.name
+            if self._file_lock is not None:
+                self._file_lock.move_to(self.directory / LOCK_NAME)
             self._making = self.directory
             if self._file_lock is not None:
                 self._file_lock.move_to(self.directory / LOCK_NAME)
@@ -500,6 +503,15 @@ class Journal:
             self._file_lock.release()
         if self._making is not None:
             shutil.rmtree(self._making, ignore_errors=True)
+
+    def keep_lock(self) -> None:
+        """Take the journal's lock again if the training has closed its descriptor. Called by the sender thread.
+
+        An agent adopts what nobody holds. It leaves a journal alone for some seconds whose process it sees alive.
+        """
+        if (lock := self._file_lock) is not None and not lock.is_ours:
+            with contextlib.suppress(OSError):  # held by an agent that looks; or the disk refuses: at the next look
+                lock.retake()
 
     def set_identity(self, identity: bytes) -> None:
         """Replace the identity on the head page, if it fits."""

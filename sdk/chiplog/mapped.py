@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from chiplog.interrupts import is_interrupt
+from chiplog_schemas.descriptors import OwnedDescriptor
 from chiplog_schemas.journals import (
     ACKED,
     ACKED_OFFSET,
@@ -26,6 +27,24 @@ from chiplog_schemas.record import HEADER_BYTES, unpack_header
 from chiplog_schemas.segments import SEGMENT_HEADER_BYTES
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
+
+
+class Mapped(mmap.mmap):
+    """A mapped file that closes no descriptor of others.
+
+    A mapping keeps a descriptor, by number, and closes it at its end. Where the training has closed it and opened files
+    since, that would close one of these: then the mapping is kept forever.
+    """
+
+    def __del__(self) -> None:
+        try:
+            is_ours = self.closed or self.size() == len(self)  # of the file that has the number
+        except (OSError, ValueError):
+            is_ours = False
+        if not is_ours:
+            import ctypes  # here: almost no process needs it
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 
 class Segment:
@@ -49,19 +68,20 @@ class Segment:
             self.memory = mmap.mmap(-1, size)
             self._prefault()
             return
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        opened = OwnedDescriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
-            os.posix_fallocate(descriptor, 0, size)
-            self.memory = mmap.mmap(descriptor, size)
+            os.posix_fallocate(opened.number, 0, size)
+            self.memory = Mapped(opened.number, size)
+            opened.check()
             self._prefault()
-            self.file_id = id_of(os.fstat(descriptor))
+            self.file_id = id_of(os.fstat(opened.number))
         except BaseException as error:
             os.unlink(path)
             if isinstance(error, (OSError, ValueError)) and not is_interrupt(error):
                 raise OSError(f"{path}: {error}") from error
             raise
         finally:
-            os.close(descriptor)
+            opened.close()
 
     def _prefault(self) -> None:
         try:
@@ -94,8 +114,12 @@ class Segment:
         if memory is not None:
             return memoryview(memory)[start:end]
         assert self.path is not None, "what has no file stays mapped"
-        with open(self.path, "rb", buffering=0) as file:
-            found = os.pread(file.fileno(), end - start, start)
+        opened = OwnedDescriptor(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+        try:
+            found = os.pread(opened.number, end - start, start)
+            opened.check()
+        finally:
+            opened.close()
         if len(found) != end - start:
             raise OSError(f"{self.path} ends at {start + len(found)}, not at {end}")
         return memoryview(found)
@@ -118,7 +142,7 @@ class Head:
         try:
             size = head_bytes(identity)
             os.posix_fallocate(descriptor, 0, size)
-            self.memory = mmap.mmap(descriptor, size)
+            self.memory = Mapped(descriptor, size)
             self._file_id = id_of(os.fstat(descriptor))
         finally:
             os.close(descriptor)
@@ -134,7 +158,7 @@ class Head:
         _write_file(path, memoryview(self.memory))
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            following, size = mmap.mmap(descriptor, len(self.memory)), len(self.memory)
+            following, size = Mapped(descriptor, len(self.memory)), len(self.memory)
             self._file_id = id_of(os.fstat(descriptor))
         finally:
             os.close(descriptor)

@@ -10,13 +10,14 @@ output the kernel likewise moves what comes out of the pseudo-terminal into such
 
 import errno
 import fcntl
-import mmap
 import os
 import select
 import struct
 import termios
 from collections.abc import Iterator
 from typing import Any
+
+from chiplog.mapped import Mapped
 
 CHUNK_BYTES = 65_536  # what a pipe of the usual size holds: the copy's
 _STEPS_MAX = 64  # one after the other: four times what the largest pipe holds
@@ -41,7 +42,7 @@ class Tally:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._memory = mmap.mmap(descriptor, self.SIZE)
+        self._memory = Mapped(descriptor, self.SIZE)
 
     def claim(self, *, wait: bool = False) -> bool:
         """Become the process that moves bytes: two at once would wait for each other's. Tell whether this is the one.

@@ -22,6 +22,7 @@ from chiplog.captured import FIRST, high, inherited, inode_of, open_ends
 from chiplog.passage import Ends, Passage, Tally, select_now
 from chiplog.relief import drain_lines, is_crowded
 from chiplog_schemas.daemons import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, spawn_detached, status_of
+from chiplog_schemas.descriptors import OwnedDescriptor
 from chiplog_schemas.exits import STATUS_NAME
 from chiplog_schemas.places import Places, make_private
 
@@ -61,6 +62,7 @@ class Pipes:
         self._inodes: dict[int, tuple[int, int]] = {}
         self._buffering: dict[int, tuple[Any, bool]] = {}
         self._control: socket.socket | None = None
+        self._owned: dict[int, OwnedDescriptor] = {}  # all that the training could close, by number
         self._helper = 0  # its PID, once it has said that it is there
         self._shells: list[int] = []
         self._starts = 0
@@ -75,6 +77,8 @@ class Pipes:
         try:
             for stream in streams:
                 self._ends[stream], writing[stream] = open_ends(stream)
+            numbers = (self._tally_descriptor, *(number for ends in self._ends.values() for number in ends.all))
+            self._owned = {number: OwnedDescriptor(number) for number in numbers}
             self._start_helper()
             for stream, descriptor in writing.items():
                 self._put(stream, descriptor)
@@ -99,6 +103,7 @@ class Pipes:
             return
         try:
             self._reap()
+            self._disown_what_was_closed()
             if not self._ends:
                 return  # finished meanwhile
             if self._is_given_up:
@@ -120,6 +125,18 @@ class Pipes:
         finally:
             self._lock.release()
 
+    def _disown_what_was_closed(self) -> None:
+        """Leave the streams to the helper, once the training has closed descriptors of ours.
+
+        The numbers are other files' then. The helper has its own, and records what is printed until the process ends.
+        """
+        if all(descriptor.is_ours for descriptor in self._owned.values()):
+            return
+        self._ends, self._inodes, self._owned = {}, {}, {}
+        if self._control is not None:
+            self._control.detach()
+            self._control = None
+
     def _hear(self, wait_s: float) -> dict[str, Any] | None:
         """Return what the helper says next; None when it says nothing in this time."""
         assert self._control is not None
@@ -136,6 +153,12 @@ class Pipes:
         said: dict[str, Any] = json.loads(data) if data else {"gone": True}
         return said
 
+    def _close_control(self) -> None:
+        if self._control is not None:
+            self._owned.pop(self._control.fileno(), None)
+            self._control.close()
+            self._control = None
+
     def _tell(self, message: dict[str, Any]) -> None:
         if self._control is not None:
             with contextlib.suppress(OSError):  # it is gone: `_hear` tells
@@ -147,6 +170,7 @@ class Pipes:
             self._broken.add(stream)
             ends = self._ends[stream]
             for descriptor in {*ends.all} - {ends.target}:
+                self._owned.pop(descriptor, None)
                 os.close(descriptor)
         self._tell({"closed": stream})
 
@@ -182,9 +206,7 @@ class Pipes:
     def _start_again(self) -> None:
         self._helper = 0
         if self._is_over():  # somebody put other descriptors in place of ours
-            assert self._control is not None
-            self._control.close()
-            self._control = None
+            self._close_control()
             return
         if self._starts >= STARTS_MAX:
             self._give_up(f"{self._starts} helpers ended")
@@ -198,9 +220,7 @@ class Pipes:
         """Put the streams back as they were, and pass on what is in the pipes, now and later, from here."""
         self._is_given_up = True
         self._restore()
-        if self._control is not None:
-            self._control.close()
-            self._control = None
+        self._close_control()
         self._on_given_up(why, self._drain(), self._tally.line_no)
 
     def _drain(self) -> dict[int, bytes]:
@@ -245,6 +265,9 @@ class Pipes:
             return False
         try:
             deadline = time.monotonic() + wait_s
+            self._disown_what_was_closed()
+            if not self._ends:
+                return True
             self._restore()
             finished = self._finish_helper(deadline)
             if not finished and (self._control is None or self._tally.claim()):
@@ -270,9 +293,7 @@ class Pipes:
             if "broken" in said:
                 self._close_broken(said["broken"])
             if "gone" in said:
-                assert self._control is not None
-                self._control.close()
-                self._control = None
+                self._close_control()
                 if self._is_over():
                     return True
                 if self._starts >= STARTS_MAX:
@@ -286,6 +307,9 @@ class Pipes:
 
     def close_in_child(self) -> None:
         """Let go in a forked child: it writes into the pipes as its parent does, and looks after nothing."""
+        self._disown_what_was_closed()
+        if not self._ends:
+            return
         for stream, ends in self._ends.items():
             inherited[stream] = (self._inodes[stream], ends.target)
         self._close(targets=False)
@@ -325,9 +349,8 @@ class Pipes:
                 if targets or descriptor != ends.target:
                     os.close(descriptor)
         self._ends, self._inodes = {}, {}
-        if self._control is not None:
-            self._control.close()
-            self._control = None
+        self._close_control()
+        self._owned = {}
         self._tally.close()
         os.close(self._tally_descriptor)
 
@@ -342,9 +365,9 @@ class Pipes:
             raise OSError("there is no sys.executable to run a helper with")
         watch: tuple[int, ...] = ()
         ours, theirs = (high(end.detach()) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
-        if self._control is not None:
-            self._control.close()
+        self._close_control()
         self._control = socket.socket(fileno=ours)
+        self._owned[ours] = OwnedDescriptor(ours)
         try:
             watch = self._open_watch()
             ends = self._unbroken()

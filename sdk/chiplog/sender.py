@@ -3,8 +3,8 @@
 It starts an agent when none listens and none was named, and asks torch.distributed for what the launcher did not tell.
 """
 
+import contextlib
 import os
-import select
 import threading
 import time
 from collections.abc import Callable
@@ -63,10 +63,8 @@ class SenderThread:
         self._deadline = float("inf")
         self._done = threading.Event()
         self.delivered = False  # everything was acknowledged when the thread ended
-        try:
-            self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        except OSError:  # no descriptor is left: it looks again soon enough unasked
-            self._wake = -1
+        self._asleep = threading.Lock()  # released to wake the thread: a descriptor might be closed by the training
+        self._asleep.acquire()
         self._thread = threading.Thread(target=self._run, name="chiplog-sender", daemon=True)
 
     def start(self) -> None:
@@ -80,16 +78,14 @@ class SenderThread:
 
     def wake(self) -> None:
         """Look at the journal now rather than at the next interval."""
-        if self._wake >= 0:
-            os.eventfd_write(self._wake, 1)
+        with contextlib.suppress(RuntimeError):  # it is awake
+            self._asleep.release()
 
     def stop(self, wait_s: float = FINISH_WAIT_S) -> bool:
         """Send what is left for at most `wait_s` and end. Return whether all of it was acknowledged."""
         self._deadline = time.monotonic() + wait_s - _CLOSE_S
         self.wake()
-        if self._done.wait(wait_s) and self._wake >= 0:
-            wake, self._wake = self._wake, -1
-            os.close(wake)  # here and not in the thread: `wake` must never write to a number that was given away
+        self._done.wait(wait_s)
         return self.delivered
 
     def _run(self) -> None:
@@ -105,14 +101,12 @@ class SenderThread:
 
     def _offline_loop(self, until: float = float("inf")) -> None:
         """Keep the journal in order until then, or until the end of the run."""
-        waker = self._waker()
         while self._deadline == float("inf") and time.monotonic() < until:
             self._maintain()
-            if waker.poll(SEND_INTERVAL_S * 1000):
-                os.eventfd_read(self._wake)
+            self._asleep.acquire(timeout=SEND_INTERVAL_S)
         self._maintain()
 
-    def _open(self) -> tuple[zmq.Context[zmq.Socket[bytes]], Link] | None:
+    def _open(self) -> tuple[zmq.Context[zmq.Socket[bytes]] | None, Link] | None:
         """Return a context and a link as soon as this process can have them; None when the run ended before."""
         pause_s, told = _OPEN_AGAIN_MIN_S, False
         while self._deadline == float("inf"):
@@ -120,7 +114,8 @@ class SenderThread:
                 need_descriptors()
                 keys = Keys(keys_dir(None, os.environ, self._places.root))
                 curve = client_curve(keys, self._address, Role.RANK, Role.AGENT)
-                context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+                # libzmq only where keys need it: it aborts the process when the training closes a descriptor of it.
+                context: zmq.Context[zmq.Socket[bytes]] | None = None if curve is None else zmq.Context()
             except ValueError as error:  # an address that is none, or keys that are missing or not ours alone
                 self._warn(f"no agent can be reached: {error}; the journal keeps everything until one adopts it")
                 self._offline_loop()
@@ -141,7 +136,6 @@ class SenderThread:
             return
         context, link = opened
         told = False
-        waker = self._waker()
         start_at = time.monotonic() + _START_AFTER_S
         if self._probe_at == 0.0:
             self._probe_at = time.monotonic() + _PROBE_AFTER_S
@@ -157,7 +151,7 @@ class SenderThread:
                     self._probe_at = float("inf")
                 elif now >= self._probe_at and self._must_use_own_agent():
                     link.close()
-                    link = Link(context, self._places.agent_address, self._journal.producer, self._info, self._journal)
+                    link = Link(None, self._places.agent_address, self._journal.producer, self._info, self._journal)
                 if not link.is_open and self._may_start_agent and now >= start_at:
                     start_at = now + (_START_AGAIN_S if self._start_agent() else _LOOK_AGAIN_S)
                 if self._deadline != float("inf"):
@@ -168,12 +162,15 @@ class SenderThread:
                         if not (self.delivered or link.is_open) and self._may_start_agent:
                             self._start_agent(_LAST_LOOK_S)  # the one that was there may have been leaving
                         return
-                    self._wait_for_acknowledgement(link)
-                elif waker.poll((SEND_INTERVAL_S if link.is_open else SEND_INTERVAL_S / 2) * 1000):
-                    os.eventfd_read(self._wake)
+                    link.wait(_FINISH_POLL_MS / 1000)
+                elif link.is_blocked:
+                    link.wait(SEND_INTERVAL_S)
+                else:
+                    self._asleep.acquire(timeout=SEND_INTERVAL_S if link.is_open else SEND_INTERVAL_S / 2)
         finally:
             link.close()
-            context.term() if link.socket is None else None
+            if context is not None and link.socket is None:
+                context.term()
 
     def _must_use_own_agent(self) -> bool:
         """Report why the agent that was named cannot be reached; return True if it is another user's.
@@ -195,19 +192,8 @@ class SenderThread:
         self._may_start_agent = True
         return True
 
-    def _waker(self) -> select.poll:
-        waker = select.poll()
-        if self._wake >= 0:
-            waker.register(self._wake, select.POLLIN)
-        return waker
-
-    def _wait_for_acknowledgement(self, link: Link) -> None:
-        if link.socket is not None:
-            link.socket.poll(_FINISH_POLL_MS)
-        else:
-            time.sleep(_FINISH_POLL_MS / 1000)
-
     def _maintain(self) -> None:
+        self._journal.keep_lock()
         self._journal.declare_dropped()
         self._journal.prepare()
         self._journal.keep_files(time.monotonic())

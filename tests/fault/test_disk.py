@@ -95,10 +95,8 @@ SAFEGUARDS = [
     Safeguard(
         "blocks are allocated before they are mapped",
         "sdk/chiplog/mapped.py",
-        old="            os.posix_fallocate(descriptor, 0, size)\n"
-        "            self.memory = mmap.mmap(descriptor, size)\n            self._prefault()",
-        new="            os.ftruncate(descriptor, size)\n"
-        "            self.memory = mmap.mmap(descriptor, size)\n            self._prefault()",
+        old="            os.posix_fallocate(opened.number, 0, size)",
+        new="            os.ftruncate(opened.number, size)",
         test="test_a_full_disk_costs_what_it_declares_and_nothing_once_there_is_room_again",
     ),
     Safeguard(

@@ -1,0 +1,41 @@
+"""Descriptors that other code of the process may close at any moment, and give to files of its own.
+
+A training is such a process: code that turns it into a daemon calls `os.closerange(3, 65536)`. The file that has a
+number then is not the one that had it before, and must neither be written to nor closed.
+"""
+
+import errno
+import os
+
+
+class OwnedDescriptor:
+    """A descriptor, known by its number and by the file that it was open on."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._file = _file_of(number)
+
+    @property
+    def is_ours(self) -> bool:
+        """Return True if the number still belongs to the file that it was open on."""
+        return self.number >= 0 and self._file is not None and _file_of(self.number) == self._file
+
+    def check(self) -> None:
+        """Raise OSError if other code has closed it: what was done by the number was done to another file."""
+        if not self.is_ours:
+            raise OSError(errno.EBADF, "a descriptor was closed by other code of this process")
+
+    def close(self) -> None:
+        """Close it, unless that was done by others."""
+        number, is_ours = self.number, self.is_ours
+        self.number = -1
+        if is_ours:
+            os.close(number)
+
+
+def _file_of(number: int) -> tuple[int, int] | None:
+    try:
+        about = os.fstat(number)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino
