@@ -1,0 +1,60 @@
+"""Descriptors that other code closes."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chiplog_schemas.descriptors import OwnedDescriptor
+from chiplog_schemas.locks import Lock, LockHeldError
+
+
+def test_a_number_that_belongs_to_another_file_is_not_closed(tmp_path: Path) -> None:
+    owned = OwnedDescriptor(os.open(tmp_path / "a", os.O_CREAT | os.O_RDWR))
+    other = os.open(tmp_path / "b", os.O_CREAT | os.O_RDWR)
+    number = owned.number
+    assert owned.is_ours
+    owned.check()
+    os.dup2(other, number)
+    assert not owned.is_ours
+    with pytest.raises(OSError, match="closed by other code"):
+        owned.check()
+    owned.close()
+    os.write(number, b"still open")
+    os.close(number)
+    os.close(other)
+
+
+def test_one_that_is_ours_is_closed_once(tmp_path: Path) -> None:
+    owned = OwnedDescriptor(os.open(tmp_path / "a", os.O_CREAT | os.O_RDWR))
+    number = owned.number
+    owned.close()
+    with pytest.raises(OSError):
+        os.fstat(number)
+    owned.close()
+
+
+def test_a_lock_whose_descriptor_was_closed_is_taken_again(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "lock")
+    assert lock.is_ours
+    os.close(lock._descriptor)
+    assert not lock.is_ours
+    pid = os.fork()
+    if not pid:
+        try:
+            Lock(tmp_path / "lock").release()
+        except LockHeldError:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0, "nobody holds it"
+    lock.retake()
+    assert lock.is_ours
+    pid = os.fork()
+    if not pid:
+        try:
+            Lock(tmp_path / "lock")
+        except LockHeldError:
+            os._exit(7)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    lock.release()
