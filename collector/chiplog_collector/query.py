@@ -96,7 +96,7 @@ class _Job:
     def timeout(self) -> list[bytes]:
         """Answer that it took too long, or has no more time."""
         if self.is_cut_off:
-            return questions.failure(self.id, "busy", _STOPPING)
+            return questions.failure(self.id, "stopping", _STOPPING)
         message = f"query took longer than {self.timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
         return questions.failure(self.id, "timeout", message)
 
@@ -398,7 +398,7 @@ class QueryService:
                     worker.interrupt(worker.job, by_end=True)
             return
         for job in self._waiting:
-            self._send(socket, job, questions.failure(job.id, "busy", _STOPPING))
+            self._send(socket, job, questions.failure(job.id, "stopping", _STOPPING))
         self._waiting.clear()
         deadline = time.monotonic() + CLOSE_WAIT_S / 2
         while any(worker.job for worker in self._workers) and time.monotonic() < deadline:

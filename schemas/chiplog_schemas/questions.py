@@ -33,7 +33,7 @@ from chiplog_schemas.limits import (
 
 QUESTION_VERSIONS = (1, 1)  # lowest and highest that this code speaks
 ID_BYTES = 8
-ERROR_KINDS = ("refused", "sql", "timeout", "busy", "too_large", "internal")
+ERROR_KINDS = ("refused", "sql", "timeout", "busy", "too_large", "internal", "stopping")
 
 RESULT_BYTES_MAX = 256 * MIB  # it stands in the index's memory until it is sent; two of these fit beside the queries
 REQUEST_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB  # the longest text of four-byte characters, and what is around it

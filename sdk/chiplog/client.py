@@ -151,8 +151,8 @@ class Client:
             try:
                 return self._remote.ask(query, params, timeout_s, self._collector_lives, time_zone)
             except QueryError as error:
-                # An embedded collector leaves when nothing has happened for a while: its file is free then.
-                if error.kind != "unreachable" or last or self._where is None:
+                # An embedded collector leaves when no agent comes, and cuts queries off: its file is free then.
+                if error.kind not in ("unreachable", "stopping") or last or self._where is None:
                     raise
                 self._hang_up()
         raise AssertionError("the second try returns or raises")

@@ -14,7 +14,7 @@ __all__ = ["QueryError", "Result"]
 
 
 class QueryError(RuntimeError):
-    """A query without a result. `kind`: refused, sql, timeout, busy, too_large, internal or unreachable."""
+    """A query without a result. `kind`: refused, sql, timeout, busy, too_large, internal, stopping or unreachable."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
