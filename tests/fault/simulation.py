@@ -170,7 +170,9 @@ class DeadJournal:
 UNSEEN_ENDS = SimpleNamespace(
     watched=frozenset(),
     look=lambda now_us: False,
-    greet=lambda producer: None,
+    greet=lambda producer, pid=0: None,
+    pid_of=lambda producer: 0,
+    may_be_dismissed=lambda *more: False,
     forget=lambda producer: None,
     of=lambda producer, identity, now_us, **said: (now_us, {"state": "crashed", "reason": "vanished"}),
 )
@@ -292,7 +294,7 @@ class Door:
 
     def receive(self, now: float) -> Any:
         routing, *frames = self.socket.recv_multipart()
-        return SimpleNamespace(routing=routing, frames=frames, visitor=SimpleNamespace(permit=None))
+        return SimpleNamespace(routing=routing, frames=frames, visitor=SimpleNamespace(permit=None), peer_pid=None)
 
     def reply(self, reply: Any, now: float) -> None:
         self.socket.send_multipart([reply.routing, *reply.frames])
@@ -351,6 +353,7 @@ class Node:
             collector_address="collector",
             outbox=None,
             agent_link=None,
+            owners=None,
         )
         settings = daemon.Settings(places, self.name, stats=False, spool_bytes_max=SPOOL_BYTES)  # type: ignore[arg-type]
         settings.credit_bytes = CREDIT
@@ -736,7 +739,7 @@ def patched(world: World) -> Iterator[None]:
         link: {"time": clock, "BATCH_BYTES_MAX": BATCH, "RECORD_BYTES_MAX": BATCH, "failure_of": nothing},
         daemon: shared
         | {"Spool": VirtualSpool, "Link": VirtualLink, "Adoption": VirtualAdoption, "version": lambda name: "1"}
-        | {"Endings": lambda journals: UNSEEN_ENDS, "remove_leftovers": nothing},
+        | {"Endings": lambda journals: UNSEEN_ENDS, "remove_leftovers": nothing, "remove_old": nothing},
         upstream: {"write_link_status": nothing, "remove_link_status": nothing},
         receiver: shared | {"Synced": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
     }
