@@ -232,8 +232,8 @@ def test_a_gpu_that_comes_later_is_seen_and_one_that_goes_is_lost(node: Node) ->
         lambda messages: bool(events(messages, "gpu.lost", GPU1) and events(messages, "gpu.lost", GPU2))
     )
     node.tell("gpus=3")
-    messages = node.run(lambda messages: bool(events(messages, "gpu.back", GPU2)))
-    assert events(messages, "gpu.back", GPU1) and not events(messages, "gpu.back", GPU0)
+    messages = node.run(lambda found: all(events(found, "gpu.back", device) for device in (GPU1, GPU2)))
+    assert not events(messages, "gpu.back", GPU0)
 
 
 def test_a_gpu_that_hangs_keeps_no_other_from_being_sampled_while_one_is_lost(node: Node) -> None:

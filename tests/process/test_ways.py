@@ -213,7 +213,7 @@ def test_one_run_of_all_has_labels_one_primary_and_the_saved_queries(place: Node
         ("rank0", "finished", 9),
         ("rank1", "failed", 9),
     ]
-    assert [json.loads(row["last_values"]) for row in everybody] == [{"loss": 0.1}, {"loss": 1.1}]
+    assert [row["last_values"] for row in everybody] == [{"loss": 0.1}, {"loss": 1.1}]
     assert [row["last_lines"].splitlines()[0] for row in everybody] == ["rank 0 was here", "rank 1 was here"]
     assert [row["label"] for row in ask(place, "--saved", "primary", "--run", "shar")] == ["rank0"]
     [failed] = ask(place, "--saved", "failed", "--run", "shared")
