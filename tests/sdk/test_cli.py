@@ -590,7 +590,7 @@ def test_all_columns_of_labels_are_on_a_terminal_of_any_width(on_terminal, width
 
 def test_a_histogram_is_one_line_on_a_terminal_and_whole_in_a_pipe(on_terminal, chiplog):
     query = (
-        "SELECT 7 AS step, list(b / 8 ORDER BY b) AS edges, list((b * (64 - b))::BIGINT ORDER BY b) AS counts "
+        "SELECT 7 AS step, list(b / 8 ORDER BY b) AS edges, list((b * (64 - b))::DOUBLE ORDER BY b) AS counts "
         "FROM range(65) t(b)"
     )
     for width in (80, 100, 160):
@@ -851,6 +851,18 @@ def test_show_says_where_a_run_ran_and_whose_config_differs(chiplog):
     assert "commit 0123456789abcdef on main" in shown
     assert "command train.py 'a b'" in shown
     assert "config drift rank2: lr" in shown
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        *((123456789.0, "123456789"), (1.0, "1"), (-3, "-3"), (1 / 3, "0.333333")),
+        *((9.143876219677727e300, "9.14388e+300"), (1.5e-308, "1.5e-308")),
+        *((float("nan"), "nan"), (float("-inf"), "-inf")),
+    ],
+)
+def test_whole_numbers_are_shown_in_full(value, text):
+    assert output.number_text(value) == text
 
 
 def test_show_takes_the_latest_run(chiplog):

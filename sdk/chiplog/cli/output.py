@@ -9,6 +9,7 @@ json write bytes as hexadecimal; JSON knows neither NaN nor infinity, so json ha
 import contextlib
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from chiplog.client import Result
 
 TABLE_ROWS_MAX = 10_000  # a table is laid out as a whole, and no reader wants more
+_EXACT_MAX = 1e15  # up to there, and a little beyond, a float holds every whole number
 _NUMBERS_SHOWN = 8  # of a list on a terminal; a longer one is summed up in one line
 _BARS_SHOWN = 32  # of a histogram: more bins than that are added up
 _BARS = "·▁▂▃▄▅▆▇█"
@@ -94,8 +96,8 @@ def duration_text(seconds: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a float with six significant digits, as the page of a run shows it."""
-    return f"{value:.6g}"
+    """Return a number as the page of a run shows it: whole ones in full, others with six significant digits."""
+    return str(int(value)) if abs(value) < _EXACT_MAX and value == int(value) else f"{value:.6g}"
 
 
 def printable(text: str) -> str:
@@ -182,9 +184,14 @@ def _is_number(value: Any) -> bool:
 
 
 def _numbers_text(values: list[Any]) -> str:
-    """Return one line for many numbers: bars for counts, else the first and the last."""
-    if all(isinstance(value, int) and value >= 0 for value in values) and any(values):
-        return f"{bars(values)} {len(values)} counts, sum {sum(values)}"
+    """Return one line for many numbers: bars for counts, else the first and the last.
+
+    Counts are whole numbers that do not grow from each to the next, as edges of bins do.
+    """
+    is_whole = all(math.isfinite(value) and value >= 0 and value == int(value) for value in values)
+    if is_whole and any(values) and any(left >= right for left, right in itertools.pairwise(values)):
+        counts = [int(value) for value in values]
+        return f"{bars(counts)} {len(counts)} counts, sum {sum(counts)}"
     return f"{values[0]!r} … {values[-1]!r} ({len(values)} numbers)"
 
 
