@@ -44,6 +44,13 @@ SAFEGUARDS = [
         new="        if True:",
         test="test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal",
     ),
+    Safeguard(
+        "a journal without a holder is left alone while its process lives and may take the lock again",
+        "agent/chiplog_agent/endings.py",
+        old="        if self._deaths.is_alive(producer) and not self._has_finished(producer):",
+        new="        if False:",
+        test="test_a_living_rank_that_closes_all_descriptors_keeps_its_journal",
+    ),
 ]
 LOCKS = """
 import pathlib, sys
@@ -158,6 +165,51 @@ def test_a_living_ranks_journal_is_left_alone_and_counted(journals) -> None:
         process.communicate()
     assert agent.adopt() == [b"\1" * 16]
     assert agent.seqs() == [0, 1]
+
+
+CLOSES = (
+    RANK
+    + """
+say(1)
+print("logged", flush=True)
+sys.stdin.readline()
+os.closerange(3, 65536)
+print("closed", flush=True)
+sys.stdin.readline()
+journal.keep_lock()
+print("kept", flush=True)
+sys.stdin.readline()
+say(2)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+)
+
+
+def test_a_living_rank_that_closes_all_descriptors_keeps_its_journal(journals) -> None:
+    rank = subprocess.Popen(
+        [sys.executable, "-c", CLOSES, str(journals), "1"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert rank.stdin is not None
+    assert rank.stdout is not None
+    try:
+        assert rank.stdout.readline() == "logged\n"
+        agent = Agent(journals)
+        assert agent.adopt() == []
+        for word in ("closed", "kept"):
+            print("go on", file=rank.stdin, flush=True)
+            assert rank.stdout.readline() == f"{word}\n"
+            assert agent.adopt() == []
+            assert agent.adoption.alive == 1
+        print("end", file=rank.stdin, flush=True)
+        rank.wait(60)
+        while not agent.adopt():
+            time.sleep(0.05)
+        assert [seq for _, seq, _ in agent.rows][:3] == [0, 1, 2]
+    finally:
+        rank.kill()
+        rank.wait()
+        rank.stdin.close()
+        rank.stdout.close()
 
 
 def test_reading_begins_where_the_spool_or_the_head_page_says(journals) -> None:

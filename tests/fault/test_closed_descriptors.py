@@ -73,6 +73,10 @@ for again in range(2):
         file.write(b"of the training")
     log(2000, 0.0005)
 beside.join()
+deadline = time.monotonic() + 60.0
+while not run._journal._file_lock.is_ours:
+    assert time.monotonic() < deadline, "the lock is taken again"
+    time.sleep(0.01)
 print("after", flush=True)
 ended = sys.argv[4]
 if ended == "finish":
