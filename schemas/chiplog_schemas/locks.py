@@ -75,8 +75,11 @@ class Lock:
     def renew(self) -> None:
         """Make a file in place of one that was removed, and hold the lock on it. The lock is never free in between.
 
+        Where other code of this process has closed the descriptor, and so released the lock, it is taken again.
+
         Raises LockHeldError when another process has made and locked one, OSError when the disk refuses.
         """
+        is_ours = self.is_ours  # before the number may be given out again
         try:
             taken = Lock(self.path, create=False, note=self._note)
         except FileNotFoundError:
@@ -90,7 +93,7 @@ class Lock:
                 raise
             finally:
                 making.unlink(missing_ok=True)
-        if self.is_ours:
+        if is_ours:
             os.close(self._descriptor)  # of another file: the new lock stays
         self._adopt(taken)
         self._directory = file_id(self.path.parent)
@@ -102,10 +105,6 @@ class Lock:
             return self._descriptor >= 0 and id_of(os.fstat(self._descriptor)) == self._file
         except OSError:
             return False
-
-    def retake(self) -> None:
-        """Take the lock again that other code of this process released. Raises LockHeldError, OSError."""
-        self._adopt(Lock(self.path, create=False, note=self._note))
 
     def _adopt(self, taken: "Lock") -> None:
         self._descriptor, taken._descriptor = taken._descriptor, -1

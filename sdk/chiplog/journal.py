@@ -14,7 +14,6 @@ when it returns, and an exception raised by a signal handler comes before a comm
 A commit is one line of source, because a tracer (`sys.settrace`) may run code between lines. It relies on the GIL.
 """
 
-import contextlib
 import itertools
 import mmap
 import os
@@ -427,7 +426,9 @@ class Journal:
     def keep_files(self, now: float) -> None:
         """Make files again that a cleaner removed, and touch them all before one finds them old.
 
-        What is mapped is still in memory, and is written again. Of other full segments `read` declares the loss.
+        What is mapped is still in memory, and is written again. Of other full segments `read` declares the loss. A lock
+        that was released is taken again: the training may have closed its descriptor, and with it all others. An agent
+        waits for that as long as it sees the process alive.
         """
         if now < self._look_at or self._file_lock is None or self.is_sealed or self._making != self.directory:
             return
@@ -503,15 +504,6 @@ class Journal:
             self._file_lock.release()
         if self._making is not None:
             shutil.rmtree(self._making, ignore_errors=True)
-
-    def keep_lock(self) -> None:
-        """Take the journal's lock again if the training has closed its descriptor. Called by the sender thread.
-
-        An agent adopts what nobody holds. It leaves a journal alone for some seconds whose process it sees alive.
-        """
-        if (lock := self._file_lock) is not None and not lock.is_ours:
-            with contextlib.suppress(OSError):  # held by an agent that looks; or the disk refuses: at the next look
-                lock.retake()
 
     def set_identity(self, identity: bytes) -> None:
         """Replace the identity on the head page, if it fits."""

@@ -193,7 +193,6 @@ class SenderThread:
         return True
 
     def _maintain(self) -> None:
-        self._journal.keep_lock()
         self._journal.declare_dropped()
         self._journal.prepare()
         self._journal.keep_files(time.monotonic())

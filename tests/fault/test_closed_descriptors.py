@@ -24,9 +24,9 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a lock that was released by closing its descriptor is taken again",
-        "sdk/chiplog/journal.py",
-        old="                lock.retake()\n",
-        new="                pass\n",
+        "schemas/chiplog_schemas/locks.py",
+        old="        return self.is_ours and file_id(self.path) == self._file\n",
+        new="        return file_id(self.path) == self._file\n",
         test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
     ),
     Safeguard(

@@ -47,7 +47,9 @@ def test_a_lock_whose_descriptor_was_closed_is_taken_again(tmp_path: Path) -> No
             os._exit(1)
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0, "nobody holds it"
-    lock.retake()
+    assert not lock.is_there
+    lock.renew()
+    assert lock.is_there
     assert lock.is_ours
     pid = os.fork()
     if not pid:
