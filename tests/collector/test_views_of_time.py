@@ -18,15 +18,6 @@ SAFEGUARDS = [
         new="f.value AS seconds, NULL::TIMESTAMP AS ts\n",
         test="test_phases_of_the_last_hour_can_be_asked_for",
     ),
-]
-START = datetime(1970, 1, 1) + timedelta(microseconds=START_US)
-
-
-def spend(rank: Rank, number: int, /, **seconds: float) -> None:
-    rank.say(EventKind.PHASES, number, pack(list(seconds)), struct.pack(f"<{len(seconds)}d", *seconds.values()))
-
-
-SAFEGUARDS = [
     Safeguard(
         "a metric that counts on by itself does not hide where the training resumed",
         "schemas/chiplog_schemas/sql/views.sql",
@@ -36,6 +27,13 @@ SAFEGUARDS = [
         test="test_a_restart_is_measured_by_the_metric_that_goes_back_beside_one_that_only_counts_on",
     ),
 ]
+START = datetime(1970, 1, 1) + timedelta(microseconds=START_US)
+
+
+def spend(rank: Rank, number: int, /, **seconds: float) -> None:
+    rank.say(EventKind.PHASES, number, pack(list(seconds)), struct.pack(f"<{len(seconds)}d", *seconds.values()))
+
+
 COSTS = "SELECT attempt, last_step, resumed_step, steps_again, down_s, again_s, cost_s FROM restarts"
 
 

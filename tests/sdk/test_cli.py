@@ -72,13 +72,6 @@ SAFEGUARDS = [
         new="    if False:\n",
         test="test_runs_say_how_many_they_leave_out_and_how_to_see_them",
     ),
-]
-pytestmark = pytest.mark.xdist_group("cli")  # one worker: what its fixture does is costly
-
-CLI = [sys.executable, "-m", "chiplog.cli"]
-COLOURS = re.compile(r"\x1b\[[0-9;]*m")
-
-SAFEGUARDS = [
     Safeguard(
         "a run with a lost label is not complete",
         "sdk/chiplog/cli/runs.py",
@@ -87,6 +80,10 @@ SAFEGUARDS = [
         test="test_a_run_is_complete_only_when_no_label_runs_or_was_lost",
     ),
 ]
+pytestmark = pytest.mark.xdist_group("cli")  # one worker: what its fixture does is costly
+
+CLI = [sys.executable, "-m", "chiplog.cli"]
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def fill(database: duckdb.DuckDBPyConnection) -> None:
