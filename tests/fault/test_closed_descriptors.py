@@ -50,6 +50,8 @@ import os, resource, sys, threading, time
 import chiplog
 run = chiplog.init(project="closes", run_id=sys.argv[1], label="rank0")
 print("before", flush=True)
+lock = run._journal._file_lock
+inode = os.stat(lock.path).st_ino
 number = 0
 def log(count, pause_s=0.0):
     global number
@@ -74,9 +76,10 @@ for again in range(2):
     log(2000, 0.0005)
 beside.join()
 deadline = time.monotonic() + 60.0
-while not run._journal._file_lock.is_ours:
+while not lock.is_ours:
     assert time.monotonic() < deadline, "the lock is taken again"
     time.sleep(0.01)
+assert os.stat(lock.path).st_ino == inode, "before an agent adopted the journal"
 print("after", flush=True)
 ended = sys.argv[4]
 if ended == "finish":
