@@ -512,13 +512,17 @@ class AgentDaemon:
             self._start_successor()
 
     def _start_successor(self) -> None:
-        """Start an agent for journals that appeared after the last look: their processes saw this one's lock."""
+        """Start an agent for journals that appeared after the last look: their processes saw this one's lock.
+
+        An agent leaves only when it can adopt none of the journals that it saw. A successor could not adopt them
+        either, would leave as well, and would start the next agent.
+        """
         places = self.settings.places
-        if list_journals(places.journals):
-            try:
+        try:
+            if {producer for producer, _ in list_journals(places.journals)} - self._adoption.known:
                 start_daemon_once("chiplog_agent", ["--embedded"], places, places.agent / "lock", 0.0)
-            except OSError as error:
-                _log.warning("no agent can be started for the journals in %s: %s", places.journals, error)
+        except OSError as error:
+            _log.warning("no agent can be started for the journals in %s: %s", places.journals, error)
 
     def _bind(self) -> Door:
         return Door(self._context, [self.settings.places.agent_address, *self.settings.bind], self._gate, "ranks")

@@ -19,6 +19,7 @@ from chiplog_schemas import wire
 from chiplog_schemas.codec import pack
 from chiplog_schemas.delivery import Greeted, Left, Take
 from chiplog_schemas.events import EventKind, encode
+from chiplog_schemas.journals import LOCK_NAME
 from chiplog_schemas.limits import CREDIT_BYTES, MIB
 from chiplog_schemas.locks import Lock, holder_of
 from chiplog_schemas.places import make_private, places
@@ -26,7 +27,7 @@ from chiplog_schemas.record import Kind
 from chiplog_schemas.record import encode as frame
 from chiplog_schemas.wire import MessageKind
 from tests.agent.test_adoption import no_descriptors
-from tests.conftest import end_process, wait_until
+from tests.conftest import Node, end_process, wait_until
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
@@ -57,6 +58,13 @@ SAFEGUARDS = [
         old="        except OSError as error:  # strangers may have taken all descriptors",
         new="        except FileNotFoundError as error:",
         test="test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_said_once",
+    ),
+    Safeguard(
+        "a leaving agent starts no successor for journals that no agent can adopt",
+        "agent/chiplog_agent/daemon.py",
+        old=" - self._adoption.known:\n",
+        new=":\n",
+        test="test_a_leaving_agent_starts_a_successor_only_for_journals_that_it_has_not_seen",
     ),
 ]
 AGENT = [sys.executable, "-P", "-m", "chiplog_agent", "--no-stats"]
@@ -313,6 +321,34 @@ def test_an_embedded_agent_leaves_when_idle_and_a_late_arrival_is_still_delivere
     finally:
         end_process(process.pid)
         process.communicate()
+
+
+SHOWS_SUCCESSOR = """
+def start(module, arguments, where, path, patient_s):
+    print("successor", file=sys.stderr)
+daemon.start_daemon_once = start
+leave = daemon.AgentDaemon._leave
+def leave_then_make(self):
+    left = leave(self)
+    if left and sys.argv[3]:  # a rank that still saw this agent's lock
+        (self.settings.places.journals / sys.argv[3]).mkdir()
+    return left
+daemon.AgentDaemon._leave = leave_then_make
+"""
+
+
+@pytest.mark.parametrize(("late", "printed"), [("", ""), ("fedcba9876543210" * 2, "successor\n")])
+def test_a_leaving_agent_starts_a_successor_only_for_journals_that_it_has_not_seen(
+    bare_node: Node, late: str, printed: str
+) -> None:
+    """Otherwise a directory that no agent can adopt starts one agent after the other."""
+    bare_node.start_collector()
+    (bare_node.place.journals / ("0123456789abcdef" * 2)).mkdir(parents=True)
+    (bare_node.place.journals / ("00112233445566778899aabbccddeeff") / LOCK_NAME).mkdir(parents=True)
+    code = IMPATIENT.replace("try:\n", SHOWS_SUCCESSOR + "try:\n", 1)
+    command = [sys.executable, "-c", code, str(bare_node.root), "0.5", late]
+    process = subprocess.run(command, stderr=subprocess.PIPE, text=True, timeout=180, check=True)
+    assert process.stderr == printed
 
 
 def test_an_embedded_agent_stays_while_a_rank_lives_or_its_spool_is_not_delivered(bare_node, rank) -> None:
