@@ -63,8 +63,38 @@ _TEXT_AFTER_TOKEN = frozenset(
         *("weights", "throughput"),
     )
 )
+# Words around `tokens` by which they are counted.
+_COUNTS_OF_TOKENS = frozenset(
+    (
+        *("new", "total", "train", "training", "val", "eval", "test", "warmup", "target", "context", "input", "output"),
+        *("generated", "global", "micro", "batch", "save", "seen", "consumed", "extra", "added", "ignore", "bad"),
+        *("query", "visual", "decay", "log", "million", "billion", "seq", "sequence", "step", "completion", "ckpt"),
+    )
+)
+_P_OPTIONS = frozenset(  # options with one dash that begin with p: what else begins with -p is a password
+    (
+        *(
+            "parallel",
+            "param",
+            "params",
+            "partition",
+            "path",
+            "paths",
+            "patience",
+            "pdb",
+            "pernode",
+            "pipe",
+            "pipeline",
+        ),
+        *("platform", "plot", "plugin", "policy", "pool", "port", "ports", "pp", "ppn", "precision", "predict"),
+        *("prefix", "preset", "pretrain", "pretrained", "print", "process", "processes", "prof", "profile", "profiler"),
+        *("progress", "project", "prompt", "protocol", "proxy", "prune"),
+    )
+)
 _PLACE_WORDS = frozenset(("file", "path", "dir", "directory", "folder"))  # where a secret lies is none
-_ID_WORDS = frozenset(("commit", "revision", "rev", "sha", "sha1", "sha256", "hash", "digest", "checksum", "md5", "id"))
+_ID_WORDS = frozenset(
+    ("commit", "revision", "rev", "sha", "sha1", "sha256", "hash", "digest", "checksum", "md5", "id", "ref")
+)
 _USER_NAMES = frozenset(("u", "user", "username", "login"))  # of `user:password`
 _SCHEMES = ("bearer", "basic", "token", "digest")  # of HTTP's Authorization
 _PLAIN_VALUES = frozenset(("", "true", "false", "yes", "no", "on", "off", "none", "null"))
@@ -98,7 +128,8 @@ _PREFIXES: tuple[tuple[str, int, str], ...] = (
 _HOOKS = r"(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks|webhook\.office\.com|api\.telegram\.org/bot)"
 
 _RANDOM_CHARS_MIN = 20  # below that a name of an experiment looks no different
-_HEX_HASHES = (40, 64)  # SHA-1 and SHA-256: commits and digests
+_SHA1_CHARS = 40  # of a commit, and of W&B's API key
+_SHA256_CHARS = 64
 
 
 class _Patterns:
@@ -107,6 +138,10 @@ class _Patterns:
     def __init__(self) -> None:
         vendors = "|".join(f"(?:{prefix})[\\w.+/=~-]{{{least},}}" for prefix, least, _ in _PREFIXES)
         self.vendor = re.compile(rf"(?<![A-Za-z0-9])(?:{vendors})")
+        # `user:password` after its option: `--user=a:b`, `-ua:b`, and both with a space.
+        self.user = re.compile(
+            r"(?<![\w-])((?:--(?:user|username|login)(?:=|\s+)|-u\s*)[^\s:/\"']{1,256}:)(?!//)[^\s\"']+"
+        )
         self.block = re.compile(r"(?:-----BEGIN[ \w-]{0,100}PRIVATE KEY|PuTTY-User-Key-File).*", re.S)
         # `user:password@`, also with `@` or `/` in the password; or all before the last `@` of a host.
         self.login = re.compile(r"://(?:[^/\s:@\"']{0,256}:(?!\d+(?:/|$))[^\s\"']{0,256}|[^/\s\"']{0,256})@")
@@ -140,10 +175,11 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
         if n_chars > _COMMAND_CHARS_MAX:
             shown.append("…")
             break
-        if hides_next is not None and not _is_option(argument):
+        is_value = not argument.startswith("--") if hides_next is _hide_any else not _is_option(argument)
+        if hides_next is not None and is_value:
             shown.append(hides_next(argument))
             if argument.lower() not in _SCHEMES:  # `Authorization: Bearer x` without quotes: what counts comes next
-                hides_next = None
+                hides_next = _what_follows(argument) if _is_option(argument) else None
             continue
         hides_next = _what_follows(argument)
         shown.append(redact_text(argument))
@@ -159,6 +195,7 @@ def redact_text(text: str, chars_max: int = ARGUMENT_CHARS_MAX) -> str:
     if "://" in text:
         text = patterns.login.sub(f"://{REDACTED}@", text)
         text = patterns.hook.sub(rf"\1/{REDACTED}", text)
+    text = patterns.user.sub(rf"\1{REDACTED}", text)
     text = "".join(_without_named(text))
     text = patterns.scheme.sub(lambda found: f"{found[1] or found[3]}{found[2] or found[4]}{REDACTED}", text)
     text = patterns.vendor.sub(REDACTED, text)
@@ -183,7 +220,7 @@ def is_secret_name(name: str) -> bool:
             return True
         if word.endswith("key") and word not in _NO_KEYS and index == last:
             return True
-        if word.endswith("token") and not _is_text(words, index):
+        if word.endswith(("token", "tokens")) and not _is_text(words, index):
             return True
     return False
 
@@ -192,7 +229,10 @@ def _is_text(words: Sequence[str], index: int) -> bool:
     """Return True if the token at this place of a name is one of a language model."""
     after = words[index + 1] if index + 1 < len(words) else ""
     before = words[index - 1] if index else ""
-    return words[index] == "token" and (before in _TEXT_BEFORE_TOKEN or after in _TEXT_AFTER_TOKEN)
+    if words[index] == "tokens" and (len(words) == 1 or before in _COUNTS_OF_TOKENS or after in _COUNTS_OF_TOKENS):
+        return True
+    is_whole = words[index] in ("token", "tokens")
+    return is_whole and (before in _TEXT_BEFORE_TOKEN or after in _TEXT_AFTER_TOKEN)
 
 
 def _words(name: str) -> list[str]:
@@ -207,6 +247,11 @@ def _is_option(argument: str) -> bool:
 
 def _hide(argument: str) -> str:
     return argument if _is_plain(argument) else REDACTED
+
+
+def _hide_any(argument: str) -> str:
+    """Hide the value of a secret name, which may begin with one dash."""
+    return _hide(argument)
 
 
 def _show_hash(argument: str) -> str:
@@ -226,11 +271,13 @@ def _what_follows(argument: str) -> Callable[[str], str] | None:
         bare = name.rstrip(":")
         is_word = re.sub("[-_.]", "", bare).isalnum()
         strong = "".join(_words(bare)) if is_word else ""
+        if bare.lower() in _ID_WORDS:
+            return _show_hash
         return _hide if any(strong.endswith(part) for part in _SECRET_PARTS) and len(bare) < 64 else None
     if "=" in name or not name:
         return None
     if name == "p" or is_secret_name(name):  # -p: of mysql, docker login, smbclient and many more the password
-        return _hide
+        return _hide_any
     if name in _USER_NAMES:
         return _hide_password
     return _show_hash if _ID_WORDS.intersection(_words(name)[-1:]) else None
@@ -238,13 +285,13 @@ def _what_follows(argument: str) -> Callable[[str], str] | None:
 
 def _without_named(text: str) -> Iterator[str]:
     """Yield a text in pieces, the values after secret names hidden: `name=value`, `"name": "value"`, `--name v`."""
-    if text.startswith("-p") and any(character.isdigit() for character in text[2:]):
+    if text.startswith("-p") and len(text) > 2 and re.split("[-_.= ]", text[1:], maxsplit=1)[0] not in _P_OPTIONS:
         yield f"-p{REDACTED}"  # attached, as mysql has it; `--p…` begins otherwise
         return
     position = 0
     for found in _patterns().name.finditer(text):
         dashes, name, sign = found[1], found[2], found[3]
-        if found.start() < position or not (is_secret_name(name) or (sign is None and dashes + name == "-p")):
+        if found.end() < position or not (is_secret_name(name) or (sign is None and dashes + name == "-p")):
             continue
         if sign is None and not dashes:
             continue  # a word among others
@@ -252,7 +299,7 @@ def _without_named(text: str) -> Iterator[str]:
         is_argument = sign is not None and not text[: found.start(2)].strip("-+~")
         end = len(text) if is_argument else _end_of_value(text, start, found.start(2))
         value = text[start:end]
-        if _is_plain(value) or (sign is None and _is_option(value)) or (sign == ":" and value.startswith("//")):
+        if _is_plain(value) or (sign is None and value.startswith("--")) or (sign == ":" and value.startswith("//")):
             continue
         quote = next((mark for mark in ('"', "'") if value.lstrip("\\").startswith(mark)), "")
         yield text[position:start]
@@ -287,7 +334,7 @@ def _without_random(text: str) -> Iterator[str]:
     position = 0
     for found in _patterns().run.finditer(text):
         run = found[0]
-        if _is_hash(text, found.start(), run) or not _is_random(run):
+        if _is_hash(text, found.start(), run) or not (_is_random(run) or _is_key(run)):
             continue
         yield text[position : found.start()]
         yield REDACTED
@@ -302,9 +349,17 @@ def _is_hash(text: str, start: int, run: str) -> bool:
     hashes = [piece for piece in pieces if len(piece) >= _RANDOM_CHARS_MIN]
     if not hashes or not all(_is_hex(piece) for piece in hashes):
         return False
-    if all(len(piece) in _HEX_HASHES for piece in hashes) or "/" in run or text[start - 1 : start] == "/":
+    if all(len(piece) == _SHA256_CHARS for piece in hashes) or "/" in run or text[start - 1 : start] in ("/", "@"):
         return True
+    if all(len(piece) == _SHA1_CHARS for piece in hashes) and not _is_key(run):
+        return True  # in a name
     return bool(_ID_WORDS.intersection(_words(text[max(0, start - 32) : start])[-1:]))
+
+
+def _is_key(run: str) -> bool:
+    """Return True if a run of characters may be an API key of W&B: as long as a commit, `local-` before it or not."""
+    piece = run.removeprefix("local-")
+    return len(piece) == _SHA1_CHARS and _is_hex(piece) and _has_digit_and_letter(piece)
 
 
 def _is_hex(piece: str) -> bool:
