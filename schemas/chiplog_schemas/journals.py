@@ -161,5 +161,25 @@ def list_journals(journals: Path) -> list[tuple[bytes, Path]]:
     return [(bytes.fromhex(name), journals / name) for name in names if len(name) == 32 and _is_hex(name)]
 
 
+def is_adoptable(directory: Path) -> bool:
+    """Return True if an agent of this user can adopt this journal once its process has ended. Only looks.
+
+    Without the lock's file the head must exist: a directory without both is no journal.
+    """
+    lock = directory / LOCK_NAME
+    has_lock = os.path.lexists(lock)
+    try:
+        with open(directory / HEAD_NAME, "rb") as head:
+            head.read(1)
+    except FileNotFoundError:
+        if not has_lock:
+            return False
+    except OSError:
+        return False
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        return False
+    return not has_lock or (lock.is_file() and os.access(lock, os.R_OK | os.W_OK))
+
+
 def _is_hex(name: str) -> bool:
     return all(character in "0123456789abcdef" for character in name)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chiplog_schemas.daemons import output_path, start_daemon
-from chiplog_schemas.journals import LOCK_NAME, list_journals
+from chiplog_schemas.journals import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.limits import EVENT_BYTES_MAX
 from chiplog_schemas.link_status import LinkStatus, read_link_status
 from chiplog_schemas.locks import holder_of, note_of
@@ -111,7 +111,15 @@ def waiting_journals(where: Places) -> list[bytes]:
         return []
     if not is_ours or not all(os.access(path, os.W_OK) for path in (where.root, where.local, where.journals)):
         return []
-    return [producer for producer, path in list_journals(where.journals) if not holder_of(path / LOCK_NAME)]
+    journals = list_journals(where.journals)
+    return [producer for producer, path in journals if not holder_of(path / LOCK_NAME) and is_adoptable(path)]
+
+
+def what_waits(n_journals: int) -> str:
+    """Return how many journals wait, in words."""
+    return (
+        "1 journal of an ended process waits" if n_journals == 1 else f"{n_journals} journals of ended processes wait"
+    )
 
 
 def is_coming_up(where: Places, module: str) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from chiplog import background
 from chiplog.delivered import is_delivered
 from chiplog.reachability import Reason, probe
-from chiplog_schemas.journals import LOCK_NAME, list_journals
+from chiplog_schemas.journals import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
 from chiplog_schemas.link_status import LinkState
 from chiplog_schemas.locks import Lock, LockHeldError, holder_of
@@ -179,16 +179,23 @@ def _collector(where: Places) -> Finding:
 
 def _journals(where: Places) -> Finding:
     dead = [path for _, path in list_journals(where.journals) if not holder_of(path / LOCK_NAME)]
+    stuck = [path for path in dead if not is_adoptable(path) and time.time() - _changed_at(path) > _ADOPTION_S]
+    if stuck:
+        found = (
+            f"no agent can adopt {len(stuck)} of the journals, such as {stuck[0]}: no lock and head that it can open"
+        )
+        return Finding("journals", WARNING, found, "make its files writable for this user, or remove it if it is empty")
     if dead and not background.pid_of(where, background.AGENT):
-        found = f"{len(dead)} journals of ended processes wait for an agent"
+        found = f"{background.what_waits(len(dead))} for an agent"
         return Finding("journals", WARNING, found, "chiplog up delivers them")
     waiting = [path for path in dead if time.time() - _changed_at(path) > _ADOPTION_S]
     if waiting:
-        found = f"{len(waiting)} journals of ended processes wait although an agent runs"
+        found = f"{background.what_waits(len(waiting))} although an agent runs"
         return Finding("journals", WARNING, found, "see the agent: chiplog status")
     offline = sum(not is_delivered(path) for _, path in list_journals(where.local / "offline"))
     if offline:
-        return Finding("journals", WARNING, f"{offline} journals were recorded offline", "chiplog sync delivers them")
+        found = f"{offline} {'journal was' if offline == 1 else 'journals were'} recorded offline"
+        return Finding("journals", WARNING, found, "chiplog sync delivers what was recorded offline")
     return Finding("journals", GOOD, "nothing waits")
 
 

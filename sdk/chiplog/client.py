@@ -33,6 +33,7 @@ __all__ = ["Client", "NoDataError", "QueryError", "Result", "connect"]
 
 CONNECT_WAIT_S = 5.0  # a collector that is just starting answers within this
 DELIVER_WAIT_S = 10.0  # until what waited in journals is in the database; what takes longer comes later
+STALLED_S = 5.0  # an agent adopts journals twice a second; a large one takes seconds on a busy machine
 LOOK_AGAIN_S = 0.25  # pause between two looks at who holds the database
 
 _SYNCED = struct.Struct("<Q")  # the head of collector/synced: the number behind the last record on stable storage
@@ -163,23 +164,33 @@ class Client:
             return []
         waiting = background.waiting_journals(self._where)
         if waiting:
-            what = f"{len(waiting)} journals of ended processes wait in {self._where.journals}"
+            what = f"{background.what_waits(len(waiting))} in {self._where.journals}"
+            them = "it" if len(waiting) == 1 else "them"
             try:
                 background.start(self._where, background.AGENT, ["--embedded"])
             except OSError as error:
                 print(f"chiplog: {what}, and no agent can be started: {error}", file=sys.stderr)
                 return []
-            print(f"chiplog: {what}; an agent and a collector were started to deliver them", file=sys.stderr)
+            print(f"chiplog: {what}; an agent and a collector were started to deliver {them}", file=sys.stderr)
         return waiting
 
     def _wait_for_ends(self, producers: list[bytes]) -> None:
-        """Wait, not for long, until the database has all of the journals of these producers."""
-        if not producers:
+        """Wait until the database has the journals of these producers: DELIVER_WAIT_S at most.
+
+        When the agent has removed none of them for STALLED_S, those that are left are not waited for.
+        """
+        if not producers or self._where is None:
             return
         query = "SELECT count(*) AS n FROM base.producers WHERE list_contains($ended, hex(uuid)) AND state IS NOT NULL"
-        ended = [producer.hex().upper() for producer in producers]
-        deadline = time.monotonic() + DELIVER_WAIT_S
+        n_left = len(producers)
+        now = time.monotonic()
+        deadline, stalled_at = now + DELIVER_WAIT_S, now + STALLED_S
         while time.monotonic() < deadline:
+            left = [producer for producer in producers if (self._where.journals / producer.hex()).exists()]
+            if len(left) < n_left:
+                n_left, stalled_at = len(left), time.monotonic() + STALLED_S
+            is_stalled = time.monotonic() >= stalled_at
+            ended = [producer.hex().upper() for producer in producers if not (is_stalled and producer in left)]
             if self.sql(query, {"ended": ended}).rows()[0]["n"] == len(ended):
                 return
             time.sleep(LOOK_AGAIN_S)

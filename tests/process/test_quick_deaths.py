@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 import chiplog
 from chiplog import background
 from chiplog.client import NoDataError
+from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME
 from chiplog_schemas.locks import holder_of
 from chiplog_schemas.places import places
+from chiplog_schemas.segments import segment_name
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 
@@ -45,6 +48,20 @@ SAFEGUARDS = [
         old="            elif not where.index.exists() and background.is_coming_up(where, background.AGENT):\n",
         new="            elif False:\n",
         test="test_connect_right_after_finish_waits_for_the_index",
+    ),
+    Safeguard(
+        "a reader starts no daemons for journals that no agent can adopt",
+        "sdk/chiplog/background.py",
+        old=" and is_adoptable(path)",
+        new="",
+        test="test_a_directory_that_no_agent_can_adopt_starts_nothing",
+    ),
+    Safeguard(
+        "a reader stops waiting once no more journals are delivered",
+        "sdk/chiplog/client.py",
+        old="            is_stalled = time.monotonic() >= stalled_at\n",
+        new="            is_stalled = False\n",
+        test="test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered",
     ),
 ]
 
@@ -143,12 +160,44 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
     assert holder_of(where.agent / "lock") == 0
     done = look("runs", "--format", "json")
     assert done.stderr.splitlines() == [
-        f"chiplog: 1 journals of ended processes wait in {where.journals}; an agent and a collector were started to "
-        "deliver them"
+        f"chiplog: 1 journal of an ended process waits in {where.journals}; an agent and a collector were started to "
+        "deliver it"
     ]
     [run] = json.loads(done.stdout)
     assert (run["run_id"], run["state"]) == ("waits", "crashed")
     assert look("runs").stderr == "", "once"
+
+
+def test_a_directory_that_no_agent_can_adopt_starts_nothing(chiplog_dir: Path) -> None:
+    where = places(chiplog_dir)
+    (where.journals / ("00" * 16)).mkdir(parents=True)
+    (where.journals / ("11" * 16) / LOCK_NAME).mkdir(parents=True)
+    headless = where.journals / ("22" * 16)
+    (headless / HEAD_NAME).mkdir(parents=True)
+    (headless / LOCK_NAME).touch()
+    assert background.waiting_journals(where) == []
+    command = [*CLI, "runs"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert done.returncode == 1
+    assert "nothing has been recorded" in done.stderr and "wait" not in done.stderr
+    assert holder_of(where.agent / "lock") == 0
+
+
+def test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered(
+    chiplog_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run_script(tmp_path, WAITS).returncode == 3
+    stuck = places(chiplog_dir).journals / ("33" * 16)
+    stuck.mkdir()
+    (stuck / LOCK_NAME).touch()
+    (stuck / segment_name(0)).mkdir()  # cannot be read
+    wait_s = 90.0
+    monkeypatch.setattr("chiplog.client.DELIVER_WAIT_S", wait_s)
+    begun = time.monotonic()
+    with chiplog.connect() as client:
+        assert client.sql("SELECT run_id, state FROM runs").rows() == [{"run_id": "waits", "state": "crashed"}]
+    assert time.monotonic() - begun < wait_s
+    assert stuck.exists()
 
 
 def test_connect_right_after_finish_waits_for_the_index(chiplog_dir: Path, tmp_path: Path) -> None:

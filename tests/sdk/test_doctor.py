@@ -95,7 +95,7 @@ def test_journals_that_wait_although_an_agent_runs_are_named(node: Node) -> None
         for path in journal.iterdir():
             os.utime(path, (1, 1))
         found = findings(node.root)["journals"]
-        assert found.verdict == checks.WARNING and found.found.startswith("1 journals of ended processes wait")
+        assert found.verdict == checks.WARNING and found.found.startswith("1 journal of an ended process waits")
     finally:
         node.agent.send_signal(signal.SIGCONT)
 
