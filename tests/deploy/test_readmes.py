@@ -55,3 +55,17 @@ def test_variables_in_the_docs_are_read_by_the_code() -> None:
     for page in pages:
         for variable in set(re.findall(r"\bCHIPLOG_[A-Z_]+\b", page.read_text())):
             assert f'"{variable}"' in code, f"{page.name} names {variable}, which no code reads"
+
+
+def test_the_readme_lists_every_kind_of_event_that_the_code_emits() -> None:
+    emitted = set()
+    for area in ("sdk/chiplog", "agent/chiplog_agent", "collector/chiplog_collector"):
+        for path in (ROOT / area).rglob("*.py"):
+            text = path.read_text(encoding="utf-8")
+            emitted |= set(re.findall(r'"([a-z]+(?:[_.][a-z]+)*)",\s*"(?:debug|info|warning|error)"', text))
+    emitted -= {"debug", "info", "warning", "error", "ok"}  # lists of levels
+    [row] = [
+        line for line in (ROOT / "collector/README.md").read_text().splitlines() if line.startswith("| kind | `alert`")
+    ]
+    assert {"gpu.lost", "node_lost"} <= emitted
+    assert emitted - set(re.findall("`([a-z_.]+)`", row)) == set()
