@@ -173,8 +173,8 @@ SAFEGUARDS = [
     Safeguard(
         "the value after an option that sounds secret is hidden",
         "sdk/chiplog/redaction.py",
-        old="        hides_next = _what_follows(argument)",
-        new="        hides_next = None",
+        old="        hides_next = _what_follows(argument)\n        shown",
+        new="        hides_next = None\n        shown",
         test="test_a_secret_is_hidden",
     ),
     Safeguard(
