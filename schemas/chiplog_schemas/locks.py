@@ -27,6 +27,11 @@ class LockHeldError(OSError):
         self.pid = pid
 
 
+# Files that this process has locked, and its PID, which a forked child does not have. Closing any descriptor of such a
+# file would release the lock, so the functions that only look must not open it.
+_held: dict[tuple[int, int], int] = {}
+
+
 class Lock:
     """An exclusive lock on a file, held from construction to `release` or to the end of the process.
 
@@ -50,6 +55,7 @@ class Lock:
                 raise  # a file system without locks: nobody holds it, and nobody can
             raise LockHeldError(path, holder) from error
         self._write_holder(self._descriptor)
+        _held[self._file] = self._owner
 
     def _write_holder(self, descriptor: int) -> None:
         try:
@@ -95,6 +101,7 @@ class Lock:
                 making.unlink(missing_ok=True)
         if is_ours:
             os.close(self._descriptor)  # of another file: the new lock stays
+        _held.pop(self._file, None)
         self._adopt(taken)
         self._directory = file_id(self.path.parent)
 
@@ -118,6 +125,8 @@ class Lock:
         """Give the lock up. In a forked child this closes the child's copy and leaves the parent's lock alone."""
         if self.is_ours:  # else the number is another file's by now
             os.close(self._descriptor)
+            if self._owner == os.getpid():
+                _held.pop(self._file, None)
         self._descriptor = -1
 
 
@@ -199,6 +208,8 @@ def locker_of(path: Path) -> int:
     0 when nobody does, when there is no such file, or when the holder cannot be seen from here. Only looks, as
     `holder_of` does; what stands in the file is not asked.
     """
+    if _is_held_here(path):
+        return os.getpid()
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -211,6 +222,11 @@ def locker_of(path: Path) -> int:
         os.close(descriptor)
 
 
+def _is_held_here(path: Path) -> bool:
+    file = file_id(path)
+    return file is not None and _held.get(file) == os.getpid()
+
+
 def _locker(descriptor: int) -> tuple[bool, int]:
     """Return whether another process holds the lock, and its PID by the kernel. Raises OSError."""
     asked = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
@@ -221,9 +237,10 @@ def _locker(descriptor: int) -> tuple[bool, int]:
 def holder_of(path: Path) -> int:
     """Return the PID of the process that holds a lock; 0 when nobody does or there is no such file.
 
-    Only looks: it never takes the lock, so that a daemon that starts meanwhile is not turned away. Not for locks that
-    this process holds itself: closing the file would release them.
+    Only looks: it never takes the lock, so that a daemon that starts at this moment is not turned away.
     """
+    if _is_held_here(path):
+        return os.getpid()
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.locks import Lock, LockHeldError, holder_of
+from chiplog_schemas.locks import Lock, LockHeldError, holder_of, locker_of
 
 HOLD = """
 import sys
@@ -93,6 +93,19 @@ def test_an_absent_lock_file_has_no_holder_and_is_made_only_when_asked(tmp_path:
         Lock(tmp_path / "lock", create=False)
     Lock(tmp_path / "lock").release()
     assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_to_look_at_a_lock_of_this_process_does_not_release_it(tmp_path: Path) -> None:
+    lock = Lock(tmp_path / "lock")
+    assert (holder_of(lock.path), locker_of(lock.path)) == (os.getpid(), os.getpid())
+    lock.path.unlink()
+    lock.renew()
+    assert (holder_of(lock.path), locker_of(lock.path)) == (os.getpid(), os.getpid())
+    code = f"from pathlib import Path; from chiplog_schemas.locks import *; print(holder_of(Path({str(lock.path)!r})))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True)
+    assert int(done.stdout) == os.getpid(), "another process still finds it locked"
+    lock.release()
+    assert (holder_of(lock.path), locker_of(lock.path)) == (0, 0)
 
 
 def test_release_twice_is_once(tmp_path: Path) -> None:
