@@ -174,6 +174,7 @@ class AgentDaemon:
             # In every turn: what makes room is the collector's acknowledgement, when there may be nothing to flush.
             self._act(self._receiver.set_credit(self._credit), now)
             self._upstream.mind(now)
+            self._upstream.poll_refused(self._say_refused)
             if self._may_leave(now) and self._leave():
                 break
         self._shut_down()
@@ -423,6 +424,9 @@ class AgentDaemon:
 
     def _say_no_collector(self, message: str, host: str, now: float) -> None:
         self._core.notice("no_collector", "warning", message, {"host": host}, now, now_us())
+
+    def _say_refused(self, message: str, count: int) -> None:
+        self._core.notice("refused", "error", message, {"events": count}, time.monotonic(), now_us())
 
     def _say_of_file(self, kind: str, level: str, message: str, body: dict[str, Any]) -> None:
         self._core.notice(kind, level, message, body, time.monotonic(), now_us())

@@ -44,6 +44,7 @@ class Upstream:
         self._start_at = now + _START_AFTER_S
         self._told_where = False
         self._said = ""
+        self._refused = 0  # events, as last reported
         self._report(LinkState.CONNECTING, f"collector {link.address} has not answered yet")
 
     def on_change(self, state: SenderState, reason: str) -> None:
@@ -58,6 +59,28 @@ class Upstream:
             self._said = said
             _log.info("%s", said)
             self._report(link_state, said)
+
+    def poll_refused(self, report: Callable[[str, int], None]) -> None:
+        """Report how many events the collector keeps and does not apply, whenever that begins, doubles or ends.
+
+        report: leaves a row in `events`.
+        """
+        refused = self._link.machine.refused if self._link.is_open else self._refused
+        if (refused and self._refused <= refused < 2 * self._refused) or refused == self._refused:
+            return
+        self._refused = refused
+        text = f"collector {self._link.address} answers"
+        if refused:
+            text += (
+                f", and refuses {refused} events of other nodes than the key of this agent: they are kept there; "
+                "the rows `refused_node` of events name them, and chiplog keys allow --node lets them in"
+            )
+            _log.warning("%s", text)
+            report(text, refused)
+        else:
+            _log.info("%s, and refuses nothing any more", text)
+        self._said = text
+        self._report(LinkState.REFUSING if refused else LinkState.OPEN, text)
 
     def close(self) -> None:
         """Withdraw the report: from now on nobody watches the link."""

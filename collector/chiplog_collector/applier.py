@@ -41,6 +41,7 @@ _REASON_CHARS_MAX = 500
 _NAME_CHARS_MAX = 4 * KEY_BYTES_MAX  # of a metric, kept in memory for ever; each byte may be shown as \xNN
 _KEY_IDS_BYTES_MAX = 64 << 20  # of tuples of keys whose integers are at hand: those of the runs that are going on
 _MISSING = "not there after its label ended, and records were lost: see events of kind gap and quarantined"
+_KEPT_PER_RECEIPT_MAX = 500  # records of 2 MiB at most, of many MB in all: one transaction must hold them
 _CLOCK_US_MAX = 1 << 53  # between two clocks: 285 years
 _LEVELS = ("debug", "info", "warning", "error")
 
@@ -57,8 +58,12 @@ Row = tuple[int, int, int, int, list[Any]]  # producer, seq, kind, ts, fields
 class Applier:
     """Turn records into a Batch. Call `take` for each in order, then `flush` for what one transaction writes."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, read_again: Callable[[int], Record | None] = lambda number: None) -> None:
+        """Begin. read_again: returns a record of the log by its number, None if it cannot be read any more."""
         self.state = state
+        self._read_again = read_again
+        self._n_refused = 0  # events of the block being applied
+        self._again: frozenset[bytes] = frozenset()  # about whom the block being applied was refused a word before
         self.batch = Batch()
         self.received_us = 0
         self.labels = Labels(state, self)
@@ -90,6 +95,7 @@ class Applier:
                     self._speaker = None if speaker is None else (speaker, record.number)
                     self._sender = receipt.sender_of(record.number)
                     self._apply(record)
+            self._apply_kept(receipt)
         else:
             self._numbers.append(item.number)
             if item.kind != Kind.SENDERS:
@@ -159,10 +165,48 @@ class Applier:
         except (ValueError, TypeError) as error:
             self.quarantine(record.number, record.kind, f"a presence that cannot be read: {error}", b"")
 
+    def _apply_kept(self, receipt: Receipt) -> None:
+        """Apply what was refused of senders whose keys have other nodes now. Some at a time: each receipt goes on."""
+        for _, speaker in receipt.runs if self.state.kept else ():
+            kept = self.state.kept.get(speaker.sender, {}) if speaker is not None else {}
+            if speaker is None or not kept:
+                continue
+            due = [number for number, (nodes, _) in kept.items() if nodes != speaker.nodes]
+            n_before = sum(n_events for _, n_events in kept.values())
+            for number in sorted(due)[:_KEPT_PER_RECEIPT_MAX]:
+                self._apply_again(speaker, number)
+            n_applied = n_before - sum(n_events for _, n_events in kept.values())
+            if n_applied > 0:
+                names = ", ".join(speaker.nodes)
+                message = f"{n_applied} events that were refused are applied: their key speaks for {names} now"
+                body = {"events": n_applied, "sender": speaker.sender.hex(), "nodes": list(speaker.nodes)}
+                self.say(None, receipt.first, self.received_us, "accepted_node", "info", message, body)
+
+    def _apply_again(self, speaker: Speaker, number: int) -> None:
+        nodes, n_events = self.state.kept[speaker.sender].pop(number)
+        self.batch.add("refused", (number, speaker.sender, json_text(list(nodes)), -n_events, self.received_us))
+        record = self._read_again(number)
+        if record is None:
+            self.quarantine(number, Kind.BLOCK, "a record that was refused cannot be read any more", b"")
+            return
+        self._speaker, self._sender = (speaker, number), speaker.sender
+        self._again = self._speakers.foreign(nodes, record.payload)  # before anything of it is applied
+        self._apply(record)
+        self._again = frozenset()
+
     def _apply_block(self, record: Record) -> None:
+        self._n_refused = 0
+        self._take_block(record)
+        if self._n_refused and self._speaker is not None:
+            (sender, nodes), number = self._speaker
+            self.state.kept.setdefault(sender, {})[number] = (nodes, self._n_refused)
+            self.batch.add("refused", (number, sender, json_text(list(nodes)), self._n_refused, self.received_us))
+
+    def _take_block(self, record: Record) -> None:
         try:
             block = decode_block(record.payload)
             refused = frozenset() if self._speaker is None else self._speakers.refused(*self._speaker, block)
+            self._n_refused = sum(last - first + 1 for i in refused for first, last in block.producers[i][1])
             beyond = frozenset(i for i, (_, had) in enumerate(block.producers) if had and had[-1][1] >= SEQ_END)
             if beyond:
                 reason = f"seqs of {len(beyond)} producers are beyond {SEQ_END}: nothing of them is taken"
@@ -182,6 +226,9 @@ class Applier:
         in_order: list[Row] = []
         for group in block.groups:
             mask = None if masks is None else masks(group)
+            if self._again and group.kind in (EventKind.PEER, EventKind.LOST):
+                again = np.array([isinstance(a, bytes) and a in self._again for a in group.columns["about"]])
+                mask = again if mask is None else again | mask  # they are in the ledger: it is the agent's own
             if mask is not None and not mask.any():
                 continue
             if group.kind in _IN_ORDER:
@@ -406,7 +453,10 @@ class Applier:
 
     def _may_tell(self, uuid: bytes) -> bool:
         """Tell whether the sender of the record being applied may say something about a producer."""
-        return self._speaker is None or self._speakers.admits(self._speaker[0], uuid, self._speaker[1])
+        if self._speaker is None or self._speakers.admits(self._speaker[0], uuid, self._speaker[1]):
+            return True
+        self._n_refused += 1
+        return False
 
     # -- shared with the registry --
 

@@ -60,6 +60,7 @@ _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "files": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("path", "o"), ("bytes", "i8"), ("sha256", "o")),
     "stored": (("sha256", "o"), ("bytes", "i8"), ("ts", "ts")),
     "demands": (("run_id", "o"), ("launch", "o"), ("run", "i4")),
+    "refused": (("number", "i8"), ("sender", "o"), ("nodes", "o"), ("events", "i8"), ("ts", "ts")),
     "quarantine": (("number", "i8"), ("kind", "i4"), ("reason", "o"), ("bytes", "o")),
 }
 _TIMES = ("started_at", "ended_at")
@@ -191,6 +192,9 @@ class Database:
             said = json.loads(said)
             pair = (bytes.fromhex(said["producer"]), bytes.fromhex(said["sender"]))
             state.refused.setdefault(tuple(said["nodes"]), set()).add(pair)
+        kept = "SELECT number, sender, nodes, sum(events)::BIGINT FROM base.refused GROUP BY ALL HAVING sum(events) > 0"
+        for number, sender, nodes, n_events in execute(kept).fetchall():
+            state.kept.setdefault(bytes(sender), {})[number] = (tuple(json.loads(nodes)), n_events)
         found = execute(_DAMAGED, [-1, int(Kind.BLOCK), int(Kind.QUARANTINE)]).fetchone()
         state.damaged = bool(found and found[0])
         return state

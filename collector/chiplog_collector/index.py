@@ -21,6 +21,8 @@ from chiplog_collector.checkpoints import Checkpoints
 from chiplog_collector.database import Database, StaleDatabaseError, is_of_disk, proven_damage
 from chiplog_collector.intake import decode_receipt
 from chiplog_collector.memory import bound_memory, limit_memory
+from chiplog_collector.refusals import NAME as REFUSED_NAME
+from chiplog_collector.refusals import Refused, write_refused
 from chiplog_collector.running import PAGE_BYTES, RunningQueries
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.gate import open_gate
@@ -48,11 +50,12 @@ class Follower:
     def __init__(self, database: Database, log_directory: Path) -> None:
         self.database = database
         self._directory = log_directory
+        self._refused_changed = True
         self.begin()
 
     def begin(self) -> None:
         """Forget everything that is not in the database, and read on from where it stands."""
-        self._applier = Applier(self.database.load())
+        self._applier = Applier(self.database.load(), self._read_again)
         self._reader = LogReader(self._directory, self.database.next_number)
         self._safe_number = self.database.next_number  # behind the last receipt taken
         self.read_number = self.database.next_number
@@ -82,6 +85,26 @@ class Follower:
                     self._damage = []
                 items.append(item)
         return items
+
+    def _read_again(self, number: int) -> Record | None:
+        reader = LogReader(self._directory, number)
+        try:
+            found = reader.read(number + 1, 1)
+        finally:
+            reader.close()
+        return next((item for item in found if isinstance(item, Record) and item.number == number), None)
+
+    @property
+    def refused(self) -> dict[bytes, Refused]:
+        """What of each sender is kept and not applied."""
+        kept = self._applier.state.kept.items()
+        return {s: Refused(sum(n for _, n in records.values()), len(records)) for s, records in kept if records}
+
+    def report_refused(self) -> None:
+        """Tell the receiver what is kept, if that changed."""
+        if self._refused_changed:
+            self._refused_changed = False
+            write_refused(self._directory.parent / REFUSED_NAME, self.refused)
 
     def _note_damage(self, damage: Sequence[Damage]) -> None:
         self.n_damages_read += len(damage)
@@ -117,6 +140,7 @@ class Follower:
         if self._safe_number == self.database.next_number:
             return 0
         batch = self._applier.flush()
+        self._refused_changed = self._refused_changed or "refused" in batch.rows
         try:
             self.database.write(batch, self._applier.state, self._safe_number)
         except (duckdb.Error, ValueError, TypeError, OverflowError) as error:
@@ -144,7 +168,7 @@ class Follower:
         receipt = group[-1]
         assert isinstance(receipt, Record)
         n_events = 0
-        applier = Applier(self.database.load())
+        applier = Applier(self.database.load(), self._read_again)
         numbers = [item.number for item in group[:-1] if isinstance(item, Record)]
         covers = decode_receipt(receipt.payload, receipt.number)
         unfinished = covers.unfinished(numbers) if covers is not None else frozenset()
@@ -164,7 +188,7 @@ class Follower:
                     raise
                 reason = f"record cannot be applied: {str(error).splitlines()[0] if str(error) else repr(error)}"
                 _log.error("record %d is set aside: %s", behind - 1, reason)
-                applier = Applier(self.database.load())
+                applier = Applier(self.database.load(), self._read_again)
                 data = bytes(item.payload) if isinstance(item, Record) else b""
                 applier.quarantine(behind - 1, item.kind if isinstance(item, Record) else -1, reason, data)
                 self.database.write(applier.flush(), applier.state, behind)
@@ -372,6 +396,7 @@ def _step(follower: Follower, synced: Synced, checkpoints: Checkpoints) -> bool:
     """Apply one flush of the log; return True if there is more."""
     stood_at, next_number = follower.read_number, follower.database.next_number
     follower.step(synced.get())
+    follower.report_refused()
     if follower.database.next_number > next_number:
         checkpoints.written(time.monotonic())
     # Behind, but nothing to read: the log itself is gone or damaged at its end. Waiting is all that is left.

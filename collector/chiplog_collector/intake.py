@@ -119,6 +119,10 @@ class Intake:
         self._said.append((sender, bool(payload[0])))
         return Accepted(Kind.PRESENCE, payload=pack([sender, *payload]))
 
+    def renew(self, sender: bytes, nodes: tuple[str, ...]) -> None:
+        """Note the nodes of a sender's key without a record: what was refused of it is applied if they cover it."""
+        self._runs.append(_Run(sender, self.next_numbers.get(sender, 0), nodes))
+
     def receipt(self, now_us: int) -> Accepted:
         """Close what was taken since the last receipt. `now_us`: the time that rebuilds will see."""
         rows = [

@@ -21,6 +21,8 @@ from chiplog_collector.intake import Accepted, Intake, recover_lost, recover_sen
 from chiplog_collector.lost_end import tell_lost_end
 from chiplog_collector.memory import ALLOCATOR_SETTING
 from chiplog_collector.presence import Presence, Word
+from chiplog_collector.refusals import NAME as REFUSED_NAME
+from chiplog_collector.refusals import RECORDS_MAX, read_refused
 from chiplog_collector.running import PAGE_BYTES
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.daemons import on_stop_signals
@@ -60,6 +62,7 @@ _IDLE_POLL_S = 0.25
 _GUARDED_POLL_S = 0.05  # where strangers can connect: no burst of them may take the last descriptors between two looks
 _WRITE_AGAIN_S = 1.0
 _SAID_AGAIN_S = 60.0  # after a failure that goes on
+_REFUSED_INTERVAL_S = 1.0  # a small file, and people read what comes of it
 _INDEX_STOP_S = 20.0  # for what is in the log to reach DuckDB; the rest is applied at the next start
 _log = logging.getLogger("chiplog.collector")
 
@@ -129,6 +132,8 @@ class ReceiverDaemon:
         self._write_after = 0.0
         self._look_at = self._complain_at = 0.0
         self._touch_at = time.monotonic() + FILES_TOUCH_S
+        self._refused_at = 0.0  # when to look at what the index refused
+        self._renewed: dict[bytes, tuple[str, ...]] = {}  # as the log has them, of senders with refusals
 
     def stop(self, *_: object) -> None:
         """End the loop at its next turn. A signal handler."""
@@ -163,6 +168,7 @@ class ReceiverDaemon:
         self._mind_files(now)
         self._take_files(now)
         self._act(self._receiver.tick(now))
+        self._report_refused(now)
         for word in self._presence.tick(now, listens=not self._write_after):
             self._note(word)
         if self._since is not None and (
@@ -216,6 +222,22 @@ class ReceiverDaemon:
                         continue  # it never delivered: nobody's labels hang on it, and senders can be made up
                     silent_s = PEER_SILENT_S if reason.startswith("silent") else 0.0
                     self._presence.left(sender, time.monotonic(), goodbye=reason == "bye", silent_s=silent_s)
+
+    def _report_refused(self, now: float) -> None:
+        """Tell agents what of theirs the index keeps and does not apply, and the index when their keys change."""
+        if now < self._refused_at or self._write_after:
+            return
+        self._refused_at = now + _REFUSED_INTERVAL_S
+        counts = read_refused(self.settings.places.collector / REFUSED_NAME)
+        full = {sender for sender, refused in counts.items() if refused.records >= RECORDS_MAX}
+        self._act(self._receiver.set_refused({sender: refused.events for sender, refused in counts.items()}, full))
+        for sender in counts:
+            permit = self._receiver.permit_of(sender)
+            if permit is not None and self._renewed.get(sender) != permit.nodes:
+                self._renewed[sender] = permit.nodes
+                self._append([])
+                self._intake.renew(sender, permit.nodes)
+        self._renewed = {sender: nodes for sender, nodes in self._renewed.items() if sender in counts}
 
     def _note(self, word: Word) -> None:
         """Say in the log that an agent is lost, or that it is here again."""

@@ -12,11 +12,11 @@ another node, and nothing is entered in the ledger for it: what the true one say
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from chiplog_collector.intake import Speaker
 from chiplog_collector.plain import clean
-from chiplog_schemas.blocks import OPAQUE, Block
+from chiplog_schemas.blocks import OPAQUE, Block, BlockError, decode_block
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.events import IDENTITY_FIELDS, LOCATION_FIELDS, PRODUCER_BYTES, EventKind, decode, typed
 from chiplog_schemas.limits import NAME_CHARS_MAX
@@ -34,6 +34,7 @@ class Speakers:
     def __init__(self, applier: "Applier") -> None:
         self._applier = applier
         self._state = applier.state
+        self._identities: dict[bytes, dict[str, Any]] = {}  # of the block being judged, by producer
 
     def refused(self, speaker: Speaker, number: int, block: Block) -> frozenset[int]:
         """Return which of a block's producers the sender may not speak for; bind those that nobody spoke for yet.
@@ -47,10 +48,23 @@ class Speakers:
             ):
                 about.agent_node, about.is_remote = node, is_remote
         claims: dict[int, list[str]] = {}
-        for index, node in _claimed(block):
+        self._identities = {}
+        for index, node, identity in _claimed(block):
             claims.setdefault(index, []).append(node)
+            self._identities[block.producers[index][0]] = identity
         producers = enumerate(block.producers)
         return frozenset(i for i, (uuid, _) in producers if not self.admits(speaker, uuid, number, claims.get(i, ())))
+
+    def foreign(self, nodes: tuple[str, ...], payload: bytes | memoryview) -> frozenset[bytes]:
+        """Return about whom a block says something that a key for these nodes may not say."""
+        try:
+            groups = decode_block(payload).groups
+        except BlockError:
+            return frozenset()
+        kinds = (EventKind.PEER, EventKind.LOST)
+        named = [about for group in groups if group.kind in kinds for about in group.columns["about"]]
+        producers = {about for about in named if isinstance(about, bytes) and len(about) == PRODUCER_BYTES}
+        return frozenset(about for about in producers if self._foreign_node(nodes, about, ()) is not None)
 
     def admits(self, speaker: Speaker, uuid: bytes, number: int, claimed: list[str] | tuple[str, ...] = ()) -> bool:
         """Return True if a sender may speak for a producer, or about it; a row in `events` reports each refusal.
@@ -90,15 +104,30 @@ class Speakers:
             return
         told.add((uuid, speaker.sender))
         names = ", ".join(speaker.nodes) or "no node"
-        message = f"a key for {names} speaks for a producer of {node[:_NODE_CHARS]}; nothing of that is stored"
+        run_id, label = self._run_of(uuid)
+        message = (
+            f"{label or 'a producer'} of {run_id or 'no run'} is refused: a key for {names} does not speak for "
+            f"{node[:_NODE_CHARS]}; its events are kept until the key is allowed with --node for both"
+        )
         body = {
             "record": number,
             "sender": speaker.sender.hex(),
             "producer": uuid.hex(),
             "nodes": list(speaker.nodes),
             "node": node[:_NODE_CHARS],
+            "run_id": run_id,
+            "label": label,
         }
         self._applier.say(None, number, self._applier.received_us, "refused_node", "error", message, body)
+
+    def _run_of(self, uuid: bytes) -> tuple[str | None, str | None]:
+        """Return run ID and label of a producer: its own, else those that its identity in this block names."""
+        producer = self._state.producers.get(uuid)
+        if producer is not None and producer.run is not None:
+            return self._state.runs_by_number[producer.run].run_id, producer.label
+        said = self._identities.get(uuid, {})
+        run_id, label = said.get("run_id"), said.get("label")
+        return run_id and clean(run_id)[:NAME_CHARS_MAX], label and clean(label)[:NAME_CHARS_MAX]
 
 
 def covers(nodes: tuple[str, ...], node: str) -> bool:
@@ -122,8 +151,8 @@ def _located(block: Block) -> Iterator[tuple[bytes, str, bool]]:
                     yield uuid, clean(about["node"])[:NAME_CHARS_MAX], about.get("remote", False)
 
 
-def _claimed(block: Block) -> Iterator[tuple[int, str]]:
-    """Yield (producer's index, node) of a block's identities, also of those that its agent could not take apart."""
+def _claimed(block: Block) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Yield (producer's index, node, identity) of a block's identities, also of those in events kept verbatim."""
     for group in block.groups:
         if group.kind == EventKind.IDENTITY:
             bodies = group.columns["identity"]
@@ -132,9 +161,9 @@ def _claimed(block: Block) -> Iterator[tuple[int, str]]:
         else:
             continue
         for index, body in zip(group.producer.tolist(), bodies, strict=True):
-            node = typed(body, IDENTITY_FIELDS).get("node")
-            if node is not None:
-                yield index, clean(node)[:NAME_CHARS_MAX]  # as the registry keeps it
+            identity = typed(body, IDENTITY_FIELDS)
+            if "node" in identity:
+                yield index, clean(identity["node"])[:NAME_CHARS_MAX], identity  # as the registry keeps it
 
 
 def _identity_in(payload: object) -> object:

@@ -97,6 +97,8 @@ class State:
         self.refused: dict[tuple[str, ...], set[tuple[bytes, bytes]]] = {}
         # The run of each launch that said `must` or `never` of a run ID, by run ID and launch.
         self.demands: dict[tuple[str, str], int] = {}
+        # By sender, then by number of a record: the names of its key then, and how many events of it were refused.
+        self.kept: dict[bytes, dict[int, tuple[tuple[str, ...], int]]] = {}
         self.damaged = False  # whether records were ever lost on the way: what is missing then may never come
 
     def add_run(self, run: Run) -> Run:

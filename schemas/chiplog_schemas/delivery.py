@@ -152,6 +152,7 @@ class Sender:
         self.credit = 0
         self.in_flight_bytes = 0
         self.sessions = 0  # opened so far
+        self.refused = 0  # events of this sender that the receiver keeps and does not apply, as of its last ACK
         self._sender = sender
         self._nonce = nonce
         self._jitter = jitter
@@ -205,7 +206,7 @@ class Sender:
             self._next = max(message.next, self._first)
             return [Resume(message.next)]
         if message.kind == MessageKind.ACK and self.state is SenderState.OPEN:
-            self.credit = message.credit
+            self.credit, self.refused = message.credit, message.refused
             while self._in_flight and self._in_flight[0][0] <= message.next:
                 self.in_flight_bytes -= self._in_flight.popleft()[1]
             return [Acked(message.next)]
@@ -271,6 +272,7 @@ class _Session:
     routing: bytes
     heard_at: float
     permit: Permit | None = None
+    node: object = None  # that its sender named
 
 
 class Receiver:
@@ -294,6 +296,8 @@ class Receiver:
         self._senders: dict[bytes, bytes] = {}  # session nonce -> sender
         self._keeps_numbers = next_numbers is not None
         self._scopes = scopes
+        self._refused: dict[bytes, int] = {}
+        self._full: set[bytes] = set()
         self._owners: dict[bytes, str] = {}  # sender -> name of the key that it came with; without one ''
 
     @property
@@ -318,6 +322,10 @@ class Receiver:
                 return [Reply(routing, wire.reset(message.session, "session is unknown here"), permit)]
             return []
         session = self._sessions[sender]
+        if self._scopes and permit is not None and permit != session.permit:  # it was allowed again, for other nodes
+            objection = permit.objection(session.node)
+            if objection is not None:
+                return [Reply(routing, wire.reset(message.session, objection), permit), self._end(sender, objection)]
         session.heard_at = now
         session.routing = routing
         session.permit = permit
@@ -364,6 +372,17 @@ class Receiver:
             for session in self._sessions.values():
                 session.heard_at += seconds
 
+    def set_refused(self, counts: dict[bytes, int], full: set[bytes]) -> list[ReceiverAction]:
+        """Take how many events of each sender are kept and not applied, and tell those for whom that changed.
+
+        full: of whom no more may be kept. They get no credit.
+        """
+        before, self._refused = self._refused, counts
+        changed = {sender for sender in before.keys() | counts.keys() if before.get(sender) != counts.get(sender)}
+        changed |= full ^ self._full
+        self._full = full
+        return [self._ack(sender) for sender in changed if sender in self._sessions]
+
     def tick(self, now: float) -> list[ReceiverAction]:
         """End the sessions of senders that fell silent."""
         silent = [s for s, session in self._sessions.items() if now - session.heard_at > PEER_SILENT_S]
@@ -399,7 +418,7 @@ class Receiver:
             return [Reply(routing, wire.reset(message.session, reason), permit)]
         if sender in self._sessions:
             self._senders.pop(self._sessions[sender].nonce, None)
-        self._sessions[sender] = _Session(message.session, routing, now, permit)
+        self._sessions[sender] = _Session(message.session, routing, now, permit, message.info.get("node"))
         self._senders[message.session] = sender
         # Taken but not yet synced counts as had: if this end dies before the sync, the session dies with it.
         # What the sender's log does not have any more cannot come. A log of ours that should have it says so.
@@ -407,7 +426,7 @@ class Receiver:
         next_number = self.next_numbers[sender] = max(had, message.first)  # whoever came last stands last
         self._forget_the_oldest()
         actions: list[ReceiverAction] = [
-            Reply(routing, wire.welcome(message.session, next_number, self.credit), permit),
+            Reply(routing, wire.welcome(message.session, next_number, self._credit_of(sender)), permit),
             Greeted(sender, message.info),
         ]
         if self._keeps_numbers and next_number > had:
@@ -431,9 +450,18 @@ class Receiver:
             self._end(sender, reason),
         ]
 
+    def permit_of(self, sender: bytes) -> Permit | None:
+        """Return the permit that the last message of a sender came with; None without a session or a key."""
+        session = self._sessions.get(sender)
+        return None if session is None else session.permit
+
+    def _credit_of(self, sender: bytes) -> int:
+        return 0 if sender in self._full else self.credit
+
     def _ack(self, sender: bytes) -> Reply:
         session = self._sessions[sender]
-        frames = wire.ack(session.nonce, self._synced.get(sender, 0), self.credit)
+        refused = self._refused.get(sender, 0)
+        frames = wire.ack(session.nonce, self._synced.get(sender, 0), self._credit_of(sender), refused)
         return Reply(session.routing, frames, session.permit)
 
     def _end(self, sender: bytes, reason: str) -> Left:

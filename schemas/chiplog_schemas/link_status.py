@@ -21,6 +21,7 @@ class LinkState(StrEnum):
 
     CONNECTING = "connecting"  # since the agent's start no collector has answered, and none has refused
     OPEN = "open"
+    REFUSING = "refusing"  # open, and the collector keeps events of this agent that it does not apply
     CLOSED = "closed"
 
 

@@ -3,7 +3,7 @@
     HELLO    [1, session, versions, sender, first, info]   I am; my log begins at number `first`
     WELCOME  [2, session, version, next, credit]           I have everything before `next`; send up to `credit` bytes
     DATA     [3, session, first, last]  + slice            all that my log has of first..last, verbatim
-    ACK      [4, session, next, credit]                    everything before `next` is on stable storage here
+    ACK      [4, session, next, credit, refused]           everything before `next` is on stable storage here
     LOST     [5, session, first, last, reason]             in place of DATA: these numbers of my log can never come
     PING     [6, session, next]                            all before `next` was sent in this session; answered by ACK
     BYE      [7, session]                                  nothing more in this session
@@ -62,6 +62,7 @@ class Message:
     next: int = 0
     credit: int = 0
     reason: str = ""
+    refused: int = 0
     info: dict[str, Any] = field(default_factory=dict)
     payload: bytes | memoryview = b""
 
@@ -88,9 +89,9 @@ def data(session: bytes, first: int, last: int, payload: bytes | memoryview) -> 
     return [pack([int(MessageKind.DATA), session, first, last]), payload]
 
 
-def ack(session: bytes, next_number: int, credit: int) -> list[bytes]:
+def ack(session: bytes, next_number: int, credit: int, refused: int = 0) -> list[bytes]:
     """Acknowledge everything before `next_number`."""
-    return [pack([int(MessageKind.ACK), session, next_number, credit])]
+    return [pack([int(MessageKind.ACK), session, next_number, credit, *([refused] if refused else [])])]
 
 
 def lost(session: bytes, first: int, last: int, reason: str) -> list[bytes]:
@@ -172,6 +173,8 @@ def parse(frames: list[bytes]) -> Message:
             message.reason = value[:REASON_CHARS_MAX]
         else:
             raise WireError("a reason is text")
+    if kind == MessageKind.ACK and len(values) > 2 and type(values[2]) is int:
+        message.refused = max(0, values[2])
     if message.last >= NUMBER_LIMIT:
         raise WireError(f"{MessageKind(kind).name}.last is {message.last}: no record has that number")
     if kind in (MessageKind.DATA, MessageKind.LOST) and message.first > message.last:

@@ -160,6 +160,9 @@ def _agent(where: Places) -> Finding:
     link = background.link_of(where)
     if link is not None and link.state is LinkState.CLOSED:
         return Finding("agent", WARNING, f"{found}, {link.text}", "see its collector; the spool keeps everything")
+    if link is not None and link.state is LinkState.REFUSING:
+        remedy = "chiplog keys allow with a --node for each of them, on the collector's host"
+        return Finding("agent", BAD, f"{found}, {link.text}", remedy)
     if backlog > _BACKLOG_BYTES:
         return Finding("agent", WARNING, found, "see whether its collector answers: chiplog doctor --canary")
     return Finding("agent", GOOD, found)

@@ -40,6 +40,13 @@ SAFEGUARDS = [
         test="test_own_ranks_of_a_block_are_stored_beside_a_strangers",
     ),
     Safeguard(
+        "what was refused is applied once the key covers it",
+        "collector/chiplog_collector/applier.py",
+        old="            self._apply_kept(receipt)\n",
+        new="",
+        test="test_what_was_refused_is_kept_and_applied_once_the_key_covers_its_node",
+    ),
+    Safeguard(
         "a key is checked against the node of the agent",
         "collector/chiplog_collector/speakers.py",
         old="        for uuid, node, is_remote in _located(block):  # first",
@@ -340,6 +347,49 @@ def test_a_pid_that_is_given_out_again_ends_the_claim_of_the_process_before(cent
     centre.say(TRUE, A, whole(first, second, agent))
     query = "SELECT label, value FROM system WHERE device = 'pid:7' ORDER BY ALL"
     assert centre.index.sql(query) == [("rank1", 100.0), ("rank2", 600.0)]
+
+
+def kept(centre: Centre) -> dict[bytes, int]:
+    return {sender: refused.events for sender, refused in centre.index.follower.refused.items()}
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+def test_what_was_refused_is_kept_and_applied_once_the_key_covers_its_node(centre: Centre, reopened: bool) -> None:
+    rank = rank_of(1, "node-a")
+    centre.say(TRUE, A, block_of((rank, 0, 1)))
+    agent = agent_of("node-b", (rank, {}))
+    agent.say(EventKind.PEER, rank.uuid, {"state": "crashed", "reason": "killed", "produced": 4})
+    for block in (block_of((rank, 2, 2)), block_of((rank, 3, 3), (agent, 0, 2))):
+        centre.say(FALSE, B, block)
+    assert kept(centre) == {FALSE: 4}, "two of its own, and two that its agent said of it"
+    query = "SELECT run_id, label, level FROM events WHERE kind = 'refused_node'"
+    assert centre.index.sql(query) == [("r", "rank1", "error")]
+    if reopened:
+        centre.index.reopen()
+    other = rank_of(5, "node-b")
+    centre.say(FALSE, B, whole(other))
+    assert kept(centre) == {FALSE: 4}
+    centre.intake.renew(FALSE, ("node-b", "node-a"))
+    centre.commit()
+    assert kept(centre) == {}
+    assert centre.index.sql("SELECT node, state FROM labels WHERE label = 'rank1'") == [("node-b", "crashed")]
+    assert centre.index.sql("SELECT stored, pending FROM completeness WHERE label = 'rank1'") == [(4, 0)]
+    assert len(centre.index.sql(STORED)) == 6
+    assert centre.index.sql("SELECT count(*) FROM events WHERE kind = 'accepted_node'") == [(1,)]
+    centre.index.reopen()
+    assert kept(centre) == {}
+
+
+def test_what_was_refused_by_two_names_waits_for_both(centre: Centre) -> None:
+    one, two = rank_of(1, "node-c"), rank_of(2, "node-d")
+    centre.say(FALSE, B, whole(one, two))
+    assert kept(centre) == {FALSE: 8}
+    centre.say(FALSE, ("node-c",), whole(rank_of(3, "node-c")))
+    assert kept(centre) == {FALSE: 4}
+    assert centre.index.sql("SELECT DISTINCT label FROM metrics ORDER BY label") == [("rank1",), ("rank3",)]
+    centre.say(FALSE, ("node-*",), whole(rank_of(4, "node-e")))
+    assert kept(centre) == {}
+    assert len(centre.index.sql("SELECT DISTINCT label FROM metrics")) == 4
 
 
 def test_own_ranks_of_a_block_are_stored_beside_a_strangers(centre: Centre) -> None:

@@ -3,7 +3,9 @@
 A container is a real PID and UTS namespace, made by unshare(1). The ranks log through their agent's Unix socket.
 """
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from chiplog_schemas.journals import list_journals
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 from tests.process.test_security import Centre, Host, free_ports
@@ -144,6 +147,49 @@ def test_each_rank_of_a_pid_namespace_has_its_own_statistics(bare_node: Node, tm
         until.touch()
         for rank in ranks:
             rank.wait(60)
+
+
+def printed(host: Host, *arguments: str) -> str:
+    command = [sys.executable, "-P", "-m", "chiplog.cli", *arguments, "--dir", str(host.root)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stdout
+
+
+def link_state(host: Host) -> str:
+    return str(json.loads(printed(host, "status", "--no-canary", "--format", "json"))["agent_link_state"])
+
+
+def test_what_a_collector_refuses_is_kept_and_reported_until_the_key_is_allowed(
+    centre: Centre, host: Host, tmp_path: Path
+) -> None:
+    """A journal that is brought to another node: the collector knows its rank as one of the first."""
+    other = Host(tmp_path / "other")
+    other.key_directory.mkdir(mode=0o700, parents=True)
+    for one, node in ((host, "gpu-17"), (other, "gpu-18")):
+        centre.admit(one, "agent", "--node", node)
+        one.start_at(centre.address, "--node", node)
+    rank = start_rank(host.root, host.place.agent_address, "rank0", until=str(tmp_path / "until"), in_pod=False)
+    try:
+        centre.until("SELECT 1 FROM metrics HAVING count(*) = 100")
+        host.kill_agent()
+        rank.kill()
+        rank.wait(60)
+        [journal] = [path for _, path in list_journals(host.place.journals)]
+        making = other.place.journals / f".new-{journal.name}"
+        shutil.copytree(journal, making)
+        making.rename(other.place.journals / journal.name)
+        row = "SELECT run_id, label, level FROM events WHERE kind = 'refused_node'"
+        assert centre.until(row) == [{"run_id": "r", "label": "rank0", "level": "error"}]
+        wait_until(lambda: link_state(other) == "refusing", "a refusal in `chiplog status`")
+        assert "keys allow" in printed(other, "doctor", "--format", "csv")
+        assert "refuses" in other.output()
+        assert centre.until("SELECT node FROM events WHERE kind = 'refused'") == [{"node": "gpu-18"}]
+        centre.keys("allow", str(other.key_directory / "agent.pub"), "--node", "gpu-18", "--node", "gpu-17")
+        centre.until("SELECT 1 FROM events WHERE kind = 'accepted_node'")
+        wait_until(lambda: link_state(other) == "open", "an agent of which nothing is refused")
+    finally:
+        rank.kill()
+        rank.wait(60)
+        other.stop()
 
 
 def test_a_rank_that_comes_over_tcp_is_not_sampled(bare_node: Node, tmp_path: Path) -> None:

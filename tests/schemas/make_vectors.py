@@ -184,6 +184,9 @@ MESSAGES: dict[str, list[Any]] = {
     "reset": wire.reset(SESSION, "session is unknown here"),
 }
 
+# Newer forms of a message.
+LATER_MESSAGES: dict[str, list[Any]] = {"ack-refused": wire.ack(SESSION, 4, 16_777_216, 42)}
+
 FILES: dict[str, list[Any]] = {
     "offer": file_wire.offer(SESSION, SENDER, bytes(range(64, 96)), 1_234_567, {"node": "node-a", "pid": 4242}),
     "chunk": file_wire.chunk(SESSION, 262_144, b"bytes of a file"),
@@ -223,7 +226,12 @@ def all_vectors() -> Iterator[tuple[str, bytes, str]]:
     for name, (event, fields) in LATER_EVENTS.items():
         yield f"event-{name}.bin", encode(event, TS, *fields), f"event of kind {event}, a later form"
     yield "block.bin", block(), "block of two producers: metrics, text, console, and two events kept verbatim"
-    for prefix, messages in (("message", MESSAGES), ("question", QUESTIONS), ("file", FILES)):
+    for prefix, messages in (
+        ("message", MESSAGES),
+        ("message", LATER_MESSAGES),
+        ("question", QUESTIONS),
+        ("file", FILES),
+    ):
         for name, frames in messages.items():
             for index, frame in enumerate(frames):
                 yield f"{prefix}-{name}.{index}.bin", bytes(frame), f"{prefix} {name.upper()}, frame {index}"

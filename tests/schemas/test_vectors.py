@@ -123,6 +123,12 @@ def test_messages(name: str) -> None:
     assert pack(unpack(frames[0])) == frames[0]
 
 
+def test_an_acknowledgement_may_tell_of_refusals() -> None:
+    message = wire.parse(frames_of("message-ack-refused", 1))
+    assert (message.kind, message.next, message.credit, message.refused) == (wire.MessageKind.ACK, 4, 16_777_216, 42)
+    assert wire.parse(frames_of("message-ack", 1)).refused == 0
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_messages_of_files(name: str) -> None:
     frames = frames_of(f"file-{name}", len(FILES[name]))

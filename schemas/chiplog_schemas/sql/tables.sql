@@ -60,3 +60,6 @@ CREATE TABLE base.intervals (producer INTEGER, first_seq BIGINT, last_seq BIGINT
 CREATE TABLE base.losses (producer INTEGER, first_seq BIGINT, last_seq BIGINT, reason VARCHAR);
 -- Records that could not be decoded or applied, as far as they may be kept (64 KiB each), and blocks newer than we are.
 CREATE TABLE base.quarantine (number BIGINT, kind INTEGER, reason VARCHAR, bytes BLOB);
+-- Records of the log of which something was refused, for a key does not cover its node: how many events, of which sender,
+-- and the names of its key then. A second row with the negative count takes it back, once a key covers it.
+CREATE TABLE base.refused (number BIGINT, sender BLOB, nodes VARCHAR, events BIGINT, ts TIMESTAMP);

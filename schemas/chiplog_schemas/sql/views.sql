@@ -355,7 +355,9 @@ SELECT e.producer, e.seq, e.ts, CASE WHEN is_helper THEN 'console_helper' ELSE e
             WHEN is_early AND e.label IS NOT NULL THEN e.label || substr(e.message, 11) ELSE e.message END AS message, e.body,
        e.run_id, e.label, e.attempt, e.node
 FROM (
-    SELECT e.*, i.run_id, i.label, i.attempt, i.node, kind IN ('failed', 'crashed') AND starts_with(message, 'a producer ' || kind || ': ') AS is_early,
+    SELECT e.*, coalesce(i.run_id, CASE WHEN e.kind = 'refused_node' THEN e.body::JSON->>'run_id' END) AS run_id,
+           coalesce(i.label, CASE WHEN e.kind = 'refused_node' THEN e.body::JSON->>'label' END) AS label, i.attempt,
+           i.node, kind IN ('failed', 'crashed') AND starts_with(message, 'a producer ' || kind || ': ') AS is_early,
            is_early AND coalesce(i.role = 'console', false) AS is_helper
     FROM base.events e LEFT JOIN base.identified i ON i.producer = e.producer
 ) e;

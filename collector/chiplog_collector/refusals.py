@@ -1,0 +1,46 @@
+"""How many events of each agent the index keeps and does not apply, in a file from the index to the receiver.
+
+The receiver tells each agent, for `chiplog status` and `chiplog doctor`. The index writes it again at its start.
+"""
+
+import json
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+NAME = "refused"  # beside the log
+# Of one sender; then it gets no credit, and its spool keeps the rest. Each takes some hundred bytes of memory.
+RECORDS_MAX = 100_000
+_BYTES_MAX = 16 << 20  # of a file with as many senders as a receiver knows
+_log = logging.getLogger("chiplog.index")
+
+
+class Refused(NamedTuple):
+    """What is kept of one sender."""
+
+    events: int
+    records: int
+
+
+def write_refused(path: Path, counts: Mapping[bytes, Refused]) -> None:
+    """Replace the file. A disk that refuses is reported in the log: the next change writes it again."""
+    making = path.with_name(f".{path.name}")
+    try:
+        making.write_text(json.dumps({sender.hex(): list(count) for sender, count in counts.items()}))
+        os.replace(making, path)
+    except OSError as error:
+        _log.warning("agents cannot be told what of theirs is refused: %s", error)
+
+
+def read_refused(path: Path) -> dict[bytes, Refused]:
+    """Return what the file holds; nothing if it is not there or cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = json.loads(file.read(_BYTES_MAX))
+        return {
+            bytes.fromhex(sender): Refused(int(events), int(records)) for sender, (events, records) in found.items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
