@@ -70,8 +70,8 @@ SAFEGUARDS = [
     Safeguard(
         "losses and ends of another node's ranks are not believed",
         "collector/chiplog_collector/applier.py",
-        old="        return self._speaker is None or self._speakers.admits",
-        new="        return True or self._speakers.admits",
+        old="        if self._speaker is None or self._speakers.admits",
+        new="        if True or self._speakers.admits",
         test="test_nobody_declares_losses_or_deaths_of_another_nodes_ranks",
     ),
     Safeguard(
