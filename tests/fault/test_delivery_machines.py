@@ -25,8 +25,8 @@ SAFEGUARDS = [
     Safeguard(
         "acknowledged means synced (both hops, any order of faults)",
         _DELIVERY,
-        "self._synced.get(sender, 0), self.credit)",
-        "self.next_numbers.get(sender, 0), self.credit)",
+        "self._synced.get(sender, 0), self._credit_of(sender), refused)",
+        "self.next_numbers.get(sender, 0), self._credit_of(sender), refused)",
         _TEST,
         {"CHIPLOG_SHRINK": "0"},
     ),

@@ -48,8 +48,8 @@ SAFEGUARDS = [
     Safeguard(
         "an acknowledgement counts what is synced, not what was taken",
         _DELIVERY,
-        "self._synced.get(sender, 0), self.credit)",
-        "self.next_numbers.get(sender, 0), self.credit)",
+        "self._synced.get(sender, 0), self._credit_of(sender), refused)",
+        "self.next_numbers.get(sender, 0), self._credit_of(sender), refused)",
         _HOPS,
         _SEEDS,
     ),
