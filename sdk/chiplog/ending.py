@@ -29,6 +29,11 @@ class Ending:
         self.is_open = False  # only the exit status of the process says how it ended
 
     @property
+    def is_normal(self) -> bool:
+        """Return True if nothing but a normal end is known."""
+        return self._said["state"] == "finished"
+
+    @property
     def is_failed(self) -> bool:
         """Whether a failure was noted."""
         return self._failed_us is not None

@@ -606,7 +606,7 @@ class Run(Recorder):
             self._unfinished.note(identity.run_id, identity.launch, parent / producer)
 
     def _note_whether_finished(self, exit_code: int) -> None:
-        if exit_code or self._ending.is_failed:
+        if exit_code or not self._ending.is_normal:
             self._note_unfinished()
         elif self._identity.primary:
             self._unfinished.clear(self._identity.run_id)
