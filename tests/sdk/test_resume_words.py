@@ -53,6 +53,8 @@ resume = {"True": True, "None": None}.get(resume, resume)
 run = chiplog.init(project, resume=resume, mode="offline", capture_console=False)
 run.log({"x": 1.0})
 print(run.id, run.label, flush=True)
+if end == "exit":
+    raise SystemExit(4)
 if end == "kill":
     import time
     time.sleep(0.5)
@@ -73,7 +75,7 @@ def train(root: Path, project: str, resume: str = "auto", end: str = "end", **op
     """Return run ID and label of a training."""
     process = start(root, project, resume, end, **options)
     said, _ = process.communicate(timeout=180)
-    assert process.returncode == (-signal.SIGKILL if end == "kill" else 0)
+    assert process.returncode == {"kill": -signal.SIGKILL, "exit": 4}.get(end, 0)
     return said.split()
 
 
@@ -132,6 +134,7 @@ def test_auto_goes_on_with_the_last_run_of_the_project_that_did_not_finish(chipl
     elsewhere.mkdir()
     assert train(chiplog_dir, "p", cwd=elsewhere)[0] != killed[0], "another directory"
     assert train(chiplog_dir, "p", end="fail") == killed, "also its label"
+    assert train(chiplog_dir, "p", end="exit") == killed, "after an end that no hook saw, too"
     assert train(chiplog_dir, "p", resume="True") == killed
     assert train(chiplog_dir, "p")[0] != killed[0], "it has finished"
 
