@@ -205,7 +205,7 @@ class VirtualLink(link.Link):
     """The link with a virtual socket, and the seed's nonces."""
 
     def __init__(self, context: Any, address: str, sender: bytes, info: dict[str, Any], source: Any, **more: Any):
-        super().__init__(context, address, sender, info, source)
+        super().__init__(context or object(), address, sender, info, source)  # None would be a plain socket
         world = World.now_running
         self.world = world
         self.machine = Sender(sender, info, lambda: world.bytes(8), lambda: 0.5 + world.chance.random() / 2)
