@@ -3,6 +3,7 @@
 The users are real uids. Their directories are not under pytest's own, which only root can enter.
 """
 
+import importlib
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ pytestmark = [
 ]
 
 ALICE, BOB = 54_001, 54_002
+PACKAGES = ("chiplog", "chiplog_agent", "chiplog_collector", "chiplog_schemas")
 
 SAFEGUARDS = [
     Safeguard(
@@ -89,6 +91,7 @@ class User:
         home.mkdir(mode=0o700)
         os.chown(home, uid, uid)
         self.variables = environment(HOME=str(home), **variables)
+        self.variables["PYTHONPATH"] = f"{home.parent / 'code'}{os.pathsep}{self.variables['PYTHONPATH']}"
 
     def start(self, *command: str, **options: object) -> "subprocess.Popen[str]":
         process: subprocess.Popen[str] = subprocess.Popen(
@@ -127,6 +130,9 @@ class User:
 def homes() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="chiplog-users-"))
     path.chmod(0o755)
+    for name in PACKAGES:  # as this process imports them, perhaps from where no other user may look
+        source = Path(str(importlib.import_module(name).__file__)).parent
+        shutil.copytree(source, path / "code" / name, ignore=shutil.ignore_patterns("__pycache__"))
     yield path
     for directory in (path / "bob" / ".chiplog", path / "bob" / "own"):
         pid = holder_of(places(directory).agent / "lock")
