@@ -301,7 +301,7 @@ def test_a_rank_without_its_lock_that_is_not_dead_yet_is_waited_for_until_its_st
     adoption = Adoption(tmp_path, endings)
     assert adoption.look({}) == []
     assert endings.watched == {PRODUCER}
-    assert not endings.is_due(PRODUCER), "it lives"
+    assert endings.is_alive(PRODUCER)
     os.kill(pid, signal.SIGKILL)
     wait_until(lambda: locker_of(tmp_path / PRODUCER.hex() / "lock") == 0, "its lock")
     assert not endings.look(41)
