@@ -39,16 +39,19 @@ class StepCount:
         self._is_pruned = False
         self._is_writing = False  # one thread does: the flag is set and the `try` entered without a call between
         self._is_over = False
+        # The run has to be new and is not: the collector stores it under another ID; these files stay the old run's.
+        self.is_refused = False
 
     def begin(self, identity: Identity, label_given: bool) -> int:
         """Return the step that a label goes on with, 0 for a new one, or of a run that must be new."""
+        self.is_refused = identity.demand == "never" and was_here(self._directory, identity.run_id, identity.launch)
+        if self.is_refused:
+            self._path = self._lone = self._mark = None
+            return 0
         self._path = self._directory / _digest(f"{identity.run_id}/{identity.label}")
         is_lone = identity.rank is None and identity.primary and not identity.joined and not label_given
         self._lone = (_lone_file(self._directory, identity.run_id), identity.label) if is_lone else None
         self._mark = _mark_file(self._directory, identity.run_id), identity.launch
-        if identity.demand == "never" and not identity.restart:
-            self._kept = -1  # what is there is another run's, and is written over
-            return 0
         try:
             self._kept = min(max(int(_read(self._path)), 0), _STEP_MAX)
         except ValueError:

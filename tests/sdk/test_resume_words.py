@@ -25,9 +25,17 @@ SAFEGUARDS = [
     Safeguard(
         "auto goes on with what did not finish, and with nothing else",
         "sdk/chiplog/recording/run.py",
-        old="        elif self._identity.primary:\n            self._unfinished.clear(self._identity.run_id)",
+        old="        elif self._identity.primary and not self._count.is_refused:\n"
+        "            self._unfinished.clear(self._identity.run_id)",
         new="",
         test="test_auto_goes_on_with_the_last_run_of_the_project_that_did_not_finish",
+    ),
+    Safeguard(
+        "a refused run leaves the files of the run that exists alone",
+        "sdk/chiplog/counting.py",
+        old="        if self.is_refused:\n",
+        new="        self.is_refused = False\n        if self.is_refused:\n",
+        test="test_a_run_that_had_to_be_new_leaves_count_and_mark_of_the_one_that_exists_alone",
     ),
     Safeguard(
         "auto leaves alone what still runs",
@@ -124,6 +132,23 @@ def test_allow_goes_on_with_label_and_steps_and_never_begins_at_0(chiplog_dir, o
         run.log({"y": 1.0})
     assert sorted(step for key, step, _ in numbers(offline()) if key == "x") == [0, 0, 1]
     assert sorted(step for key, step, _ in numbers(offline()) if key == "y") == [0, 7]
+
+
+def test_a_run_that_had_to_be_new_leaves_count_and_mark_of_the_one_that_exists_alone(chiplog_dir, offline) -> None:
+    def log(n: int, resume: str) -> list[int]:
+        run = chiplog.init(run_id="x", resume=resume, label="l", mode="offline", capture_console=False)
+        for _ in range(n):
+            run.log({resume: 1.0})
+        run.finish()
+        return sorted(step for key, step, _ in numbers(offline()) if key == resume)
+
+    assert log(10, "allow") == list(range(10))
+    assert log(3, "never") == [0, 1, 2]
+    assert log(1, "must") == [10], "the count is that of the run that exists"
+    killed = train(chiplog_dir, "p", end="kill")
+    never = chiplog.init("p", run_id=killed[0], resume="never", mode="offline", capture_console=False)
+    never.finish()
+    assert train(chiplog_dir, "p") == killed, "it is still the last one that did not finish, with its label"
 
 
 def test_auto_goes_on_with_the_last_run_of_the_project_that_did_not_finish(chiplog_dir, tmp_path) -> None:

@@ -599,7 +599,7 @@ class Run(Recorder):
     def _note_unfinished(self) -> None:
         """Keep on this node that the run began; ranks of one node share a file, and any of them may be asked for it."""
         identity = self._identity
-        if not identity.joined and (identity.primary or identity.local_rank == 0):
+        if not identity.joined and not self._count.is_refused and (identity.primary or identity.local_rank == 0):
             places, journal = self._settings.places, self._journal
             producer = journal.producer.hex() if isinstance(journal, Journal) else ""
             parent = places.local / "offline" if self.mode == "offline" else places.journals
@@ -608,7 +608,7 @@ class Run(Recorder):
     def _note_whether_finished(self, exit_code: int) -> None:
         if exit_code or not self._ending.is_normal:
             self._note_unfinished()
-        elif self._identity.primary:
+        elif self._identity.primary and not self._count.is_refused:
             self._unfinished.clear(self._identity.run_id)
 
     # -- fork --
