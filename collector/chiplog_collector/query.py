@@ -386,7 +386,7 @@ class QueryService:
             bind_ipc(socket, self.address)
         except (OSError, zmq.ZMQError):
             return bound  # the disk refuses, or another one listens there: at the next look
-        _log.warning("the socket %s was gone; listening again", self.address)
+        _log.warning("the socket %s was removed; it is there again", self.address)
         return self._file_id()
 
     def _drain(self, socket: "zmq.Socket[bytes]") -> None:

@@ -83,9 +83,9 @@ class Door:
         """
         for address, before in self._files.items():
             if file_id(ipc_path(address)) != before and not self.socket.closed:
-                _log.warning("the socket %s is gone; listening again", ipc_path(address))
                 bind_unix(self.socket, address)
                 self._files[address] = file_id(ipc_path(address))
+                _log.warning("the socket %s was removed; it is there again", ipc_path(address))
 
     def close(self, linger_ms: int) -> None:
         """Unbind and close. May be called twice."""
