@@ -17,7 +17,7 @@ for step in range(10):
     run.log({"loss": 1.0 / (step + 1)}, step=step)
     if run.rank == 0:
         meeting.touch()
-    elif run.attempt == 0 and step == 4:
+    elif run.restart_count == 0 and step == 4:
         while not meeting.exists():
             time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)  # an out-of-memory kill looks like this
