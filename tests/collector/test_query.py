@@ -641,7 +641,7 @@ def test_a_question_of_wrong_shape_is_answered_when_its_id_can_be_read(shared_as
 
 
 def test_fields_of_a_later_version_are_ignored(shared_asker):
-    shared_asker.socket.send_multipart([pack([1, b"12345678", "SELECT 1", None, 5.0, {"new": True}, 7])])
+    shared_asker.socket.send_multipart([pack([1, b"12345678", "SELECT 1", None, 5.0, "UTC", {"new": True}, 7])])
     assert shared_asker.receive().kind == QuestionKind.RESULT
 
 
@@ -704,7 +704,9 @@ def test_closing_answers_those_who_wait_and_interrupts_what_runs(index, address)
     answers = {answer.id: (answer.error_kind, answer.message) for answer in (client.receive() for _ in range(3))}
     closer.join()
     assert set(answers) == set(ids)
-    assert set(answers.values()) == {("busy", "the collector is stopping; ask again later")}  # none had used its time
+    assert set(answers.values()) == {
+        ("stopping", "the collector is stopping; ask again later")
+    }  # none had used its time
     client.close()
     index.execute("INSERT INTO base.names VALUES (1, 'the writer is untouched')")
 

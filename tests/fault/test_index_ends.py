@@ -190,7 +190,8 @@ def test_checkpoints_cut_no_query_and_no_query_stops_checkpoints(
     assert all(readers.n_answers), readers.n_answers
     assert set(words) == {"written"}, "beside readers, too"
     assert index_pid(node) == pid, "the index is the same process"
-    node.until("SELECT pending, lost FROM completeness", lambda rows: rows == [{"pending": 0, "lost": 0}])
+    ended = "SELECT pending, lost FROM completeness JOIN labels USING (run_id, label, attempt) WHERE state = 'crashed'"
+    node.until(ended, lambda rows: rows == [{"pending": 0, "lost": 0}])
     verdict = compare(file, node.sql("SELECT step, value FROM metrics WHERE key = 'value'"))
     assert verdict.ok, verdict
 

@@ -65,8 +65,9 @@ def test_offline_journals_are_delivered_once_and_doctor_is_content(node: Node) -
     script = "import chiplog; run = chiplog.init(mode='offline', run_id='off'); run.log({'a': 1}); run.finish()"
     subprocess.run([sys.executable, "-c", script], env=dict(os.environ, CHIPLOG_DIR=str(node.root)), check=True)
     n = len(list_journals(node.place.local / "offline"))
+    assert n == 1, "it printed nothing"
     found = findings(node.root)["journals"]
-    assert (found.verdict, found.found) == (checks.WARNING, f"{n} journals were recorded offline")
+    assert (found.verdict, found.found) == (checks.WARNING, "1 journal was recorded offline")
     code, out, _ = run_cli(node.root, "sync")
     assert (code, out) == (0, f"{n} of {n} journals delivered to the agent of {node.root}\n")
     node.until("SELECT value FROM metrics WHERE run_id = 'off' AND key = 'a'", lambda rows: len(rows) == 1)
@@ -78,7 +79,7 @@ def test_offline_journals_are_delivered_once_and_doctor_is_content(node: Node) -
     assert (code, out) == (0, f"{n} of {n} journals delivered to the agent of {node.root}\n")
     (_, journal), *_ = list_journals(node.place.local / "offline")
     (journal / "more").write_bytes(b"of a copy that was cut short before")
-    assert findings(node.root)["journals"].found == "1 journals were recorded offline"
+    assert findings(node.root)["journals"].found == "1 journal was recorded offline"
     (journal / "more").unlink()
     assert run_cli(node.root, "sync", "--delete")[0] == 0
     assert list_journals(node.place.local / "offline") == []
