@@ -3,10 +3,15 @@
 A time-out is an ordinary exception: `signal.alarm` and a handler that raises TimeoutError. It belongs to the training,
 so every `except` on the way of a call of the training asks here first. CPython calls a handler with the signal's number
 and the frame that it interrupts: no other function is given that frame.
+
+Calls that are made once, and have many `except` on their way, hold the handlers back until they are done.
 """
 
 import signal
-from collections.abc import Iterator
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
@@ -29,6 +34,49 @@ def is_interrupt(error: BaseException) -> bool:
                 return True
         outer, traceback = frame, traceback.tb_next
     return False
+
+
+@contextmanager
+def handlers_held() -> Iterator[None]:
+    """Run the training's signal handlers behind this block: what they raise meets no `except` of chiplog.
+
+    A signal that comes a second time is handled at once: where the block hangs, Ctrl-C twice still ends it. In threads
+    other than the main one, in which no handler runs, this does nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+    is_over = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        if is_over or number in came:
+            held[number](number, frame)
+        else:
+            came.append(number)
+
+    installed = ((number, signal.getsignal(number)) for number in signal.valid_signals())
+    held: dict[int, Callable[[int, FrameType | None], Any]] = {n: call for n, call in installed if callable(call)}
+    try:
+        for number in held:
+            signal.signal(number, note)
+        yield
+    finally:
+        is_over = True  # from here on a handler may raise; one that is not put back is still called, by note()
+        for number, handler in held.items():
+            if signal.getsignal(number) is note:
+                signal.signal(number, handler)
+        _handle(came, held)
+
+
+def _handle(came: list[int], handlers: dict[int, Callable[[int, FrameType | None], Any]]) -> None:
+    """Call the handler of each signal that came, also behind one that raises."""
+    if came:
+        try:
+            number = came.pop(0)
+            handlers[number](number, sys._getframe())
+        finally:
+            _handle(came, handlers)
 
 
 def _is_given(frame: FrameType, outer: FrameType) -> bool:

@@ -6,7 +6,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
@@ -17,6 +17,7 @@ from chiplog.complaints import shown_error
 from chiplog.failures import ending_of, note_exit
 from chiplog.forgiving import NOTHING, forgiving
 from chiplog.identity import SETUP, Identity, first_run_id, identify, prepared_run
+from chiplog.interrupts import handlers_held
 from chiplog.launches import as_before
 from chiplog.outermost import has_returned, note_outermost
 from chiplog.parents import tell_children
@@ -116,13 +117,18 @@ def init(
         "agent": agent,
         "reinit": reinit,
     }
+    with handlers_held():
+        return _init(environ, given)
+
+
+def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
     try:
         settings = _settings(environ, **given)
     except Exception as error:
         _log.warning("chiplog: init() was given what it cannot use (%s); nothing is logged", shown_error(error))
         settings = _nothing(environ, dict.fromkeys(given))
     global _current, _left
-    previous = _previous(settings, reinit_of(reinit)[0])
+    previous = _previous(settings, reinit_of(given["reinit"])[0])
     if previous is not None:
         for remark in settings.remarks:
             previous.complain(remark)
@@ -171,10 +177,15 @@ def rejoin(ticket: Ticket) -> Run:
     into the same run, on the same agent, under a label of its own, from its first `log()` on; it is the current run if
     there is no other, and ends with the process.
     """
-    global _current
     run = known_run(ticket)
     if run is not None:
         return run
+    with handlers_held():
+        return _rejoin(ticket)
+
+
+def _rejoin(ticket: Ticket) -> Run:
+    global _current
     try:
         run = run_of(ticket, os.environ)
     except Exception as error:
@@ -237,11 +248,12 @@ def setup() -> None:
     torch.multiprocessing.spawn() and torch.distributed do the same. Called again it prepares another run; in a child,
     which may import the parent's script, it changes nothing.
     """
-    _install_hooks()
-    try:
-        os.environ[SETUP] = prepared_run(os.environ, process.facts(_opened))
-    except Exception as error:
-        _log.warning("chiplog: setup() failed inside (%s); children are on their own", shown_error(error))
+    with handlers_held():
+        _install_hooks()
+        try:
+            os.environ[SETUP] = prepared_run(os.environ, process.facts(_opened))
+        except Exception as error:
+            _log.warning("chiplog: setup() failed inside (%s); children are on their own", shown_error(error))
 
 
 def _open(settings: Settings) -> Run:

@@ -184,6 +184,8 @@ class Run(Recorder):
         try:
             make_private(directory)
         except OSError as error:
+            if is_interrupt(error):
+                raise
             message = f"run.dir {directory} cannot be created ({error.strerror}); {tempfile.gettempdir()} is used"
             self._complaints.warn_once(("run_dir", ""), message)
             return tempfile.gettempdir()
