@@ -701,7 +701,9 @@ def test_offline_leaves_a_journal_and_starts_nobody(chiplog_dir, offline) -> Non
     run = chiplog.init(mode="offline", capture_console=False)
     run.log({"x": 1.0})
     run.finish()
-    assert {path.name for path in chiplog_dir.iterdir()} == {"offline", "steps"}
+    names = {path.name for path in chiplog_dir.iterdir()}
+    assert names - {"unfinished"} == {"offline", "steps"}, "no agent's and no collector's"
+    assert not list(chiplog_dir.glob("unfinished/*")), "it finished"
     assert len(offline()) == 3
     assert offline(EventKind.STATE)[0].fields["state"] == {
         "state": "finished",
