@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from chiplog.background_threads import start_thread
 from chiplog.identity import Identity, with_rank
 from chiplog.interrupts import is_interrupt
 
@@ -77,14 +78,11 @@ class Question:
             found = self._look()
             if found is not None:
                 self._answered.clear()
-                threading.Thread(
-                    target=self._ask, args=(*found, candidate), name="chiplog-agreement", daemon=True
-                ).start()
-                is_asked = True
+                is_asked = start_thread(self._ask, *found, candidate, name="chiplog-agreement")
         except (AttributeError, RuntimeError, ValueError) as error:
             if is_interrupt(error):
                 raise
-            # Else another thread is destroying the group just now, or no thread is left: it is asked again.
+            # Else another thread is destroying the group just now: it is asked again.
         finally:
             if not is_asked:
                 self._is_asking = False

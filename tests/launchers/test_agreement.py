@@ -21,11 +21,8 @@ SAFEGUARDS = [
     Safeguard(
         "a thread of its own waits for the group's store",
         "sdk/chiplog/agreement.py",
-        old="""                threading.Thread(
-                    target=self._ask, args=(*found, candidate), name="chiplog-agreement", daemon=True
-                ).start()
-""",
-        new="                self._ask(*found, candidate)\n",
+        old='                is_asked = start_thread(self._ask, *found, candidate, name="chiplog-agreement")\n',
+        new="                self._ask(*found, candidate)\n                is_asked = True\n",
         test="test_a_store_whose_host_stands_still_holds_nobody_up",
     ),
 ]

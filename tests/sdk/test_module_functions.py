@@ -51,10 +51,17 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a run's attempt is the collector's number",
-        "sdk/chiplog/recording/attempt.py",
-        'rows[0]["attempt"] if rows else None',
+        "sdk/chiplog/recording/collector_lookup.py",
+        'row["attempt"] if row else None',
         "0",
         "test_the_attempt_is_the_collectors_number_once_it_is_known",
+    ),
+    Safeguard(
+        "the end of the process waits for threads in native code",
+        "sdk/chiplog/background_threads.py",
+        "        atexit.register(_wait_for_all)\n",
+        "        pass\n",
+        "test_a_process_ends_well_while_a_thread_of_chiplog_is_in_duckdb",
     ),
     Safeguard(
         "the package imports without fcntl",
@@ -142,6 +149,26 @@ def test_the_attempt_is_the_collectors_number_once_it_is_known(node) -> None:
         "SELECT attempt FROM labels WHERE run_id = 'again' AND state = 'finished' ORDER BY ALL", lambda r: len(r) == 2
     )
     assert rows[-1]["attempt"] == 1
+
+
+IN_DUCKDB = """
+import duckdb
+from chiplog.background_threads import is_exiting, start_thread
+connection = duckdb.connect()
+is_begun = []
+def ask():
+    while not is_exiting.is_set():
+        connection.sql("SELECT sum(range) FROM range(20000)").fetchall()
+        is_begun.append(1)
+start_thread(ask, name="asking")
+while not is_begun: pass
+"""
+
+
+def test_a_process_ends_well_while_a_thread_of_chiplog_is_in_duckdb() -> None:
+    for _ in range(8):
+        done = subprocess.run([sys.executable, "-c", IN_DUCKDB], capture_output=True, text=True, timeout=180)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_attributes_that_scripts_read_exist(run: chiplog.Run) -> None:

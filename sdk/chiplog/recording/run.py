@@ -24,8 +24,7 @@ from chiplog.opening import open_journal
 from chiplog.parents import tell_no_more
 from chiplog.recorder import Recorder
 from chiplog.recording import foreign_names
-from chiplog.recording.attempt import AttemptLookup
-from chiplog.recording.demand import watch_demand
+from chiplog.recording.collector_lookup import AttemptLookup, watch_demand
 from chiplog.recording.run_text import RunText
 from chiplog.resuming import unmet_demand
 from chiplog.saving import Saver

@@ -1,0 +1,41 @@
+"""Threads beside the training for which the end of the process waits.
+
+When the interpreter ends, it unwinds a daemon thread at the point where the thread next takes the GIL. Native code of
+DuckDB, Arrow and torch cannot be unwound: the process aborts, and a training that ended well has exit code 134. Since
+Python 3.14 such a thread sleeps instead (gh-87135).
+"""
+
+import atexit
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from chiplog.interrupts import is_interrupt
+
+EXIT_WAIT_S = 0.5  # for all of them: native calls are short; what waits for a network is in ZeroMQ, where it may end
+is_exiting = threading.Event()  # set when the process ends: a thread that waits waits for this
+_threads: list[threading.Thread] = []
+_is_registered = False
+
+
+def start_thread(target: Callable[..., object], *args: Any, name: str) -> bool:
+    """Start a daemon thread. Return False when the system has no thread left."""
+    global _is_registered
+    if not _is_registered:
+        _is_registered = True
+        atexit.register(_wait_for_all)
+    thread = threading.Thread(target=target, args=args, name=name, daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:
+        if is_interrupt(error):
+            raise
+        return False
+    _threads[:] = [other for other in _threads if other.is_alive()] + [thread]
+    return True
+
+
+def _wait_for_all() -> None:
+    is_exiting.set()
+    for thread in _threads:
+        thread.join(EXIT_WAIT_S / len(_threads))

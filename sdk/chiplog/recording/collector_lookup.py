@@ -1,0 +1,82 @@
+"""What the collector made of this process: which attempt of its label, and in which run. Asked in the background."""
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from chiplog.background_threads import is_exiting, start_thread
+from chiplog_schemas.locks import holder_of
+from chiplog_schemas.places import Places
+
+_ASK_AGAIN_S = 0.5  # a loop that reads `run.attempt` in every step must not ask in every step
+_TIMEOUT_S = 5.0  # of one query: the index of a busy collector answers within this
+_DEMAND_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a collector that starts answers within the first few
+_QUERY = "SELECT run_id, attempt FROM labels WHERE label = $label AND started_at = make_timestamp($started_us)"
+
+
+class AttemptLookup:
+    """Asks for the attempt when `read` is first called.
+
+    Where no collector can be asked from here, the number stays unknown. Nothing waits, and no daemon is started.
+    """
+
+    def __init__(self, places: Places) -> None:
+        self._places = places
+        self._attempt: int | None = None
+        self._next_ask_s = 0.0
+
+    def read(self, label: str, started_us: int) -> int | None:
+        """Return the attempt, None while it is unknown."""
+        now = time.monotonic()
+        if self._attempt is None and now >= self._next_ask_s:
+            self._next_ask_s = now + _TIMEOUT_S + _ASK_AGAIN_S
+            start_thread(self._ask, label, started_us, name="chiplog-attempt")
+        return self._attempt
+
+    def _ask(self, label: str, started_us: int) -> None:
+        row = _ask_collector(self._places, label, started_us)
+        self._attempt = row["attempt"] if row else None
+        self._next_ask_s = time.monotonic() + _ASK_AGAIN_S
+
+
+def watch_demand(
+    places: Places, run_id: str, label: str, started_us: int, demand: str, warn: Callable[[str], object]
+) -> None:
+    """Warn if `resume="must"` or `"never"` was not met, and this process is in another run than it named.
+
+    Returns at once. Where no collector can be asked from here, nothing is reported: `events` has the row of kind
+    `resume_refused`.
+    """
+
+    def ask() -> None:
+        for pause_s in _DEMAND_PAUSES_S:
+            if is_exiting.wait(pause_s):
+                return
+            row = _ask_collector(places, label, started_us)
+            if row is not None:
+                used = row["run_id"]
+                if used != run_id:
+                    why = "does not exist" if demand == "must" else "exists already"
+                    warn(f"resume={demand!r}, but run {run_id} {why}: the collector keeps this run as {used}")
+                return
+
+    start_thread(ask, name="chiplog-demand")
+
+
+def _ask_collector(places: Places, label: str, started_us: int) -> dict[str, Any] | None:
+    """Return the row of a label, from the collector that runs on this host, or that CHIPLOG_COLLECTOR names.
+
+    None where it cannot be asked: unreachable, no permission, no reader's key. Starts no daemon.
+    """
+    url = os.environ.get("CHIPLOG_COLLECTOR") or None
+    try:
+        if url is None and not holder_of(places.collector / "lock"):
+            return None
+        from chiplog.client import connect  # importing chiplog must not cost what a client needs
+
+        with connect(url, dir=None if url else places.root) as client:
+            rows = client.sql(_QUERY, {"label": label, "started_us": started_us}, timeout_s=_TIMEOUT_S).rows()
+            return rows[0] if rows else None
+    except Exception:
+        return None  # unknown is the documented answer
