@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -133,12 +134,19 @@ def one_round(place: Places, folder: Path, seed: int, counts: Counter[str]) -> N
     counts += readers.counts + cleaner.counts + Counter(kills=n_killed)
 
 
+def unsettled_of(client: chiplog.Client, files: dict[str, Path]) -> list[Any]:
+    """Return what has not ended or not arrived, and labels of which nothing has arrived yet."""
+    known = {row["label"] for row in client.sql("SELECT label FROM labels").rows()}
+    unknown = [label for label, file in files.items() if file.stat().st_size and label not in known]
+    return [row for row in client.sql(UNSETTLED).rows() if row["label"] in files] or unknown
+
+
 def compare_all(place: Places, folder: Path, seed: int) -> None:
     files = {file.stem: file for file in folder.glob("*.oracle")}
     assert len(files) > 3
     with chiplog.connect(dir=place.root) as client:
         deadline = time.monotonic() + SETTLE_S
-        while unsettled := [row for row in client.sql(UNSETTLED).rows() if row["label"] in files]:
+        while unsettled := unsettled_of(client, files):
             assert time.monotonic() < deadline, (seed, unsettled)
             time.sleep(0.5)
         lost = {row["label"]: row["lost"] for row in client.sql("SELECT label, lost FROM completeness").rows()}
