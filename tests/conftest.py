@@ -14,12 +14,12 @@ import pytest
 import chiplog
 from chiplog import start
 from chiplog_schemas.bounds import RANGES
-from chiplog_schemas.events import FIELDS, decode
-from chiplog_schemas.journals import DeadJournal, list_journals
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.machine import stat_fields
-from chiplog_schemas.places import Places, places
-from chiplog_schemas.record import Record
+from chiplog_schemas.model.events import FIELDS, decode
+from chiplog_schemas.paths import Places, places
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.process.procfs import stat_fields
+from chiplog_schemas.storage.journal_dir import DeadJournal, list_journals
+from chiplog_schemas.storage.record import Record
 from tests.soak import Rounds, rounds, share_the_minutes, write_report
 
 __all__ = ["Rounds", "rounds"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import places
+from chiplog_schemas.paths import places
+from chiplog_schemas.process.file_lock import holder_of
 
 pytestmark = pytest.mark.xdist_group("readme")  # one worker: what its fixture does is costly
 

@@ -13,12 +13,12 @@ from chiplog_agent.core import Core
 from chiplog_agent.endings import Endings
 from chiplog_agent.origins import origin_of_dead
 from chiplog_schemas.codec import CodecError
-from chiplog_schemas.events import EventKind, decode
-from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, DeadJournal, list_journals
 from chiplog_schemas.limits import FILES_LOOK_S
-from chiplog_schemas.locks import Lock, LockHeldError, file_id
-from chiplog_schemas.machine import is_mapped
-from chiplog_schemas.record import Damage, Record
+from chiplog_schemas.model.events import EventKind, decode
+from chiplog_schemas.process.file_lock import Lock, LockHeldError, file_id
+from chiplog_schemas.process.procfs import is_mapped
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, DeadJournal, list_journals
+from chiplog_schemas.storage.record import Damage, Record
 
 NOT_COPIED = "values on a device: not copied when the process died"
 _ADOPTED_MAX = 64  # at once: each holds the descriptor of its lock, and a node of dead ranks may leave thousands

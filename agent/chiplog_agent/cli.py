@@ -9,13 +9,13 @@ import click
 from chiplog_agent.stats.frames import PERIOD_MAX_S
 from chiplog_schemas.addresses import AddressError, check_bind, check_connect
 from chiplog_schemas.bounds import BoundError, read_bounds
-from chiplog_schemas.curve import client_curve
-from chiplog_schemas.daemons import keep_files_private, use_all_cores, use_all_descriptors
-from chiplog_schemas.keys import Keys, KeysError, host_key_name, keys_dir, node_name
 from chiplog_schemas.limits import LEAVER_WAIT_S, SAMPLE_INTERVAL_S
-from chiplog_schemas.locks import LockHeldError, take_lock
-from chiplog_schemas.permits import Role
-from chiplog_schemas.places import check_root, chiplog_dir, make_private, places
+from chiplog_schemas.paths import check_root, chiplog_dir, make_private, places
+from chiplog_schemas.process.daemon import keep_files_private, use_all_cores, use_all_descriptors
+from chiplog_schemas.process.file_lock import LockHeldError, take_lock
+from chiplog_schemas.security.curve import client_curve
+from chiplog_schemas.security.key_files import Keys, KeysError, host_key_name, keys_dir, node_name
+from chiplog_schemas.security.permissions import Role
 
 SAMPLE_INTERVAL_MIN_S = 0.1  # ten samples a second of every device are the most that a database is asked to hold
 

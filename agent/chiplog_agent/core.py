@@ -11,10 +11,7 @@ from typing import Any
 
 from chiplog_agent.origins import Origin
 from chiplog_agent.stats.claims import bounded_claim
-from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import IDENTITY_FIELDS, EventKind, encode, typed
-from chiplog_schemas.intervals import Intervals
 from chiplog_schemas.limits import (
     EVENT_BYTES_MAX,
     RECORD_BYTES_MAX,
@@ -22,7 +19,10 @@ from chiplog_schemas.limits import (
     SPOOL_SYNC_INTERVAL_S,
     TEXT_CHARS_MAX,
 )
-from chiplog_schemas.record import Damage, Record, scan
+from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.events import IDENTITY_FIELDS, EventKind, encode, typed
+from chiplog_schemas.model.intervals import Intervals
+from chiplog_schemas.storage.record import Damage, Record, scan
 
 _BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more event of the largest size must fit
 # What is used here; the rest would be memory that a peer can fill.

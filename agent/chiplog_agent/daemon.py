@@ -22,12 +22,6 @@ from chiplog_agent.stats.feed import DeviceEvent, Gpus, Holders, Line, Message, 
 from chiplog_agent.stats.lease import SamplerLease
 from chiplog_agent.upstream import Upstream
 from chiplog_schemas.addresses import ipc_path
-from chiplog_schemas.curve import ClientCurve
-from chiplog_schemas.daemons import on_stop_signals, start_daemon_once
-from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
-from chiplog_schemas.gate import open_gate
-from chiplog_schemas.journals import list_journals
-from chiplog_schemas.keys import Keys
 from chiplog_schemas.limits import (
     ADOPT_INTERVAL_S,
     BATCH_BYTES_MAX,
@@ -37,15 +31,21 @@ from chiplog_schemas.limits import (
     SAMPLE_INTERVAL_S,
     SPOOL_BYTES_MAX,
 )
-from chiplog_schemas.link import Link
-from chiplog_schemas.locks import Lock, keep_lock, touch
-from chiplog_schemas.machine import boot_id
-from chiplog_schemas.offload import Offload
-from chiplog_schemas.owners import remove_old
-from chiplog_schemas.permits import Role
-from chiplog_schemas.places import Places, make_private
-from chiplog_schemas.router import Door
-from chiplog_schemas.segments import now_us
+from chiplog_schemas.paths import Places, make_private
+from chiplog_schemas.process.daemon import on_stop_signals, start_daemon_once
+from chiplog_schemas.process.file_lock import Lock, keep_lock, touch
+from chiplog_schemas.process.offload import Offload
+from chiplog_schemas.process.owners import remove_old
+from chiplog_schemas.process.procfs import boot_id
+from chiplog_schemas.protocol.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
+from chiplog_schemas.security.curve import ClientCurve
+from chiplog_schemas.security.key_files import Keys
+from chiplog_schemas.security.permissions import Role
+from chiplog_schemas.security.zap import open_gate
+from chiplog_schemas.storage.journal_dir import list_journals
+from chiplog_schemas.storage.segments import now_us
+from chiplog_schemas.transport.dealer import Link
+from chiplog_schemas.transport.router import Door
 
 _MESSAGES_PER_TURN = 64  # then the other inputs get their turn
 _GATHER_S = 0.025  # half of the time in which a block is due

@@ -11,8 +11,8 @@ import os
 import select
 from dataclasses import dataclass, field
 
-from chiplog_schemas.exits import exit_status
-from chiplog_schemas.machine import stat_fields
+from chiplog_schemas.process.exit_status import exit_status
+from chiplog_schemas.process.procfs import stat_fields
 
 _ENDED_MAX = 256  # looked at in one go
 _FLAGS = 6  # of stat_fields()

@@ -13,11 +13,11 @@ from typing import Any
 from chiplog_agent.deaths import Death, Deaths
 from chiplog_agent.error_files import ErrorFiles
 from chiplog_agent.oom import OomKills
-from chiplog_schemas.exits import UNKNOWN_EXIT, awaits_status, read_status
-from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, decode_head
 from chiplog_schemas.limits import ADOPT_INTERVAL_S
-from chiplog_schemas.locks import locker_of
-from chiplog_schemas.owners import ended_well, is_alive
+from chiplog_schemas.process.exit_status import UNKNOWN_EXIT, awaits_status, read_status
+from chiplog_schemas.process.file_lock import locker_of
+from chiplog_schemas.process.owners import ended_well, is_alive
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head
 
 VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
 STATE_LOST = "finished, but what it said last was lost with the memory of its process"

@@ -22,13 +22,13 @@ from typing import Any
 
 import zmq
 
-from chiplog_schemas import wire
 from chiplog_schemas.addresses import is_ipv6
-from chiplog_schemas.contents import is_content_name
-from chiplog_schemas.curve import ClientCurve
-from chiplog_schemas.delivery import Send
-from chiplog_schemas.file_delivery import Arrived, Differs, FileSender, FileSenderAction, Refused, Silent
 from chiplog_schemas.limits import BACKOFF_MAX_S, FILE_PAUSE_MAX_S
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.delivery import Send
+from chiplog_schemas.protocol.file_delivery import Arrived, Differs, FileSender, FileSenderAction, Refused, Silent
+from chiplog_schemas.security.curve import ClientCurve
+from chiplog_schemas.storage.content_files import is_content_name
 
 _LOOK_INTERVAL_S = 0.5  # at the outbox, whether it has changed
 _LOOK_ANYWAY_S = 60.0  # also at one that shows no change
@@ -290,7 +290,7 @@ class FileLane:
         try:
             socket.setsockopt(zmq.LINGER, 0)
             socket.setsockopt(zmq.SNDHWM, _SEND_HWM)
-            socket.setsockopt(zmq.MAXMSGSIZE, wire.HEAD_BYTES_MAX)
+            socket.setsockopt(zmq.MAXMSGSIZE, messages.HEAD_BYTES_MAX)
             socket.setsockopt(zmq.RECONNECT_IVL, 20)
             socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
             socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from chiplog_schemas.machine import boot_id, pid_namespace, start_ticks
+from chiplog_schemas.process.procfs import boot_id, pid_namespace, start_ticks
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SLACK_US = 1_000_000  # a tick, and what rounding does

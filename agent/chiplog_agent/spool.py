@@ -13,10 +13,10 @@ from collections import deque
 from pathlib import Path
 
 from chiplog_schemas.limits import CREDIT_BYTES, KIB, SEGMENT_BYTES, SPOOL_BYTES_MAX
-from chiplog_schemas.link import Slice
-from chiplog_schemas.record import NUMBER_LIMIT, Kind, Record, encode, reframe
-from chiplog_schemas.segments import LogReader, SegmentLog, log_owner
-from chiplog_schemas.synced import Synced, open_synced, sync_directory
+from chiplog_schemas.storage.record import NUMBER_LIMIT, Kind, Record, encode, reframe
+from chiplog_schemas.storage.segments import LogReader, SegmentLog, log_owner
+from chiplog_schemas.storage.watermark import Synced, open_synced, sync_directory
+from chiplog_schemas.transport.dealer import Slice
 
 DAMAGED = "damaged in the spool, or cut off from it"
 TRIMMED = "trimmed here, but the collector does not have it"

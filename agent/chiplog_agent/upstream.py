@@ -6,11 +6,11 @@ import os
 import socket
 from collections.abc import Callable
 
-from chiplog_schemas.daemons import start_daemon
-from chiplog_schemas.delivery import SenderState
-from chiplog_schemas.link import Link
-from chiplog_schemas.link_status import LinkState, remove_link_status, write_link_status
-from chiplog_schemas.places import Places, make_private
+from chiplog_schemas.paths import Places, make_private
+from chiplog_schemas.process.daemon import start_daemon
+from chiplog_schemas.protocol.delivery import SenderState
+from chiplog_schemas.transport.dealer import Link
+from chiplog_schemas.transport.link_status import LinkState, remove_link_status, write_link_status
 
 COLLECTOR_MODULE = "chiplog_collector"
 _START_AFTER_S = 0.1  # a collector that runs answers within this; else one is started …

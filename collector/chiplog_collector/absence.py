@@ -13,7 +13,7 @@ from chiplog_collector.plain import clean, text_of, uuid_of
 from chiplog_collector.state import Producer, State
 from chiplog_schemas.codec import CodecError, unpack
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S
-from chiplog_schemas.record import Record
+from chiplog_schemas.storage.record import Record
 
 if TYPE_CHECKING:
     from chiplog_collector.applier import Applier

@@ -30,11 +30,11 @@ from chiplog_collector.plain import (
 )
 from chiplog_collector.speakers import Speakers
 from chiplog_collector.state import Producer, State
-from chiplog_schemas.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
 from chiplog_schemas.codec import CodecError, shown, unpack
-from chiplog_schemas.events import CONSOLE_STREAMS, FIELDS, LOCATION_FIELDS, EventKind, decode, fits_schema, typed
 from chiplog_schemas.limits import KEY_BYTES_MAX
-from chiplog_schemas.record import Damage, Kind, Record
+from chiplog_schemas.model.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
+from chiplog_schemas.model.events import CONSOLE_STREAMS, FIELDS, LOCATION_FIELDS, EventKind, decode, fits_schema, typed
+from chiplog_schemas.storage.record import Damage, Kind, Record
 
 _QUARANTINE_BYTES_MAX = 65_536
 _REASON_CHARS_MAX = 500

@@ -8,11 +8,11 @@ import click
 
 from chiplog_schemas.addresses import AddressError, check_bind, port_after
 from chiplog_schemas.bounds import BoundError, read_bounds
-from chiplog_schemas.daemons import keep_files_private, use_all_cores, use_all_descriptors
-from chiplog_schemas.keys import Keys, KeysError, keys_dir
-from chiplog_schemas.locks import Lock, LockHeldError
-from chiplog_schemas.permits import Role
-from chiplog_schemas.places import Places, chiplog_dir, places
+from chiplog_schemas.paths import Places, chiplog_dir, places
+from chiplog_schemas.process.daemon import keep_files_private, use_all_cores, use_all_descriptors
+from chiplog_schemas.process.file_lock import Lock, LockHeldError
+from chiplog_schemas.security.key_files import Keys, KeysError, keys_dir
+from chiplog_schemas.security.permissions import Role
 
 _DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from chiplog_collector.batch import Batch, Columns, turn
 from chiplog_collector.state import Producer, Run, State
-from chiplog_schemas.blocks import BLOCK_VERSION
-from chiplog_schemas.record import Kind
-from chiplog_schemas.tables import MIGRATION, tables_sql, views_sql
+from chiplog_schemas.model.blocks import BLOCK_VERSION
+from chiplog_schemas.sql import MIGRATION, tables_sql, views_sql
+from chiplog_schemas.storage.record import Kind
 
 _TS_FIRST, _TS_LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999: what Python's datetime holds
 _NAN_KEPT = "coalesce(value, 'nan'::DOUBLE)"  # DuckDB takes a NaN of numpy for null; no value of ours is ever null

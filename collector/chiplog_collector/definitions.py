@@ -5,8 +5,8 @@ from typing import Any
 
 from chiplog_collector.plain import clean, text_of
 from chiplog_schemas.codec import shown
-from chiplog_schemas.events import DEFINITION_FIELDS, SUMMARIES, typed
 from chiplog_schemas.limits import KEY_BYTES_MAX
+from chiplog_schemas.model.events import DEFINITION_FIELDS, SUMMARIES, typed
 
 _NAME_CHARS_MAX = 4 * KEY_BYTES_MAX  # each byte may be shown as \\xNN
 _HASHES_MAX = 10_000  # of one config; an SDK sends a tenth of it at most

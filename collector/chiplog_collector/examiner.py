@@ -20,10 +20,10 @@ from typing import Any, BinaryIO
 import duckdb
 
 from chiplog_collector.memory import limit_memory
-from chiplog_schemas import questions
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import QUERY_MEMORY_BYTES
-from chiplog_schemas.questions import LOCKED_SETTINGS, Refused, disable_faulty_optimizers, one_line
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.query.query_messages import LOCKED_SETTINGS, Refused, disable_faulty_optimizers, one_line
 
 __all__ = ["Examiner", "Refused", "SqlError", "admit", "lock_down"]
 
@@ -78,7 +78,7 @@ def admit(sql: str, connection: Connection) -> str:
             _check_functions(text, connection)
         return statements
 
-    return questions.admit(sql, parse)
+    return query_messages.admit(sql, parse)
 
 
 def _check_functions(sql: str, connection: Connection) -> None:
@@ -109,7 +109,7 @@ class Examiner:
 
         deadline: of `time.monotonic()`; TimeoutError when the texts of others kept the child busy until then.
         """
-        questions.check_size(sql)
+        query_messages.check_size(sql)
         if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise TimeoutError
         try:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chiplog_collector.filestore import Closed, Denied, FileStore, Kept, Mismatched, Opened, Written
-from chiplog_schemas.delivery import Reply
-from chiplog_schemas.file_delivery import FileReceiver, FileReceiverAction
-from chiplog_schemas.permits import Permit
+from chiplog_schemas.protocol.delivery import Reply
+from chiplog_schemas.protocol.file_delivery import FileReceiver, FileReceiverAction
+from chiplog_schemas.security.permissions import Permit
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,14 @@ from chiplog_collector.refusals import NAME as REFUSED_NAME
 from chiplog_collector.refusals import Refused, write_refused
 from chiplog_collector.running import PAGE_BYTES, RunningQueries
 from chiplog_schemas.bounds import read_bounds
-from chiplog_schemas.gate import open_gate
-from chiplog_schemas.keys import Keys, KeysError
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
-from chiplog_schemas.permits import Role
-from chiplog_schemas.places import Places, places
-from chiplog_schemas.record import Damage, Kind, Record
-from chiplog_schemas.segments import LogReader, log_owner
-from chiplog_schemas.synced import Synced, sync_directory
+from chiplog_schemas.paths import Places, places
+from chiplog_schemas.security.key_files import Keys, KeysError
+from chiplog_schemas.security.permissions import Role
+from chiplog_schemas.security.zap import open_gate
+from chiplog_schemas.storage.record import Damage, Kind, Record
+from chiplog_schemas.storage.segments import LogReader, log_owner
+from chiplog_schemas.storage.watermark import Synced, sync_directory
 
 _READ_BYTES = 8 << 20
 _FLUSH_BYTES = 32 << 20  # of the log in one transaction: 200,000 rows of long texts would fill the memory

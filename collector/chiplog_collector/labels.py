@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chiplog_collector.state import Producer, Run, State
-from chiplog_schemas.blocks import Block
+from chiplog_schemas.model.blocks import Block
 
 if TYPE_CHECKING:
     from chiplog_collector.applier import Applier

@@ -1,7 +1,7 @@
 """What a log that lost its end says of that, once: by the receiver at its start, or by `chiplog rebuild`."""
 
 from chiplog_collector.intake import empty_receipt
-from chiplog_schemas.segments import SegmentLog, now_us
+from chiplog_schemas.storage.segments import SegmentLog, now_us
 
 
 def tell_lost_end(log: SegmentLog) -> None:

@@ -18,10 +18,10 @@ from chiplog_collector.index import catch_up, move_aside
 from chiplog_collector.lost_end import tell_lost_end
 from chiplog_collector.memory import limit_memory
 from chiplog_schemas.bounds import read_bounds
-from chiplog_schemas.places import Places
-from chiplog_schemas.segments import SegmentLog, log_owner
-from chiplog_schemas.synced import sync_directory
-from chiplog_schemas.tables import tables_sql, views_sql
+from chiplog_schemas.paths import Places
+from chiplog_schemas.sql import tables_sql, views_sql
+from chiplog_schemas.storage.segments import SegmentLog, log_owner
+from chiplog_schemas.storage.watermark import sync_directory
 
 _FACTS = ("metrics", "phases", "texts", "histograms")
 

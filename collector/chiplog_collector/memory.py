@@ -9,7 +9,7 @@ import resource
 import duckdb
 
 from chiplog_schemas.limits import GIB
-from chiplog_schemas.questions import RESULT_BYTES_MAX
+from chiplog_schemas.query.query_messages import RESULT_BYTES_MAX
 
 _SLACK_BYTES = GIB // 2  # the writer's flushes, what the index learns, threads
 # DuckDB's allocator would keep freed memory mapped, and count it against us for ever.

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from chiplog_schemas.contents import DIGEST_BYTES
+from chiplog_schemas.storage.content_files import DIGEST_BYTES
 
 SEQ_END = 1 << 53  # more events has no process: a sum over a thousand labels still is an integer of 64 bits
 _DETAILS_MAX = 32  # what a peer says beside an end: a traceback, and a few words

@@ -26,19 +26,18 @@ from chiplog_collector.binding import bind_ipc
 from chiplog_collector.database import proven_damage
 from chiplog_collector.examiner import Connection, Examiner, SqlError, lock_down
 from chiplog_collector.running import RunningQueries, digest_of
-from chiplog_schemas import questions
 from chiplog_schemas.addresses import ipc_path, is_loopback
 from chiplog_schemas.bounds import Bounds
-from chiplog_schemas.gate import Gate, Visitor, receive
 from chiplog_schemas.limits import (
     FILES_LOOK_S,
     HEARTBEAT_INTERVAL_S,
     LINGER_MS,
     PEER_SILENT_S,
 )
-from chiplog_schemas.locks import file_id
-from chiplog_schemas.places import make_private
-from chiplog_schemas.questions import (
+from chiplog_schemas.paths import make_private
+from chiplog_schemas.process.file_lock import file_id
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.query.query_messages import (
     QUERY_WAIT_S,
     QUESTION_VERSIONS,
     REQUEST_BYTES_MAX,
@@ -48,8 +47,9 @@ from chiplog_schemas.questions import (
     Refused,
     one_line,
 )
-from chiplog_schemas.router import Shutter, bind_any
-from chiplog_schemas.sink import ResultSink
+from chiplog_schemas.query.result_sink import ResultSink
+from chiplog_schemas.security.zap import Gate, Visitor, receive
+from chiplog_schemas.transport.router import Shutter, bind_any
 
 __all__ = ["QueryService", "lock_down"]
 
@@ -96,9 +96,9 @@ class _Job:
     def timeout(self) -> list[bytes]:
         """Answer that it took too long, or has no more time."""
         if self.is_cut_off:
-            return questions.failure(self.id, "stopping", _STOPPING)
+            return query_messages.failure(self.id, "stopping", _STOPPING)
         message = f"query took longer than {self.timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
-        return questions.failure(self.id, "timeout", message)
+        return query_messages.failure(self.id, "timeout", message)
 
 
 class _Worker(threading.Thread):
@@ -135,9 +135,9 @@ class _Worker(threading.Thread):
             job.begun = time.monotonic()
             n_rows = self._run_query(job, sink)
         except Refused as error:
-            return questions.failure(job.id, "refused", str(error))
+            return query_messages.failure(job.id, "refused", str(error))
         except SqlError as error:
-            return questions.failure(job.id, "sql", str(error))
+            return query_messages.failure(job.id, "sql", str(error))
         except TimeoutError:  # before it was run
             return job.timeout()
         # BaseException, for arro3 is Rust and its panics are no Exceptions; and a worker that dies is never replaced.
@@ -146,14 +146,14 @@ class _Worker(threading.Thread):
                 self._service._broken(job, error)
                 return None
             return self._failure(job, sink, error)
-        return questions.result(job.id, n_rows, sink.data)
+        return query_messages.result(job.id, n_rows, sink.data)
 
     def _run_query(self, job: _Job, sink: ResultSink) -> int:
         if job.timed_out:
             raise TimeoutError
         relation = None
         if job.time_zone != self._time_zone:
-            self._cursor.execute(questions.time_zone_setting(job.time_zone))
+            self._cursor.execute(query_messages.time_zone_setting(job.time_zone))
             self._time_zone = job.time_zone
         self._cursor.execute("BEGIN TRANSACTION READ ONLY")
         try:
@@ -194,19 +194,23 @@ class _Worker(threading.Thread):
         if job.timed_out:
             return job.timeout()
         if sink.too_large:
-            return questions.failure(job.id, "too_large", sink.too_large)
+            return query_messages.failure(job.id, "too_large", sink.too_large)
         text = str(error)
         if (damage := proven_damage(error)) is not None:
             self._service.damage = damage
-            return questions.failure(job.id, "busy", "the database is damaged and is rebuilt from the log; ask again")
+            return query_messages.failure(
+                job.id, "busy", "the database is damaged and is rebuilt from the log; ask again"
+            )
         if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
-            return questions.failure(job.id, "too_large", f"{one_line(text)}; narrow the query or aggregate earlier")
+            return query_messages.failure(
+                job.id, "too_large", f"{one_line(text)}; narrow the query or aggregate earlier"
+            )
         # What fails while rows already flow comes through Arrow, as a plain Exception with this in front.
         if isinstance(error, duckdb.Error) or text.startswith("C Data interface error: "):
-            return questions.failure(job.id, "sql", text)
+            return query_messages.failure(job.id, "sql", text)
         if isinstance(error, ValueError | TypeError):  # a parameter that DuckDB cannot take
-            return questions.failure(job.id, "sql", text)
-        return questions.failure(job.id, "internal", f"{type(error).__name__}: {text}")
+            return query_messages.failure(job.id, "sql", text)
+        return query_messages.failure(job.id, "internal", f"{type(error).__name__}: {text}")
 
 
 class QueryService:
@@ -398,7 +402,7 @@ class QueryService:
                     worker.interrupt(worker.job, by_end=True)
             return
         for job in self._waiting:
-            self._send(socket, job, questions.failure(job.id, "stopping", _STOPPING))
+            self._send(socket, job, query_messages.failure(job.id, "stopping", _STOPPING))
         self._waiting.clear()
         deadline = time.monotonic() + CLOSE_WAIT_S / 2
         while any(worker.job for worker in self._workers) and time.monotonic() < deadline:
@@ -418,15 +422,17 @@ class QueryService:
                 return
             peer = received.routing
             try:
-                question = questions.parse(received.frames)
+                question = query_messages.parse(received.frames)
             except QuestionError as error:
                 self.counts["malformed"] += 1
                 if error.id and not received.visitor.is_refused:
-                    self._send_frames(socket, peer, questions.failure(error.id, "refused", str(error)))
+                    self._send_frames(socket, peer, query_messages.failure(error.id, "refused", str(error)))
                 continue
             if received.visitor.is_refused:
                 self.counts["not_allowed"] += 1
-                self._send_frames(socket, peer, questions.failure(question.id, "refused", received.visitor.refusal))
+                self._send_frames(
+                    socket, peer, query_messages.failure(question.id, "refused", received.visitor.refusal)
+                )
                 continue
             if question.kind == QuestionKind.PING:
                 info = {
@@ -434,13 +440,15 @@ class QueryService:
                     "pid": os.getpid(),
                     "waiting": (peer, question.id) in self._here,
                 }
-                self._send_frames(socket, peer, questions.pong(question.id, info))
+                self._send_frames(socket, peer, query_messages.pong(question.id, info))
             elif question.kind == QuestionKind.ASK:
                 self._take(socket, peer, question, received.visitor)
             else:
                 self.counts["unexpected"] += 1
 
-    def _take(self, socket: "zmq.Socket[bytes]", peer: bytes, question: questions.Question, visitor: Visitor) -> None:
+    def _take(
+        self, socket: "zmq.Socket[bytes]", peer: bytes, question: query_messages.Question, visitor: Visitor
+    ) -> None:
         if (peer, question.id) in self._here:
             return  # asked again although it is here: its answer is on the way
         timeout_s = min(question.timeout_s, self._bounds.query_timeout_s)
@@ -451,10 +459,10 @@ class QueryService:
         if self._running.is_refused(job.digest):
             self.counts["refused_for_ends"] += 1
             message = f"query {one_line(job.sql)[:_EXCERPT_CHARS]} ended the index twice; rewrite it"
-            self._send(socket, job, questions.failure(job.id, "refused", message))
+            self._send(socket, job, query_messages.failure(job.id, "refused", message))
         elif len(self._waiting) >= (limit := self._bounds.queries_waiting_max):
             message = f"{limit} queries are waiting already; try again later"
-            self._send(socket, job, questions.failure(job.id, "busy", message))
+            self._send(socket, job, query_messages.failure(job.id, "busy", message))
         else:
             self._waiting.append(job)
             self._hand_out(job.arrived)
@@ -477,7 +485,7 @@ class QueryService:
         while self._waiting and now - self._waiting[0].arrived > QUERY_WAIT_S:
             job = self._waiting.popleft()
             message = f"the query waited {QUERY_WAIT_S:g} s behind others; try again later"
-            self._send(socket, job, questions.failure(job.id, "busy", message))
+            self._send(socket, job, query_messages.failure(job.id, "busy", message))
 
     def _interrupt_overdue(self, socket: "zmq.Socket[bytes]", now: float) -> None:
         # Again and again: an interruption between two statements is forgotten by the cursor.

@@ -25,11 +25,6 @@ from chiplog_collector.refusals import NAME as REFUSED_NAME
 from chiplog_collector.refusals import RECORDS_MAX, read_refused
 from chiplog_collector.running import PAGE_BYTES
 from chiplog_schemas.addresses import ipc_path
-from chiplog_schemas.daemons import on_stop_signals
-from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
-from chiplog_schemas.file_wire import is_of_files
-from chiplog_schemas.gate import open_gate
-from chiplog_schemas.keys import Keys
 from chiplog_schemas.limits import (
     BACKOFF_MAX_S,
     CREDIT_BYTES,
@@ -39,20 +34,25 @@ from chiplog_schemas.limits import (
     LEAVER_WAIT_S,
     PEER_SILENT_S,
 )
-from chiplog_schemas.locks import keep_lock, take_lock, touch
-from chiplog_schemas.offload import Offload
-from chiplog_schemas.permits import Role
-from chiplog_schemas.places import Places, check_root, make_private
-from chiplog_schemas.record import Damage, Kind, Record
-from chiplog_schemas.router import Door
-from chiplog_schemas.segments import (
+from chiplog_schemas.paths import Places, check_root, make_private
+from chiplog_schemas.process.daemon import on_stop_signals
+from chiplog_schemas.process.file_lock import keep_lock, take_lock, touch
+from chiplog_schemas.process.offload import Offload
+from chiplog_schemas.protocol.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
+from chiplog_schemas.protocol.file_messages import is_of_files
+from chiplog_schemas.security.key_files import Keys
+from chiplog_schemas.security.permissions import Role
+from chiplog_schemas.security.zap import open_gate
+from chiplog_schemas.storage.record import Damage, Kind, Record
+from chiplog_schemas.storage.segments import (
     SegmentLog,
     list_segments,
     log_owner,
     now_us,
     read_segment,
 )
-from chiplog_schemas.synced import Synced
+from chiplog_schemas.storage.watermark import Synced
+from chiplog_schemas.transport.router import Door
 
 GATHER_S = 0.02  # a commit waits this long for company …
 GATHER_BYTES = 4 << 20  # … unless it is this large

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from chiplog_collector.intake import Speaker
 from chiplog_collector.plain import clean
-from chiplog_schemas.blocks import OPAQUE, Block, BlockError, decode_block
 from chiplog_schemas.codec import CodecError
-from chiplog_schemas.events import IDENTITY_FIELDS, LOCATION_FIELDS, PRODUCER_BYTES, EventKind, decode, typed
 from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.model.blocks import OPAQUE, Block, BlockError, decode_block
+from chiplog_schemas.model.events import IDENTITY_FIELDS, LOCATION_FIELDS, PRODUCER_BYTES, EventKind, decode, typed
 
 if TYPE_CHECKING:
     from chiplog_collector.applier import Applier

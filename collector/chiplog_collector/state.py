@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from chiplog_schemas.intervals import Intervals
+from chiplog_schemas.model.intervals import Intervals
 
 
 @dataclass(slots=True)

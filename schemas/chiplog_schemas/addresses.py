@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from chiplog_schemas.places import SOCKET_PATH_BYTES_MAX, make_private
+from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX, make_private
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):(\d{1,5})")
 

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from chiplog_schemas.daemons import output_path, start_daemon
-from chiplog_schemas.journals import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.limits import EVENT_BYTES_MAX
-from chiplog_schemas.link_status import LinkStatus, read_link_status
-from chiplog_schemas.locks import holder_of, note_of
-from chiplog_schemas.machine import stat_fields
-from chiplog_schemas.places import Places, make_private
+from chiplog_schemas.paths import Places, make_private
+from chiplog_schemas.process.daemon import output_path, start_daemon
+from chiplog_schemas.process.file_lock import holder_of, note_of
+from chiplog_schemas.process.procfs import stat_fields
+from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
+from chiplog_schemas.transport.link_status import LinkStatus, read_link_status
 
 COLLECTOR, AGENT = "chiplog_collector", "chiplog_agent"
 START_WAIT_S = 15.0  # importing DuckDB on a busy machine

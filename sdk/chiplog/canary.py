@@ -11,10 +11,10 @@ from chiplog.journal import Journal
 from chiplog.process import node_name
 from chiplog.sender import SenderThread
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import PRODUCER_BYTES, EventKind, encode
 from chiplog_schemas.limits import JOURNAL_MEMORY_BYTES_MAX
-from chiplog_schemas.places import Places
-from chiplog_schemas.segments import now_us
+from chiplog_schemas.model.events import PRODUCER_BYTES, EventKind, encode
+from chiplog_schemas.paths import Places
+from chiplog_schemas.storage.segments import now_us
 
 EVENTS_MAX = 100_000  # half of what a journal in memory holds
 _ASK_AGAIN_S = 0.02

@@ -16,7 +16,7 @@ from chiplog.lines import Lines, shown
 from chiplog.pipes import Pipes
 from chiplog.process import node_name
 from chiplog.settings import Settings
-from chiplog_schemas.link import need_descriptors
+from chiplog_schemas.transport.dealer import need_descriptors
 
 FINISH_WAIT_S = 0.3  # of the second that finish() may take: for the helper, which has milliseconds' work
 OnLine = Callable[[int, int, str], None]

@@ -13,11 +13,11 @@ from pathlib import Path
 from chiplog import background
 from chiplog.delivered import is_delivered
 from chiplog.reachability import Reason, probe
-from chiplog_schemas.journals import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
-from chiplog_schemas.link_status import LinkState
-from chiplog_schemas.locks import Lock, LockHeldError, holder_of
-from chiplog_schemas.places import NETWORK_FILE_SYSTEMS, Places, file_system_type
+from chiplog_schemas.paths import NETWORK_FILE_SYSTEMS, Places, file_system_type
+from chiplog_schemas.process.file_lock import Lock, LockHeldError, holder_of
+from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
+from chiplog_schemas.transport.link_status import LinkState
 
 GOOD, WARNING, BAD = "ok", "warning", "bad"
 _FREE_BYTES_MIN = 4 * JOURNAL_BYTES_MAX  # four ranks whose journals are full

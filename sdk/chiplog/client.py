@@ -17,14 +17,14 @@ from typing import IO, TYPE_CHECKING, Any, cast
 from chiplog import background
 from chiplog.remote import Remote
 from chiplog.result import QueryError, Result
-from chiplog_schemas import questions
-from chiplog_schemas.curve import ClientCurve, client_curve
-from chiplog_schemas.keys import Keys, keys_dir
 from chiplog_schemas.limits import QUERY_TIMEOUT_S
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.permits import Role
-from chiplog_schemas.places import Places, own_dir, places
-from chiplog_schemas.questions import LOCKED_SETTINGS, one_line
+from chiplog_schemas.paths import Places, own_dir, places
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.query.query_messages import LOCKED_SETTINGS, one_line
+from chiplog_schemas.security.curve import ClientCurve, client_curve
+from chiplog_schemas.security.key_files import Keys, keys_dir
+from chiplog_schemas.security.permissions import Role
 
 if TYPE_CHECKING:
     import duckdb
@@ -65,7 +65,7 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
     if url is not None and dir is not None:
         raise ValueError(f"both url={url!r} and dir={os.fspath(dir)!r} are given; give one of them")
     if url is not None:
-        address = questions.query_address_of(url)
+        address = query_messages.query_address_of(url)
         keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
         client = Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
     else:
@@ -269,7 +269,7 @@ def _open_file(where: Places) -> "duckdb.DuckDBPyConnection | str":
         raise _unreadable(where, error) from error
     except duckdb.Error as error:
         raise _unreadable(where, error) from error
-    questions.disable_faulty_optimizers(connection)
+    query_messages.disable_faulty_optimizers(connection)
     for statement in LOCKED_SETTINGS:
         connection.execute(statement)
     return connection
@@ -301,7 +301,7 @@ def _ask_file(
 ) -> memoryview:
     from arro3.io import write_ipc_stream
 
-    from chiplog_schemas.sink import ResultSink
+    from chiplog_schemas.query.result_sink import ResultSink
 
     sink = ResultSink()
     timed_out = threading.Event()
@@ -313,13 +313,13 @@ def _ask_file(
     timer = threading.Timer(timeout_s, cancel)
     timer.daemon = True
     try:
-        admitted = questions.admit(query, connection.extract_statements)
+        admitted = query_messages.admit(query, connection.extract_statements)
         timer.start()
         if time_zone:
-            connection.execute(questions.time_zone_setting(time_zone))
+            connection.execute(query_messages.time_zone_setting(time_zone))
         connection.execute("BEGIN TRANSACTION READ ONLY")
         write_ipc_stream(connection.sql(admitted, params=params), cast("IO[bytes]", sink), compression="lz4")
-    except questions.Refused as error:
+    except query_messages.Refused as error:
         raise QueryError("refused", str(error)) from error
     except Exception as error:  # errors of a running stream come through Arrow without a type of their own
         if sink.too_large:
@@ -368,7 +368,7 @@ def _plain(value: Any, name: str) -> Any:
         return value.isoformat()
     if isinstance(value, list | tuple):
         return [_plain(item, name) for item in value]
-    if questions.is_plain(value):
+    if query_messages.is_plain(value):
         return value
     item = getattr(value, "item", None)
     if callable(item) and getattr(value, "ndim", 0) == 0:

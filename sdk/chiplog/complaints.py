@@ -8,7 +8,7 @@ from typing import Any
 
 from chiplog.interrupts import is_interrupt
 from chiplog.values.metrics import Bad, cleaned
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 _WARNINGS_PER_KIND = 10  # said aloud and shown in events, so that each kind is seen; all are counted
 _NOT_FINITE = "not_finite"  # the one kind of bad value that is recorded all the same

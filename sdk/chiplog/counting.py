@@ -16,8 +16,8 @@ from pathlib import Path
 from chiplog import process
 from chiplog.identity import Identity
 from chiplog.interrupts import is_interrupt
-from chiplog_schemas.descriptors import OwnedDescriptor
-from chiplog_schemas.places import check_private, make_private
+from chiplog_schemas.paths import check_private, make_private
+from chiplog_schemas.process.descriptors import OwnedDescriptor
 
 STEPS = "steps"  # the directory's name
 FILES_MAX = 4_096  # of runs on one node that may be resumed: the oldest quarter goes when there are more

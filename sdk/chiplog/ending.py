@@ -13,8 +13,8 @@ from chiplog.interrupts import is_interrupt
 from chiplog.journal import Journal
 from chiplog.sender import SenderThread
 from chiplog.values.metrics import cleaned
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.exits import UNKNOWN_EXIT
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
 
 _CODE_MAX = (1 << 31) - 1
 _CODE_OVER = 255  # what the system makes of a sys.exit() with a number that is far too large

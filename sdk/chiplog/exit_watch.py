@@ -8,7 +8,7 @@ import os
 import select
 import time
 
-from chiplog_schemas.exits import exit_status, write_status
+from chiplog_schemas.process.exit_status import exit_status, write_status
 
 _LOOK_INTERVAL_S = 1.0  # between two looks whether the journal is still there
 _FINISHED_WAIT_S = 10.0  # a run that finished has its state in the journal; one that left ends within this

@@ -28,8 +28,6 @@ from zlib import crc32
 
 from chiplog.interrupts import is_interrupt
 from chiplog.mapped import Head, Segment, cut, offset_of
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.journals import FINISHED, HEAD_NAME, LEFT, LOCK_NAME, PRODUCED, PRODUCED_OFFSET, remove_journal
 from chiplog_schemas.limits import (
     FILES_LOOK_S,
     FILES_TOUCH_S,
@@ -39,12 +37,22 @@ from chiplog_schemas.limits import (
     KIB,
     MIB,
 )
-from chiplog_schemas.link import Slice
-from chiplog_schemas.locks import Lock, touch
-from chiplog_schemas.places import make_private
-from chiplog_schemas.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front
-from chiplog_schemas.record import encode as frame
-from chiplog_schemas.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, now_us, segment_name
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.paths import make_private
+from chiplog_schemas.process.file_lock import Lock, touch
+from chiplog_schemas.storage.journal_dir import (
+    FINISHED,
+    HEAD_NAME,
+    LEFT,
+    LOCK_NAME,
+    PRODUCED,
+    PRODUCED_OFFSET,
+    remove_journal,
+)
+from chiplog_schemas.storage.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front
+from chiplog_schemas.storage.record import encode as frame
+from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, now_us, segment_name
+from chiplog_schemas.transport.dealer import Slice
 
 _FIRST_SEGMENT_BYTES = 256 * KIB  # cheap at init; most runs log less than this in a minute
 _SEGMENT_BYTES_MAX = 1 * MIB  # one DATA frame carries a whole segment without a look at its records

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from chiplog.passage import Ends
-from chiplog_schemas.machine import stat_fields, uptime_us
+from chiplog_schemas.process.procfs import stat_fields, uptime_us
 
 _KEYS_BYTES_MAX = 1_024  # of one look; a terminal's queue holds 4096
 _MODES_BYTES = 64  # struct termios of the kernel has 36

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from chiplog.identity import Identity
-from chiplog_schemas.places import Places, make_private
+from chiplog_schemas.paths import Places, make_private
 
 LAUNCHES_MAX = 256  # files of one line; the oldest go. More launches than that do not restart side by side on one node
 _RUN_ID_BYTES_MAX = 1024

@@ -6,7 +6,7 @@ from typing import Any
 
 from chiplog.phases import DATA, STEP, Timing
 from chiplog.steps import Steps
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 LINGERS_S = 2.0  # a phase that is open for so long is told …
 _TIMES_USUAL = 2.0  # … but not before it took twice as long as it does at other times: slow steps are no hang

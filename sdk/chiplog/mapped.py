@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from chiplog.interrupts import is_interrupt
-from chiplog_schemas.descriptors import OwnedDescriptor
-from chiplog_schemas.journals import (
+from chiplog_schemas.process.descriptors import OwnedDescriptor
+from chiplog_schemas.process.file_lock import file_id, id_of
+from chiplog_schemas.storage.journal_dir import (
     ACKED,
     ACKED_OFFSET,
     FLAGS,
@@ -22,9 +23,8 @@ from chiplog_schemas.journals import (
     encode_head,
     head_bytes,
 )
-from chiplog_schemas.locks import file_id, id_of
-from chiplog_schemas.record import HEADER_BYTES, unpack_header
-from chiplog_schemas.segments import SEGMENT_HEADER_BYTES
+from chiplog_schemas.storage.record import HEADER_BYTES, unpack_header
+from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
 

@@ -7,8 +7,8 @@ from typing import Any
 from chiplog.promises import PromisingJournal
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import PRODUCER_BYTES, EventKind, encode
-from chiplog_schemas.places import Places, check_root
+from chiplog_schemas.model.events import PRODUCER_BYTES, EventKind, encode
+from chiplog_schemas.paths import Places, check_root
 
 
 def open_journal(

@@ -21,10 +21,10 @@ from typing import Any
 from chiplog.captured import FIRST, high, inherited, inode_of, open_ends
 from chiplog.passage import Ends, Passage, Tally, select_now
 from chiplog.relief import drain_lines, is_crowded
-from chiplog_schemas.daemons import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, spawn_detached, status_of
-from chiplog_schemas.descriptors import OwnedDescriptor
-from chiplog_schemas.exits import STATUS_NAME
-from chiplog_schemas.places import Places, make_private
+from chiplog_schemas.paths import Places, make_private
+from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, spawn_detached, status_of
+from chiplog_schemas.process.descriptors import OwnedDescriptor
+from chiplog_schemas.process.exit_status import STATUS_NAME
 
 HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "console_helper.py")
 OUTPUT = "chiplog_console.out"  # what helpers say, which is nothing mostly

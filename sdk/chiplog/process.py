@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from chiplog.identity import PARENT_RUN, SETUP, Facts, Spawned, read_record
 from chiplog_schemas.limits import NAME_CHARS_MAX
-from chiplog_schemas.machine import boot_id, stat_fields
-from chiplog_schemas.owners import name_of
+from chiplog_schemas.process.owners import name_of
+from chiplog_schemas.process.procfs import boot_id, stat_fields
 
 _SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # what each process of mp.spawn() runs
 _STATE, _START = 0, 19  # of stat_fields(): state and starttime

@@ -4,8 +4,8 @@ How many there are stands on the head page, so that whoever adopts the journal o
 """
 
 from chiplog.journal import Journal
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.segments import now_us
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.storage.segments import now_us
 
 _PROMISED_MAX = 0xFFFFFFFF
 

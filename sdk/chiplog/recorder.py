@@ -23,8 +23,8 @@ from chiplog.torch.watch import Watch
 from chiplog.values.metrics import FLOAT_TYPES, Bad, Histogram, OnDevice, cleaned, flatten, shown
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.codec import pack, packer
-from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.limits import KEY_BYTES_MAX
+from chiplog_schemas.model.events import EventKind, encode
 
 _INT_BYTES_MAX = 9  # of msgpack
 _WATCHES_MAX = 64  # models; each is looked at before every step of an optimizer

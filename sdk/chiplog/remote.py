@@ -9,12 +9,11 @@ from typing import Any
 import zmq
 
 from chiplog.result import QueryError
-from chiplog_schemas import questions
 from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.codec import CodecError
-from chiplog_schemas.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, LINGER_MS, PEER_SILENT_S
-from chiplog_schemas.questions import (
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.query.query_messages import (
     ID_BYTES,
     QUERY_WAIT_S,
     QUESTION_VERSIONS,
@@ -24,6 +23,7 @@ from chiplog_schemas.questions import (
     QuestionKind,
     one_line,
 )
+from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
 
 __all__ = ["Remote"]
 
@@ -72,7 +72,7 @@ class Remote:
         That is when it speaks other versions, or when the two do not agree about keys.
         """
         id = os.urandom(ID_BYTES)
-        self._send(questions.ping(id))
+        self._send(query_messages.ping(id))
         deadline = time.monotonic() + wait_s
         while (answer := self._receive(deadline)) is not None:
             if answer.kind == QuestionKind.PONG and answer.id == id:
@@ -95,9 +95,9 @@ class Remote:
         up are all answered by the new one, and their answers do not tell what it was asked since.
         """
         try:
-            questions.check_size(query)
-            frames = questions.ask(id := os.urandom(ID_BYTES), query, params, timeout_s, time_zone)
-        except (questions.Refused, CodecError) as error:
+            query_messages.check_size(query)
+            frames = query_messages.ask(id := os.urandom(ID_BYTES), query, params, timeout_s, time_zone)
+        except (query_messages.Refused, CodecError) as error:
             raise QueryError("refused", one_line(str(error))) from error
         if len(frames[0]) > REQUEST_BYTES_MAX:
             raise QueryError(
@@ -125,12 +125,12 @@ class Remote:
                         raise QueryError("internal", f"the collector at {self._address} loses this query; see its log")
                     asked += 1
                     id = os.urandom(ID_BYTES)
-                    self._send(questions.ask(id, query, params, timeout_s, time_zone))
+                    self._send(query_messages.ask(id, query, params, timeout_s, time_zone))
             if now - heard > silent_s or now > deadline or (answer is None and not lives()):
                 stopped = f"the collector at {self._address} has stopped answering"
                 raise QueryError("unreachable", f"{stopped}: {self.trouble}" if self.trouble else stopped)
             if now - pinged >= HEARTBEAT_INTERVAL_S:
-                self._send(questions.ping(id))
+                self._send(query_messages.ping(id))
                 pinged = now
 
     def _send(self, frames: list[bytes]) -> None:
@@ -139,7 +139,7 @@ class Remote:
         except zmq.Again:
             pass  # it is unreachable and its queue is full: the silence that follows says so
 
-    def _receive(self, deadline: float) -> questions.Question | None:
+    def _receive(self, deadline: float) -> query_messages.Question | None:
         """Return the next message that can be read before a time, or None."""
         while True:
             wait_ms = math.ceil(1000 * max(0.0, deadline - time.monotonic()))
@@ -152,7 +152,7 @@ class Remote:
                 return None
             frames = self._socket.recv_multipart(copy=False)
             try:
-                return questions.parse([frame.buffer for frame in frames])
+                return query_messages.parse([frame.buffer for frame in frames])
             except QuestionError:
                 continue  # not for us to judge: without a usable answer the question ends as unreachable
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chiplog.stream import check_stream
-from chiplog_schemas.questions import one_line
+from chiplog_schemas.query.query_messages import one_line
 
 if TYPE_CHECKING:
     import duckdb

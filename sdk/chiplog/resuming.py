@@ -9,7 +9,7 @@ from chiplog.counting import STEPS, label_to_resume, was_here
 from chiplog.identity import Identity
 from chiplog.unfinished import UNFINISHED, last_unfinished
 from chiplog.values.metrics import Bad, shown
-from chiplog_schemas.places import Places
+from chiplog_schemas.paths import Places
 
 ALLOW, MUST, NEVER, AUTO = "allow", "must", "never", "auto"
 _BY_ID = "id"  # resume= was itself a run ID

@@ -18,9 +18,9 @@ from typing import Any
 
 from chiplog.interrupts import is_interrupt
 from chiplog.values.metrics import Bad, cleaned, shown
-from chiplog_schemas.contents import path_objection, room_objection
 from chiplog_schemas.limits import FILES_PER_SAVE_MAX
-from chiplog_schemas.places import Places, check_root, make_private
+from chiplog_schemas.paths import Places, check_root, make_private
+from chiplog_schemas.storage.content_files import path_objection, room_objection
 
 _FICLONE = 0x40049409  # linux/fs.h: share another file's blocks until one of the two is written to
 _PIECE_BYTES = 1 << 20

@@ -14,14 +14,14 @@ import zmq
 
 from chiplog.journal import Journal
 from chiplog.reachability import Reason, probe
-from chiplog_schemas.curve import client_curve
-from chiplog_schemas.daemons import STARTING_S, start_daemon_once
-from chiplog_schemas.keys import Keys, keys_dir
 from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
-from chiplog_schemas.link import Link, need_descriptors
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.permits import Role
-from chiplog_schemas.places import Places
+from chiplog_schemas.paths import Places
+from chiplog_schemas.process.daemon import STARTING_S, start_daemon_once
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.security.curve import client_curve
+from chiplog_schemas.security.key_files import Keys, keys_dir
+from chiplog_schemas.security.permissions import Role
+from chiplog_schemas.transport.dealer import Link, need_descriptors
 
 AGENT_MODULE = "chiplog_agent"
 _START_AFTER_S = 0.1  # an agent that runs answers within this; else one is started …

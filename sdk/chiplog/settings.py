@@ -13,8 +13,8 @@ from chiplog.process import host_name, node_name, owner
 from chiplog.torch.current import CurrentDevice
 from chiplog.values.metrics import Bad, cleaned
 from chiplog_schemas.bounds import Bounds
-from chiplog_schemas.machine import boot_id, pid_namespace, uptime_us
-from chiplog_schemas.places import Places
+from chiplog_schemas.paths import Places
+from chiplog_schemas.process.procfs import boot_id, pid_namespace, uptime_us
 
 _DIGEST_CHARS = 8  # of a name that was cut
 _LINE_CHARS_MAX = 1_024  # of project, name, group and job type: what the index keeps of them

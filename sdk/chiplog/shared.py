@@ -8,8 +8,8 @@ from typing import Any
 from chiplog.interrupts import is_interrupt
 from chiplog.values.config import Fingerprints, as_plain, config_of
 from chiplog.values.metrics import Bad, cleaned, shown
-from chiplog_schemas.events import SUMMARIES, EventKind
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
+from chiplog_schemas.model.events import SUMMARIES, EventKind
 
 _DEFINITIONS_MAX = 1_000  # names and patterns of one label: more are made by a program
 

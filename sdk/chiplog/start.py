@@ -32,8 +32,8 @@ from chiplog.values.metrics import Bad
 from chiplog.ways import CREATE_NEW, RANK0, RETURN_PREVIOUS, beside, mode_of, own_run, reinit_of
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
-from chiplog_schemas.owners import note_good_end
-from chiplog_schemas.places import Places, own_dir, places
+from chiplog_schemas.paths import Places, own_dir, places
+from chiplog_schemas.process.owners import note_good_end
 
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 _log = logging.getLogger("chiplog")

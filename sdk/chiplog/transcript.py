@@ -8,8 +8,8 @@ from typing import Any
 from chiplog.opening import open_journal
 from chiplog.sender import SenderThread
 from chiplog_schemas.bounds import Bounds
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.places import Places
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.paths import Places
 
 _STOP_S = 0.3  # for a sender that has nothing left to send
 

@@ -14,7 +14,7 @@ from chiplog.settings import Settings
 from chiplog.values.config import as_plain
 from chiplog.values.metrics import Bad, shown
 from chiplog_schemas.limits import NAME_CHARS_MAX
-from chiplog_schemas.places import chiplog_dir, places
+from chiplog_schemas.paths import chiplog_dir, places
 
 # By ticket: each run of this process that was sent or received. A pickle that comes back is the run itself.
 _known: "weakref.WeakValueDictionary[str, Run]" = weakref.WeakValueDictionary()

@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 
 from chiplog.counting import prune
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import check_private, make_private
+from chiplog_schemas.paths import check_private, make_private
+from chiplog_schemas.process.file_lock import holder_of
 
 UNFINISHED = "unfinished"  # the directory's name
 _BYTES_MAX = 8_192  # of one file: a run ID, a launch and a path

@@ -16,10 +16,10 @@ from chiplog_agent import adoption
 from chiplog_agent.adoption import Adoption, remove_leftovers
 from chiplog_agent.core import Core
 from chiplog_agent.endings import VANISHED, Endings
-from chiplog_schemas.blocks import decode_block, rows_of
-from chiplog_schemas.events import EventKind, decode
-from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, list_journals
-from chiplog_schemas.record import MAGIC_BYTES
+from chiplog_schemas.model.blocks import decode_block, rows_of
+from chiplog_schemas.model.events import EventKind, decode
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
+from chiplog_schemas.storage.record import MAGIC_BYTES
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
@@ -54,7 +54,7 @@ SAFEGUARDS = [
 ]
 LOCKS = """
 import pathlib, sys
-from chiplog_schemas.locks import Lock, LockHeldError
+from chiplog_schemas.process.file_lock import Lock, LockHeldError
 try:
     Lock(pathlib.Path(sys.argv[1]), create=False)
 except LockHeldError:
@@ -67,7 +67,7 @@ import os, signal, sys
 from pathlib import Path
 from chiplog.journal import Journal
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind, encode
+from chiplog_schemas.model.events import EventKind, encode
 producer = bytes([int(sys.argv[2])]) * 16
 journal = Journal(Path(sys.argv[1]) / producer.hex(), producer, pack({"label": "rank0"}))
 def say(number, size=100):

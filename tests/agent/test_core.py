@@ -7,12 +7,12 @@ import pytest
 
 from chiplog_agent.core import Core
 from chiplog_agent.origins import Origin
-from chiplog_schemas.blocks import decode_block, rows_of
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind, decode, encode
 from chiplog_schemas.limits import EVENT_BYTES_MAX, RECORD_BYTES_MAX, SPOOL_SYNC_BYTES, SPOOL_SYNC_INTERVAL_S
-from chiplog_schemas.record import Kind
-from chiplog_schemas.record import encode as frame
+from chiplog_schemas.model.blocks import decode_block, rows_of
+from chiplog_schemas.model.events import EventKind, decode, encode
+from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.storage.record import encode as frame
 
 AGENT, RANK, OTHER = b"A" * 16, b"R" * 16, b"O" * 16
 

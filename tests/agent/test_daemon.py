@@ -15,17 +15,17 @@ import zmq
 
 import chiplog
 from chiplog_agent.daemon import AgentDaemon, Settings
-from chiplog_schemas import wire
 from chiplog_schemas.codec import pack
-from chiplog_schemas.delivery import Greeted, Left, Take
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.journals import LOCK_NAME
 from chiplog_schemas.limits import CREDIT_BYTES, MIB
-from chiplog_schemas.locks import Lock, holder_of
-from chiplog_schemas.places import make_private, places
-from chiplog_schemas.record import Kind
-from chiplog_schemas.record import encode as frame
-from chiplog_schemas.wire import MessageKind
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.paths import make_private, places
+from chiplog_schemas.process.file_lock import Lock, holder_of
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.delivery import Greeted, Left, Take
+from chiplog_schemas.protocol.messages import MessageKind
+from chiplog_schemas.storage.journal_dir import LOCK_NAME
+from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.storage.record import encode as frame
 from tests.agent.test_adoption import no_descriptors
 from tests.conftest import Node, end_process, wait_until
 from tests.fault.switch_off import Safeguard
@@ -75,8 +75,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from chiplog_agent import daemon
-from chiplog_schemas.locks import LockHeldError, take_lock
-from chiplog_schemas.places import make_private, places
+from chiplog_schemas.process.file_lock import LockHeldError, take_lock
+from chiplog_schemas.paths import make_private, places
 daemon.Upstream.mind = lambda self, now: None
 try:
     place = places(Path(sys.argv[1]))
@@ -112,8 +112,8 @@ class Rank:
         self.acked = 0
         self.next = 0
 
-    def hello(self) -> wire.Message:
-        self.socket.send_multipart(wire.hello(self.session, self.producer, 0, {"pid": os.getpid()}))
+    def hello(self) -> messages.Message:
+        self.socket.send_multipart(messages.hello(self.session, self.producer, 0, {"pid": os.getpid()}))
         message = self.receive()
         assert message.kind == MessageKind.WELCOME
         return message
@@ -121,12 +121,12 @@ class Rank:
     def say(self, *payloads: bytes) -> None:
         data = b"".join(frame(Kind.EVENT, self.next + index, payload) for index, payload in enumerate(payloads))
         last = self.next + len(payloads) - 1
-        self.socket.send_multipart(wire.data(self.session, self.next, last, data))
+        self.socket.send_multipart(messages.data(self.session, self.next, last, data))
         self.next = last + 1
 
-    def receive(self) -> wire.Message:
+    def receive(self) -> messages.Message:
         assert self.socket.poll(180_000), "no answer"
-        message = wire.parse(self.socket.recv_multipart())
+        message = messages.parse(self.socket.recv_multipart())
         self.credit = message.credit
         self.acked = max(self.acked, message.next)
         return message
@@ -239,7 +239,7 @@ def test_garbage_on_its_socket_does_not_stop_it(bare_node, rank) -> None:
         rank.socket.send_multipart(frames)
     assert rank.receive().kind == MessageKind.RESET, "versions that nobody speaks here"
     rank.say(identity())
-    rank.socket.send_multipart(wire.data(session, 1, 3, b"no records" * 10))
+    rank.socket.send_multipart(messages.data(session, 1, 3, b"no records" * 10))
     rank.next = 4
     rank.say(
         b"\xc1", pack([99, 1]), pack([1, 2, 3, pack(["a", "a"]), b"x" * 16]), encode(EventKind.TEXT, 1, 1, "k", "v")
@@ -359,7 +359,7 @@ def test_an_embedded_agent_stays_while_a_rank_lives_or_its_spool_is_not_delivere
         rank.wait_for(1)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(2.0)
-        rank.socket.send_multipart(wire.bye(rank.session))
+        rank.socket.send_multipart(messages.bye(rank.session))
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1.5)
         bare_node.start_collector()
@@ -463,7 +463,7 @@ def test_a_producer_that_is_gone_is_forgotten_in_all_respects(daemon: AgentDaemo
     producer = b"P" * 16
     lock = daemon.settings.places.journals / producer.hex() / "lock"
     lock.parent.mkdir(parents=True)
-    held = f"import pathlib, chiplog_schemas.locks as l; l = l.Lock(pathlib.Path({str(lock)!r})); print(); input()"
+    held = f"import pathlib, chiplog_schemas.process.file_lock as l; l = l.Lock(pathlib.Path({str(lock)!r})); print(); input()"
     process = subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
@@ -489,7 +489,7 @@ def test_a_journal_that_is_looked_at_behind_the_goodbye_costs_no_descriptor(daem
     producer = b"P" * 16
     lock = daemon.settings.places.journals / producer.hex() / "lock"
     lock.parent.mkdir(parents=True)
-    held = f"import pathlib, chiplog_schemas.locks as l; l = l.Lock(pathlib.Path({str(lock)!r})); print(); input()"
+    held = f"import pathlib, chiplog_schemas.process.file_lock as l; l = l.Lock(pathlib.Path({str(lock)!r})); print(); input()"
     with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()

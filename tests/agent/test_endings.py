@@ -15,7 +15,7 @@ import pytest
 
 from chiplog_agent.adoption import Adoption
 from chiplog_agent.endings import STATE_LOST, VANISHED, Endings
-from chiplog_schemas.locks import locker_of
+from chiplog_schemas.process.file_lock import locker_of
 from tests.conftest import wait_until
 from tests.fault.network import need
 from tests.fault.switch_off import Safeguard
@@ -41,7 +41,7 @@ PRODUCER = b"P" * 16
 STARTED_US = 1_000_000
 HOLDER = """
 import os, pathlib, sys
-from chiplog_schemas.locks import Lock
+from chiplog_schemas.process.file_lock import Lock
 lock = Lock(pathlib.Path(sys.argv[1]))
 print(flush=True)
 sys.stdin.readline()

@@ -13,9 +13,9 @@ import zmq
 
 from chiplog_agent import files
 from chiplog_agent.files import FileLane
-from chiplog_schemas import file_wire, wire
-from chiplog_schemas.file_wire import FileMessage, FileMessageKind
 from chiplog_schemas.limits import PEER_SILENT_S
+from chiplog_schemas.protocol import file_messages, messages
+from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
 from tests.conftest import wait_until
 
 DATA = b"weights" * 1_000
@@ -35,7 +35,7 @@ class Collector:
         if not self.socket.poll(5):
             return None
         self.routing, *frames = self.socket.recv_multipart()
-        return file_wire.parse(frames)
+        return file_messages.parse(frames)
 
     def say(self, frames: list[bytes]) -> None:
         self.socket.send_multipart([self.routing, *frames])
@@ -102,14 +102,14 @@ def test_a_file_is_offered_sent_from_where_the_collector_stands_and_removed_once
     path = bench.put()
     offer = bench.until(FileMessageKind.OFFER)
     assert (offer.digest, offer.bytes, offer.sender, offer.info) == (DIGEST, len(DATA), b"s" * 16, {"node": "a"})
-    bench.collector.say(file_wire.want(offer.session, 1_000, 2_000))
+    bench.collector.say(file_messages.want(offer.session, 1_000, 2_000))
     chunk = bench.until(FileMessageKind.CHUNK)
     assert (chunk.offset, chunk.payload) == (1_000, DATA[1_000:3_000])
-    bench.collector.say(file_wire.want(offer.session, 3_000, 1 << 20))
+    bench.collector.say(file_messages.want(offer.session, 3_000, 1 << 20))
     assert bench.until(FileMessageKind.CHUNK).payload == DATA[3_000:]
     assert path.exists()
     assert not bench.lane.is_idle
-    bench.collector.say(file_wire.stored(offer.session))
+    bench.collector.say(file_messages.stored(offer.session))
     bench.until_holds(lambda: not path.exists())
     bench.step()
     assert bench.lane.is_idle
@@ -132,10 +132,10 @@ def test_a_file_that_is_refused_stays_is_told_once_and_offered_again_while_other
     for _ in range(2):
         offer = bench.until(FileMessageKind.OFFER)
         assert offer.digest == DIGEST
-        bench.collector.say(file_wire.denied(offer.session, 30.0, "no room"))
+        bench.collector.say(file_messages.denied(offer.session, 30.0, "no room"))
         small = bench.until(FileMessageKind.OFFER)
         assert small.digest == hashlib.sha256(b"small").digest()
-        bench.collector.say(file_wire.stored(small.session))
+        bench.collector.say(file_messages.stored(small.session))
         bench.until_holds(lambda: len(list(bench.outbox.iterdir())) == 1)
         bench.step()
         assert bench.lane.is_idle, "the next agent may try again"
@@ -149,7 +149,7 @@ def test_a_file_that_is_refused_stays_is_told_once_and_offered_again_while_other
 def test_a_collector_that_is_busy_is_asked_again_soon_and_nothing_is_told(bench: Bench) -> None:
     bench.put()
     offer = bench.until(FileMessageKind.OFFER)
-    bench.collector.say(file_wire.denied(offer.session, 1.0, "busy"))
+    bench.collector.say(file_messages.denied(offer.session, 1.0, "busy"))
     bench.until_holds(lambda: bench.lane._offer_at > bench.now)
     assert not bench.lane.is_idle
     assert bench.until(FileMessageKind.OFFER).session != offer.session
@@ -162,7 +162,7 @@ def test_a_copy_that_arrived_as_another_content_is_read_again_and_given_up_only_
 ) -> None:
     path = bench.put(DATA[:-1] + b"?" if is_damaged else DATA, DIGEST.hex())
     offer = bench.until(FileMessageKind.OFFER)
-    bench.collector.say(file_wire.mismatch(offer.session))
+    bench.collector.say(file_messages.mismatch(offer.session))
     bench.until_holds(lambda: bench.said)
     assert bench.said[0][0] == ("file_damaged" if is_damaged else "file_waits")
     assert path.exists() is not is_damaged
@@ -174,7 +174,7 @@ def test_a_copy_that_was_cut_since_it_was_offered_is_given_up(bench: Bench) -> N
     path = bench.put()
     offer = bench.until(FileMessageKind.OFFER)
     os.truncate(path, 10)
-    bench.collector.say(file_wire.want(offer.session, 10, 1 << 20))
+    bench.collector.say(file_messages.want(offer.session, 10, 1 << 20))
     bench.until_holds(lambda: bench.said)
     assert bench.said[0] == ("file_damaged", {"sha256": DIGEST.hex()})
 
@@ -182,7 +182,7 @@ def test_a_copy_that_was_cut_since_it_was_offered_is_given_up(bench: Bench) -> N
 def test_a_session_that_is_unknown_and_a_collector_that_says_nothing_are_asked_again(bench: Bench) -> None:
     path = bench.put()
     offer = bench.until(FileMessageKind.OFFER)
-    bench.collector.say(wire.reset(offer.session, "unknown"))
+    bench.collector.say(messages.reset(offer.session, "unknown"))
     again = bench.until(FileMessageKind.OFFER)
     assert again.session != offer.session
     before = bench.lane.socket
@@ -228,7 +228,7 @@ def test_an_entry_that_cannot_be_read_is_told_once_and_those_behind_it_go_on(ben
     for _ in range(2):
         offer = bench.until(FileMessageKind.OFFER)
         assert offer.digest == DIGEST
-        bench.collector.say(file_wire.stored(offer.session))
+        bench.collector.say(file_messages.stored(offer.session))
         bench.until_holds(lambda: len(list(bench.outbox.iterdir())) == 1)
         bench.step(1.0)
         assert bench.lane.is_idle
@@ -250,7 +250,7 @@ def test_a_copy_whose_bytes_the_disk_does_not_give_is_put_off(bench: Bench, monk
 
     monkeypatch.setattr(os, "pread", pread)
     offer = bench.until(FileMessageKind.OFFER)
-    bench.collector.say(file_wire.want(offer.session, 0, 1 << 20))
+    bench.collector.say(file_messages.want(offer.session, 0, 1 << 20))
     assert bench.until(FileMessageKind.OFFER).digest == DIGEST
     assert bench.said[0][1]["reason"] == "its copy cannot be read: Input/output error"
 
@@ -262,7 +262,7 @@ def test_an_outbox_whose_files_wait_is_listed_again_only_when_something_came_or_
     long_ago = time.time() - 60
     os.utime(bench.outbox, (long_ago, long_ago))
     offer = bench.until(FileMessageKind.OFFER)
-    bench.collector.say(file_wire.denied(offer.session, 30.0, "no room"))
+    bench.collector.say(file_messages.denied(offer.session, 30.0, "no room"))
     bench.until_holds(lambda: bench.said)
     bench.step(1.0)
     listings, scandir = [], os.scandir
@@ -277,7 +277,7 @@ def test_an_outbox_whose_files_wait_is_listed_again_only_when_something_came_or_
     assert listings == []
     bench.put(b"small")
     assert bench.until(FileMessageKind.OFFER).digest == hashlib.sha256(b"small").digest()
-    bench.collector.say(file_wire.stored(bench.lane._machine._session))
+    bench.collector.say(file_messages.stored(bench.lane._machine._session))
     bench.until_holds(lambda: len(list(bench.outbox.iterdir())) == 1)
     bench.step(30.0)
     assert bench.until(FileMessageKind.OFFER).digest == DIGEST

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from chiplog_agent.origins import Origin, origin_of_dead, origin_of_living
-from chiplog_schemas.machine import boot_id, pid_namespace, start_ticks, uptime_us
+from chiplog_schemas.process.procfs import boot_id, pid_namespace, start_ticks, uptime_us
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [

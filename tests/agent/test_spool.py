@@ -9,11 +9,11 @@ import pytest
 
 from chiplog_agent import spool as spool_module
 from chiplog_agent.spool import DAMAGED, RAISED_NAME, TRIMMED, Spool
-from chiplog_schemas import segments
 from chiplog_schemas.limits import MIB
-from chiplog_schemas.record import Record, scan
-from chiplog_schemas.segments import END_NAME, list_segments
-from chiplog_schemas.synced import Synced
+from chiplog_schemas.storage import segments
+from chiplog_schemas.storage.record import Record, scan
+from chiplog_schemas.storage.segments import END_NAME, list_segments
+from chiplog_schemas.storage.watermark import Synced
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
 

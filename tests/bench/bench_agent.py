@@ -11,10 +11,10 @@ import msgpack
 import numpy as np
 import zmq
 
-from chiplog_schemas import wire
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.record import encode as encode_record
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.storage.record import encode as encode_record
 from tests.bench.figure import Figure, Node, cpu_s
 
 EVENTS = 300_000
@@ -49,22 +49,22 @@ def push(address: str, journals: list[list[tuple[int, int, bytes]]]) -> None:
         socket = context.socket(zmq.DEALER)
         socket.connect(address)
         session, sender = os.urandom(8), os.urandom(16)
-        socket.send_multipart(wire.hello(session, sender, 0, {}))
+        socket.send_multipart(messages.hello(session, sender, 0, {}))
         poller.register(socket, zmq.POLLIN)
         ranks[socket] = [session, list(journal), 0, -1, journal[-1][1] + 1]
     open_ranks = len(ranks)
     while open_ranks:
         for socket, _ in poller.poll(1000):
-            message = wire.parse(socket.recv_multipart())
+            message = messages.parse(socket.recv_multipart())
             state = ranks[socket]
-            if message.kind == wire.MessageKind.ACK and message.next >= state[4]:
+            if message.kind == messages.MessageKind.ACK and message.next >= state[4]:
                 open_ranks -= 1
                 poller.unregister(socket)
                 continue
             acked = sum(1 for _, last, _ in journals[0][: state[2]] if last < message.next)
             while state[2] < len(state[1]) and state[2] - acked < CREDIT_SLICES:
                 first, last, payload = state[1][state[2]]
-                socket.send_multipart(wire.data(state[0], first, last, payload))
+                socket.send_multipart(messages.data(state[0], first, last, payload))
                 state[2] += 1
     for socket in ranks:
         socket.close(0)

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import zmq
 
-from chiplog_schemas import wire
-from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.record import Kind
-from chiplog_schemas.record import encode as encode_record
+from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.storage.record import encode as encode_record
 from tests.bench.figure import Figure, Node, cpu_s, tree
 
 AGENTS = 1_250
@@ -46,7 +46,7 @@ class Agent:
                 producer, 0, encode(EventKind.IDENTITY, 0, identity | {"primary": rank == 0, "launch": "x"})
             )
         self.seq = 1
-        self.socket.send_multipart(wire.hello(self.session, os.urandom(16), 0, {"node": self.node}))
+        self.socket.send_multipart(messages.hello(self.session, os.urandom(16), 0, {"node": self.node}))
 
     def send(self, keys: bytes, values: "np.ndarray[tuple[int, int], np.dtype[np.float64]]") -> None:
         now_us = time.time_ns() // 1000
@@ -54,7 +54,7 @@ class Agent:
             self.builder.add(producer, self.seq, encode(EventKind.METRICS, now_us, self.seq, keys, row.tobytes()))
         self.seq += 1
         record = encode_record(Kind.BLOCK, self.number, self.builder.build(now_us))
-        self.socket.send_multipart(wire.data(self.session, self.number, self.number, record))
+        self.socket.send_multipart(messages.data(self.session, self.number, self.number, record))
         self.number += 1
         self.due += 1.0
 

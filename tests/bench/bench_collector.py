@@ -13,14 +13,14 @@ import zmq
 from chiplog_collector.database import Database
 from chiplog_collector.index import Follower
 from chiplog_collector.intake import Intake
-from chiplog_schemas import wire
-from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.limits import INDEX_FLUSH_ROWS
-from chiplog_schemas.record import Kind, read_one
-from chiplog_schemas.record import encode as encode_record
-from chiplog_schemas.segments import SegmentLog
+from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.storage.record import Kind, read_one
+from chiplog_schemas.storage.record import encode as encode_record
+from chiplog_schemas.storage.segments import SegmentLog
 from tests.bench.figure import Figure, Node, cpu_s
 
 KEYS = 10
@@ -118,16 +118,16 @@ def receiver_rate(pieces: list[bytes]) -> tuple[float, float]:
             socket = context.socket(zmq.DEALER)
             socket.connect(node.place.collector_address)
             session = os.urandom(8)
-            socket.send_multipart(wire.hello(session, os.urandom(16), 0, {}))
+            socket.send_multipart(messages.hello(session, os.urandom(16), 0, {}))
             socket.recv_multipart()
             pid = node.processes["collector"].pid
             cpu, begun = cpu_s(pid), time.perf_counter()
             sent = acked = 0
             while acked < len(pieces):
                 while sent < len(pieces) and sent - acked < 16:
-                    socket.send_multipart(wire.data(session, sent, sent, pieces[sent]), copy=False)
+                    socket.send_multipart(messages.data(session, sent, sent, pieces[sent]), copy=False)
                     sent += 1
-                message = wire.parse(socket.recv_multipart())
+                message = messages.parse(socket.recv_multipart())
                 acked = max(acked, message.next)
             wall, cpu = time.perf_counter() - begun, cpu_s(pid) - cpu
             socket.close(0)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import zmq
 
-from chiplog_schemas import questions
 from chiplog_schemas.codec import pack
+from chiplog_schemas.query import query_messages
 from tests.bench.bench_cluster import KEYS, PRODUCERS, Agent
 from tests.bench.figure import Figure, Node, percentile
 
@@ -26,7 +26,7 @@ CLIENTS = 16
 # All clients in one process: like other machines they ask again at once, and leave the processors to the collector.
 LOAD = f"""
 import os, sys, zmq
-from chiplog_schemas import questions
+from chiplog_schemas.query import query_messages
 context, poller = zmq.Context(), zmq.Poller()
 def ask(socket):
     socket.send_multipart(questions.ask(os.urandom(8), {DASHBOARD!r}, None, 30.0))
@@ -142,7 +142,7 @@ def askers(node: Node, sql: str, n: int) -> Callable[[], str]:
     socket.setsockopt(zmq.LINGER, 0)
     socket.connect(node.place.query_address)
     for _ in range(n):
-        socket.send_multipart(questions.ask(os.urandom(8), sql, None, SECONDS + 2))
+        socket.send_multipart(query_messages.ask(os.urandom(8), sql, None, SECONDS + 2))
 
     def stop() -> str:
         socket.close()

@@ -162,7 +162,7 @@ def down(node: Node) -> None:
     import os
     import signal
 
-    from chiplog_schemas.locks import holder_of
+    from chiplog_schemas.process.file_lock import holder_of
 
     time.sleep(1.0)
     for directory in (node.place.agent, node.place.collector):

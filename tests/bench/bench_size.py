@@ -9,13 +9,13 @@ import numpy as np
 from chiplog_collector.index import catch_up
 from chiplog_collector.intake import Intake
 from chiplog_collector.maintenance import compact
-from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.places import places
-from chiplog_schemas.record import Kind
-from chiplog_schemas.record import encode as encode_record
-from chiplog_schemas.segments import SegmentLog
+from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.paths import places
+from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.storage.record import encode as encode_record
+from chiplog_schemas.storage.segments import SegmentLog
 from tests.bench.figure import Figure
 
 RANKS = 8

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chiplog_schemas.places import Places, places
+from chiplog_schemas.paths import Places, places
 
 
 @dataclass

@@ -8,12 +8,12 @@ from chiplog_collector.applier import Applier
 from chiplog_collector.database import Database
 from chiplog_collector.index import Follower
 from chiplog_collector.state import State
-from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.record import Kind, Record, scan
-from chiplog_schemas.record import encode as frame
-from chiplog_schemas.segments import SegmentLog
+from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.storage.record import Kind, Record, scan
+from chiplog_schemas.storage.record import encode as frame
+from chiplog_schemas.storage.segments import SegmentLog
 
 LOG_ID = b"L" * 16
 START_US = 1_795_000_000_000_000  # 2026-11-18

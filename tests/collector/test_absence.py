@@ -5,8 +5,8 @@ from typing import Any
 
 from chiplog_collector.applier import Applier
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.record import Kind
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.storage.record import Kind
 from tests.collector.log import Index, Rank, apply, block_of, whole
 from tests.fault.switch_off import Safeguard
 

@@ -10,10 +10,10 @@ from chiplog_collector import applier as applier_module
 from chiplog_collector.applier import Applier
 from chiplog_collector.plain import json_of, json_text
 from chiplog_collector.state import State
-from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.record import Damage, Kind
+from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.storage.record import Damage, Kind
 from tests.collector.log import START_US, Index, Rank, apply, block_of, receipt, records, whole
 from tests.fault.switch_off import Safeguard
 

@@ -5,7 +5,7 @@ import zlib
 
 import pytest
 
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 from tests.collector.log import START_US, Index, Rank, block_of, whole
 from tests.fault.switch_off import Safeguard
 

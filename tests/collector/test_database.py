@@ -15,12 +15,12 @@ from chiplog_collector.cli import collector, compact, rebuild
 from chiplog_collector.database import Database, StaleDatabaseError
 from chiplog_collector.index import catch_up, open_index
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind
 from chiplog_schemas.limits import MIB
-from chiplog_schemas.places import places
-from chiplog_schemas.record import Kind
-from chiplog_schemas.segments import list_segments
-from chiplog_schemas.synced import Synced
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.paths import places
+from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.storage.segments import list_segments
+from chiplog_schemas.storage.watermark import Synced
 from tests.collector.log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
 from tests.fault.switch_off import Safeguard
 
@@ -181,7 +181,7 @@ def test_compaction_keeps_to_the_memory_that_queries_may_take(index: Index, monk
     )
     code = (
         "import sys; from pathlib import Path; from chiplog_collector import maintenance; "
-        "from chiplog_schemas.places import places; status = Path('/proc/self/status'); "
+        "from chiplog_schemas.paths import places; status = Path('/proc/self/status'); "
         "peak = lambda: int(status.read_text().partition('VmHWM:')[2].split()[0]) * 1024; before = peak(); "
         "maintenance.compact(places(Path(sys.argv[1]))); print(peak() - before)"
     )
@@ -201,7 +201,7 @@ def test_rewriting_while_a_collector_runs_is_refused_in_one_line_that_names_it(t
     place = places(tmp_path / "chiplog")
     place.collector.mkdir(parents=True)
     hold = (
-        "import time; from pathlib import Path; from chiplog_schemas.locks import Lock; "
+        "import time; from pathlib import Path; from chiplog_schemas.process.file_lock import Lock; "
         f"lock = Lock(Path({str(place.collector / 'lock')!r})); print('held', flush=True); time.sleep(60)"
     )
     holder = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)

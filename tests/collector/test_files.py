@@ -14,14 +14,14 @@ import zmq
 from chiplog_collector import filestore
 from chiplog_collector.filestore import Answer, Closed, Denied, FileStore, Kept, Mismatched, Opened, Written
 from chiplog_collector.receiver import ReceiverDaemon, Settings
-from chiplog_schemas import file_wire, wire
 from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.file_delivery import Close, Finish, Open, Write
-from chiplog_schemas.file_wire import FileMessage, FileMessageKind
-from chiplog_schemas.places import places
-from chiplog_schemas.record import Kind, Record
-from chiplog_schemas.segments import list_segments, read_segment
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.paths import places
+from chiplog_schemas.protocol import file_messages, messages
+from chiplog_schemas.protocol.file_delivery import Close, Finish, Open, Write
+from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
+from chiplog_schemas.storage.record import Kind, Record
+from chiplog_schemas.storage.segments import list_segments, read_segment
 from tests.collector.log import START_US, Index, Rank, apply, whole
 from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
@@ -260,10 +260,10 @@ class Agent:
             return bool(self.socket.poll(1))
 
         wait_until(came, "an answer")
-        return file_wire.parse(self.socket.recv_multipart())
+        return file_messages.parse(self.socket.recv_multipart())
 
     def offer(self, digest: bytes, n_bytes: int, session: bytes = b"session1") -> FileMessage:
-        self.send(file_wire.offer(session, b"s" * 16, digest, n_bytes, {"node": "a"}))
+        self.send(file_messages.offer(session, b"s" * 16, digest, n_bytes, {"node": "a"}))
         return self.receive()
 
     def close(self) -> None:
@@ -299,7 +299,7 @@ def test_a_file_is_stored_before_its_agent_is_told_and_the_log_says_so_first(
     want = agent.offer(DIGEST, len(DATA))
     assert (want.kind, want.offset) == (FileMessageKind.WANT, 0)
     for offset in range(0, len(DATA), 1 << 18):
-        agent.send(file_wire.chunk(b"session1", offset, DATA[offset : offset + (1 << 18)]))
+        agent.send(file_messages.chunk(b"session1", offset, DATA[offset : offset + (1 << 18)]))
     while (message := agent.receive()).kind == FileMessageKind.WANT:
         pass
     assert message.kind == FileMessageKind.STORED
@@ -313,13 +313,13 @@ def test_a_file_is_stored_before_its_agent_is_told_and_the_log_says_so_first(
 def test_chunks_without_an_offer_and_messages_that_are_none_store_nothing(
     receiver: ReceiverDaemon, agent: Agent
 ) -> None:
-    agent.send(file_wire.chunk(b"session1", 0, b"bytes"))
+    agent.send(file_messages.chunk(b"session1", 0, b"bytes"))
     reply = agent.receive()
-    assert (reply.kind, reply.reason) == (wire.MessageKind.RESET, "session is unknown here")
+    assert (reply.kind, reply.reason) == (messages.MessageKind.RESET, "session is unknown here")
     for digest in (b"../../../../etc/passwd".ljust(32), b"x" * 31, "text"):
         agent.send([pack([9, b"session3", [1, 1], b"s" * 16, digest, 5, {}])])
     assert agent.receive().kind == FileMessageKind.WANT  # 32 bytes are a digest, whatever they are
-    agent.send(file_wire.chunk(b"session3", 0, b"hello"))
+    agent.send(file_messages.chunk(b"session3", 0, b"hello"))
     assert agent.receive().kind in (FileMessageKind.WANT, FileMessageKind.MISMATCH)
     wait_until(lambda: receiver.turn() or not list(receiver.settings.places.files.iterdir()), "a part that goes")
     assert logged(receiver) == []

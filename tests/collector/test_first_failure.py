@@ -5,10 +5,10 @@ from typing import Any
 import duckdb
 import pytest
 
-from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.record import Kind
+from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.storage.record import Kind
 from tests.collector.log import START_US, Index, Rank
 
 SENDER = b"S" * 16

@@ -13,7 +13,7 @@ import pytest
 
 import chiplog_collector.database as database_module
 import chiplog_collector.index as index_module
-import chiplog_schemas.blocks as blocks_module
+import chiplog_schemas.model.blocks as blocks_module
 from chiplog.remote import Remote
 from chiplog.result import QueryError
 from chiplog_collector import receiver as receiver_module
@@ -21,9 +21,9 @@ from chiplog_collector.checkpoints import Checkpoints
 from chiplog_collector.cli import collector
 from chiplog_collector.database import proven_damage
 from chiplog_collector.index import main, open_index, set_aside
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.places import Places, make_private
-from chiplog_schemas.synced import Synced
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.paths import Places, make_private
+from chiplog_schemas.storage.watermark import Synced
 from tests.collector.log import VIEWS, Index, Rank, contents_of, whole
 from tests.collector.test_database import everything, place_of
 

@@ -5,8 +5,8 @@ import random
 from chiplog_collector.intake import Accepted, Intake, Speaker, decode_receipt, recover_lost, recover_senders
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.limits import RECORD_BYTES_MAX, SENDERS_MAX
-from chiplog_schemas.record import Damage, Kind, Record, scan
-from chiplog_schemas.record import encode as frame
+from chiplog_schemas.storage.record import Damage, Kind, Record, scan
+from chiplog_schemas.storage.record import encode as frame
 from tests.collector.log import START_US, Rank, block_of
 from tests.fault.switch_off import Safeguard
 

@@ -19,13 +19,13 @@ from chiplog_collector import examiner as examiner_module
 from chiplog_collector import query as query_module
 from chiplog_collector.examiner import FUNCTIONS_REFUSED, Examiner, Refused, admit
 from chiplog_collector.query import QueryService, lock_down
-from chiplog_schemas import questions
-from chiplog_schemas import sink as sink_module
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import QUERIES_WAITING_MAX, QUERY_CHARS_MAX
-from chiplog_schemas.questions import ID_BYTES, QuestionKind
-from chiplog_schemas.tables import tables_sql, views_sql
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.query import result_sink as sink_module
+from chiplog_schemas.query.query_messages import ID_BYTES, QuestionKind
+from chiplog_schemas.sql import tables_sql, views_sql
 from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
 
@@ -195,7 +195,7 @@ HARMLESS = {
 SOUNDS_LIKE_MORE = "read|write|file|path|dir|env|secret|http|load|exec|system|shell|scan|attach|copy|import|export|sql"
 
 
-def assert_is_stopped(sql: str, answer: questions.Question, words: str) -> None:
+def assert_is_stopped(sql: str, answer: query_messages.Question, words: str) -> None:
     """Assert that a text was stopped by what is there for it, and not because the machine was slow."""
     kind = "refused" if words == REFUSALS else "sql"
     assert answer.kind == QuestionKind.ERROR, f"{sql} was answered"
@@ -215,14 +215,14 @@ class Asker:
 
     def send(self, sql, params=None, timeout_s=30.0, time_zone="") -> bytes:
         id = os.urandom(ID_BYTES)
-        self.socket.send_multipart(questions.ask(id, sql, params, timeout_s, time_zone))
+        self.socket.send_multipart(query_messages.ask(id, sql, params, timeout_s, time_zone))
         return id
 
-    def receive(self) -> questions.Question:
+    def receive(self) -> query_messages.Question:
         assert self.socket.poll(180_000), "no answer"
-        return questions.parse(self.socket.recv_multipart())
+        return query_messages.parse(self.socket.recv_multipart())
 
-    def ask(self, sql, params=None, timeout_s=30.0, time_zone="") -> questions.Question:
+    def ask(self, sql, params=None, timeout_s=30.0, time_zone="") -> query_messages.Question:
         id = self.send(sql, params, timeout_s, time_zone)
         answer = self.receive()
         assert answer.id == id
@@ -564,7 +564,7 @@ def test_more_questions_than_may_wait_are_answered_busy_and_pings_at_once(servic
     waiting = [asker.send("SELECT 1 AS a") for _ in range(QUERIES_WAITING_MAX)]
     refused = [asker.send("SELECT 2 AS a") for _ in range(5)]
     for id in (waiting[-1], os.urandom(ID_BYTES)):
-        asker.socket.send_multipart(questions.ping(id))
+        asker.socket.send_multipart(query_messages.ping(id))
     answers = [asker.receive() for _ in range(len(refused) + 2)]
     assert {answer.id for answer in answers if answer.error_kind == "busy"} == set(refused)
     pongs = [answer for answer in answers if answer.kind == QuestionKind.PONG]
@@ -587,7 +587,7 @@ def test_a_question_asked_twice_while_it_waits_is_answered_once(shared_asker):
     id = os.urandom(ID_BYTES)
     blockers = [shared_asker.send(FOR_EVER, timeout_s=0.5) for _ in range(2)]
     for _ in range(3):
-        shared_asker.socket.send_multipart(questions.ask(id, "SELECT 1", None, 1.0))
+        shared_asker.socket.send_multipart(query_messages.ask(id, "SELECT 1", None, 1.0))
     last = shared_asker.send("SELECT 2")
     answers = [shared_asker.receive().id for _ in range(4)]
     assert sorted(answers) == sorted([*blockers, id, last])
@@ -697,7 +697,7 @@ def test_closing_answers_those_who_wait_and_interrupts_what_runs(index, address)
     service.start()
     client = Asker(address)
     ids = [client.send(FOR_EVER) for _ in range(3)]
-    client.socket.send_multipart(questions.ping(ids[0]))
+    client.socket.send_multipart(query_messages.ping(ids[0]))
     assert client.receive().info["waiting"]
     closer = threading.Thread(target=service.close)
     closer.start()
@@ -732,10 +732,10 @@ def test_locked_settings_stay_locked_and_spilling_is_bounded(index):
     ],
 )
 def test_the_query_address_follows_from_the_collector_s(collector, address):
-    assert questions.query_address_of(collector) == address
+    assert query_messages.query_address_of(collector) == address
 
 
 @pytest.mark.parametrize("collector", ["", "host:7777", "tcp://host", "tcp://host:x", "tcp://host:70000", "udp://h:1"])
 def test_an_address_that_is_none_is_refused_with_an_example(collector):
     with pytest.raises(ValueError, match="write tcp://HOST:PORT or ipc:///PATH"):
-        questions.query_address_of(collector)
+        query_messages.query_address_of(collector)

@@ -13,15 +13,15 @@ import zmq
 from chiplog_collector import presence as presence_module
 from chiplog_collector import receiver as receiver_module
 from chiplog_collector.receiver import ReceiverDaemon, Settings
-from chiplog_schemas import wire
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.limits import CREDIT_BYTES
-from chiplog_schemas.locks import LockHeldError, holder_of
-from chiplog_schemas.places import places
-from chiplog_schemas.record import Damage, Kind, Record
-from chiplog_schemas.record import encode as frame
-from chiplog_schemas.segments import LogReader, list_segments, read_segment
-from chiplog_schemas.wire import MessageKind
+from chiplog_schemas.paths import places
+from chiplog_schemas.process.file_lock import LockHeldError, holder_of
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.messages import MessageKind
+from chiplog_schemas.storage.record import Damage, Kind, Record
+from chiplog_schemas.storage.record import encode as frame
+from chiplog_schemas.storage.segments import LogReader, list_segments, read_segment
 from tests.collector.log import Rank, whole
 from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
@@ -62,12 +62,12 @@ class Agent:
         socket.connect(self.address)
         return socket
 
-    def hello(self, first: int = 0) -> wire.Message:
+    def hello(self, first: int = 0) -> messages.Message:
         """Open a session on a new socket and return the welcome."""
         self.socket.close()
         self.socket = self._connect()
         self.session = os.urandom(8)
-        self.socket.send_multipart(wire.hello(self.session, self.sender, first, {"node": "a"}))
+        self.socket.send_multipart(messages.hello(self.session, self.sender, first, {"node": "a"}))
         message = self.receive()
         assert message.kind == MessageKind.WELCOME
         return message
@@ -77,13 +77,13 @@ class Agent:
         self.send_raw(first, first + len(payloads) - 1, data)
 
     def send_raw(self, first: int, last: int, data: bytes) -> None:
-        self.socket.send_multipart(wire.data(self.session, first, last, data))
+        self.socket.send_multipart(messages.data(self.session, first, last, data))
 
-    def receive(self) -> wire.Message:
+    def receive(self) -> messages.Message:
         assert self.socket.poll(180_000), "no answer"
-        return wire.parse(self.socket.recv_multipart())
+        return messages.parse(self.socket.recv_multipart())
 
-    def acknowledged(self, number: int) -> wire.Message:
+    def acknowledged(self, number: int) -> messages.Message:
         """Wait until everything before a number is acknowledged."""
         while (message := self.receive()).kind != MessageKind.ACK or message.next < number:
             pass
@@ -179,7 +179,7 @@ def test_garbage_is_counted_or_quarantined_and_stops_nobody(bare_node, agent) ->
 
 def test_a_declared_gap_is_a_row(bare_node, agent) -> None:
     agent.hello()
-    agent.socket.send_multipart(wire.lost(agent.session, 0, 4, "spool damaged"))
+    agent.socket.send_multipart(messages.lost(agent.session, 0, 4, "spool damaged"))
     agent.hello(first=5)
     agent.send(5, rank_of(1, 1))
     agent.acknowledged(6)
@@ -305,12 +305,12 @@ def daemons(chiplog_dir, monkeypatch):
 
 def talk(daemon: ReceiverDaemon, agent: Agent, done) -> None:
     """Let the daemon turn until the agent has heard what it waits for."""
-    heard: list[wire.Message] = []
+    heard: list[messages.Message] = []
 
     def turned() -> bool:
         daemon.turn()
         while agent.socket.poll(0):
-            heard.append(wire.parse(agent.socket.recv_multipart()))
+            heard.append(messages.parse(agent.socket.recv_multipart()))
         return any(done(message) for message in heard)
 
     wait_until(turned, "an answer")
@@ -320,7 +320,7 @@ def greet(daemon: ReceiverDaemon, agent: Agent) -> int:
     agent.socket.close()
     agent.socket = agent._connect()
     agent.session = os.urandom(8)
-    agent.socket.send_multipart(wire.hello(agent.session, agent.sender, 0, {}))
+    agent.socket.send_multipart(messages.hello(agent.session, agent.sender, 0, {}))
     found: list[int] = []
     talk(daemon, agent, lambda m: m.kind == MessageKind.WELCOME and (found.append(m.next) or True))
     return found[0]

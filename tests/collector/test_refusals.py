@@ -3,22 +3,22 @@
 from pathlib import Path
 
 from chiplog_collector.refusals import Refused, read_refused, write_refused
-from chiplog_schemas import wire
-from chiplog_schemas.delivery import Receiver, Reply
-from chiplog_schemas.permits import Permit
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.delivery import Receiver, Reply
+from chiplog_schemas.security.permissions import Permit
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
         "of whom too much is refused gets no credit",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old="        return 0 if sender in self._full else self.credit\n",
         new="        return self.credit\n",
         test="test_a_sender_of_whom_too_much_is_kept_gets_no_credit",
     ),
     Safeguard(
         "a session ends when its key does not cover its node any more",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old="            objection = permit.objection(session.node)\n",
         new="            objection = None\n",
         test="test_a_session_ends_when_its_key_covers_other_nodes",
@@ -31,8 +31,10 @@ def permit(*nodes: str) -> Permit:
     return Permit("k", frozenset({"agent"}), nodes, "p" * 40)
 
 
-def sent(actions: list) -> list[wire.Message]:
-    return [wire.parse([bytes(frame) for frame in action.frames]) for action in actions if isinstance(action, Reply)]
+def sent(actions: list) -> list[messages.Message]:
+    return [
+        messages.parse([bytes(frame) for frame in action.frames]) for action in actions if isinstance(action, Reply)
+    ]
 
 
 def test_counts_survive_the_file_and_anything_else_is_none(tmp_path: Path) -> None:
@@ -48,7 +50,7 @@ def test_counts_survive_the_file_and_anything_else_is_none(tmp_path: Path) -> No
 
 def test_a_sender_of_whom_too_much_is_kept_gets_no_credit() -> None:
     receiver = Receiver({}, credit=100)
-    receiver.receive(b"r", wire.hello(SESSION, SENDER, 0, {}), 1.0)
+    receiver.receive(b"r", messages.hello(SESSION, SENDER, 0, {}), 1.0)
     [ack] = sent(receiver.set_refused({SENDER: 5}, set()))
     assert (ack.refused, ack.credit) == (5, 100)
     assert receiver.set_refused({SENDER: 5}, set()) == []
@@ -60,9 +62,9 @@ def test_a_sender_of_whom_too_much_is_kept_gets_no_credit() -> None:
 
 def test_a_session_ends_when_its_key_covers_other_nodes() -> None:
     receiver = Receiver({}, scopes=True)
-    receiver.receive(b"r", wire.hello(SESSION, SENDER, 0, {"node": "node-a"}), 1.0, permit("node-a"))
-    [ack] = sent(receiver.receive(b"r", wire.ping(SESSION, 0), 2.0, permit("node-*")))
-    assert ack.kind == wire.MessageKind.ACK
-    [reset] = sent(receiver.receive(b"r", wire.ping(SESSION, 0), 3.0, permit("node-b")))
-    assert reset.kind == wire.MessageKind.RESET and "node-a" in reset.reason
+    receiver.receive(b"r", messages.hello(SESSION, SENDER, 0, {"node": "node-a"}), 1.0, permit("node-a"))
+    [ack] = sent(receiver.receive(b"r", messages.ping(SESSION, 0), 2.0, permit("node-*")))
+    assert ack.kind == messages.MessageKind.ACK
+    [reset] = sent(receiver.receive(b"r", messages.ping(SESSION, 0), 3.0, permit("node-b")))
+    assert reset.kind == messages.MessageKind.RESET and "node-a" in reset.reason
     assert receiver.senders == set()

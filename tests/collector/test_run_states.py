@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 from tests.collector.log import START_US, Index, Rank, whole
 
 ENDS: dict[str, dict[str, Any]] = {

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 from tests.collector.log import START_US, Index, Rank, whole
 from tests.fault.switch_off import Safeguard
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import duckdb
 import pytest
 
-from chiplog_schemas.tables import tables_sql, views_sql
+from chiplog_schemas.sql import tables_sql, views_sql
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"agent": "chiplog_agent", "collector": "chiplog_collector", "sdk": "chiplog"}

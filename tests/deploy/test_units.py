@@ -19,7 +19,7 @@ from tests.conftest import WAIT_S
 
 import chiplog
 from chiplog.client import NoDataError, QueryError
-from chiplog_schemas.journals import list_journals
+from chiplog_schemas.storage.journal_dir import list_journals
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

@@ -2,10 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-from chiplog_schemas.events import EventKind
 from chiplog_schemas.limits import PEER_SILENT_S
-from chiplog_schemas.record import Record, scan
-from chiplog_schemas.segments import SEGMENT_HEADER_BYTES
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.storage.record import Record, scan
+from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES
 
 if TYPE_CHECKING:
     from tests.fault.simulation import Node, World

@@ -8,7 +8,8 @@ import random
 from dataclasses import dataclass, field
 from typing import Any
 
-from chiplog_schemas.delivery import (
+from chiplog_schemas.limits import PEER_SILENT_S
+from chiplog_schemas.protocol.delivery import (
     Acked,
     Connect,
     Disconnect,
@@ -21,7 +22,6 @@ from chiplog_schemas.delivery import (
     SenderState,
     Take,
 )
-from chiplog_schemas.limits import PEER_SILENT_S
 from tests.fault.virtual import Clock, Dealer, Network, Router
 
 CREDIT = 6

@@ -11,7 +11,7 @@ import platform
 import struct
 import sys
 
-from chiplog_schemas.exits import PIDFD_GET_INFO
+from chiplog_schemas.process.exit_status import PIDFD_GET_INFO
 
 _IOCTL = {"x86_64": 16, "aarch64": 29}[platform.machine()]
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2

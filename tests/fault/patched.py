@@ -9,7 +9,7 @@ import pytest
 NEVER_ACKNOWLEDGES = """
 import sys
 if "chiplog_agent" in " ".join(sys.orig_argv):
-    from chiplog_schemas.delivery import Receiver
+    from chiplog_schemas.protocol.delivery import Receiver
     Receiver.synced = lambda self, sender, next_number: []
 """
 LEAVES_AT_ONCE = """
@@ -25,7 +25,7 @@ if "chiplog_collector" in sys.orig_argv:
 READS_NEWER_BLOCKS = """
 import sys
 if "chiplog_collector.index" in " ".join(sys.orig_argv):
-    import chiplog_schemas.blocks as blocks
+    import chiplog_schemas.model.blocks as blocks
     decode = blocks.decode_block
     blocks.BLOCK_VERSION = 2
     blocks.decode_block = lambda data: decode(bytes(data[:4]) + b"\\2\\0" + bytes(data[6:]))

@@ -22,15 +22,16 @@ from chiplog_agent.adoption import Adopted, Adoption
 from chiplog_collector import receiver
 from chiplog_collector.applier import Applier
 from chiplog_collector.state import State
-from chiplog_schemas import link, segments
-from chiplog_schemas.blocks import decode_block, rows_of
 from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.delivery import Sender
-from chiplog_schemas.events import EventKind, decode, encode
-from chiplog_schemas.intervals import Intervals
-from chiplog_schemas.link import Slice
-from chiplog_schemas.record import HEADER_BYTES, Damage, Kind, Record, scan, unpack_header
-from chiplog_schemas.record import encode as frame
+from chiplog_schemas.model.blocks import decode_block, rows_of
+from chiplog_schemas.model.events import EventKind, decode, encode
+from chiplog_schemas.model.intervals import Intervals
+from chiplog_schemas.protocol.delivery import Sender
+from chiplog_schemas.storage import segments
+from chiplog_schemas.storage.record import HEADER_BYTES, Damage, Kind, Record, scan, unpack_header
+from chiplog_schemas.storage.record import encode as frame
+from chiplog_schemas.transport import dealer
+from chiplog_schemas.transport.dealer import Slice
 from tests.fault.virtual import Clock, Dealer, Disk, DiskPath, File, Killed, Monitor, Network, Router
 
 CREDIT = 1_500
@@ -201,7 +202,7 @@ class VirtualAdoption(Adoption):
         return found
 
 
-class VirtualLink(link.Link):
+class VirtualLink(dealer.Link):
     """The link with a virtual socket, and the seed's nonces."""
 
     def __init__(self, context: Any, address: str, sender: bytes, info: dict[str, Any], source: Any, **more: Any):
@@ -545,7 +546,7 @@ class World:
 
     # -- processes --
 
-    def network_closes(self, closing: link.Link) -> None:
+    def network_closes(self, closing: dealer.Link) -> None:
         """A process died: what it sent may arrive, or not."""
         dealer: Dealer | None = closing.socket  # type: ignore[assignment]
         if dealer is not None:
@@ -736,7 +737,7 @@ def patched(world: World) -> Iterator[None]:
         },
         spool: {"KIB": 8, "_RECENT_BYTES_MAX": CREDIT, "sync_directory": sync_names}
         | {"open_synced": lambda path: Synced(path, writable=True)},
-        link: {"time": clock, "BATCH_BYTES_MAX": BATCH, "RECORD_BYTES_MAX": BATCH, "failure_of": nothing},
+        dealer: {"time": clock, "BATCH_BYTES_MAX": BATCH, "RECORD_BYTES_MAX": BATCH, "failure_of": nothing},
         daemon: shared
         | {"Spool": VirtualSpool, "Link": VirtualLink, "Adoption": VirtualAdoption, "version": lambda name: "1"}
         | {"Endings": lambda journals: UNSEEN_ENDS, "remove_leftovers": nothing, "remove_old": nothing},

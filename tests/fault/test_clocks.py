@@ -25,8 +25,8 @@ import chiplog
 from chiplog.identity import Facts, identify
 from chiplog.oracle import compare
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.record import Kind
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.storage.record import Kind
 from tests.collector.log import START_US, VIEWS, Index, Rank, whole
 from tests.conftest import Node, wait_until
 from tests.fault.network import need

@@ -24,7 +24,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a lock that was released by closing its descriptor is taken again",
-        "schemas/chiplog_schemas/locks.py",
+        "schemas/chiplog_schemas/process/file_lock.py",
         old="        return self.is_ours and file_id(self.path) == self._file\n",
         new="        return file_id(self.path) == self._file\n",
         test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",

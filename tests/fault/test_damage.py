@@ -28,16 +28,16 @@ from chiplog_collector.database import proven_damage
 from chiplog_collector.index import Follower, open_index, set_aside
 from chiplog_collector.intake import Intake
 from chiplog_collector.receiver import ReceiverDaemon, Settings
-from chiplog_schemas.blocks import decode_block, rows_of
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind, decode, encode
-from chiplog_schemas.journals import HEAD_NAME
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import Places, make_private, places
-from chiplog_schemas.record import Damage, Kind, Record
-from chiplog_schemas.record import encode as frame
-from chiplog_schemas.segments import LogReader, SegmentLog, list_segments, log_owner, read_segment
-from chiplog_schemas.synced import Synced
+from chiplog_schemas.model.blocks import decode_block, rows_of
+from chiplog_schemas.model.events import EventKind, decode, encode
+from chiplog_schemas.paths import Places, make_private, places
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.storage.journal_dir import HEAD_NAME
+from chiplog_schemas.storage.record import Damage, Kind, Record
+from chiplog_schemas.storage.record import encode as frame
+from chiplog_schemas.storage.segments import LogReader, SegmentLog, list_segments, log_owner, read_segment
+from chiplog_schemas.storage.watermark import Synced
 from tests.collector.log import VIEWS, Rank, block_of, contents_of
 from tests.collector.test_database import everything
 from tests.conftest import Node, wait_until
@@ -47,35 +47,35 @@ from tests.soak import Rounds
 SAFEGUARDS = [
     Safeguard(
         "a record whose checksum does not hold is not read",
-        "schemas/chiplog_schemas/record.py",
+        "schemas/chiplog_schemas/storage/record.py",
         old="    if crc32(data[offset + 8 : start], payload_crc) != crc:\n        return MISMATCH\n",
         new="",
         test="test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out",
     ),
     Safeguard(
         "behind damage the next sound record is looked for",
-        "schemas/chiplog_schemas/record.py",
+        "schemas/chiplog_schemas/storage/record.py",
         old="        resume = searcher.next_record(at + 1, last)\n",
         new="        resume = None\n",
         test="test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted",
     ),
     Safeguard(
         "a block that stands in the wrong place costs none of the records around it",
-        "schemas/chiplog_schemas/record.py",
+        "schemas/chiplog_schemas/storage/record.py",
         old="        if length == wanted and entry[1].number > last:\n",
         new="        if entry[1].number > last:\n",
         test="test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out",
     ),
     Safeguard(
         "records of elsewhere at a segment's front cost none of those behind them",
-        "schemas/chiplog_schemas/record.py",
+        "schemas/chiplog_schemas/storage/record.py",
         old="    if isinstance(found, Record) and first not in (None, found.number):\n",
         new="    if False:\n",
         test="test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out",
     ),
     Safeguard(
         "a journal's segment whose header is zeros is read if anything stands behind them",
-        "schemas/chiplog_schemas/journals.py",
+        "schemas/chiplog_schemas/storage/journal_dir.py",
         old="if not any(start) and not any_nonzero(memoryview(segment.read())):",
         new="if not any(start):",
         test="test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted",
@@ -89,21 +89,21 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "where nobody knows how many numbers were given out, many are skipped",
-        "schemas/chiplog_schemas/segments.py",
+        "schemas/chiplog_schemas/storage/segments.py",
         old="            self.next_number += _UNKNOWN_END",
         new="            self.next_number += 0",
         test="test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_same",
     ),
     Safeguard(
         "numbers of a lost end are not given out again",
-        "schemas/chiplog_schemas/segments.py",
+        "schemas/chiplog_schemas/storage/segments.py",
         old="            self.next_number = end\n",
         new="            pass\n",
         test="test_a_spool_that_lost_its_end_says_so_and_gives_out_no_number_twice",
     ),
     Safeguard(
         "the word on how far the log is synced is checked",
-        "schemas/chiplog_schemas/synced.py",
+        "schemas/chiplog_schemas/storage/watermark.py",
         old="crc32(data[: _NUMBER.size]) == check and number < NUMBER_LIMIT",
         new="number >= 0",
         test="test_a_damaged_word_on_how_far_the_log_is_synced_is_not_believed",
@@ -131,7 +131,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "an agent tells the collector which of its blocks can never come",
-        "schemas/chiplog_schemas/link.py",
+        "schemas/chiplog_schemas/transport/dealer.py",
         old="                self._act([self.machine.lost(piece.first, piece.last, piece.lost)])\n",
         new="                pass\n",
         test="test_an_agent_started_on_a_damaged_spool_sends_all_the_rest_and_the_loss_is_declared",

@@ -18,7 +18,7 @@ from tests.soak import SOAK_MINUTES, TIMES
 
 SHRINKS = os.environ.get("CHIPLOG_SHRINK") != "0"  # takes minutes; who only wants to see it fail goes without
 _TEST = "test_both_hops_under_hypothesis"
-_DELIVERY = "schemas/chiplog_schemas/delivery.py"
+_DELIVERY = "schemas/chiplog_schemas/protocol/delivery.py"
 _ENDS, _ANY = st.integers(0, 2), st.integers(0, 7)
 
 SAFEGUARDS = [

@@ -28,7 +28,7 @@ STARVED_S = 40.0  # an agent that shuts its door lets ranks of its host in withi
 SAFEGUARDS = [
     Safeguard(
         "strangers cannot keep the ranks of a host out",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="            elif not are_descriptors_short():",
         new="            elif True:",
         test="test_strangers_that_hold_all_descriptors_only_delay_what_ranks_log",
@@ -49,7 +49,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "what strangers were shut out of is opened again",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="            if self._is_shut:",
         new="            if False:",
         test="test_strangers_that_hold_all_descriptors_only_delay_what_ranks_log",
@@ -63,7 +63,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "daemons may open as many files as the hard limit allows",
-        "schemas/chiplog_schemas/daemons.py",
+        "schemas/chiplog_schemas/process/daemon.py",
         old="        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))",
         new="        pass",
         test="test_daemons_take_the_hard_limit_of_open_files",

@@ -38,8 +38,8 @@ from pathlib import Path
 import pytest
 
 from chiplog.oracle import read
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import places
+from chiplog_schemas.paths import places
+from chiplog_schemas.process.file_lock import holder_of
 from tests.conftest import end_process, wait_until
 from tests.fault.disk.faults import (
     ALLOCATE,
@@ -66,14 +66,14 @@ from tests.fault.switch_off import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a tail that could not be cut is overwritten, for the next cut would take what was acknowledged",
-        "schemas/chiplog_schemas/segments.py",
+        "schemas/chiplog_schemas/storage/segments.py",
         old="        os.lseek(self._descriptor, size, os.SEEK_SET)\n",
         new="",
         test="test_a_commit_cuts_back_its_own_bytes_and_never_acknowledged_ones",
     ),
     Safeguard(
         "what a commit could not write waits for the next",
-        "schemas/chiplog_schemas/segments.py",
+        "schemas/chiplog_schemas/storage/segments.py",
         old="            self._cut(size)\n            raise\n",
         new="            self._cut(size)\n            self._pending = []\n            raise\n",
         test="test_the_daemons_survive_every_write_that_fails_and_go_on_when_the_disk_does",
@@ -292,7 +292,7 @@ def test_the_daemons_survive_every_write_that_fails_and_go_on_when_the_disk_does
 COMMITS = """
 import sys
 from pathlib import Path
-from chiplog_schemas.segments import LogReader, SegmentLog
+from chiplog_schemas.storage.segments import LogReader, SegmentLog
 log = SegmentLog(Path(sys.argv[1]), bytes(16))
 for payload in (b"first", b"second", b"third"):
     log.append(1, payload * 100)

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from chiplog.oracle import compare
-from chiplog_schemas.journals import list_journals
+from chiplog_schemas.storage.journal_dir import list_journals
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
         "no context is begun without the descriptors that it takes",
-        "schemas/chiplog_schemas/link.py",
+        "schemas/chiplog_schemas/transport/dealer.py",
         old="    if limit - used < _SPARE_DESCRIPTORS:\n",
         new="    if True:\n        return\n    if limit - used < _SPARE_DESCRIPTORS:\n",
         test="test_a_rank_with_few_descriptors_trains_to_its_end_and_its_journal_comes_out",

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.record import Kind, Record
-from chiplog_schemas.segments import list_segments, read_segment
+from chiplog_schemas.storage.record import Kind, Record
+from chiplog_schemas.storage.segments import list_segments, read_segment
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 

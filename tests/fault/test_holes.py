@@ -16,14 +16,14 @@ import pytest
 
 import chiplog
 from chiplog.oracle import Verdict, compare
-from chiplog_schemas.blocks import decode_block
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.journals import list_journals
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import Places, places
-from chiplog_schemas.record import Kind, Record
-from chiplog_schemas.segments import list_segments, read_segment
+from chiplog_schemas.model.blocks import decode_block
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.paths import Places, places
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.storage.journal_dir import list_journals
+from chiplog_schemas.storage.record import Kind, Record
+from chiplog_schemas.storage.segments import list_segments, read_segment
 from tests.collector.log import Rank, whole
 from tests.collector.test_receiver import Agent
 from tests.conftest import Node, end_daemons, wait_until
@@ -63,7 +63,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a collector says what it acknowledged and has not any more",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old="        if self._keeps_numbers and next_number > had:",
         new="        if False:",
         test="test_a_log_that_was_rolled_back_declares_what_it_had_acknowledged",
@@ -112,7 +112,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a record that is taken of a node that is lost later is stored to its last event",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old="            return [Take(sender, message.first, message.last, message.payload, permit)]\n",
         new="            hole = message.payload if message.first % 8 else b''\n"
         "            return [Take(sender, message.first, message.last, hole, permit)]\n",
@@ -125,7 +125,7 @@ LEAVES_SLOWLY = """
 import sys
 if "chiplog_agent" in sys.orig_argv:
     import time
-    from chiplog_schemas.locks import Lock, LockHeldError
+    from chiplog_schemas.process.file_lock import Lock, LockHeldError
     take, release = Lock.__init__, Lock.release
     def meet(lock, path, **options):
         try:

@@ -17,9 +17,9 @@ from chiplog_collector.database import Database
 from chiplog_collector.index import Follower
 from chiplog_collector.intake import Intake
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.record import Kind
-from chiplog_schemas.record import encode as frame
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.storage.record import encode as frame
 from tests.collector.log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds

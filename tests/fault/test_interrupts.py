@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.codec import unpack
-from chiplog_schemas.events import EventKind, decode
-from chiplog_schemas.journals import DeadJournal, list_journals
-from chiplog_schemas.record import Record
+from chiplog_schemas.model.events import EventKind, decode
+from chiplog_schemas.storage.journal_dir import DeadJournal, list_journals
+from chiplog_schemas.storage.record import Record
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
 

@@ -18,8 +18,8 @@ import pytest
 
 import chiplog
 from chiplog.oracle import compare
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import Places, places
+from chiplog_schemas.paths import Places, places
+from chiplog_schemas.process.file_lock import holder_of
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
 

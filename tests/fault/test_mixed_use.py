@@ -19,8 +19,8 @@ import pytest
 
 import chiplog
 from chiplog.oracle import compare
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import Places, places
+from chiplog_schemas.paths import Places, places
+from chiplog_schemas.process.file_lock import holder_of
 from tests.conftest import end_daemons, wait_until
 from tests.fault.rank_of_mixed_use import KINDS
 from tests.fault.test_kill import index_of

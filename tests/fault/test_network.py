@@ -25,11 +25,11 @@ import zmq
 
 import chiplog
 from chiplog.oracle import compare
-from chiplog_schemas.keys import KeyPair, read_public, write_pair, write_permit
 from chiplog_schemas.limits import PEER_SILENT_S
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.permits import Permit, Role
-from chiplog_schemas.places import make_private, places
+from chiplog_schemas.paths import make_private, places
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.security.key_files import KeyPair, read_public, write_pair, write_permit
+from chiplog_schemas.security.permissions import Permit, Role
 from tests.conftest import wait_until
 from tests.fault.network import Network, need, need_network_tools
 from tests.fault.switch_off import Safeguard
@@ -57,63 +57,63 @@ EXTRA_EVENTS = 10  # that a rank says besides the oracle's
 SAFEGUARDS = [
     Safeguard(
         "a peer that fell silent is given up",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old="        if now - self._heard_at > PEER_SILENT_S:\n            return self._close(",
         new="        if False:\n            return self._close(",
         test="test_a_connection_that_was_forgotten_on_the_way_is_replaced_and_dropped",
     ),
     Safeguard(
         "a connection on which nothing is acknowledged is closed by the kernel",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="    router.setsockopt(zmq.TCP_MAXRT,",
         new="    (zmq.TCP_MAXRT,",
         test="test_a_connection_that_was_forgotten_on_the_way_is_replaced_and_dropped",
     ),
     Safeguard(
         "an idle connection is probed by the kernel",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="    router.setsockopt(zmq.TCP_KEEPALIVE, 1)",
         new="    router.setsockopt(zmq.TCP_KEEPALIVE, 0)",
         test="test_the_connection_of_a_host_that_vanished_is_dropped",
     ),
     Safeguard(
         "what was sent in a session that ended is sent again",
-        "schemas/chiplog_schemas/link.py",
+        "schemas/chiplog_schemas/transport/dealer.py",
         old="                    self._source.seek(number)\n",
         new="",
         test="test_connections_that_are_reset_are_replaced",
     ),
     Safeguard(
         "what was sent in a session that a cut ended is sent again",
-        "schemas/chiplog_schemas/link.py",
+        "schemas/chiplog_schemas/transport/dealer.py",
         old="                    self._source.seek(number)\n",
         new="",
         test="test_a_cut_towards_the_collector_only_delays",
     ),
     Safeguard(
         "a peer that was given up is tried again soon",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old="        self._retry_at = now + self._backoff_s * self._jitter()\n",
         new="        self._retry_at = now + 600.0\n",
         test="test_a_cut_towards_the_agent_only_delays",
     ),
     Safeguard(
         "what a session that was given up had in flight no longer counts against the credit",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old="        self._in_flight.clear()\n        self.in_flight_bytes = 0\n",
         new="        self._in_flight.clear()\n        self.in_flight_bytes = 1 << 40\n",
         test="test_a_pulled_cable_only_delays",
     ),
     Safeguard(
         "a backlog is sent in large pieces, many of them before the first is acknowledged",
-        "schemas/chiplog_schemas/link.py",
+        "schemas/chiplog_schemas/transport/dealer.py",
         old="            piece = self._source.read(min(window, BATCH_BYTES_MAX))\n",
         new="            piece = None if self.machine.in_flight_bytes else self._source.read(1)\n",
         test="test_a_slow_and_lossy_link_drains_five_times_as_fast_as_events_arrive",
     ),
     Safeguard(
         "a backlog is sent as fast as the collector takes it",
-        "schemas/chiplog_schemas/link.py",
+        "schemas/chiplog_schemas/transport/dealer.py",
         old="            piece = self._source.read(min(window, BATCH_BYTES_MAX))\n",
         new="            if now < getattr(self, '_paced_until', 0.0):\n                return\n"
         "            self._paced_until = now + 0.04\n            piece = self._source.read(1)\n",
@@ -121,7 +121,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "the spool keeps what the collector has not acknowledged",
-        "schemas/chiplog_schemas/link.py",
+        "schemas/chiplog_schemas/transport/dealer.py",
         old="                self._act([self.machine.data(piece.first, piece.last, piece.payload, now)])\n",
         new="                self._act([self.machine.data(piece.first, piece.last, piece.payload, now)])\n"
         "                self._source.acknowledged(piece.last + 1)\n",
@@ -129,14 +129,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "each session that opens says where to read on",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old="            return [Resume(message.next)]\n",
         new="            return [Resume(message.next)] if self.sessions == 1 else []\n",
         test="test_a_flapping_link_only_delays",
     ),
     Safeguard(
         "whatever ends a session, another is tried soon",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old="        self._retry_at = now + self._backoff_s * self._jitter()\n",
         new="        self._retry_at = now + 600.0\n",
         test="test_a_network_that_fails_at_random_loses_and_doubles_nothing",

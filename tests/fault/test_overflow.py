@@ -22,10 +22,10 @@ from chiplog.journal import Journal
 from chiplog.sender import SenderThread
 from chiplog_schemas.bounds import RANGES
 from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.journals import DeadJournal, list_journals
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, NAME_CHARS_MAX, RECORD_BYTES_MAX
-from chiplog_schemas.record import Record
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.storage.journal_dir import DeadJournal, list_journals
+from chiplog_schemas.storage.record import Record
 from tests.conftest import Node, wait_until
 from tests.fault.disk.faults import LONG_MS, FaultyNode, Rank, settled
 from tests.fault.switch_off import Safeguard
@@ -235,7 +235,9 @@ def test_events_and_records_beyond_what_a_peer_may_send_are_declared_lost(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a foreign or broken SDK would send them, for ours does not."""
-    monkeypatch.setattr("chiplog_schemas.record.RECORD_BYTES_MAX", 2 * RECORD_BYTES_MAX)  # here, and not in the agent
+    monkeypatch.setattr(
+        "chiplog_schemas.storage.record.RECORD_BYTES_MAX", 2 * RECORD_BYTES_MAX
+    )  # here, and not in the agent
     producer = os.urandom(16)
     identity = {"role": "rank", "run_id": "big", "label": "rank0", "started_at": 1}
     journal = Journal(node.place.journals / producer.hex(), producer, pack(identity))

@@ -22,11 +22,11 @@ import chiplog_agent.spool as spool_module
 import chiplog_collector.receiver as receiver_module
 from chiplog_agent.spool import Spool
 from chiplog_collector.receiver import ReceiverDaemon, Settings
-from chiplog_schemas import wire
-from chiplog_schemas.places import places
-from chiplog_schemas.record import Kind, Record, scan
-from chiplog_schemas.segments import SegmentLog, list_segments, read_segment
-from chiplog_schemas.wire import MessageKind
+from chiplog_schemas.paths import places
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.messages import MessageKind
+from chiplog_schemas.storage.record import Kind, Record, scan
+from chiplog_schemas.storage.segments import SegmentLog, list_segments, read_segment
 from tests.collector.test_receiver import SENDER, Agent
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
@@ -34,21 +34,21 @@ from tests.soak import Rounds
 SAFEGUARDS = [
     Safeguard(
         "a commit of spool or log is synced before it counts",
-        "schemas/chiplog_schemas/segments.py",
+        "schemas/chiplog_schemas/storage/segments.py",
         old="            if sync:\n                os.fdatasync(self._descriptor)\n",
         new="",
         test="test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point",
     ),
     Safeguard(
         "a new segment's name is synced before its records",
-        "schemas/chiplog_schemas/segments.py",
+        "schemas/chiplog_schemas/storage/segments.py",
         old="            os.fdatasync(descriptor)\n            sync_directory(self.directory)\n",
         new="            os.fdatasync(descriptor)\n",
         test="test_what_the_spool_synced_is_there_after_a_power_failure_at_any_point",
     ),
     Safeguard(
         "the names of new directories around a log are synced",
-        "schemas/chiplog_schemas/segments.py",
+        "schemas/chiplog_schemas/storage/segments.py",
         old="            sync_names_above(self.directory)  # new",
         new="            pass  # new",
         test="test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point",
@@ -317,12 +317,12 @@ def record_a_receiver(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple
             daemon = ReceiverDaemon(Settings(place, bind=[place.collector_address]), with_index=False)
             agent = Agent(place.collector_address)
             agent.session = os.urandom(8)
-            agent.socket.send_multipart(wire.hello(agent.session, SENDER, 0, {}))
+            agent.socket.send_multipart(messages.hello(agent.session, SENDER, 0, {}))
             acked, welcomed = sent, False
             while not welcomed or acked < sent or sent % 20:
                 daemon.turn()
                 while agent.socket.poll(5 if not welcomed or acked < sent else 0):
-                    message = wire.parse(agent.socket.recv_multipart(zmq.DONTWAIT))
+                    message = messages.parse(agent.socket.recv_multipart(zmq.DONTWAIT))
                     if message.kind == MessageKind.WELCOME:
                         welcomed = True
                         assert message.next == sent

@@ -16,7 +16,7 @@ import pytest
 
 from chiplog_collector.applier import Applier
 from chiplog_collector.state import State
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 from tests.collector.log import VIEWS, Index, Rank, block_of, contents_of, records
 from tests.conftest import Node
 from tests.fault.switch_off import Safeguard

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from chiplog.oracle import compare
-from chiplog_schemas import questions
-from chiplog_schemas.questions import QuestionKind
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.query.query_messages import QuestionKind
 from tests.collector.test_query import (
     A_SELECT_THAT_IS_STOPPED,
     FOR_EVER,
@@ -65,21 +65,21 @@ ATTACKS = {  # and the words that prove what stopped it
 SAFEGUARDS = [
     Safeguard(
         "a query is one statement",
-        "schemas/chiplog_schemas/questions.py",
+        "schemas/chiplog_schemas/query/query_messages.py",
         old="    if len(statements) > 1:\n",
         new="    if False:\n",
         test="test_no_way_to_write_or_to_read_files_changes_anything",
     ),
     Safeguard(
         "a query is a SELECT",
-        "schemas/chiplog_schemas/questions.py",
+        "schemas/chiplog_schemas/query/query_messages.py",
         old='    if kind == "SELECT":\n',
         new='    if kind != "EXPLAIN":\n',
         test="test_no_way_to_write_or_to_read_files_changes_anything",
     ),
     Safeguard(
         "the index cannot read or write other files",
-        "schemas/chiplog_schemas/questions.py",
+        "schemas/chiplog_schemas/query/query_messages.py",
         old='    "SET GLOBAL enable_external_access = false",\n',
         new="",
         test="test_no_way_to_write_or_to_read_files_changes_anything",
@@ -107,7 +107,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a result has a bound",
-        "schemas/chiplog_schemas/sink.py",
+        "schemas/chiplog_schemas/query/result_sink.py",
         old="        if len(self.data) + len(part) > RESULT_BYTES_MAX:\n",
         new="        if False:\n",
         test="test_no_query_exhausts_the_collector",
@@ -209,7 +209,7 @@ def test_no_query_exhausts_the_collector(node: Node, reader: Asker, logging_rank
         before = logging_rank.n_visible()
         answer = reader.ask(sql, timeout_s=0.5)
         shown = (sql[:80], answer.error_kind, answer.message)
-        assert answer.kind == QuestionKind.RESULT or answer.error_kind in questions.ERROR_KINDS, shown
+        assert answer.kind == QuestionKind.RESULT or answer.error_kind in query_messages.ERROR_KINDS, shown
         wait_until(lambda n=before: logging_rank.n_visible() > n, f"new events behind {sql[:80]}")
         if (pid := index_pid(node)) != pids[-1]:
             pids.append(pid)
@@ -281,7 +281,7 @@ def test_readers_that_never_read_and_sixteen_that_do_cost_nobody_an_event(
 def test_questions_without_end_are_answered_busy_and_pings_at_once(node: Node, reader: Asker) -> None:
     ids = [reader.send(FOR_EVER, timeout_s=0.2) for _ in range(100)]
     id = os.urandom(8)
-    reader.socket.send_multipart(questions.ping(id))
+    reader.socket.send_multipart(query_messages.ping(id))
     kinds: list[str] = []
     while True:
         answer = reader.receive()

@@ -10,7 +10,7 @@ import pytest
 
 import chiplog
 from chiplog.oracle import compare
-from chiplog_schemas.segments import list_segments
+from chiplog_schemas.storage.segments import list_segments
 from tests.conftest import Node
 from tests.fault.switch_off import Safeguard
 

@@ -11,10 +11,10 @@ from collections import deque
 import pytest
 
 from chiplog_agent import spool
-from chiplog_schemas import segments
 from chiplog_schemas.codec import unpack
-from chiplog_schemas.record import Kind, Record
-from chiplog_schemas.wire import MessageKind, parse
+from chiplog_schemas.protocol.messages import MessageKind, parse
+from chiplog_schemas.storage import segments
+from chiplog_schemas.storage.record import Kind, Record
 from tests.fault.machines import live
 from tests.fault.simulation import VirtualLink, World, patched
 from tests.fault.switch_off import Safeguard
@@ -25,7 +25,7 @@ _SEEDS = {"CHIPLOG_FAULT_SEED": "1"}
 _PATH = "test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path"
 _HOPS = "test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do"
 _DAEMON, _RECEIVER = "agent/chiplog_agent/daemon.py", "collector/chiplog_collector/receiver.py"
-_DELIVERY, _SEGMENTS = "schemas/chiplog_schemas/delivery.py", "schemas/chiplog_schemas/segments.py"
+_DELIVERY, _SEGMENTS = "schemas/chiplog_schemas/protocol/delivery.py", "schemas/chiplog_schemas/storage/segments.py"
 _SYNC = "        except OSError as error:"
 
 SAFEGUARDS = [
@@ -103,7 +103,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "what was on its way is sent again in a new session",
-        "schemas/chiplog_schemas/link.py",
+        "schemas/chiplog_schemas/transport/dealer.py",
         "                    self._source.seek(number)\n",
         "                    pass\n",
         _PATH,

@@ -16,7 +16,7 @@ QUICK = """
 import chiplog_schemas.limits as limits
 limits.PEER_SILENT_S, limits.HEARTBEAT_INTERVAL_S = 1.0, 0.2
 import sys
-from chiplog_schemas.delivery import Receiver
+from chiplog_schemas.protocol.delivery import Receiver
 greet = Receiver._hello
 def noted(self, *arguments):
     print("a session begins", file=sys.stderr, flush=True)

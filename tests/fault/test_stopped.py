@@ -19,8 +19,8 @@ import pytest
 
 from chiplog.oracle import compare
 from chiplog_schemas.limits import FINISH_WAIT_S, PEER_SILENT_S
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import places
+from chiplog_schemas.paths import places
+from chiplog_schemas.process.file_lock import holder_of
 from tests.conftest import Node, end_daemons, wait_until
 from tests.fault.switch_off import Safeguard
 from tests.fault.test_kill import index_of
@@ -72,7 +72,7 @@ print(took_s, min(took_s, 0.02 * ticks))  # and as a thread that only sleeps saw
 SAFEGUARDS = [
     Safeguard(
         "a stopped daemon keeps its lock, and with it every other one away",
-        "schemas/chiplog_schemas/locks.py",
+        "schemas/chiplog_schemas/process/file_lock.py",
         old="            if time.monotonic() >= deadline:\n                raise\n",
         new="            if time.monotonic() >= deadline:\n"
         "                return Lock(path.with_name(f'second-{os.getpid()}'), note=note)\n",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from chiplog.oracle import compare
-from chiplog_schemas.locks import holder_of
+from chiplog_schemas.process.file_lock import holder_of
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds

@@ -15,14 +15,15 @@ from chiplog.result import QueryError, Result
 from chiplog_agent.stats.frames import FRAME_BYTES_MAX, FrameError, FrameReader
 from chiplog_collector.examiner import Examiner
 from chiplog_collector.intake import decode_receipt, recover_lost, recover_senders
-from chiplog_schemas import file_wire, questions, wire
-from chiplog_schemas.blocks import OPAQUE, Block, BlockBuilder, BlockError, decode_block, rows_of
 from chiplog_schemas.codec import CodecError, pack, unpack
-from chiplog_schemas.events import FIELDS, IDENTITY_FIELDS, STATE_FIELDS, Column, decode, fits_schema, typed
-from chiplog_schemas.journals import decode_head, encode_head
 from chiplog_schemas.limits import FILE_CHUNK_BYTES, KEY_BYTES_MAX, KEYS_MAX
-from chiplog_schemas.record import NUMBER_LIMIT, Damage, Kind, Record, read_one, scan
-from chiplog_schemas.segments import SegmentHeader, decode_header, encode_header
+from chiplog_schemas.model.blocks import OPAQUE, Block, BlockBuilder, BlockError, decode_block, rows_of
+from chiplog_schemas.model.events import FIELDS, IDENTITY_FIELDS, STATE_FIELDS, Column, decode, fits_schema, typed
+from chiplog_schemas.protocol import file_messages, messages
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.storage.journal_dir import decode_head, encode_head
+from chiplog_schemas.storage.record import NUMBER_LIMIT, Damage, Kind, Record, read_one, scan
+from chiplog_schemas.storage.segments import SegmentHeader, decode_header, encode_header
 from tests.fuzz import samples
 from tests.fuzz.grammar import (
     TOKENS,
@@ -123,13 +124,15 @@ class Wire:
 
     def check(self, frames: list[bytes]) -> bool:
         try:
-            message = wire.parse(frames)
-        except wire.WireError:
+            message = messages.parse(frames)
+        except messages.WireError:
             return False
-        require(len(message.session) == wire.SESSION_BYTES, "a session of another length")
+        require(len(message.session) == messages.SESSION_BYTES, "a session of another length")
         for number in (message.first, message.last, message.next, message.credit):
             require(type(number) is int and 0 <= number < 1 << 63, f"number {number!r}")
-        require(type(message.reason) is str and len(message.reason) <= wire.REASON_CHARS_MAX, "a reason without bound")
+        require(
+            type(message.reason) is str and len(message.reason) <= messages.REASON_CHARS_MAX, "a reason without bound"
+        )
         require(type(message.info) is dict and type(message.sender) is bytes, "info or sender")
         return True
 
@@ -142,15 +145,17 @@ class FileWire:
 
     def check(self, frames: list[bytes]) -> bool:
         try:
-            message = file_wire.parse(frames)
-        except wire.WireError:
+            message = file_messages.parse(frames)
+        except messages.WireError:
             return False
-        require(len(message.session) == wire.SESSION_BYTES, "a session of another length")
+        require(len(message.session) == messages.SESSION_BYTES, "a session of another length")
         for number in (message.bytes, message.offset, message.credit, message.wait_ms):
             require(type(number) is int and 0 <= number < 1 << 62, f"number {number!r}")
         require(len(message.digest) in (0, 32) and len(message.sender) in (0, 16), "a name of another length")
         require(len(message.payload) <= FILE_CHUNK_BYTES, "a chunk without bound")
-        require(type(message.reason) is str and len(message.reason) <= wire.REASON_CHARS_MAX, "a reason without bound")
+        require(
+            type(message.reason) is str and len(message.reason) <= messages.REASON_CHARS_MAX, "a reason without bound"
+        )
         require(type(message.info) is dict, "info")
         return True
 
@@ -163,14 +168,16 @@ class Questions:
 
     def check(self, frames: list[bytes]) -> bool:
         try:
-            question = questions.parse(frames)
-        except questions.QuestionError as error:
-            require(len(error.id) in (0, questions.ID_BYTES), "an id of another length")
+            question = query_messages.parse(frames)
+        except query_messages.QuestionError as error:
+            require(len(error.id) in (0, query_messages.ID_BYTES), "an id of another length")
             return False
         question.sql.encode()
-        require(questions.is_plain(question.params), "parameters that are not plain")
-        require(0 < question.timeout_s <= questions.QUERY_TIMEOUT_S, "a timeout without bound")
-        require(len(question.message) <= questions.MESSAGE_CHARS_MAX and "\n" not in question.message, "not one line")
+        require(query_messages.is_plain(question.params), "parameters that are not plain")
+        require(0 < question.timeout_s <= query_messages.QUERY_TIMEOUT_S, "a timeout without bound")
+        require(
+            len(question.message) <= query_messages.MESSAGE_CHARS_MAX and "\n" not in question.message, "not one line"
+        )
         return True
 
 

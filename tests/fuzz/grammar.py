@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from zlib import crc32
 
 from chiplog_schemas.codec import CodecError, pack
-from chiplog_schemas.record import HEADER_BYTES, MAGIC, pack_back, pack_front
+from chiplog_schemas.storage.record import HEADER_BYTES, MAGIC, pack_back, pack_front
 
 T = TypeVar("T")
 

@@ -13,18 +13,18 @@ from chiplog_agent.core import Core
 from chiplog_collector.applier import Applier
 from chiplog_collector.intake import Intake, recover_senders
 from chiplog_collector.state import State
-from chiplog_schemas import file_wire, wire
-from chiplog_schemas.blocks import BlockError, decode_block
 from chiplog_schemas.codec import pack
-from chiplog_schemas.delivery import Gap, Greeted, Left, Receiver, Reply, Sender, Take
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.events import encode as encode_event
-from chiplog_schemas.file_delivery import Close, FileReceiver, FileSender, Finish, Open, Write
-from chiplog_schemas.journals import DeadJournal
 from chiplog_schemas.limits import FILE_CREDIT_BYTES, FILES_AT_ONCE, RECORD_BYTES_MAX
-from chiplog_schemas.locks import holder_of, note_of
-from chiplog_schemas.record import NUMBER_LIMIT, Damage, Kind, Record, scan
-from chiplog_schemas.segments import LogReader, SegmentHeader, SegmentLog, encode_header, read_segment
+from chiplog_schemas.model.blocks import BlockError, decode_block
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.model.events import encode as encode_event
+from chiplog_schemas.process.file_lock import holder_of, note_of
+from chiplog_schemas.protocol import file_messages, messages
+from chiplog_schemas.protocol.delivery import Gap, Greeted, Left, Receiver, Reply, Sender, Take
+from chiplog_schemas.protocol.file_delivery import Close, FileReceiver, FileSender, Finish, Open, Write
+from chiplog_schemas.storage.journal_dir import DeadJournal
+from chiplog_schemas.storage.record import NUMBER_LIMIT, Damage, Kind, Record, scan
+from chiplog_schemas.storage.segments import LogReader, SegmentHeader, SegmentLog, encode_header, read_segment
 from tests.fuzz.decoders import Target, built_block, hostile_block, hostile_event, hostile_frames, require
 from tests.fuzz.grammar import frame, hostile_record, integer, mutate_bytes, mutate_value, pack_hostile, pick
 from tests.schemas.make_vectors import PRODUCER_A, PRODUCER_B, RECORD_PAYLOADS, SENDER, SESSION, TS, doubles
@@ -44,7 +44,7 @@ def hostile_message(chooser: random.Random) -> list[bytes]:
     first, last = max(0, number), max(0, number) + int(chooser.random() * 3)
     kind = int(chooser.random() * 9)
     if kind < 2:
-        return wire.hello(session, pick(chooser, _SENDERS), min(first, (1 << 64) - 1), {"pid": first % (1 << 64)})
+        return messages.hello(session, pick(chooser, _SENDERS), min(first, (1 << 64) - 1), {"pid": first % (1 << 64)})
     if kind < 5:
         return [pack_hostile([3, session, first, last]), b""]  # what msgpack cannot hold becomes nil
     return [
@@ -80,15 +80,15 @@ class Delivery:
         self._now += 0.01
         before, malformed = dict(self._receiver.next_numbers), self._receiver.malformed
         try:
-            is_message = bool(wire.parse(frames))
-        except wire.WireError:
+            is_message = bool(messages.parse(frames))
+        except messages.WireError:
             is_message = False
         actions = self._receiver.receive(routing, frames, self._now)
         require(self._receiver.malformed - malformed == (not is_message), "garbage that was not counted")
         for action in actions:
             require(isinstance(action, Reply | Greeted | Take | Gap | Left), "an unknown action")
             if isinstance(action, Reply):
-                wire.parse([bytes(part) for part in action.frames]) if action.frames else None
+                messages.parse([bytes(part) for part in action.frames]) if action.frames else None
             if isinstance(action, Take):
                 require(action.first <= before.get(action.sender, 0) <= action.last, "a slice out of order")
                 self._receiver.synced(action.sender, action.last + 1)
@@ -119,8 +119,8 @@ class Transfers:
             return hostile_frames(chooser, "file_wire"), chooser.random()
         if act < 0.5:
             digest = bytes([int(chooser.random() * 12)]) * 32
-            return file_wire.offer(session, pick(chooser, _SENDERS), digest, n_bytes, {}), chooser.random()
-        frames = file_wire.chunk(session, int(chooser.random() * 6), bytes(1 + int(chooser.random() * 4)))
+            return file_messages.offer(session, pick(chooser, _SENDERS), digest, n_bytes, {}), chooser.random()
+        frames = file_messages.chunk(session, int(chooser.random() * 6), bytes(1 + int(chooser.random() * 4)))
         return [bytes(part) for part in frames], chooser.random()
 
     def check(self, data: tuple[list[bytes], float]) -> bool:
@@ -141,7 +141,7 @@ class Transfers:
         for action in actions:
             match action:
                 case Reply():
-                    file_wire.parse([bytes(part) for part in action.frames])
+                    file_messages.parse([bytes(part) for part in action.frames])
                 case Open(token, digest, n_bytes):
                     require(len(digest) == 32 and n_bytes >= 0, "no content")
                     self._offsets[token], self._n_bytes[token] = 0, n_bytes
@@ -262,7 +262,7 @@ class Index:
 
     def records(self, kind: int, payload: bytes, version: int) -> list[Record]:
         """Return the hostile record and a good block behind it, with their receipt."""
-        from chiplog_schemas.blocks import BlockBuilder
+        from chiplog_schemas.model.blocks import BlockBuilder
 
         builder = BlockBuilder()
         builder.add(self._rank.uuid, self._good, self._rank.events[0] if not self._good else self._metric())

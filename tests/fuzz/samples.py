@@ -4,9 +4,9 @@ import random
 from functools import cache
 from pathlib import Path
 
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.events import encode as encode_event
-from chiplog_schemas.record import Kind
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.model.events import encode as encode_event
+from chiplog_schemas.storage.record import Kind
 from tests.schemas.make_vectors import EVENTS, FILES, MESSAGES, QUESTIONS, RECORD_PAYLOADS, TS
 
 VECTORS = Path(__file__).resolve().parents[2] / "schemas" / "vectors" / "v1"

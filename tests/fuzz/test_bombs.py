@@ -10,12 +10,13 @@ import pytest
 from chiplog.result import QueryError, Result
 from chiplog_agent.core import Core
 from chiplog_agent.stats.frames import FrameError, FrameReader
-from chiplog_schemas import record, wire
-from chiplog_schemas.blocks import BlockBuilder, BlockError, decode_block
 from chiplog_schemas.codec import CodecError, pack, unpack
-from chiplog_schemas.events import EventKind, encode
 from chiplog_schemas.limits import EVENT_BYTES_MAX, MIB, RECORD_BYTES_MAX
-from chiplog_schemas.record import Kind, Record, scan
+from chiplog_schemas.model.blocks import BlockBuilder, BlockError, decode_block
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.storage import record
+from chiplog_schemas.storage.record import Kind, Record, scan
 from tests.fault.switch_off import Safeguard
 from tests.fuzz.decoders import Arrow
 from tests.fuzz.grammar import TOKENS, frame
@@ -26,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAFEGUARDS = [
     Safeguard(
         "columns do not lie over each other",
-        "schemas/chiplog_schemas/blocks.py",
+        "schemas/chiplog_schemas/model/blocks.py",
         old="        _check_room(groups, len(area))\n",
         new="",
         test="test_columns_that_lie_over_each_other_claim_no_memory",
@@ -54,7 +55,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "what a resync may cost is bounded, records inside of records included",
-        "schemas/chiplog_schemas/record.py",
+        "schemas/chiplog_schemas/storage/record.py",
         old="            if found == MISMATCH or isinstance(found, Record):",
         new="            if found == MISMATCH:",
         test="test_records_inside_of_records_are_given_up_in_time",
@@ -68,14 +69,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a block's size counts what it will be when written",
-        "schemas/chiplog_schemas/blocks.py",
+        "schemas/chiplog_schemas/model/blocks.py",
         old=" + 4 * bytes(payload).count(_FLOAT32)",
         new="",
         test="test_short_floats_make_no_block_larger_than_a_record",
     ),
     Safeguard(
         "a first frame is bounded",
-        "schemas/chiplog_schemas/wire.py",
+        "schemas/chiplog_schemas/protocol/messages.py",
         old=" or len(frames[0]) > HEAD_BYTES_MAX:",
         new=":",
         test="test_a_first_frame_of_megabytes_is_not_even_decoded",
@@ -99,8 +100,8 @@ def test_depth_is_refused_before_it_ends_the_process() -> None:
 
 def test_a_first_frame_of_megabytes_is_not_even_decoded() -> None:
     big = pack([5, SESSION, 1, 2, "reason", b"x" * 100_000])
-    with pytest.raises(wire.WireError, match="at most"):
-        wire.parse([big])
+    with pytest.raises(messages.WireError, match="at most"):
+        messages.parse([big])
 
 
 def test_a_frame_of_four_gigabytes_is_refused_at_its_length() -> None:

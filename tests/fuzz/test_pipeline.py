@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.record import NUMBER_LIMIT, Kind
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.storage.record import NUMBER_LIMIT, Kind
 from tests.collector.log import START_US, Index, Rank, block_of
 from tests.fault.switch_off import Safeguard
 from tests.fuzz.decoders import built_block
@@ -109,7 +109,7 @@ def test_numbers_at_every_bound_break_no_view(index: Index) -> None:
     edge.say(EventKind.PEER, b"p" * 16, {"state": "crashed", "produced": (1 << 62) - 1, "exit_code": 1 << 40})
     edge.say(EventKind.STATE, {"state": "failed", "produced": 1 << 63, "exit_signal": -(1 << 63)}, ts=(1 << 63) - 1)
     index.take(block_of((edge, 0, len(edge.events) - 1)))
-    from chiplog_schemas.blocks import BlockBuilder
+    from chiplog_schemas.model.blocks import BlockBuilder
 
     builder = BlockBuilder()
     builder.add(b"e" * 16, NUMBER_LIMIT - 1, edge.events[1])

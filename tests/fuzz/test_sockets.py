@@ -18,11 +18,11 @@ import pytest
 import zmq
 
 from chiplog import oracle
-from chiplog_schemas import wire
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import MIB, SESSIONS_MAX
-from chiplog_schemas.record import Kind
-from chiplog_schemas.router import bind_router
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.transport.router import bind_router
 from tests.conftest import WAIT_S, Node, wait_until
 from tests.fault.switch_off import Safeguard
 from tests.fuzz.decoders import hostile_block, hostile_event, hostile_frames
@@ -38,14 +38,14 @@ READY = b"\x04\x19\x05READY\x0bSocket-Type\0\0\0\x06DEALER"
 SAFEGUARDS = [
     Safeguard(
         "malformed messages are counted and ignored",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old="        except wire.WireError:\n            self.malformed += 1",
         new="        except ZeroDivisionError:\n            self.malformed += 1",
         test="test_garbage_at_every_socket_costs_the_ranks_nothing",
     ),
     Safeguard(
         "frames above MAXMSGSIZE are not taken",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="    router.setsockopt(zmq.MAXMSGSIZE, wire.FRAME_BYTES_MAX)\n",
         new="",
         test="test_a_frame_longer_than_a_record_ends_its_connection",
@@ -146,7 +146,7 @@ def throw_messages(path: str, chooser: random.Random, count: int, family: str) -
     peer.connect(f"ipc://{path}")
     session, sender, number = chooser.randbytes(8), chooser.randbytes(16), 0
     if family == "wire":
-        peer.send_multipart(wire.hello(session, sender, 0, {"node": "hostile"}))
+        peer.send_multipart(messages.hello(session, sender, 0, {"node": "hostile"}))
     for _ in range(count):
         frames = hostile_frames(chooser, family)
         if family == "wire" and chooser.random() < 0.5:
@@ -161,7 +161,7 @@ def throw_messages(path: str, chooser: random.Random, count: int, family: str) -
         while peer.poll(0):
             peer.recv_multipart()
     if chooser.random() < 0.3:
-        peer.send(b"x" * (wire.FRAME_BYTES_MAX + 1))  # above MAXMSGSIZE: the connection ends
+        peer.send(b"x" * (messages.FRAME_BYTES_MAX + 1))  # above MAXMSGSIZE: the connection ends
     peer.close()
     context.term()
     return count
@@ -173,16 +173,16 @@ def greet_at_length(path: str, chooser: random.Random, count: int, before: int) 
     before: how many were opened already; beyond SESSIONS_MAX in all a receiver may refuse.
     """
     wanted = max(0, min(count, SESSIONS_MAX - before))
-    about = {"node": "n" * 200, "label": "l" * (wire.HEAD_BYTES_MAX - 1_000)}
+    about = {"node": "n" * 200, "label": "l" * (messages.HEAD_BYTES_MAX - 1_000)}
     with zmq.Context() as context, context.socket(zmq.DEALER) as peer:
         peer.setsockopt(zmq.LINGER, 0)
         peer.setsockopt(zmq.SNDTIMEO, int(WAIT_S * 1000))
         peer.connect(f"ipc://{path}")
         answered = 0
         for number in range(count):
-            peer.send_multipart(wire.hello(chooser.randbytes(8), chooser.randbytes(16), 0, about))
+            peer.send_multipart(messages.hello(chooser.randbytes(8), chooser.randbytes(16), 0, about))
             while peer.poll(0 if number + 1 < count else WAIT_S * 1000 if answered < wanted else 500):
-                answered += wire.parse(peer.recv_multipart()).kind == wire.MessageKind.WELCOME
+                answered += messages.parse(peer.recv_multipart()).kind == messages.MessageKind.WELCOME
                 if answered == count:
                     return answered
     assert answered >= wanted, f"{answered} of {count} sessions were opened, after {before}"
@@ -197,10 +197,10 @@ def test_a_frame_longer_than_a_record_ends_its_connection(tmp_path: Path) -> Non
         told = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         try:
             peer.connect(f"ipc://{tmp_path}/s")
-            peer.send_multipart([b"head", bytes(wire.FRAME_BYTES_MAX)])
+            peer.send_multipart([b"head", bytes(messages.FRAME_BYTES_MAX)])
             assert router.poll(180_000), "the longest frame that there is"
-            assert len(router.recv_multipart()[2]) == wire.FRAME_BYTES_MAX
-            peer.send_multipart([b"head", bytes(wire.FRAME_BYTES_MAX + 1)])
+            assert len(router.recv_multipart()[2]) == messages.FRAME_BYTES_MAX
+            peer.send_multipart([b"head", bytes(messages.FRAME_BYTES_MAX + 1)])
             assert told.poll(180_000), "it was not cut off"
             assert not router.poll(0)
         finally:

@@ -16,7 +16,7 @@ from tests.sdk.test_runs import counted, numbers
 
 import chiplog
 from chiplog.torch.current import current_device
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chiplog_schemas.machine import stat_fields
+from chiplog_schemas.process.procfs import stat_fields
 from tests.conftest import wait_until
 from tests.launchers.training import TORCHRUN, Training, finished
 from tests.process.test_security import free_ports

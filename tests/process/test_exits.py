@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chiplog_schemas.exits import UNKNOWN_EXIT
+from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
 from tests.conftest import Node
 from tests.fault.switch_off import Safeguard
 

@@ -12,28 +12,28 @@ import pytest
 
 from chiplog import background
 from chiplog.cli.root import main
-from chiplog_schemas.link_status import LinkState
+from chiplog_schemas.transport.link_status import LinkState
 from tests.conftest import WAIT_S, Node, wait_until
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
         "a daemon whose terminal closes ends in good order",
-        "schemas/chiplog_schemas/daemons.py",
+        "schemas/chiplog_schemas/process/daemon.py",
         old="        signal.signal(signal.SIGHUP, stop)",
         new="        pass",
         test="test_a_daemon_whose_terminal_closes_ends_in_good_order",
     ),
     Safeguard(
         "a daemon under nohup outlives its terminal",
-        "schemas/chiplog_schemas/daemons.py",
+        "schemas/chiplog_schemas/process/daemon.py",
         old="    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:",
         new="    if True:",
         test="test_a_daemon_under_nohup_outlives_its_terminal",
     ),
     Safeguard(
         "a report about the link counts only while its agent lives",
-        "schemas/chiplog_schemas/link_status.py",
+        "schemas/chiplog_schemas/transport/link_status.py",
         old="    return status if status.pid == pid else None",
         new="    return status",
         test="test_no_report_about_the_link_outlives_its_agent",

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.journals import list_journals
+from chiplog_schemas.storage.journal_dir import list_journals
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 from tests.process.test_security import Centre, Host, free_ports

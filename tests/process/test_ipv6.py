@@ -8,21 +8,21 @@ import pytest
 
 import chiplog
 from chiplog.cli.root import main
-from chiplog_schemas.keys import host_key_name
+from chiplog_schemas.security.key_files import host_key_name
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
         "an IPv6 address can be bound",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="    socket.setsockopt(zmq.IPV6, is_ipv6(address))\n",
         new="",
         test="test_events_and_answers_go_over_ipv6",
     ),
     Safeguard(
         "a rank and an agent connect to an IPv6 address",
-        "schemas/chiplog_schemas/link.py",
+        "schemas/chiplog_schemas/transport/dealer.py",
         old="        socket.setsockopt(zmq.IPV6, is_ipv6(self.address))\n",
         new="",
         test="test_events_and_answers_go_over_ipv6",

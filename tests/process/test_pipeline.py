@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import places
+from chiplog_schemas.paths import places
+from chiplog_schemas.process.file_lock import holder_of
 from tests.conftest import Node, wait_until
 
 PLAIN = """

@@ -13,10 +13,10 @@ import pytest
 import chiplog
 from chiplog import background
 from chiplog.client import NoDataError
-from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import places
-from chiplog_schemas.segments import segment_name
+from chiplog_schemas.paths import places
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME
+from chiplog_schemas.storage.segments import segment_name
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 

@@ -13,15 +13,15 @@ import pytest
 import chiplog
 from chiplog.cli.root import main
 from chiplog_agent.adoption import Adoption
-from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, list_journals
-from chiplog_schemas.locks import holder_of
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
 from tests.conftest import WAIT_S, Node, wait_until
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
         "a receiver's or agent's socket that was removed is made again",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="            if file_id(ipc_path(address)) != before and not self.socket.closed:",
         new="            if False:",
         test="test_sockets_that_were_removed_come_back",
@@ -35,14 +35,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a daemon's lock that was removed is made again",
-        "schemas/chiplog_schemas/locks.py",
+        "schemas/chiplog_schemas/process/file_lock.py",
         old="    try:\n        lock.renew()\n",
         new="    try:\n        pass\n",
         test="test_locks_of_daemons_that_were_removed_come_back_and_down_finds_both",
     ),
     Safeguard(
         "a daemon whose directory is gone ends",
-        "schemas/chiplog_schemas/locks.py",
+        "schemas/chiplog_schemas/process/file_lock.py",
         old="    if not lock.is_directory_there:",
         new="    if False:",
         test="test_daemons_end_when_their_directory_is_gone",

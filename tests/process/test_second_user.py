@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import places
+from chiplog_schemas.paths import places
+from chiplog_schemas.process.file_lock import holder_of
 from tests.conftest import end_process, wait_until
 from tests.fault.switch_off import Safeguard
 from tests.process.test_security import Centre
@@ -34,7 +34,7 @@ PACKAGES = ("chiplog", "chiplog_agent", "chiplog_collector", "chiplog_schemas")
 SAFEGUARDS = [
     Safeguard(
         "a directory of another user is not used",
-        "schemas/chiplog_schemas/places.py",
+        "schemas/chiplog_schemas/paths.py",
         old='    if argument or not environ.get("CHIPLOG_DIR") or not (why := _foreign(chosen)):\n',
         new="    if True:\n",
         test="test_a_second_user_with_the_first_ones_environment_loses_nothing",

@@ -20,7 +20,7 @@ import zmq
 import chiplog
 from chiplog.cli.root import main
 from chiplog.client import QueryError
-from chiplog_schemas.keys import host_key_name
+from chiplog_schemas.security.key_files import host_key_name
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 
@@ -32,21 +32,21 @@ HOST = host_key_name()
 SAFEGUARDS = [
     Safeguard(
         "a revocation counts without a restart",
-        "schemas/chiplog_schemas/keys.py",
+        "schemas/chiplog_schemas/security/key_files.py",
         old="        if seen == self._seen and seen is not None:",
         new="        if self._seen:",
         test="test_a_key_that_is_revoked_during_a_connection_stores_nothing_more_until_it_is_allowed_again",
     ),
     Safeguard(
         "an agent's key is bound to its node's name",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old='            if (objection := permit.objection(message.info.get("node"))) is not None:',
         new='            if (objection := permit.objection(message.info.get("node"))) is False:',
         test="test_an_agent_that_calls_itself_otherwise_stores_nothing",
     ),
     Safeguard(
         "no key reaches another's numbers, after a restart of the collector neither",
-        "schemas/chiplog_schemas/delivery.py",
+        "schemas/chiplog_schemas/protocol/delivery.py",
         old="            sender = scoped(sender, permit)",
         new="            pass",
         test="test_a_copied_spool_with_another_key_leaves_the_numbers_of_the_first_alone",
@@ -60,35 +60,35 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a directory that others can write is refused",
-        "schemas/chiplog_schemas/places.py",
+        "schemas/chiplog_schemas/paths.py",
         old="    if about.st_mode & 0o022:",
         new="    if False:",
         test="test_a_directory_that_others_can_write_stops_a_daemon_with_one_line",
     ),
     Safeguard(
         "answers to a reader that was revoked meanwhile are not sent",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="        return self.permit(permit.public, domain, now) is not None",
         new="        return True",
         test="test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer",
     ),
     Safeguard(
         "an agent's message is known by the key that its handshake showed",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old='            return [version, request_id, b"200", b"", public.encode(), b""]',
         new='            return [version, request_id, b"200", b"", b"", b""]',
         test="test_an_allowed_agent_delivers_and_an_allowed_reader_reads",
     ),
     Safeguard(
         "a TCP address is bound with keys, and says so to who comes without",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="            guard(router)\n",
         new="",
         test="test_an_agent_without_keys_is_told_that_it_needs_them",
     ),
     Safeguard(
         "a key that nobody allowed fails in the handshake",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="        if public and self.permit(public, name, time.monotonic()) is not None:",
         new="        if public:",
         test="test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run",
@@ -102,28 +102,28 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a reader's key delivers nothing",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="DOMAINS.get(domain) in permit.roles",
         new="DOMAINS.get(domain)",
         test="test_an_agent_with_a_readers_key_is_refused",
     ),
     Safeguard(
         "an agent is told that another collector answers than the one it has the key of",
-        "schemas/chiplog_schemas/curve.py",
+        "schemas/chiplog_schemas/security/curve.py",
         old='    about = f"it has another key than ',
         new='    about = "it is another" or f"',
         test="test_an_agent_that_expects_another_collector_says_so",
     ),
     Safeguard(
         "an agent that has keys for its collector uses them or sends nothing",
-        "schemas/chiplog_schemas/link.py",
+        "schemas/chiplog_schemas/transport/dealer.py",
         old="            self._curve.configure(socket)\n",
         new="            pass\n",
         test="test_an_agent_with_keys_sends_nothing_to_a_collector_without",
     ),
     Safeguard(
         "a reader that is not allowed fails in the handshake",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="        if public and self.permit(public, name, time.monotonic()) is not None:",
         new="        if public:",
         test="test_a_reader_that_is_not_allowed_is_told_so_at_once",
@@ -144,14 +144,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "no rank reaches for another host without keys",
-        "schemas/chiplog_schemas/curve.py",
+        "schemas/chiplog_schemas/security/curve.py",
         old="        if is_loopback(address):\n",
         new="        if True:\n",
         test="test_a_rank_without_keys_for_another_host_says_so_once_and_trains_on",
     ),
     Safeguard(
         "no client reaches for another host without keys",
-        "schemas/chiplog_schemas/curve.py",
+        "schemas/chiplog_schemas/security/curve.py",
         old="        if is_loopback(address):\n",
         new="        if True:\n",
         test="test_a_client_refuses_another_host_without_keys",
@@ -165,21 +165,21 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a rank writes nothing where others can write",
-        "schemas/chiplog_schemas/places.py",
+        "schemas/chiplog_schemas/paths.py",
         old="    if about.st_mode & 0o022:",
         new="    if False:",
         test="test_a_rank_whose_directory_others_can_write_keeps_its_events_in_memory",
     ),
     Safeguard(
         "a socket is of its user alone",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="    os.chmod(ipc_path(address), 0o600)",
         new="    pass",
         test="test_sockets_and_secrets_are_of_their_user_alone",
     ),
     Safeguard(
         "a ZAP handler that fails has let nobody in",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="                    socket.send_multipart(self._answer(socket.recv_multipart()))\n",
         new="                    request = socket.recv_multipart()\n                    try:\n"
         "                        socket.send_multipart(self._answer(request))\n"
@@ -190,7 +190,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a ZAP handler that died is started again",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="                self._closing.wait(pause_s)\n",
         new="                return\n",
         test="test_a_collector_whose_zap_handler_dies_lets_nobody_in_and_heals",
@@ -402,21 +402,21 @@ def test_a_key_that_is_revoked_during_a_connection_stores_nothing_more_until_it_
 
 def test_a_copied_spool_with_another_key_leaves_the_numbers_of_the_first_alone(centre: Centre, host: Host) -> None:
     """An agent that sends under another's ID, and far ahead of it, must not make the collector think it has it all."""
-    from chiplog_schemas import wire
-    from chiplog_schemas.curve import client_curve
-    from chiplog_schemas.keys import Keys
-    from chiplog_schemas.permits import Role
+    from chiplog_schemas.protocol import messages
+    from chiplog_schemas.security.curve import client_curve
+    from chiplog_schemas.security.key_files import Keys
+    from chiplog_schemas.security.permissions import Role
 
-    def hello(host: Host, first: int) -> wire.Message:
+    def hello(host: Host, first: int) -> messages.Message:
         curve = client_curve(Keys(host.key_directory), centre.address, Role.AGENT, Role.COLLECTOR)
         assert curve is not None
         with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
             socket.setsockopt(zmq.LINGER, 0)
             curve.configure(socket)
             socket.connect(centre.address)
-            socket.send_multipart(wire.hello(os.urandom(8), b"S" * 16, first, {"node": "n"}))
+            socket.send_multipart(messages.hello(os.urandom(8), b"S" * 16, first, {"node": "n"}))
             assert socket.poll(180_000)
-            return wire.parse(socket.recv_multipart())
+            return messages.parse(socket.recv_multipart())
 
     thief = Host(host.root.parent / "thief")
     thief.key_directory.mkdir(mode=0o700, parents=True)
@@ -478,14 +478,14 @@ def test_a_reader_that_is_revoked_can_ask_no_more_and_one_that_is_allowed_again_
 def test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer(
     centre: Centre, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from chiplog_schemas import questions
-    from chiplog_schemas.curve import client_curve
-    from chiplog_schemas.keys import Keys
-    from chiplog_schemas.permits import Role
+    from chiplog_schemas.query import query_messages
+    from chiplog_schemas.security.curve import client_curve
+    from chiplog_schemas.security.key_files import Keys
+    from chiplog_schemas.security.permissions import Role
 
     centre.admit(host, "reader")
     time.sleep(1.0)
-    address = questions.query_address_of(centre.address)
+    address = query_messages.query_address_of(centre.address)
     curve = client_curve(Keys(host.key_directory), address, Role.READER, Role.COLLECTOR)
     assert curve is not None
     slow = "SELECT count(*) FROM range(10_000_000_000) t(i) WHERE hash(i) = 7"
@@ -493,7 +493,7 @@ def test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer(
         socket.setsockopt(zmq.LINGER, 0)
         curve.configure(socket)
         socket.connect(address)
-        socket.send_multipart(questions.ask(b"12345678", slow, None, 2.0))
+        socket.send_multipart(query_messages.ask(b"12345678", slow, None, 2.0))
         time.sleep(0.3)
         centre.keys("revoke", f"{host.root.name}-reader")
         assert not socket.poll(3_000), "an answer to a key that was revoked: even that it took too long"
@@ -658,7 +658,7 @@ def test_sockets_and_secrets_are_of_their_user_alone(centre: Centre) -> None:
 _WITH_A_MORTAL_HANDLER = """
 import runpy, sys
 from pathlib import Path
-from chiplog_schemas import gate
+from chiplog_schemas.security import zap
 
 answer, dies = gate.Gate._answer, Path(sys.argv.pop(1))
 

@@ -10,14 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from chiplog_schemas import file_wire, questions, wire
-from chiplog_schemas.blocks import BlockBuilder
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind, encode
-from chiplog_schemas.journals import FINISHED, encode_head
-from chiplog_schemas.record import Kind
-from chiplog_schemas.record import encode as encode_record
-from chiplog_schemas.segments import SegmentHeader, encode_header
+from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.protocol import file_messages, messages
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.storage.journal_dir import FINISHED, encode_head
+from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.storage.record import encode as encode_record
+from chiplog_schemas.storage.segments import SegmentHeader, encode_header
 
 VECTORS = Path(__file__).resolve().parents[2] / "schemas" / "vectors" / "v1"
 INDEX = "index.json"
@@ -174,35 +175,35 @@ LATER_PAYLOADS: dict[str, tuple[Kind, bytes]] = {
 }
 
 MESSAGES: dict[str, list[Any]] = {
-    "hello": wire.hello(SESSION, SENDER, 3, {"node": "node-a", "pid": 4242}),
-    "welcome": wire.welcome(SESSION, 3, 16_777_216),
-    "data": wire.data(SESSION, 3, 3, encode_record(Kind.BLOCK, 3, RECORD_PAYLOADS[Kind.BLOCK])),
-    "ack": wire.ack(SESSION, 4, 16_777_216),
-    "lost": wire.lost(SESSION, 4, 5, "damaged in the spool"),
-    "ping": wire.ping(SESSION, 6),
-    "bye": wire.bye(SESSION),
-    "reset": wire.reset(SESSION, "session is unknown here"),
+    "hello": messages.hello(SESSION, SENDER, 3, {"node": "node-a", "pid": 4242}),
+    "welcome": messages.welcome(SESSION, 3, 16_777_216),
+    "data": messages.data(SESSION, 3, 3, encode_record(Kind.BLOCK, 3, RECORD_PAYLOADS[Kind.BLOCK])),
+    "ack": messages.ack(SESSION, 4, 16_777_216),
+    "lost": messages.lost(SESSION, 4, 5, "damaged in the spool"),
+    "ping": messages.ping(SESSION, 6),
+    "bye": messages.bye(SESSION),
+    "reset": messages.reset(SESSION, "session is unknown here"),
 }
 
 # Newer forms of a message.
-LATER_MESSAGES: dict[str, list[Any]] = {"ack-refused": wire.ack(SESSION, 4, 16_777_216, 42)}
+LATER_MESSAGES: dict[str, list[Any]] = {"ack-refused": messages.ack(SESSION, 4, 16_777_216, 42)}
 
 FILES: dict[str, list[Any]] = {
-    "offer": file_wire.offer(SESSION, SENDER, bytes(range(64, 96)), 1_234_567, {"node": "node-a", "pid": 4242}),
-    "chunk": file_wire.chunk(SESSION, 262_144, b"bytes of a file"),
-    "want": file_wire.want(SESSION, 262_144, 1_048_576),
-    "stored": file_wire.stored(SESSION),
-    "denied": file_wire.denied(SESSION, 30.0, "the disk of files has 0 bytes free"),
-    "mismatch": file_wire.mismatch(SESSION),
+    "offer": file_messages.offer(SESSION, SENDER, bytes(range(64, 96)), 1_234_567, {"node": "node-a", "pid": 4242}),
+    "chunk": file_messages.chunk(SESSION, 262_144, b"bytes of a file"),
+    "want": file_messages.want(SESSION, 262_144, 1_048_576),
+    "stored": file_messages.stored(SESSION),
+    "denied": file_messages.denied(SESSION, 30.0, "the disk of files has 0 bytes free"),
+    "mismatch": file_messages.mismatch(SESSION),
 }
 
 QUESTIONS: dict[str, list[Any]] = {
-    "ask": questions.ask(SESSION, "SELECT * FROM runs WHERE run_id = ?", ["r1"], 30.0),
-    "ask_in_zone": questions.ask(SESSION, "FROM runs", None, 30.0, "Europe/Berlin"),
-    "result": questions.result(SESSION, 2, b"an Arrow IPC stream"),
-    "error": questions.failure(SESSION, "refused", "query is empty; write one SELECT"),
-    "ping": questions.ping(SESSION),
-    "pong": questions.pong(SESSION, {"versions": [1, 1], "pid": 4242, "waiting": False}),
+    "ask": query_messages.ask(SESSION, "SELECT * FROM runs WHERE run_id = ?", ["r1"], 30.0),
+    "ask_in_zone": query_messages.ask(SESSION, "FROM runs", None, 30.0, "Europe/Berlin"),
+    "result": query_messages.result(SESSION, 2, b"an Arrow IPC stream"),
+    "error": query_messages.failure(SESSION, "refused", "query is empty; write one SELECT"),
+    "ping": query_messages.ping(SESSION),
+    "pong": query_messages.pong(SESSION, {"versions": [1, 1], "pid": 4242, "waiting": False}),
 }
 
 

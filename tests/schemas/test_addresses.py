@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.addresses import AddressError, check_bind, check_connect, port_after, prepare_ipc
-from chiplog_schemas.places import SOCKET_PATH_BYTES_MAX
+from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX
 
 
 @pytest.mark.parametrize(

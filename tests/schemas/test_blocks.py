@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog_schemas.blocks import (
+from chiplog_schemas.codec import pack, unpack
+from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX
+from chiplog_schemas.model.blocks import (
     BLOCK_VERSION,
     OPAQUE,
     BlockBuilder,
@@ -17,9 +19,7 @@ from chiplog_schemas.blocks import (
     keys_of,
     rows_of,
 )
-from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.events import FIELDS, MATRIX_KINDS, Column, EventKind, encode
-from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX
+from chiplog_schemas.model.events import FIELDS, MATRIX_KINDS, Column, EventKind, encode
 from tests.schemas.make_vectors import BLOCK_ROWS, LOSS_KEYS, PRODUCER_A, PRODUCER_B, TS, block, doubles
 
 PREFIX = struct.Struct("<IHH")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.daemons import output_path, start_daemon, start_daemon_once
-from chiplog_schemas.locks import Lock
-from chiplog_schemas.places import Places, places
+from chiplog_schemas.paths import Places, places
+from chiplog_schemas.process.daemon import output_path, start_daemon, start_daemon_once
+from chiplog_schemas.process.file_lock import Lock
 from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
 
@@ -18,8 +18,8 @@ MODULE = "this"  # prints a text of some lines, and ends
 STARTER = """
 import sys
 from pathlib import Path
-from chiplog_schemas.daemons import start_daemon_once
-from chiplog_schemas.places import places
+from chiplog_schemas.process.daemon import start_daemon_once
+from chiplog_schemas.paths import places
 print("ready", flush=True)
 sys.stdin.readline()
 place = places(Path(sys.argv[1]))
@@ -28,7 +28,7 @@ print(start_daemon_once("this", [], place, place.agent / "lock"))
 HOLDER = """
 import sys
 from pathlib import Path
-from chiplog_schemas.locks import Lock
+from chiplog_schemas.process.file_lock import Lock
 lock = Lock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.readline()
@@ -37,8 +37,8 @@ sys.stdin.readline()
 FORKING = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from chiplog_schemas.daemons import start_daemon
-from chiplog_schemas.places import places
+from chiplog_schemas.process.daemon import start_daemon
+from chiplog_schemas.paths import places
 place, started, workers = places(Path(sys.argv[1])), threading.Event(), []
 def start():
     for _ in range(10):
@@ -60,7 +60,7 @@ os._exit(0)
 SAFEGUARDS = [
     Safeguard(
         "who starts a daemon waits for no worker that is forked meanwhile",
-        "schemas/chiplog_schemas/daemons.py",
+        "schemas/chiplog_schemas/process/daemon.py",
         old='        return os.posix_spawn("/bin/sh", shell, environment, setsid=True, **options)\n',
         new='        return __import__("subprocess").Popen(shell, executable="/bin/sh", env=environment).pid\n',
         test="test_workers_that_are_forked_meanwhile_do_not_hold_up_a_start",
@@ -119,8 +119,8 @@ def test_a_daemon_prints_into_its_file_whatever_its_starter_has_closed(place: Pl
     code = f"""
 import os, sys
 from pathlib import Path
-from chiplog_schemas.daemons import start_daemon
-from chiplog_schemas.places import places
+from chiplog_schemas.process.daemon import start_daemon
+from chiplog_schemas.paths import places
 place = places(Path(sys.argv[1]))
 {closes}
 start_daemon("{MODULE}", [], place)

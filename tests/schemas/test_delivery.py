@@ -9,8 +9,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from chiplog_schemas import delivery, wire
-from chiplog_schemas.delivery import (
+from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S, HEARTBEAT_INTERVAL_S, PEER_SILENT_S
+from chiplog_schemas.protocol import delivery, messages
+from chiplog_schemas.protocol.delivery import (
     Acked,
     Connect,
     Disconnect,
@@ -25,10 +26,9 @@ from chiplog_schemas.delivery import (
     SenderState,
     Take,
 )
-from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S, HEARTBEAT_INTERVAL_S, PEER_SILENT_S
 from tests.fault.switch_off import Safeguard
 
-_DELIVERY = "schemas/chiplog_schemas/delivery.py"
+_DELIVERY = "schemas/chiplog_schemas/protocol/delivery.py"
 SAFEGUARDS = [
     Safeguard(
         "a receiver's sessions are bounded",
@@ -336,12 +336,12 @@ def sender(first: int = 0) -> tuple[Sender, bytes]:
     machine = Sender(NAMES[0], {}, Nonces(), lambda: 1.0)
     (connect,) = machine.tick(0.0, first)
     assert isinstance(connect, Connect)
-    return machine, wire.parse(connect.frames).session  # type: ignore[arg-type]
+    return machine, messages.parse(connect.frames).session  # type: ignore[arg-type]
 
 
 def open_pair(receiver: Receiver, first: int = 0) -> tuple[Sender, bytes]:
     machine, session = sender(first)
-    reply, greeted = receiver.receive(b"r", wire.hello(session, NAMES[0], first, {}), 0.0)
+    reply, greeted = receiver.receive(b"r", messages.hello(session, NAMES[0], first, {}), 0.0)
     assert isinstance(greeted, Greeted)
     assert isinstance(reply, Reply)
     machine.receive(reply.frames, 0.0)  # type: ignore[arg-type]
@@ -350,7 +350,7 @@ def open_pair(receiver: Receiver, first: int = 0) -> tuple[Sender, bytes]:
 
 
 def kinds(actions: list[Any]) -> list[int]:
-    return [wire.parse(action.frames).kind for action in actions if isinstance(action, Reply | Send)]
+    return [messages.parse(action.frames).kind for action in actions if isinstance(action, Reply | Send)]
 
 
 def test_back_off_doubles_to_its_maximum_and_begins_again_after_a_welcome() -> None:
@@ -369,7 +369,7 @@ def test_back_off_doubles_to_its_maximum_and_begins_again_after_a_welcome() -> N
     assert pauses[-1] == pytest.approx(BACKOFF_MAX_S, abs=BACKOFF_MIN_S)
     assert pauses == sorted(pauses)
     (connect,) = machine.tick(now, 0)
-    machine.receive(wire.welcome(wire.parse(connect.frames).session, 0, 1), now)  # type: ignore[union-attr, arg-type]
+    machine.receive(messages.welcome(messages.parse(connect.frames).session, 0, 1), now)  # type: ignore[union-attr, arg-type]
     machine.fail(now, "x")
     assert machine.tick(now + BACKOFF_MIN_S, 0)
 
@@ -387,27 +387,27 @@ def test_jitter_spreads_the_first_try_again() -> None:
 def test_each_session_has_a_nonce_of_its_own_and_frames_of_an_old_one_change_nothing() -> None:
     machine, old = open_pair(Receiver(credit=CREDIT))
     machine.fail(1.0, "x")
-    assert machine.receive(wire.ack(old, 99, 1), 1.0) == []
+    assert machine.receive(messages.ack(old, 99, 1), 1.0) == []
     (connect,) = machine.tick(9.0, 0)
-    new = wire.parse(connect.frames).session  # type: ignore[union-attr, arg-type]
+    new = messages.parse(connect.frames).session  # type: ignore[union-attr, arg-type]
     assert new != old
-    assert machine.receive(wire.welcome(old, 99, 1), 9.0) == []
+    assert machine.receive(messages.welcome(old, 99, 1), 9.0) == []
     assert machine.state is SenderState.GREETING
 
 
 def test_a_receiver_answers_frames_of_a_replaced_session_by_reset() -> None:
     receiver = Receiver(credit=CREDIT)
     _, old = open_pair(receiver)
-    receiver.receive(b"r2", wire.hello(b"new nonc", NAMES[0], 0, {}), 1.0)
-    for frames in (wire.data(old, 0, 0, b"x"), wire.ping(old, 0), wire.lost(old, 0, 0, "")):
-        assert kinds(receiver.receive(b"r", frames, 1.0)) == [wire.MessageKind.RESET]  # type: ignore[arg-type]
-    assert receiver.receive(b"r", wire.bye(old), 1.0) == []
+    receiver.receive(b"r2", messages.hello(b"new nonc", NAMES[0], 0, {}), 1.0)
+    for frames in (messages.data(old, 0, 0, b"x"), messages.ping(old, 0), messages.lost(old, 0, 0, "")):
+        assert kinds(receiver.receive(b"r", frames, 1.0)) == [messages.MessageKind.RESET]  # type: ignore[arg-type]
+    assert receiver.receive(b"r", messages.bye(old), 1.0) == []
     assert receiver.senders == {NAMES[0]}
 
 
 def test_an_idle_sender_pings_and_a_silent_peer_closes_the_session() -> None:
     machine, _ = open_pair(Receiver(credit=CREDIT))
-    assert kinds(machine.tick(HEARTBEAT_INTERVAL_S, 0)) == [wire.MessageKind.PING]
+    assert kinds(machine.tick(HEARTBEAT_INTERVAL_S, 0)) == [messages.MessageKind.PING]
     assert machine.tick(HEARTBEAT_INTERVAL_S, 0) == []
     machine.tick(PEER_SILENT_S, 0)
     (closed,) = machine.tick(PEER_SILENT_S + 0.1, 0)
@@ -445,29 +445,29 @@ def test_a_busy_sender_says_that_it_lives_before_and_after_its_welcome() -> None
     assert machine.beat(HEARTBEAT_INTERVAL_S / 2) == []
     for now in range(3, 30, 3):
         (ping,) = machine.beat(float(now))
-        assert kinds(receiver.receive(b"r", ping.frames, float(now))) == [wire.MessageKind.ACK]  # type: ignore[arg-type, union-attr]
+        assert kinds(receiver.receive(b"r", ping.frames, float(now))) == [messages.MessageKind.ACK]  # type: ignore[arg-type, union-attr]
         assert receiver.tick(now + 1.0) == []
     machine.receive(welcome.frames, 30.0)  # type: ignore[arg-type, union-attr]
     (ping,) = machine.beat(33.0)
-    assert kinds(receiver.receive(b"r", ping.frames, 33.0)) == [wire.MessageKind.ACK]  # type: ignore[arg-type, union-attr]
+    assert kinds(receiver.receive(b"r", ping.frames, 33.0)) == [messages.MessageKind.ACK]  # type: ignore[arg-type, union-attr]
     assert machine.state is SenderState.OPEN
 
 
 def test_a_ping_is_acknowledged_with_what_is_synced_not_with_what_was_taken() -> None:
     receiver = Receiver(credit=CREDIT)
     _, session = open_pair(receiver)
-    assert receiver.receive(b"r", wire.data(session, 0, 4, b"x"), 0.0) == [Take(NAMES[0], 0, 4, b"x")]  # type: ignore[arg-type]
-    assert receiver.receive(b"r", wire.ping(session, 5), 0.0) == [Reply(b"r", wire.ack(session, 0, CREDIT))]
-    assert receiver.synced(NAMES[0], 5) == [Reply(b"r", wire.ack(session, 5, CREDIT))]
+    assert receiver.receive(b"r", messages.data(session, 0, 4, b"x"), 0.0) == [Take(NAMES[0], 0, 4, b"x")]  # type: ignore[arg-type]
+    assert receiver.receive(b"r", messages.ping(session, 5), 0.0) == [Reply(b"r", messages.ack(session, 0, CREDIT))]
+    assert receiver.synced(NAMES[0], 5) == [Reply(b"r", messages.ack(session, 5, CREDIT))]
 
 
 def test_a_jump_in_data_or_ping_means_a_lost_message_and_resets_the_session() -> None:
-    for frames in (lambda s: wire.data(s, 3, 4, b"x"), lambda s: wire.ping(s, 3)):
+    for frames in (lambda s: messages.data(s, 3, 4, b"x"), lambda s: messages.ping(s, 3)):
         receiver = Receiver(credit=CREDIT)
         _, session = open_pair(receiver)
-        receiver.receive(b"r", wire.data(session, 0, 1, b"x"), 0.0)  # type: ignore[arg-type]
+        receiver.receive(b"r", messages.data(session, 0, 1, b"x"), 0.0)  # type: ignore[arg-type]
         actions = receiver.receive(b"r", frames(session), 0.0)  # type: ignore[arg-type]
-        assert kinds(actions) == [wire.MessageKind.RESET]
+        assert kinds(actions) == [messages.MessageKind.RESET]
         assert isinstance(actions[1], Left)
         assert receiver.next_numbers[NAMES[0]] == 2
 
@@ -475,8 +475,8 @@ def test_a_jump_in_data_or_ping_means_a_lost_message_and_resets_the_session() ->
 def test_numbers_that_the_log_does_not_have_are_covered_by_the_next_slice() -> None:
     receiver = Receiver(credit=CREDIT)
     machine, _ = open_pair(receiver)
-    first = wire.parse(machine.data(0, 2, b"x", 0.0).frames)  # type: ignore[arg-type]
-    after_gap = wire.parse(machine.data(10, 12, b"x", 0.0).frames)  # type: ignore[arg-type]
+    first = messages.parse(machine.data(0, 2, b"x", 0.0).frames)  # type: ignore[arg-type]
+    after_gap = messages.parse(machine.data(10, 12, b"x", 0.0).frames)  # type: ignore[arg-type]
     assert (first.first, first.last, after_gap.first, after_gap.last) == (0, 2, 3, 12)
 
 
@@ -490,8 +490,8 @@ def test_a_log_that_begins_above_what_the_receiver_has_is_welcome() -> None:
 def test_what_is_there_already_is_acknowledged_and_not_taken() -> None:
     receiver = Receiver({NAMES[0]: 10}, CREDIT)
     _, session = open_pair(receiver)
-    frames = wire.data(session, 3, 9, b"x")
-    assert kinds(receiver.receive(b"r", frames, 0.0)) == [wire.MessageKind.ACK]  # type: ignore[arg-type]
+    frames = messages.data(session, 3, 9, b"x")
+    assert kinds(receiver.receive(b"r", frames, 0.0)) == [messages.MessageKind.ACK]  # type: ignore[arg-type]
     assert receiver.duplicates == 1
 
 
@@ -502,7 +502,7 @@ def test_versions_without_a_common_one_are_reset_with_a_reason() -> None:
     hello = [pack([1, b"nonce  8", [2, 3], NAMES[0], 0, {}])]
     (reply,) = receiver.receive(b"r", hello, 0.0)
     assert isinstance(reply, Reply)
-    assert "upgrade the older end" in wire.parse(reply.frames).reason  # type: ignore[arg-type]
+    assert "upgrade the older end" in messages.parse(reply.frames).reason  # type: ignore[arg-type]
     assert receiver.senders == set()
 
 
@@ -512,10 +512,10 @@ def test_a_loss_is_handed_on_once_and_counts_as_had() -> None:
     receiver.receive(b"r", machine.data(0, 2, b"x", 0.0).frames, 0.0)  # type: ignore[arg-type]
     frames = machine.lost(3, 5, "damaged").frames
     assert receiver.receive(b"r", frames, 0.0) == [Gap(NAMES[0], 3, 5, "damaged")]  # type: ignore[arg-type]
-    again = wire.lost(session, 2, 6, "damaged")
-    assert kinds(receiver.receive(b"r", frames, 0.0)) == [wire.MessageKind.ACK]  # type: ignore[arg-type]
+    again = messages.lost(session, 2, 6, "damaged")
+    assert kinds(receiver.receive(b"r", frames, 0.0)) == [messages.MessageKind.ACK]  # type: ignore[arg-type]
     assert receiver.receive(b"r", again, 0.0) == [Gap(NAMES[0], 6, 6, "damaged")]
-    assert receiver.synced(NAMES[0], 7) == [Reply(b"r", wire.ack(session, 7, CREDIT))]
+    assert receiver.synced(NAMES[0], 7) == [Reply(b"r", messages.ack(session, 7, CREDIT))]
 
 
 def test_a_loss_that_is_lost_on_the_way_is_noticed() -> None:
@@ -529,7 +529,7 @@ def test_a_loss_that_is_lost_on_the_way_is_noticed() -> None:
         else:
             following = machine.data(3, 3, b"x", 0.0) if what == "data" else machine.lost(3, 3, "damaged")
         actions = receiver.receive(b"r", following.frames, 0.0)  # type: ignore[arg-type, union-attr]
-        assert kinds(actions) == [wire.MessageKind.RESET], what
+        assert kinds(actions) == [messages.MessageKind.RESET], what
 
 
 def test_a_sender_that_said_goodbye_never_comes_back_by_itself() -> None:
@@ -547,7 +547,7 @@ def test_a_forgotten_sender_begins_anew() -> None:
     _, session = open_pair(receiver)
     receiver.forget(NAMES[0])
     assert receiver.senders == set()
-    assert kinds(receiver.receive(b"r", wire.ping(session, 7), 0.0)) == [wire.MessageKind.RESET]
+    assert kinds(receiver.receive(b"r", messages.ping(session, 7), 0.0)) == [messages.MessageKind.RESET]
     open_pair(receiver)
     assert receiver.next_numbers == {NAMES[0]: 0}
 
@@ -557,23 +557,23 @@ def test_a_receiver_opens_no_more_sessions_than_may_be(monkeypatch: pytest.Monke
     receiver = Receiver(credit=CREDIT)
 
     def greet(n: int, now: float) -> list[int]:
-        return kinds(receiver.receive(b"r", wire.hello(bytes([n, int(now)]) * 4, bytes([n]) * 16, 0, {}), now))
+        return kinds(receiver.receive(b"r", messages.hello(bytes([n, int(now)]) * 4, bytes([n]) * 16, 0, {}), now))
 
     for n in range(3):
-        assert greet(n, 0.0) == [wire.MessageKind.WELCOME]
-    assert greet(3, 1.0) == [wire.MessageKind.RESET]
-    assert greet(0, 1.0) == [wire.MessageKind.WELCOME], "who is here already may begin anew"
+        assert greet(n, 0.0) == [messages.MessageKind.WELCOME]
+    assert greet(3, 1.0) == [messages.MessageKind.RESET]
+    assert greet(0, 1.0) == [messages.MessageKind.WELCOME], "who is here already may begin anew"
     assert len(receiver.senders) == len(receiver.next_numbers) == 3
     receiver.tick(PEER_SILENT_S + 0.5)  # the others fell silent
-    assert greet(3, PEER_SILENT_S + 0.5) == [wire.MessageKind.WELCOME]
+    assert greet(3, PEER_SILENT_S + 0.5) == [messages.MessageKind.WELCOME]
 
 
 def test_a_receiver_forgets_first_who_was_silent_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "SENDERS_MAX", 3)
     receiver = Receiver({bytes([n]) * 16: 5 for n in range(3)}, CREDIT)
-    receiver.receive(b"r", wire.hello(b"session0", bytes(16), 0, {}), 0.0)
+    receiver.receive(b"r", messages.hello(b"session0", bytes(16), 0, {}), 0.0)
     for n in (3, 4):
-        receiver.receive(b"r", wire.hello(b"session%d" % n, bytes([n]) * 16, 0, {}), 0.0)
+        receiver.receive(b"r", messages.hello(b"session%d" % n, bytes([n]) * 16, 0, {}), 0.0)
     assert set(receiver.next_numbers) == {bytes([n]) * 16 for n in (0, 3, 4)}
     assert receiver.synced(bytes([1]) * 16, 9) == []
     assert len(receiver._synced) == 1

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.descriptors import OwnedDescriptor
-from chiplog_schemas.locks import Lock, LockHeldError
+from chiplog_schemas.process.descriptors import OwnedDescriptor
+from chiplog_schemas.process.file_lock import Lock, LockHeldError
 
 
 def test_a_number_that_belongs_to_another_file_is_not_closed(tmp_path: Path) -> None:

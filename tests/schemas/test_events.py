@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chiplog_schemas.codec import CodecError, pack
-from chiplog_schemas.events import (
+from chiplog_schemas.model.events import (
     FIELDS,
     IDENTITY_FIELDS,
     MATRIX_KINDS,

@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from chiplog_schemas.exits import exit_status
+from chiplog_schemas.process.exit_status import exit_status
 
 READER = """
 import os, sys
-from chiplog_schemas.exits import exit_status
+from chiplog_schemas.process.exit_status import exit_status
 pid = int(sys.argv[1])
 descriptor = os.pidfd_open(pid)
 print(flush=True)

@@ -15,9 +15,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from chiplog_schemas import file_delivery, file_wire, wire
-from chiplog_schemas.delivery import Reply, Send
-from chiplog_schemas.file_delivery import (
+from chiplog_schemas.limits import (
+    FILE_CHUNK_BYTES,
+    FILE_CREDIT_BYTES,
+    FILES_AT_ONCE,
+    FILES_PER_KEY_AT_ONCE,
+    PEER_SILENT_S,
+)
+from chiplog_schemas.protocol import file_delivery, file_messages, messages
+from chiplog_schemas.protocol.delivery import Reply, Send
+from chiplog_schemas.protocol.file_delivery import (
     Arrived,
     Close,
     Differs,
@@ -29,16 +36,9 @@ from chiplog_schemas.file_delivery import (
     Silent,
     Write,
 )
-from chiplog_schemas.file_wire import FileMessageKind
-from chiplog_schemas.limits import (
-    FILE_CHUNK_BYTES,
-    FILE_CREDIT_BYTES,
-    FILES_AT_ONCE,
-    FILES_PER_KEY_AT_ONCE,
-    PEER_SILENT_S,
-)
-from chiplog_schemas.permits import Permit, Role
-from chiplog_schemas.wire import MessageKind
+from chiplog_schemas.protocol.file_messages import FileMessageKind
+from chiplog_schemas.protocol.messages import MessageKind
+from chiplog_schemas.security.permissions import Permit, Role
 
 SENDER, OTHER = b"spool-of-agent-a", b"spool-of-agent-b"
 ONE, TWO = hashlib.sha256(b"one").digest(), hashlib.sha256(b"two").digest()
@@ -52,19 +52,19 @@ def sessions() -> Callable[[], bytes]:
 def offered(receiver: FileReceiver, digest: bytes = ONE, n_bytes: int = 10, **said: Any) -> list[Any]:
     sender, session = said.pop("sender", SENDER), said.pop("session", b"session1")
     info = said.pop("info", {"node": "node-a"})
-    frames = file_wire.offer(session, sender, digest, n_bytes, info)
+    frames = file_messages.offer(session, sender, digest, n_bytes, info)
     return receiver.receive(b"route", frames, said.pop("now", 0.0), **said)
 
 
 def send(receiver: FileReceiver, offset: int, payload: bytes, session: bytes = b"session1", **said: Any) -> list[Any]:
-    frames = [bytes(frame) for frame in file_wire.chunk(session, offset, payload)]
+    frames = [bytes(frame) for frame in file_messages.chunk(session, offset, payload)]
     return receiver.receive(b"route", frames, said.pop("now", 0.0), **said)
 
 
-def told(actions: list[Any]) -> file_wire.FileMessage:
+def told(actions: list[Any]) -> file_messages.FileMessage:
     """Return the one answer among some actions."""
     (reply,) = [action for action in actions if isinstance(action, Reply)]
-    return file_wire.parse([bytes(frame) for frame in reply.frames])
+    return file_messages.parse([bytes(frame) for frame in reply.frames])
 
 
 # -- the receiver alone -----------------------------------------------------------------------------------------------
@@ -193,14 +193,14 @@ def test_a_key_that_makes_up_senders_leaves_room_for_files_of_others() -> None:
 
 def test_what_is_no_message_is_counted() -> None:
     receiver = FileReceiver()
-    good = file_wire.offer(b"session1", SENDER, ONE, 10, {})
-    for bad in ([b""], [good[0][:-1]], [*good, b"x"], file_wire.chunk(b"session1", 0, b"")):
+    good = file_messages.offer(b"session1", SENDER, ONE, 10, {})
+    for bad in ([b""], [good[0][:-1]], [*good, b"x"], file_messages.chunk(b"session1", 0, b"")):
         assert receiver.receive(b"route", [bytes(frame) for frame in bad], 0.0) == []
     assert receiver.malformed == 4
 
 
 def test_a_version_that_is_not_spoken_is_named() -> None:
-    frames = file_wire.offer(b"session1", SENDER, ONE, 10, {})
+    frames = file_messages.offer(b"session1", SENDER, ONE, 10, {})
     newer = frames[0].replace(b"\x92\x01\x01", b"\x92\x02\x03")
     reply = told(FileReceiver().receive(b"route", [newer], 0.0))
     assert "file versions 2..3 are not spoken here (1..1)" in reply.reason
@@ -223,7 +223,7 @@ def test_a_sender_offers_again_after_quiet_and_gives_the_socket_up_after_silence
 def test_a_sender_takes_no_word_of_another_session() -> None:
     sender = FileSender(SENDER, {}, sessions())
     sender.offer(ONE, 10, 0.0)
-    assert sender.receive(file_wire.stored(b"another!"), 0.0) == []
+    assert sender.receive(file_messages.stored(b"another!"), 0.0) == []
     assert sender.receive([b"\xc1"], 0.0) == []
     assert sender.digest == ONE
 
@@ -234,7 +234,7 @@ def test_a_reset_is_answered_with_an_offer_after_a_growing_pause() -> None:
     now, pauses = 0.0, []
     for number in range(1, 9):
         for _ in range(2):  # each chunk that was under way brings one
-            sender.receive(wire.reset(number.to_bytes(8, "big"), "unknown"), now)
+            sender.receive(messages.reset(number.to_bytes(8, "big"), "unknown"), now)
         begun = now
         while not sender.tick(now):
             now += 0.01
@@ -246,7 +246,7 @@ def test_a_reset_is_answered_with_an_offer_after_a_growing_pause() -> None:
 def test_an_offset_beyond_the_file_opens_nothing() -> None:
     sender = FileSender(SENDER, {}, sessions())
     sender.offer(ONE, 10, 0.0)
-    sender.receive(file_wire.want((1).to_bytes(8, "big"), 11, 100), 0.0)
+    sender.receive(file_messages.want((1).to_bytes(8, "big"), 11, 100), 0.0)
     assert sender.window() == 0
 
 

@@ -13,18 +13,18 @@ from pathlib import Path
 import pytest
 import zmq
 
-from chiplog_schemas import wire
-from chiplog_schemas.curve import HANDSHAKE_FAILED, ClientCurve, Failure, failure_of
-from chiplog_schemas.delivery import Receiver, Reply
-from chiplog_schemas.gate import Gate, open_gate, receive
-from chiplog_schemas.keys import KeyPair, Keys, PublicKey, write_pair, write_permit
-from chiplog_schemas.permits import Permit, Role
-from chiplog_schemas.router import Door
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.delivery import Receiver, Reply
+from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, Failure, failure_of
+from chiplog_schemas.security.key_files import KeyPair, Keys, PublicKey, write_pair, write_permit
+from chiplog_schemas.security.permissions import Permit, Role
+from chiplog_schemas.security.zap import Gate, open_gate, receive
+from chiplog_schemas.transport.router import Door
 from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
 from tests.soak import SOAK_MINUTES, Rounds
 
-HELLO = wire.hello(b"12345678", bytes(16), 0, {"node": "node1"})
+HELLO = messages.hello(b"12345678", bytes(16), 0, {"node": "node1"})
 _LATE_S = 0.6  # an answer that must not come is waited for so long; one that must come has a minute
 _MEMORY_BYTES = 32 << 20 if SOAK_MINUTES else 3 << 20  # so much may be left; one kept session is over 8 KiB
 _FILES = 24
@@ -33,77 +33,77 @@ _EVENT = struct.Struct("=Hi")
 SAFEGUARDS = [
     Safeguard(
         "without a handler nobody is let in",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)",
         new="socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 0)",
         test="test_without_a_handler_nobody_is_let_in",
     ),
     Safeguard(
         "the handshake asks the list of allowed keys",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="        if public and self.permit(public, name, time.monotonic()) is not None:",
         new="        if public:",
         test="test_a_stranger_fails_in_the_handshake",
     ),
     Safeguard(
         "a key is let in for its role alone",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="DOMAINS.get(domain) in permit.roles",
         new="DOMAINS.get(domain)",
         test="test_a_stranger_fails_in_the_handshake",
     ),
     Safeguard(
         "every message is checked against the list",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="        if not received.visitor.is_refused:",
         new="        if True:",
         test="test_a_key_that_is_revoked_while_connected_is_told_so_and_counts_no_more",
     ),
     Safeguard(
         "what is meant for a revoked key is not sent",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="self._gate is not None and self._gate.still_admits(permit, self._domain, now)",
         new="True",
         test="test_a_key_that_is_revoked_while_connected_gets_no_answer_that_was_under_way",
     ),
     Safeguard(
         "a peer that came through TCP without a key is never local",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old='is_local = str(frame.get("Peer-Address")).startswith(_IPC_PEER)',
         new="is_local = True",
         test="test_a_message_without_a_key_counts_only_from_a_unix_socket",
     ),
     Safeguard(
         "the Unix sockets are bound before the keys are set",
-        "schemas/chiplog_schemas/router.py",
+        "schemas/chiplog_schemas/transport/router.py",
         old="for address in sorted(addresses, key=_is_tcp):",
         new="for address in addresses:",
         test="test_unix_sockets_go_without_keys_beside_tcp_that_does_not",
     ),
     Safeguard(
         "a message is known by the key that its handshake showed",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old='            return [version, request_id, b"200", b"", public.encode(), b""]',
         new='            return [version, request_id, b"200", b"", b"", b""]',
         test="test_an_allowed_key_is_let_in_and_known_by_its_permit",
     ),
     Safeguard(
         "a handler that died is started again",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="                self._closing.wait(pause_s)\n",
         new="                return\n",
         test="test_a_handler_that_dies_lets_nobody_in_and_is_started_again",
     ),
     Safeguard(
         "a handshake that does not come to its end is broken off",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)\n",
         new="        socket.setsockopt(zmq.HANDSHAKE_IVL, 0)\n",
         test="test_garbage_in_place_of_a_handshake_leaves_the_gate_standing",
     ),
     Safeguard(
         "nothing is kept of a stranger's handshake",
-        "schemas/chiplog_schemas/gate.py",
+        "schemas/chiplog_schemas/security/zap.py",
         old="        self.refused += 1\n        return [version",
         # No line of ours lets go of anything here, for nothing is kept: so something is.
         new="        self.refused += 1\n        self._kept = [*getattr(self, '_kept', []), b'x' * 131072]\n"
@@ -160,8 +160,8 @@ class Site:
             if received is not None:
                 permit = received.visitor.permit
                 taken.append((received.frames, permit))
-                session = wire.parse(received.frames).session
-                self.door.reply(Reply(received.routing, wire.welcome(session, 7, 1), permit), time.monotonic())
+                session = messages.parse(received.frames).session
+                self.door.reply(Reply(received.routing, messages.welcome(session, 7, 1), permit), time.monotonic())
         return taken
 
     def close(self) -> None:
@@ -224,7 +224,7 @@ def is_answered(site: Site, client: Client, wait_s: float = 60.0) -> bool:
     while time.monotonic() < deadline:
         site.serve()
         if client.socket.poll(5):
-            return wire.parse(client.socket.recv_multipart()).kind == wire.MessageKind.WELCOME
+            return messages.parse(client.socket.recv_multipart()).kind == messages.MessageKind.WELCOME
     return False
 
 
@@ -298,20 +298,20 @@ def test_a_key_that_is_revoked_while_connected_is_told_so_and_counts_no_more(sit
     assert is_answered(site, client)
     (site.keys.allowed / "node1.pub").unlink()
 
-    def answer() -> wire.Message | None:
-        client.socket.send_multipart(wire.data(b"12345678", 0, 0, b"payload"))
+    def answer() -> messages.Message | None:
+        client.socket.send_multipart(messages.data(b"12345678", 0, 0, b"payload"))
         site.serve()
         if not client.socket.poll(50):
             return None
-        message = wire.parse(client.socket.recv_multipart())
-        return message if message.kind == wire.MessageKind.RESET else None
+        message = messages.parse(client.socket.recv_multipart())
+        return message if message.kind == messages.MessageKind.RESET else None
 
     reset = wait_until(answer, "a RESET")
     assert "node1" in reset.reason and "chiplog keys allow" in reset.reason
     while site.door.socket.poll(int(_LATE_S * 1000)):
         site.serve()
     before = site.gate.refused
-    client.socket.send_multipart(wire.data(b"12345678", 0, 0, b"payload"))
+    client.socket.send_multipart(messages.data(b"12345678", 0, 0, b"payload"))
     wait_until(lambda: site.door.socket.poll(10), "a message")
     assert site.serve() == []
     assert site.gate.refused == before + 1
@@ -327,7 +327,7 @@ def test_a_key_that_is_revoked_while_connected_gets_no_answer_that_was_under_way
     assert site.door.socket.poll(180_000)
     received = site.door.receive(time.monotonic())
     assert received is not None
-    reply = Reply(received.routing, wire.welcome(b"12345678", 0, 1), permit)
+    reply = Reply(received.routing, messages.welcome(b"12345678", 0, 1), permit)
     site.door.reply(reply, time.monotonic())
     assert client.socket.poll(180_000)
     client.socket.recv_multipart()
@@ -371,7 +371,7 @@ def test_a_handler_that_dies_lets_nobody_in_and_is_started_again(
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a handshake have less time than five seconds."""
-    monkeypatch.setattr("chiplog_schemas.gate.HANDSHAKE_MS", 500)
+    monkeypatch.setattr("chiplog_schemas.security.zap.HANDSHAKE_MS", 500)
 
 
 def test_garbage_in_place_of_a_handshake_leaves_the_gate_standing(hasty: None, site: Site) -> None:
@@ -455,12 +455,12 @@ def permit(name: str, *nodes: str) -> Permit:
 
 
 def hello(session: bytes, first: int, node: str = "node1") -> list[bytes]:
-    return wire.hello(session, bytes(16), first, {"node": node})
+    return messages.hello(session, bytes(16), first, {"node": node})
 
 
 def kinds(actions: list[object]) -> list[str]:
     return [
-        wire.MessageKind(wire.parse([bytes(frame) for frame in action.frames]).kind).name
+        messages.MessageKind(messages.parse([bytes(frame) for frame in action.frames]).kind).name
         if isinstance(action, Reply)
         else type(action).__name__
         for action in actions
@@ -471,8 +471,8 @@ def test_a_node_that_the_key_does_not_carry_is_reset() -> None:
     machine = Receiver(scopes=True)
     [reply] = machine.receive(b"r", hello(b"11111111", 0, "node2"), 0.0, permit("a", "node1"))
     assert isinstance(reply, Reply)
-    message = wire.parse([bytes(frame) for frame in reply.frames])
-    assert message.kind == wire.MessageKind.RESET and "node2" in message.reason
+    message = messages.parse([bytes(frame) for frame in reply.frames])
+    assert message.kind == messages.MessageKind.RESET and "node2" in message.reason
     assert not machine.senders
 
 
@@ -483,7 +483,7 @@ def test_no_key_takes_over_or_pushes_forward_the_numbers_of_another() -> None:
     assert kinds(machine.receive(b"x", hello(b"22222222", 10**9), 0.0, bad)) == ["WELCOME", "Greeted"]
     assert len(machine.next_numbers) == 2
     assert sorted(machine.next_numbers.values()) == [5, 10**9]
-    taken = machine.receive(b"r", wire.data(b"11111111", 5, 5, b"payload"), 0.0, good)
+    taken = machine.receive(b"r", messages.data(b"11111111", 5, 5, b"payload"), 0.0, good)
     assert kinds(taken) == ["Take"]
 
 
@@ -492,9 +492,9 @@ def test_a_session_is_of_one_key() -> None:
     good, bad = permit("good", "node1"), permit("bad", "node1")
     machine.receive(b"r", hello(b"11111111", 0), 0.0, good)
     for stranger in (bad, None):
-        assert kinds(machine.receive(b"x", wire.data(b"11111111", 0, 0, b"payload"), 0.0, stranger)) == ["RESET"]
-        assert machine.receive(b"x", wire.bye(b"11111111"), 0.0, stranger) == []
-    assert kinds(machine.receive(b"r", wire.data(b"11111111", 0, 0, b"payload"), 0.0, good)) == ["Take"]
+        assert kinds(machine.receive(b"x", messages.data(b"11111111", 0, 0, b"payload"), 0.0, stranger)) == ["RESET"]
+        assert machine.receive(b"x", messages.bye(b"11111111"), 0.0, stranger) == []
+    assert kinds(machine.receive(b"r", messages.data(b"11111111", 0, 0, b"payload"), 0.0, good)) == ["Take"]
 
 
 def test_a_producer_belongs_to_the_key_that_came_with_it_first() -> None:

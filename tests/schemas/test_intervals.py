@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog_schemas.intervals import Intervals, runs_of
+from chiplog_schemas.model.intervals import Intervals, runs_of
 
 ranges = st.tuples(st.integers(0, 60), st.integers(0, 12)).map(lambda pair: (pair[0], pair[0] + pair[1]))
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chiplog_schemas.codec import pack
-from chiplog_schemas.journals import (
+from chiplog_schemas.storage.journal_dir import (
     FINISHED,
     HEAD_NAME,
     HEAD_PAGE_BYTES,
@@ -20,8 +20,8 @@ from chiplog_schemas.journals import (
     list_journals,
     remove_journal,
 )
-from chiplog_schemas.record import Damage, Kind, Record, encode
-from chiplog_schemas.segments import SegmentHeader, encode_header, segment_name
+from chiplog_schemas.storage.record import Damage, Kind, Record, encode
+from chiplog_schemas.storage.segments import SegmentHeader, encode_header, segment_name
 
 PRODUCER = bytes(range(16))
 IDENTITY = pack({"run_id": "r", "rank": 3, "unknown": 1, "label": 7})

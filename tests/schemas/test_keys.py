@@ -12,8 +12,8 @@ import pytest
 import zmq
 
 from chiplog_schemas.addresses import AddressError
-from chiplog_schemas.curve import ClientCurve, client_curve
-from chiplog_schemas.keys import (
+from chiplog_schemas.security.curve import ClientCurve, client_curve
+from chiplog_schemas.security.key_files import (
     LOOK_INTERVAL_S,
     AllowList,
     KeyPair,
@@ -29,13 +29,13 @@ from chiplog_schemas.keys import (
     write_permit,
     write_toml,
 )
-from chiplog_schemas.permits import Permit, Role, scoped
+from chiplog_schemas.security.permissions import Permit, Role, scoped
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
         "a revoked key is out, whichever two threads look at the list at once",
-        "schemas/chiplog_schemas/keys.py",
+        "schemas/chiplog_schemas/security/key_files.py",
         old="        with self._lock:\n            if not now",
         new="        if True:\n            if not now",
         test="test_a_key_that_is_revoked_while_another_thread_looks_does_not_stay",

@@ -11,16 +11,16 @@ from pathlib import Path
 import pytest
 import zmq
 
-from chiplog_schemas.delivery import Receiver, Reply, SenderState, Take
 from chiplog_schemas.limits import BACKOFF_MAX_S
-from chiplog_schemas.link import Link, Slice, need_descriptors
-from chiplog_schemas.record import Kind, Record, encode, scan
+from chiplog_schemas.protocol.delivery import Receiver, Reply, SenderState, Take
+from chiplog_schemas.storage.record import Kind, Record, encode, scan
+from chiplog_schemas.transport.dealer import Link, Slice, need_descriptors
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
         "a disk that refuses what is to be sent costs a session, not the daemon",
-        "schemas/chiplog_schemas/link.py",
+        "schemas/chiplog_schemas/transport/dealer.py",
         old="        except (OSError, zmq.ZMQError) as error:  # a disk",
         new="        except ZeroDivisionError as error:  #",
         test="test_a_log_that_cannot_be_read_for_a_while_is_sent_whole_afterwards",
@@ -135,7 +135,7 @@ def test_a_link_says_once_that_it_is_open(hop: Hop) -> None:
 def test_too_few_descriptors_are_noticed_and_the_last_ones_are_not_taken() -> None:
     code = """
 import os, resource
-from chiplog_schemas.link import need_descriptors
+from chiplog_schemas.transport.dealer import need_descriptors
 opened = len(os.listdir("/proc/self/fd")) - 1
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 refused = []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.link_status import LinkState, read_link_status, remove_link_status, write_link_status
+from chiplog_schemas.transport.link_status import LinkState, read_link_status, remove_link_status, write_link_status
 
 
 def test_a_report_is_read_as_it_was_written_and_is_private(tmp_path: Path) -> None:

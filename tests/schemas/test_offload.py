@@ -4,8 +4,8 @@ import threading
 
 import pytest
 
-from chiplog_schemas import offload as offload_module
-from chiplog_schemas.offload import Offload
+from chiplog_schemas.process import offload as offload_module
+from chiplog_schemas.process.offload import Offload
 from tests.conftest import wait_until
 
 

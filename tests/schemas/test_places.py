@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas import places as module
-from chiplog_schemas.places import (
+from chiplog_schemas import paths as module
+from chiplog_schemas.paths import (
     SOCKET_PATH_BYTES_MAX,
     check_root,
     chiplog_dir,

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas import events, file_wire, limits, questions, record, wire
-from chiplog_schemas.blocks import OPAQUE
+from chiplog_schemas import limits
+from chiplog_schemas.model import events
+from chiplog_schemas.model.blocks import OPAQUE
+from chiplog_schemas.protocol import file_messages, messages
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.storage import record
 
 LAW = (Path(__file__).resolve().parents[2] / "schemas" / "PROTOCOL.md").read_text(encoding="utf-8")
 LIMITS = {name: value for name, value in vars(limits).items() if name.isupper() and name not in ("KIB", "MIB", "GIB")}
@@ -25,9 +29,9 @@ def row_of(section: str, name: str) -> list[str]:
         *(("2", kind) for kind in record.Kind),
         *(("5", kind) for kind in events.EventKind),
         *(("6", kind) for kind in events.Column),
-        *(("7", kind) for kind in wire.MessageKind),
-        *(("7", kind) for kind in file_wire.FileMessageKind),
-        *(("8", kind) for kind in questions.QuestionKind),
+        *(("7", kind) for kind in messages.MessageKind),
+        *(("7", kind) for kind in file_messages.FileMessageKind),
+        *(("8", kind) for kind in query_messages.QuestionKind),
     ],
     ids=lambda value: getattr(value, "name", value),
 )
@@ -69,9 +73,9 @@ def test_magics_and_versions_are_those_of_the_law() -> None:
     assert record.MAGIC_BYTES == b"CLR1"
     assert "'CLR1'" in LAW
     assert OPAQUE == 0
-    assert file_wire.FILE_VERSIONS == (1, 1)
-    assert not set(map(int, file_wire.FileMessageKind)) & set(map(int, wire.MessageKind))
-    assert wire.PROTOCOL_VERSIONS == questions.QUESTION_VERSIONS == (1, 1)
-    assert f"{wire.HEAD_BYTES_MAX:,} bytes" in LAW
-    assert f"{wire.REASON_CHARS_MAX} characters" in LAW
-    assert all(f"`{kind}`" in LAW for kind in questions.ERROR_KINDS)
+    assert file_messages.FILE_VERSIONS == (1, 1)
+    assert not set(map(int, file_messages.FileMessageKind)) & set(map(int, messages.MessageKind))
+    assert messages.PROTOCOL_VERSIONS == query_messages.QUESTION_VERSIONS == (1, 1)
+    assert f"{messages.HEAD_BYTES_MAX:,} bytes" in LAW
+    assert f"{messages.REASON_CHARS_MAX} characters" in LAW
+    assert all(f"`{kind}`" in LAW for kind in query_messages.ERROR_KINDS)

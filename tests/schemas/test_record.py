@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog_schemas import record
 from chiplog_schemas.limits import RECORD_BYTES_MAX
-from chiplog_schemas.record import HEADER_BYTES, MAGIC_BYTES, Damage, Kind, Record, encode, reframe, scan
+from chiplog_schemas.storage import record
+from chiplog_schemas.storage.record import HEADER_BYTES, MAGIC_BYTES, Damage, Kind, Record, encode, reframe, scan
 
 payloads = st.lists(st.binary(max_size=80) | st.just(MAGIC_BYTES * 8), min_size=1, max_size=12)
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog_schemas import segments
-from chiplog_schemas.record import HEADER_BYTES, Damage, Kind, Record, encode
-from chiplog_schemas.segments import (
+from chiplog_schemas.storage import segments
+from chiplog_schemas.storage.record import HEADER_BYTES, Damage, Kind, Record, encode
+from chiplog_schemas.storage.segments import (
     END_NAME,
     SEGMENT_HEADER_BYTES,
     LogReader,
@@ -25,7 +25,7 @@ from chiplog_schemas.segments import (
     read_segment,
     segment_name,
 )
-from chiplog_schemas.synced import Synced
+from chiplog_schemas.storage.watermark import Synced
 
 OWNER = bytes(range(16))
 
@@ -388,8 +388,8 @@ def test_a_short_write_is_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from chiplog_schemas.record import Record
-from chiplog_schemas.segments import LogReader, SegmentLog
+from chiplog_schemas.storage.record import Record
+from chiplog_schemas.storage.segments import LogReader, SegmentLog
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 for limit in range(1, 588, 9):
     directory = Path(sys.argv[1]) / str(limit)

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas import file_wire, questions, wire
-from chiplog_schemas.blocks import BlockBuilder, decode_block, rows_of
 from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.events import EventKind, decode, encode, fits_schema
-from chiplog_schemas.journals import HEAD_FIXED, IDENTITY_OFFSET, decode_head, encode_head
-from chiplog_schemas.record import Kind, Record, scan
-from chiplog_schemas.record import encode as encode_record
-from chiplog_schemas.segments import decode_header, encode_header
+from chiplog_schemas.model.blocks import BlockBuilder, decode_block, rows_of
+from chiplog_schemas.model.events import EventKind, decode, encode, fits_schema
+from chiplog_schemas.protocol import file_messages, messages
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.storage.journal_dir import HEAD_FIXED, IDENTITY_OFFSET, decode_head, encode_head
+from chiplog_schemas.storage.record import Kind, Record, scan
+from chiplog_schemas.storage.record import encode as encode_record
+from chiplog_schemas.storage.segments import decode_header, encode_header
 from tests.schemas import make_vectors
 from tests.schemas.make_vectors import (
     BLOCK_ROWS,
@@ -115,34 +116,39 @@ def test_block() -> None:
 @pytest.mark.parametrize("name", MESSAGES)
 def test_messages(name: str) -> None:
     frames = frames_of(f"message-{name}", len(MESSAGES[name]))
-    message = wire.parse(frames)
-    assert message.kind == wire.MessageKind[name.upper()]
+    message = messages.parse(frames)
+    assert message.kind == messages.MessageKind[name.upper()]
     assert message.session == make_vectors.SESSION
-    assert message == wire.parse(MESSAGES[name])
-    assert not file_wire.is_of_files(frames)
+    assert message == messages.parse(MESSAGES[name])
+    assert not file_messages.is_of_files(frames)
     assert pack(unpack(frames[0])) == frames[0]
 
 
 def test_an_acknowledgement_may_tell_of_refusals() -> None:
-    message = wire.parse(frames_of("message-ack-refused", 1))
-    assert (message.kind, message.next, message.credit, message.refused) == (wire.MessageKind.ACK, 4, 16_777_216, 42)
-    assert wire.parse(frames_of("message-ack", 1)).refused == 0
+    message = messages.parse(frames_of("message-ack-refused", 1))
+    assert (message.kind, message.next, message.credit, message.refused) == (
+        messages.MessageKind.ACK,
+        4,
+        16_777_216,
+        42,
+    )
+    assert messages.parse(frames_of("message-ack", 1)).refused == 0
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_messages_of_files(name: str) -> None:
     frames = frames_of(f"file-{name}", len(FILES[name]))
-    message = file_wire.parse(frames)
-    assert message.kind == file_wire.FileMessageKind[name.upper()]
-    assert message == file_wire.parse(FILES[name])
-    assert file_wire.is_of_files(frames)
+    message = file_messages.parse(frames)
+    assert message.kind == file_messages.FileMessageKind[name.upper()]
+    assert message == file_messages.parse(FILES[name])
+    assert file_messages.is_of_files(frames)
     assert pack(unpack(frames[0])) == frames[0]
 
 
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_questions(name: str) -> None:
     frames = frames_of(f"question-{name}", len(QUESTIONS[name]))
-    question = questions.parse(frames)
-    assert question.kind == questions.QuestionKind[name.partition("_")[0].upper()]
-    assert question == questions.parse(QUESTIONS[name])
+    question = query_messages.parse(frames)
+    assert question.kind == query_messages.QuestionKind[name.partition("_")[0].upper()]
+    assert question == query_messages.parse(QUESTIONS[name])
     assert pack(unpack(frames[0])) == frames[0]

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chiplog_schemas import wire
 from chiplog_schemas.codec import pack
-from chiplog_schemas.wire import Message, MessageKind, WireError, parse
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.messages import Message, MessageKind, WireError, parse
 from tests.schemas.make_vectors import MESSAGES, SENDER, SESSION
 
 numbers = st.integers(0, (1 << 63) - 2)
@@ -17,26 +17,26 @@ numbers = st.integers(0, (1 << 63) - 2)
 @given(numbers, numbers, st.text(max_size=600), st.binary(max_size=40))
 def test_every_message_parses_into_what_it_was_made_of(a: int, b: int, reason: str, payload: bytes) -> None:
     first, last = sorted((a, b))
-    short = reason[: wire.REASON_CHARS_MAX]
+    short = reason[: messages.REASON_CHARS_MAX]
     info = {"node": "n", "pid": 1}
     cases = [
         (
-            wire.hello(SESSION, SENDER, a, info),
-            Message(MessageKind.HELLO, SESSION, SENDER, wire.PROTOCOL_VERSIONS, first=a, info=info),
+            messages.hello(SESSION, SENDER, a, info),
+            Message(MessageKind.HELLO, SESSION, SENDER, messages.PROTOCOL_VERSIONS, first=a, info=info),
         ),
-        (wire.welcome(SESSION, a, b), Message(MessageKind.WELCOME, SESSION, next=a, credit=b)),
+        (messages.welcome(SESSION, a, b), Message(MessageKind.WELCOME, SESSION, next=a, credit=b)),
         (
-            wire.data(SESSION, first, last, payload),
+            messages.data(SESSION, first, last, payload),
             Message(MessageKind.DATA, SESSION, first=first, last=last, payload=payload),
         ),
-        (wire.ack(SESSION, a, b), Message(MessageKind.ACK, SESSION, next=a, credit=b)),
+        (messages.ack(SESSION, a, b), Message(MessageKind.ACK, SESSION, next=a, credit=b)),
         (
-            wire.lost(SESSION, first, last, reason),
+            messages.lost(SESSION, first, last, reason),
             Message(MessageKind.LOST, SESSION, first=first, last=last, reason=short),
         ),
-        (wire.ping(SESSION, a), Message(MessageKind.PING, SESSION, next=a)),
-        (wire.bye(SESSION), Message(MessageKind.BYE, SESSION)),
-        (wire.reset(SESSION, reason), Message(MessageKind.RESET, SESSION, reason=short)),
+        (messages.ping(SESSION, a), Message(MessageKind.PING, SESSION, next=a)),
+        (messages.bye(SESSION), Message(MessageKind.BYE, SESSION)),
+        (messages.reset(SESSION, reason), Message(MessageKind.RESET, SESSION, reason=short)),
     ]
     assert {message.kind for _, message in cases} == set(MessageKind)
     for frames, message in cases:
@@ -85,13 +85,13 @@ def test_fields_that_a_newer_version_adds_are_ignored(name: str) -> None:
 
 
 def test_numbers_that_go_back_are_refused() -> None:
-    for frames in (wire.data(SESSION, 5, 4, b""), wire.lost(SESSION, 5, 4, "")):
+    for frames in (messages.data(SESSION, 5, 4, b""), messages.lost(SESSION, 5, 4, "")):
         with pytest.raises(WireError, match="ascending"):
             parse(frames)  # type: ignore[arg-type]
 
 
 def test_an_info_that_is_too_long_for_a_frame_leaves_out_what_is_long() -> None:
-    message = parse(wire.hello(SESSION, SENDER, 0, {"label": "rank3", "notes": "x" * 100_000}))
+    message = parse(messages.hello(SESSION, SENDER, 0, {"label": "rank3", "notes": "x" * 100_000}))
     assert message.info == {"label": "rank3"}
 
 
@@ -102,5 +102,5 @@ def test_a_first_frame_beyond_the_limit_is_refused_unread() -> None:
 
 def test_a_number_that_is_a_deep_list_is_refused_and_not_shown() -> None:
     deep = b"\x93\x06\xc4\x08" + bytes(8) + b"\x91" * 400 + b"\x01"
-    with pytest.raises(wire.WireError, match=r"PING\.next is list, not a number"):
-        wire.parse([deep])
+    with pytest.raises(messages.WireError, match=r"PING\.next is list, not a number"):
+        messages.parse([deep])

@@ -5,7 +5,7 @@ from collections import Counter
 
 import chiplog
 from chiplog.alerts import ALERT_BURST, ALERT_INTERVAL_S, ALERTS_PER_MINUTE, TITLES_MAX, AlertLimit
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 
 def test_one_title_has_its_burst_and_then_one_in_an_interval() -> None:

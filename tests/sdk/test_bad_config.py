@@ -14,7 +14,7 @@ from tests.sdk.test_runs import counted, notices, numbers
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import chiplog
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 
 class Evil:

@@ -6,7 +6,7 @@ Config that is none has tests of its own (test_bad_config.py), and so have value
 import pytest
 
 import chiplog
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 QUIET = {"mode": "offline", "capture_console": False}
 

@@ -32,9 +32,9 @@ from tests.fault.switch_off import Safeguard
 from chiplog.cli import output
 from chiplog.cli.root import COMMANDS
 from chiplog.cli.runs import complete_text, table_of
-from chiplog_schemas.journals import list_journals
-from chiplog_schemas.places import make_private, places
-from chiplog_schemas.tables import tables_sql, views_sql
+from chiplog_schemas.paths import make_private, places
+from chiplog_schemas.sql import tables_sql, views_sql
+from chiplog_schemas.storage.journal_dir import list_journals
 
 SAFEGUARDS = [
     Safeguard(
@@ -904,9 +904,9 @@ COLLECTOR = """
 import sys, duckdb
 from pathlib import Path
 from chiplog_collector.query import QueryService, lock_down
-from chiplog_schemas.locks import Lock
-from chiplog_schemas.journals import list_journals
-from chiplog_schemas.places import make_private, places
+from chiplog_schemas.process.file_lock import Lock
+from chiplog_schemas.storage.journal_dir import list_journals
+from chiplog_schemas.paths import make_private, places
 where = places(Path(sys.argv[1]))
 make_private(where.run)
 lock = Lock(where.collector / "lock")

@@ -22,12 +22,12 @@ from chiplog import client as client_module
 from chiplog import remote as remote_module
 from chiplog import result as result_module
 from chiplog.client import NoDataError, QueryError, Result, connect
-from chiplog_schemas import questions
-from chiplog_schemas import sink as sink_module
 from chiplog_schemas.limits import QUERY_CHARS_MAX
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import Places, make_private, places
-from chiplog_schemas.tables import tables_sql, views_sql
+from chiplog_schemas.paths import Places, make_private, places
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.query import result_sink as sink_module
+from chiplog_schemas.sql import tables_sql, views_sql
 
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
 
@@ -37,8 +37,8 @@ COLLECTOR = """
 import sys, duckdb
 from pathlib import Path
 from chiplog_collector.query import QueryService, lock_down
-from chiplog_schemas.locks import Lock
-from chiplog_schemas.places import make_private, places
+from chiplog_schemas.process.file_lock import Lock
+from chiplog_schemas.paths import make_private, places
 where = places(Path(sys.argv[1]))
 address = sys.argv[2] if len(sys.argv) > 2 else where.query_address
 make_private(where.run)
@@ -130,7 +130,7 @@ def collector(where: Places) -> Iterator[Collector]:
 def waits_there(monkeypatch) -> threading.Event:
     """Set when a collector has said that it holds our question. Pings are frequent."""
     seen = threading.Event()
-    parse = questions.parse
+    parse = query_messages.parse
 
     def spy(frames):
         question = parse(frames)
@@ -138,7 +138,7 @@ def waits_there(monkeypatch) -> threading.Event:
             seen.set()
         return question
 
-    monkeypatch.setattr(questions, "parse", spy)
+    monkeypatch.setattr(query_messages, "parse", spy)
     monkeypatch.setattr(remote_module, "HEARTBEAT_INTERVAL_S", 0.1)
     monkeypatch.setattr(remote_module, "PEER_SILENT_S", WAIT_S)  # a loaded machine starts a process slowly
     return seen
@@ -442,28 +442,28 @@ def test_pings_that_piled_up_while_there_was_no_collector_cost_one_repetition(tm
         socket.setsockopt(zmq.RCVTIMEO, int(1000 * WAIT_S))
         socket.bind(f"ipc://{tmp_path}/query.sock")
 
-        def receive() -> questions.Question:
+        def receive() -> query_messages.Question:
             nonlocal peer
             peer, *frames = socket.recv_multipart()
-            return questions.parse(frames)
+            return query_messages.parse(frames)
 
         def answer(frames) -> None:
             socket.send_multipart([peer, *frames])
 
         peer = b""
         connected = pool.submit(connect, f"ipc://{tmp_path}/query.sock")
-        answer(questions.pong(receive().id, {"versions": [1, 1], "waiting": False}))
+        answer(query_messages.pong(receive().id, {"versions": [1, 1], "waiting": False}))
         with connected.result() as client:
             asked = pool.submit(client.sql, "SELECT 1 AS a")
             first = receive()
             pings = [receive() for _ in range(2 * remote_module.ASK_AGAIN_MAX)]
-            assert {(ping.kind, ping.id) for ping in pings} == {(questions.QuestionKind.PING, first.id)}
+            assert {(ping.kind, ping.id) for ping in pings} == {(query_messages.QuestionKind.PING, first.id)}
             for ping in pings:
-                answer(questions.pong(ping.id, {"waiting": False}))
+                answer(query_messages.pong(ping.id, {"waiting": False}))
             seen = [receive() for _ in range(10)]
-            repeated = [question for question in seen if question.kind == questions.QuestionKind.ASK]
+            repeated = [question for question in seen if question.kind == query_messages.QuestionKind.ASK]
             assert len(repeated) == 1
-            answer(questions.result(repeated[0].id, 1, data))
+            answer(query_messages.result(repeated[0].id, 1, data))
             assert asked.result().rows() == [{"a": 1}]
 
 
@@ -513,20 +513,20 @@ def test_importing_the_client_costs_no_heavy_module():
 
 def test_messages_survive_their_own_encoding():
     id = b"12345678"
-    question = questions.parse(questions.ask(id, "SELECT ?", [1, None, "x", b"y", [1.5]], 12))
+    question = query_messages.parse(query_messages.ask(id, "SELECT ?", [1, None, "x", b"y", [1.5]], 12))
     assert (question.id, question.sql, question.params, question.timeout_s) == (
         id,
         "SELECT ?",
         [1, None, "x", b"y", [1.5]],
         12.0,
     )
-    assert questions.parse(questions.ask(id, "SELECT 1", None, 1e9)).timeout_s == 30.0
-    answer = questions.parse([bytes(part) for part in questions.result(id, 5, b"stream")])
+    assert query_messages.parse(query_messages.ask(id, "SELECT 1", None, 1e9)).timeout_s == 30.0
+    answer = query_messages.parse([bytes(part) for part in query_messages.result(id, 5, b"stream")])
     assert (answer.n_rows, bytes(answer.payload)) == (5, b"stream")
-    error = questions.parse(questions.failure(id, "sql", "Parser Error: a\n\nLINE 3: b\n   ^"))
+    error = query_messages.parse(query_messages.failure(id, "sql", "Parser Error: a\n\nLINE 3: b\n   ^"))
     assert (error.error_kind, error.message) == ("sql", "Parser Error: a (LINE 3: b)")
-    assert questions.parse(questions.ping(id)).id == id
-    assert questions.parse(questions.pong(id, {"pid": 1})).info == {"pid": 1}
+    assert query_messages.parse(query_messages.ping(id)).id == id
+    assert query_messages.parse(query_messages.pong(id, {"pid": 1})).info == {"pid": 1}
 
 
 # -- what the file does not say ---------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ import pytest
 
 import chiplog
 from chiplog.console import STDERR, STDOUT, Console, Tee
-from chiplog_schemas.events import EventKind
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX
+from chiplog_schemas.model.events import EventKind
 
 
 @pytest.fixture

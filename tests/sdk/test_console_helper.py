@@ -21,7 +21,7 @@ from tests.fault.switch_off import Safeguard
 
 from chiplog.drain import Drain
 from chiplog.passage import Ends, Passage, Tally
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(

@@ -28,9 +28,9 @@ from chiplog.promises import PromisingJournal
 from chiplog.recording.run import Run
 from chiplog.torch import device as device_module
 from chiplog.torch.device import DeviceRing, Devices
-from chiplog_schemas.events import EventKind, decode, encode
-from chiplog_schemas.journals import HEAD_NAME, decode_head, list_journals
-from chiplog_schemas.record import Record, scan
+from chiplog_schemas.model.events import EventKind, decode, encode
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
+from chiplog_schemas.storage.record import Record, scan
 
 SAFEGUARDS = [
     Safeguard(

@@ -12,8 +12,8 @@ from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 
 from chiplog import background, canary, checks
-from chiplog_schemas.journals import list_journals
-from chiplog_schemas.places import make_private, places
+from chiplog_schemas.paths import make_private, places
+from chiplog_schemas.storage.journal_dir import list_journals
 
 SAFEGUARDS = [
     Safeguard(

@@ -12,8 +12,8 @@ from tests.conftest import read_events
 
 import chiplog
 from chiplog.failures import TRACEBACK_CHARS_MAX, detail_of, ending_of
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.journals import HEAD_NAME, decode_head, list_journals
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
 
 
 def caught(code: str, **names: Any) -> BaseException:

@@ -12,7 +12,7 @@ from tests.fault.switch_off import Safeguard
 
 import chiplog
 from chiplog_schemas.codec import unpack
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(
@@ -230,11 +230,15 @@ run.log({"parent": 2000}, step=2000)
 
 def test_the_parents_lock_is_not_released_by_its_children(chiplog_dir) -> None:
     """Whoever gets a journal's lock takes its process for dead."""
-    from chiplog_schemas.locks import holder_of
+    from chiplog_schemas.process.file_lock import holder_of
 
     run = chiplog.init(mode="offline", capture_console=False)
     lock = run._journal.directory / "lock"
-    ask = [sys.executable, "-c", f"from chiplog_schemas.locks import *; print(holder_of(Path({str(lock)!r})))"]
+    ask = [
+        sys.executable,
+        "-c",
+        f"from chiplog_schemas.process.file_lock import *; print(holder_of(Path({str(lock)!r})))",
+    ]
     pid = os.fork()
     if not pid:
         os._exit(0)  # closes every descriptor that it inherited

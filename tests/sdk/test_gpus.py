@@ -15,7 +15,7 @@ from chiplog.gpus import gpu_claim, known_gpus
 from chiplog.identity import Identity
 from chiplog.recording import run as run_module
 from chiplog.torch.current import CurrentDevice, current_device
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(

@@ -12,7 +12,7 @@ from chiplog.identity import PARENT_RUN, SETUP, Facts, Identity, Spawned, identi
 from chiplog.launches import LAUNCHES_MAX, as_before, recall, remember
 from chiplog.process import facts, is_gone, random_word, stamp, start_of
 from chiplog.ways import is_rank0, own_run
-from chiplog_schemas.places import places
+from chiplog_schemas.paths import places
 
 UUID = "0e4a41e5-0c7a-4c7e-9a57-64e7b1e5a001"
 FACTS = Facts("node-a", 100, "77:12345:boot", 1_795_224_000.0, "k3f9ab")

@@ -18,11 +18,11 @@ from chiplog import journal as journal_module
 from chiplog import mapped as mapped_module
 from chiplog.journal import Journal
 from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.events import EventKind, decode, encode
-from chiplog_schemas.journals import HEAD_NAME, DeadJournal, decode_head, list_journals
 from chiplog_schemas.limits import EVENT_BYTES_MAX, JOURNAL_RESERVE_BYTES, KIB, MIB
-from chiplog_schemas.link import Slice
-from chiplog_schemas.record import Record, scan
+from chiplog_schemas.model.events import EventKind, decode, encode
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, DeadJournal, decode_head, list_journals
+from chiplog_schemas.storage.record import Record, scan
+from chiplog_schemas.transport.dealer import Slice
 
 PRODUCER = bytes(range(16))
 IDENTITY = pack({"role": "rank", "label": "rank0", "run_id": "r"})

@@ -21,7 +21,7 @@ import pytest
 from tests.conftest import WAIT_S, read_events, wait_until
 from tests.fault.switch_off import Safeguard
 
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(

@@ -10,8 +10,8 @@ import zmq
 from tests.fault.switch_off import Safeguard
 
 from chiplog.cli.root import main
-from chiplog_schemas.keys import AllowList, Keys, host_key_name, read_permit
-from chiplog_schemas.permits import Role
+from chiplog_schemas.security.key_files import AllowList, Keys, host_key_name, read_permit
+from chiplog_schemas.security.permissions import Role
 
 Captured = pytest.CaptureFixture[str]
 COMMAND = "sdk/chiplog/cli/keys.py"
@@ -19,21 +19,21 @@ COMMAND = "sdk/chiplog/cli/keys.py"
 SAFEGUARDS = [
     Safeguard(
         "a key is never written over another",
-        "schemas/chiplog_schemas/keys.py",
+        "schemas/chiplog_schemas/security/key_files.py",
         old='    write_toml(secret, {**known, "secret": pair.secret}, over=False)',
         new='    write_toml(secret, {**known, "secret": pair.secret})',
         test="test_new_makes_a_key_and_says_what_is_next",
     ),
     Safeguard(
         "a secret key can be read by its user alone",
-        "schemas/chiplog_schemas/keys.py",
+        "schemas/chiplog_schemas/security/key_files.py",
         old="os.O_EXCL | os.O_CLOEXEC, 0o600)",
         new="os.O_EXCL | os.O_CLOEXEC, 0o644)",
         test="test_new_makes_a_key_and_says_what_is_next",
     ),
     Safeguard(
         "the option wins over the variable",
-        "schemas/chiplog_schemas/keys.py",
+        "schemas/chiplog_schemas/security/key_files.py",
         old='    chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_KEYS")',
         new='    chosen = environ.get("CHIPLOG_KEYS") or argument',
         test="test_the_directory_is_named_by_the_option_else_the_variable",
@@ -54,7 +54,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a name that is none becomes no file",
-        "schemas/chiplog_schemas/keys.py",
+        "schemas/chiplog_schemas/security/key_files.py",
         old="    if _NAME.fullmatch(text) is None:\n",
         new="    if False:\n",
         test="test_bad_input_is_refused_in_one_line_with_the_remedy",
@@ -82,7 +82,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "no key is written where others can write",
-        "schemas/chiplog_schemas/places.py",
+        "schemas/chiplog_schemas/paths.py",
         old="    if about.st_mode & 0o022:",
         new="    if False:",
         test="test_a_directory_that_others_can_write_is_refused",

@@ -9,7 +9,7 @@ from tests.sdk.test_fork import run_script, values
 
 import chiplog
 from chiplog import start
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(

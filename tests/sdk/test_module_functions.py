@@ -19,7 +19,7 @@ from tests.sdk.test_runs import numbers
 import chiplog
 from chiplog.recording import api, foreign_names
 from chiplog.recording.disabled import DisabledRun
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 PACKAGE = Path(chiplog.__file__).parent
 # Methods of Run that are public by accident, and no part of the API.

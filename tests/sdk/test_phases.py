@@ -9,7 +9,7 @@ import pytest
 
 import chiplog
 from chiplog_schemas.codec import unpack
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from tests.sdk.test_runs import numbers
 
 import chiplog
 from chiplog.identity import PARENT_RUN, read_record
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(

@@ -16,7 +16,7 @@ from tests.sdk.test_runs import numbers
 import chiplog
 from chiplog.counting import FILES_MAX, StepCount, label_to_resume
 from chiplog.identity import Identity
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(

@@ -12,7 +12,7 @@ from tests.fault.switch_off import Safeguard
 from tests.sdk.test_runs import numbers
 
 import chiplog
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(

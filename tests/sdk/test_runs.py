@@ -27,10 +27,10 @@ from chiplog.complaints import Complaints
 from chiplog.identity import PARENT_RUN
 from chiplog.values.metrics import Bad
 from chiplog_schemas.codec import unpack
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.journals import HEAD_NAME, decode_head, list_journals
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB, MIB
-from chiplog_schemas.places import Places
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.paths import Places
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
 
 SAFEGUARDS = [
     Safeguard(

@@ -17,8 +17,8 @@ from tests.fault.switch_off import Safeguard
 import chiplog
 from chiplog import saving
 from chiplog.cli import main
-from chiplog_schemas.events import EventKind
-from chiplog_schemas.places import places
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.paths import places
 
 SAFEGUARDS = [
     Safeguard(

@@ -14,9 +14,9 @@ from tests.fault.switch_off import Safeguard
 from chiplog import sender as sender_module
 from chiplog.journal import Journal
 from chiplog.sender import SenderThread
-from chiplog_schemas import wire
-from chiplog_schemas.places import Places, places
-from chiplog_schemas.wire import MessageKind
+from chiplog_schemas.paths import Places, places
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.messages import MessageKind
 
 SAFEGUARDS = [
     Safeguard(
@@ -87,12 +87,12 @@ def agent(tmp_path: Path) -> Iterator[Callable[[], int]]:
             if not router.poll(20):
                 continue
             routing, *frames = router.recv_multipart()
-            message = wire.parse(frames)
+            message = messages.parse(frames)
             if message.kind == MessageKind.HELLO:
-                router.send_multipart([routing, *wire.welcome(message.session, behind, 1 << 20)])
+                router.send_multipart([routing, *messages.welcome(message.session, behind, 1 << 20)])
             elif message.kind in (MessageKind.DATA, MessageKind.PING):
                 behind = max(behind, message.last + 1 if message.kind == MessageKind.DATA else 0)
-                router.send_multipart([routing, *wire.ack(message.session, behind, 1 << 20)])
+                router.send_multipart([routing, *messages.ack(message.session, behind, 1 << 20)])
 
     thread = threading.Thread(target=serve)
     thread.start()

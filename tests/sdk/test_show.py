@@ -15,8 +15,8 @@ from tests.fault.switch_off import Safeguard
 
 from chiplog.cli.page import first_failure_text
 from chiplog.cli.root import main
-from chiplog_schemas.places import make_private, places
-from chiplog_schemas.tables import tables_sql, views_sql
+from chiplog_schemas.paths import make_private, places
+from chiplog_schemas.sql import tables_sql, views_sql
 
 SAFEGUARDS = [
     Safeguard(

@@ -16,7 +16,7 @@ import chiplog
 from chiplog.lingering import Lingering
 from chiplog.phases import Phase, Timing
 from chiplog.steps import Steps
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(

@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import Event, read_events
 
 from chiplog.surroundings import Teller, gather, git_of, packages
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 TRAINING = """
 import os, sys, time, chiplog

@@ -10,7 +10,7 @@ from tests.sdk.test_fork import by_label, run_script, values
 
 import chiplog
 from chiplog import travel
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 HANDED = """
 def handed(run, number):

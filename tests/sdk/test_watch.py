@@ -20,7 +20,7 @@ from chiplog.torch import allocator, looking
 from chiplog.torch import watch as watch_module
 from chiplog.torch.timing import CudaTiming
 from chiplog.torch.watch import groups_of
-from chiplog_schemas.events import EventKind
+from chiplog_schemas.model.events import EventKind
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ not those of NVML. The agent resolves it to UUIDs, and corrects it where NVML li
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chiplog_schemas.events import typed
+from chiplog_schemas.model.events import typed
 
 CLAIM_FIELDS: dict[str, type | tuple[type, ...]] = {
     "given": list,  # gpu_device_ids: UUIDs, prefixes of them, MIG names, or indices as nvidia-smi counts

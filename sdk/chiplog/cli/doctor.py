@@ -11,7 +11,7 @@ import click
 from chiplog import background, checks
 from chiplog.checks import BAD, GOOD, Finding
 from chiplog.cli.output import cell, print_tables
-from chiplog_schemas.places import Places, own_dir, places
+from chiplog_schemas.paths import Places, own_dir, places
 
 CANARIES = 1_000
 _COLOURS = {GOOD: "green", checks.WARNING: "yellow", BAD: "red"}

@@ -5,7 +5,7 @@ import os
 import click
 
 from chiplog import background
-from chiplog_schemas.places import own_dir, places
+from chiplog_schemas.paths import own_dir, places
 
 
 @click.command()

@@ -7,7 +7,8 @@ import click
 import zmq
 
 from chiplog.cli.output import cell, print_tables, target_of, write_csv, write_json
-from chiplog_schemas.keys import (
+from chiplog_schemas.paths import chiplog_dir, make_private
+from chiplog_schemas.security.key_files import (
     KeyPair,
     Keys,
     KeysError,
@@ -23,8 +24,7 @@ from chiplog_schemas.keys import (
     write_pair,
     write_permit,
 )
-from chiplog_schemas.permits import CLIENT_ROLES, Permit, Role
-from chiplog_schemas.places import chiplog_dir, make_private
+from chiplog_schemas.security.permissions import CLIENT_ROLES, Permit, Role
 
 _COLUMNS = ("name", "is", "roles", "nodes", "public", "file")
 _NEXT = {

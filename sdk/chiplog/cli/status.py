@@ -12,9 +12,9 @@ from chiplog import background
 from chiplog.checks import directory_bytes
 from chiplog.delivered import is_delivered
 from chiplog.reachability import probe
-from chiplog_schemas.journals import HEAD_NAME, LOCK_NAME, decode_head, list_journals
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import Places, own_dir, places
+from chiplog_schemas.paths import Places, own_dir, places
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head, list_journals
 
 CANARY_WAIT_S = 5.0
 

@@ -14,11 +14,11 @@ import click
 
 from chiplog import background
 from chiplog.delivered import is_delivered, mark
-from chiplog_schemas.contents import list_contents
-from chiplog_schemas.journals import LOCK_NAME, list_journals
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import Places, make_private, own_dir, places
-from chiplog_schemas.segments import list_segments
+from chiplog_schemas.paths import Places, make_private, own_dir, places
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.storage.content_files import list_contents
+from chiplog_schemas.storage.journal_dir import LOCK_NAME, list_journals
+from chiplog_schemas.storage.segments import list_segments
 
 _LOOK_AGAIN_S = 0.1
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from chiplog.background_threads import is_exiting, start_thread
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import Places
+from chiplog_schemas.paths import Places
+from chiplog_schemas.process.file_lock import holder_of
 
 _ASK_AGAIN_S = 0.5  # a loop that reads `run.attempt` in every step must not ask in every step
 _TIMEOUT_S = 5.0  # of one query: the index of a busy collector answers within this

@@ -38,10 +38,10 @@ from chiplog.torch.current import CurrentDevice, current_device
 from chiplog.unfinished import UNFINISHED, UnfinishedRun
 from chiplog.values.metrics import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
-from chiplog_schemas.events import EventKind
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
-from chiplog_schemas.owners import announce
-from chiplog_schemas.places import make_private
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.paths import make_private
+from chiplog_schemas.process.owners import announce
 
 _ASK_WAIT_S = 0.25  # of the second that finish() may take: for the group's answer to a rank that asked nobody yet
 _DEVICE_WAIT_S = FINISH_WAIT_S / 4  # of what finish() may take: for values that are on their way from a device

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from chiplog_schemas import wire
 from chiplog_schemas.limits import (
     BACKOFF_MAX_S,
     BACKOFF_MIN_S,
@@ -34,8 +33,9 @@ from chiplog_schemas.limits import (
     SENDERS_MAX,
     SESSIONS_MAX,
 )
-from chiplog_schemas.permits import Permit, scoped
-from chiplog_schemas.wire import MessageKind
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.messages import MessageKind
+from chiplog_schemas.security.permissions import Permit, scoped
 
 Frames = list[bytes] | list[bytes | memoryview]
 
@@ -174,12 +174,12 @@ class Sender:
             self.state = SenderState.GREETING
             self._heard_at = self._said_at = now
             self._first = first
-            return [Connect(wire.hello(self._session, self._sender, first, self.info))]
+            return [Connect(messages.hello(self._session, self._sender, first, self.info))]
         if now - self._heard_at > PEER_SILENT_S:
             return self._close(now, f"peer silent for {PEER_SILENT_S:g} s")
         if self.state is SenderState.OPEN and now - self._said_at >= HEARTBEAT_INTERVAL_S:
             self._said_at = now
-            return [Send(wire.ping(self._session, self._next))]
+            return [Send(messages.ping(self._session, self._next))]
         return []
 
     def beat(self, now: float) -> list[SenderAction]:
@@ -187,13 +187,13 @@ class Sender:
         if self.state is SenderState.CLOSED or now - self._said_at < HEARTBEAT_INTERVAL_S:
             return []
         self._said_at = now
-        return [Send(wire.ping(self._session, self._next if self.state is SenderState.OPEN else 0))]
+        return [Send(messages.ping(self._session, self._next if self.state is SenderState.OPEN else 0))]
 
     def receive(self, frames: list[bytes], now: float) -> list[SenderAction]:
         """Take a message. Frames of an old session and garbage change nothing."""
         try:
-            message = wire.parse(frames)
-        except wire.WireError:
+            message = messages.parse(frames)
+        except messages.WireError:
             return []
         if message.session != self._session or self.state is SenderState.CLOSED:
             return []
@@ -229,7 +229,7 @@ class Sender:
         self._said_at = now
         self._in_flight.append((last + 1, len(payload)))
         self.in_flight_bytes += len(payload)
-        return Send(wire.data(self._session, first, last, payload))
+        return Send(messages.data(self._session, first, last, payload))
 
     def lost(self, first: int, last: int, reason: str) -> Send:
         """Declare numbers of this log that can never come, in their place between the slices.
@@ -239,7 +239,7 @@ class Sender:
         assert self.state is SenderState.OPEN
         first = min(first, self._next)
         self._next = max(last + 1, self._next)
-        return Send(wire.lost(self._session, first, last, reason))
+        return Send(messages.lost(self._session, first, last, reason))
 
     def fail(self, now: float, reason: str) -> list[SenderAction]:
         """Give the session up: the shell could not send."""
@@ -251,7 +251,7 @@ class Sender:
             return []
         self.state = SenderState.CLOSED
         self._retry_at = float("inf")
-        return [Send(wire.bye(self._session))]
+        return [Send(messages.bye(self._session))]
 
     def _close(self, now: float, reason: str) -> list[SenderAction]:
         self.state = SenderState.CLOSED
@@ -310,8 +310,8 @@ class Receiver:
     ) -> list[ReceiverAction]:
         """Take a message of the peer with this routing ID, and of a key when it came with one."""
         try:
-            message = wire.parse(frames)
-        except wire.WireError:
+            message = messages.parse(frames)
+        except messages.WireError:
             self.malformed += 1
             return []
         if message.kind == MessageKind.HELLO:
@@ -319,13 +319,16 @@ class Receiver:
         sender = self._senders.get(message.session)
         if sender is None or not _is_same_key(self._sessions[sender].permit, permit):
             if message.kind in (MessageKind.DATA, MessageKind.PING, MessageKind.LOST):
-                return [Reply(routing, wire.reset(message.session, "session is unknown here"), permit)]
+                return [Reply(routing, messages.reset(message.session, "session is unknown here"), permit)]
             return []
         session = self._sessions[sender]
         if self._scopes and permit is not None and permit != session.permit:  # it was allowed again, for other nodes
             objection = permit.objection(session.node)
             if objection is not None:
-                return [Reply(routing, wire.reset(message.session, objection), permit), self._end(sender, objection)]
+                return [
+                    Reply(routing, messages.reset(message.session, objection), permit),
+                    self._end(sender, objection),
+                ]
         session.heard_at = now
         session.routing = routing
         session.permit = permit
@@ -396,26 +399,28 @@ class Receiver:
         self._synced.pop(sender, None)
         self._owners.pop(sender, None)
 
-    def _hello(self, routing: bytes, message: wire.Message, now: float, permit: Permit | None) -> list[ReceiverAction]:
-        lowest, highest = wire.PROTOCOL_VERSIONS
+    def _hello(
+        self, routing: bytes, message: messages.Message, now: float, permit: Permit | None
+    ) -> list[ReceiverAction]:
+        lowest, highest = messages.PROTOCOL_VERSIONS
         if message.versions[0] > highest or message.versions[1] < lowest:
             reason = (
                 f"protocol versions {message.versions[0]}..{message.versions[1]} are not spoken here "
                 f"({lowest}..{highest}); upgrade the older end"
             )
-            return [Reply(routing, wire.reset(message.session, reason), permit)]
+            return [Reply(routing, messages.reset(message.session, reason), permit)]
         sender = message.sender
         if permit is not None and self._scopes:
             if (objection := permit.objection(message.info.get("node"))) is not None:
-                return [Reply(routing, wire.reset(message.session, objection), permit)]
+                return [Reply(routing, messages.reset(message.session, objection), permit)]
             sender = scoped(sender, permit)
         if sender not in self._sessions and len(self._sessions) >= SESSIONS_MAX:
             reason = f"{SESSIONS_MAX} sessions are open here, as many as may be; trying again helps when one has ended"
-            return [Reply(routing, wire.reset(message.session, reason), permit)]
+            return [Reply(routing, messages.reset(message.session, reason), permit)]
         owner = permit.name if permit is not None else ""
         if self._owners.setdefault(sender, owner) != owner:
             reason = f"sender {sender.hex()} came with another key before; it cannot be taken over"
-            return [Reply(routing, wire.reset(message.session, reason), permit)]
+            return [Reply(routing, messages.reset(message.session, reason), permit)]
         if sender in self._sessions:
             self._senders.pop(self._sessions[sender].nonce, None)
         self._sessions[sender] = _Session(message.session, routing, now, permit, message.info.get("node"))
@@ -426,7 +431,7 @@ class Receiver:
         next_number = self.next_numbers[sender] = max(had, message.first)  # whoever came last stands last
         self._forget_the_oldest()
         actions: list[ReceiverAction] = [
-            Reply(routing, wire.welcome(message.session, next_number, self._credit_of(sender)), permit),
+            Reply(routing, messages.welcome(message.session, next_number, self._credit_of(sender)), permit),
             Greeted(sender, message.info),
         ]
         if self._keeps_numbers and next_number > had:
@@ -446,7 +451,7 @@ class Receiver:
         session = self._sessions[sender]
         reason = f"numbers {expected}..{first - 1} were lost on the way"
         return [
-            Reply(session.routing, wire.reset(session.nonce, reason), session.permit),
+            Reply(session.routing, messages.reset(session.nonce, reason), session.permit),
             self._end(sender, reason),
         ]
 
@@ -461,7 +466,7 @@ class Receiver:
     def _ack(self, sender: bytes) -> Reply:
         session = self._sessions[sender]
         refused = self._refused.get(sender, 0)
-        frames = wire.ack(session.nonce, self._synced.get(sender, 0), self._credit_of(sender), refused)
+        frames = messages.ack(session.nonce, self._synced.get(sender, 0), self._credit_of(sender), refused)
         return Reply(session.routing, frames, session.permit)
 
     def _end(self, sender: bytes, reason: str) -> Left:

@@ -33,15 +33,15 @@ from typing import Any
 from zlib import crc32
 
 from chiplog_schemas.codec import CodecError, unpack
-from chiplog_schemas.events import IDENTITY_FIELDS, typed
-from chiplog_schemas.record import Damage, Record, any_nonzero
-from chiplog_schemas.segments import (
+from chiplog_schemas.model.events import IDENTITY_FIELDS, typed
+from chiplog_schemas.storage.record import Damage, Record, any_nonzero
+from chiplog_schemas.storage.segments import (
     SEGMENT_HEADER_BYTES,
     decode_header,
     list_segments,
     read_segment,
 )
-from chiplog_schemas.synced import sync_directory
+from chiplog_schemas.storage.watermark import sync_directory
 
 HEAD_MAGIC = b"CHIPJRN\x01"
 HEAD_PAGE_BYTES = 4096

@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable
 
 import zmq
 
-from chiplog_schemas import wire
 from chiplog_schemas.addresses import ipc_path, is_ipv6, prepare_ipc
-from chiplog_schemas.daemons import are_descriptors_short
-from chiplog_schemas.delivery import Reply
-from chiplog_schemas.gate import Gate, Received, receive
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, PEER_SILENT_S
-from chiplog_schemas.locks import file_id
+from chiplog_schemas.process.daemon import are_descriptors_short
+from chiplog_schemas.process.file_lock import file_id
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.delivery import Reply
+from chiplog_schemas.security.zap import Gate, Received, receive
 
 _SEND_HWM = 10_000  # acknowledgements: small, and a peer that takes none is gone
 _RECEIVE_HWM = 32  # messages per peer: as many batches as credit has, and as many without bytes
@@ -61,9 +61,9 @@ class Door:
         received = receive(self.socket, self._gate, self._domain, now)
         if not received.visitor.is_refused:
             return received
-        with contextlib.suppress(wire.WireError):
-            session = wire.parse(received.frames).session
-            self._send([received.routing, *wire.reset(session, received.visitor.refusal)])
+        with contextlib.suppress(messages.WireError):
+            session = messages.parse(received.frames).session
+            self._send([received.routing, *messages.reset(session, received.visitor.refusal)])
         return None
 
     def reply(self, reply: Reply, now: float) -> None:
@@ -151,7 +151,7 @@ def bind_router(
     router.setsockopt(zmq.LINGER, 0)
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-    router.setsockopt(zmq.MAXMSGSIZE, wire.FRAME_BYTES_MAX)
+    router.setsockopt(zmq.MAXMSGSIZE, messages.FRAME_BYTES_MAX)
     router.setsockopt(zmq.SNDHWM, _SEND_HWM)
     router.setsockopt(zmq.RCVHWM, _RECEIVE_HWM)
     router.setsockopt(zmq.BACKLOG, _BACKLOG)

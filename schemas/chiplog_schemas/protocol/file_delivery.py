@@ -9,9 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from chiplog_schemas import file_wire, wire
-from chiplog_schemas.delivery import Reply, Send
-from chiplog_schemas.file_wire import FileMessage, FileMessageKind
 from chiplog_schemas.limits import (
     BACKOFF_MAX_S,
     BACKOFF_MIN_S,
@@ -22,8 +19,11 @@ from chiplog_schemas.limits import (
     HEARTBEAT_INTERVAL_S,
     PEER_SILENT_S,
 )
-from chiplog_schemas.permits import Permit, scoped
-from chiplog_schemas.wire import MessageKind, WireError
+from chiplog_schemas.protocol import file_messages, messages
+from chiplog_schemas.protocol.delivery import Reply, Send
+from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
+from chiplog_schemas.protocol.messages import MessageKind, WireError
+from chiplog_schemas.security.permissions import Permit, scoped
 
 BUSY_WAIT_S = 1.0  # others are being taken; each takes seconds
 NO_ROOM_WAIT_S = 30.0  # until somebody made room
@@ -100,7 +100,7 @@ class FileSender:
     def receive(self, frames: list[bytes], now: float) -> list[FileSenderAction]:
         """Take a message of the receiver."""
         try:
-            message = file_wire.parse(frames)
+            message = file_messages.parse(frames)
         except WireError:
             return []
         if not self.digest or message.session != self._session:
@@ -152,7 +152,7 @@ class FileSender:
     def chunk(self, payload: bytes | memoryview) -> Send:
         """Send bytes from `offset` on, no more than `window` of them."""
         assert 0 < len(payload) <= self.window()
-        frames = file_wire.chunk(self._session, self._next, payload)
+        frames = file_messages.chunk(self._session, self._next, payload)
         self._next += len(payload)
         return Send(frames)
 
@@ -167,7 +167,7 @@ class FileSender:
         self._is_open = False
         self._asked_at = now
         self._again_at = None
-        return [Send(list(file_wire.offer(self._session, self._sender, self.digest, self._n_bytes, self._info)))]
+        return [Send(list(file_messages.offer(self._session, self._sender, self.digest, self._n_bytes, self._info)))]
 
     def _wanted(self, message: FileMessage) -> None:
         if message.offset > self._n_bytes:
@@ -258,7 +258,7 @@ class FileReceiver:
     ) -> list[FileReceiverAction]:
         """Take a message of the peer with this routing ID, and of a key when it came with one."""
         try:
-            message = file_wire.parse(frames)
+            message = file_messages.parse(frames)
         except WireError:
             self.malformed += 1
             return []
@@ -269,7 +269,7 @@ class FileReceiver:
         transfer = self._by_session.get(message.session)
         name = permit.name if permit is not None else None
         if transfer is None or (transfer.permit.name if transfer.permit is not None else None) != name:
-            return [Reply(routing, wire.reset(message.session, "session is unknown here"), permit)]
+            return [Reply(routing, messages.reset(message.session, "session is unknown here"), permit)]
         transfer.heard_at, transfer.routing, transfer.permit = now, routing, permit
         return self._take(transfer, message.offset, memoryview(message.payload))
 
@@ -298,15 +298,15 @@ class FileReceiver:
 
     def refused(self, token: int, reason: str, wait_s: float = NO_ROOM_WAIT_S) -> list[FileReceiverAction]:
         """Take that it cannot be written."""
-        return self._end(token, lambda session: file_wire.denied(session, wait_s, reason))
+        return self._end(token, lambda session: file_messages.denied(session, wait_s, reason))
 
     def mismatched(self, token: int) -> list[FileReceiverAction]:
         """Take that the bytes are another content."""
-        return self._end(token, file_wire.mismatch)
+        return self._end(token, file_messages.mismatch)
 
     def stored(self, token: int) -> list[FileReceiverAction]:
         """Take that it is on stable storage, and so is the record that says so."""
-        return self._end(token, file_wire.stored)
+        return self._end(token, file_messages.stored)
 
     def closed(self, token: int) -> None:
         """Take that the store has let go of it."""
@@ -323,9 +323,9 @@ class FileReceiver:
         self, routing: bytes, message: FileMessage, now: float, permit: Permit | None
     ) -> list[FileReceiverAction]:
         def denied(wait_s: float, reason: str) -> list[FileReceiverAction]:
-            return [Reply(routing, file_wire.denied(message.session, wait_s, reason), permit)]
+            return [Reply(routing, file_messages.denied(message.session, wait_s, reason), permit)]
 
-        lowest, highest = file_wire.FILE_VERSIONS
+        lowest, highest = file_messages.FILE_VERSIONS
         if message.versions[0] > highest or message.versions[1] < lowest:
             spoken = f"file versions {message.versions[0]}..{message.versions[1]} are not spoken here"
             return denied(NO_ROOM_WAIT_S, f"{spoken} ({lowest}..{highest}); upgrade the older end")
@@ -385,10 +385,10 @@ class FileReceiver:
 
     def _want(self, transfer: _Transfer) -> Reply:
         credit = transfer.written + FILE_CREDIT_BYTES - transfer.taken
-        return Reply(transfer.routing, file_wire.want(transfer.session, transfer.taken, credit), transfer.permit)
+        return Reply(transfer.routing, file_messages.want(transfer.session, transfer.taken, credit), transfer.permit)
 
     def _broken(self, transfer: _Transfer, reason: str) -> list[FileReceiverAction]:
-        reply = Reply(transfer.routing, wire.reset(transfer.session, reason), transfer.permit)
+        reply = Reply(transfer.routing, messages.reset(transfer.session, reason), transfer.permit)
         return [reply, self._let_go(transfer)]
 
     def _let_go(self, transfer: _Transfer) -> Close:

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from chiplog_schemas.addresses import is_ipv6
-from chiplog_schemas.descriptors import OwnedDescriptor
+from chiplog_schemas.process.descriptors import OwnedDescriptor
 
 FRAME_BYTES_MAX = 65_536  # what a receiver says is small; more is not from an agent
 _MORE, _LONG, _COMMAND = 1, 2, 4

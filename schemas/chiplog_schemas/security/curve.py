@@ -8,8 +8,8 @@ from pathlib import Path
 import zmq
 
 from chiplog_schemas.addresses import AddressError, is_loopback
-from chiplog_schemas.keys import Keys, KeysError, PublicKey
-from chiplog_schemas.permits import Role
+from chiplog_schemas.security.key_files import Keys, KeysError, PublicKey
+from chiplog_schemas.security.permissions import Role
 
 HANDSHAKE_MS = 5_000  # of CURVE and ZAP together: a peer that hangs in it holds a socket
 HANDSHAKE_FAILED = (

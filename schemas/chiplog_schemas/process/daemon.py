@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chiplog_schemas.locks import holder_of
-from chiplog_schemas.places import Places, make_private
+from chiplog_schemas.paths import Places, make_private
+from chiplog_schemas.process.file_lock import holder_of
 
 OUTPUT_BYTES_MAX = 1 << 20  # daemons print starts, stops and changes of state; more than this is old
 _SPARE_DESCRIPTORS_MAX = 4096  # as many as can connect before anybody looks again

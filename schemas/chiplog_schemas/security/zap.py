@@ -16,10 +16,10 @@ from dataclasses import dataclass
 import zmq
 from zmq.utils import z85
 
-from chiplog_schemas.curve import HANDSHAKE_MS
-from chiplog_schemas.keys import AllowList, Keys
 from chiplog_schemas.limits import BACKOFF_MIN_S
-from chiplog_schemas.permits import DOMAINS, Permit, Role
+from chiplog_schemas.security.curve import HANDSHAKE_MS
+from chiplog_schemas.security.key_files import AllowList, Keys
+from chiplog_schemas.security.permissions import DOMAINS, Permit, Role
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"  # ZeroMQ RFC 27
 _POLL_MS = 250  # how soon the handler notices that it is to end

@@ -8,8 +8,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from chiplog_schemas.machine import stat_fields
-from chiplog_schemas.places import make_private
+from chiplog_schemas.paths import make_private
+from chiplog_schemas.process.procfs import stat_fields
 
 _WELL = b"0\n"
 _STATE, _START = 0, 19  # of stat_fields(): state, starttime

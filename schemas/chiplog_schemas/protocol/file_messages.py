@@ -16,15 +16,15 @@ from enum import IntEnum
 from typing import Any
 
 from chiplog_schemas.codec import pack, shown
-from chiplog_schemas.contents import DIGEST_BYTES
 from chiplog_schemas.limits import FILE_CHUNK_BYTES, FILE_PAUSE_MAX_S
-from chiplog_schemas.wire import (
+from chiplog_schemas.protocol.messages import (
     REASON_CHARS_MAX,
     SENDER_BYTES,
     MessageKind,
     WireError,
     open_head,
 )
+from chiplog_schemas.storage.content_files import DIGEST_BYTES
 
 FILE_VERSIONS = (1, 1)  # lowest and highest that this code speaks
 _WAIT_MS_MAX = int(FILE_PAUSE_MAX_S * 1000)

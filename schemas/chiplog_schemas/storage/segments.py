@@ -26,8 +26,8 @@ from pathlib import Path
 from zlib import crc32
 
 from chiplog_schemas.limits import RECORD_BYTES_MAX, SEGMENT_BYTES
-from chiplog_schemas.places import make_private
-from chiplog_schemas.record import (
+from chiplog_schemas.paths import make_private
+from chiplog_schemas.storage.record import (
     HEADER_BYTES,
     NUMBER_LIMIT,
     Damage,
@@ -36,7 +36,7 @@ from chiplog_schemas.record import (
     reframe,
     scan,
 )
-from chiplog_schemas.synced import open_synced, sync_directory, sync_names_above
+from chiplog_schemas.storage.watermark import open_synced, sync_directory, sync_names_above
 
 SEGMENT_MAGIC = b"CHIPSEG\x01"
 SEGMENT_HEADER_BYTES = 48

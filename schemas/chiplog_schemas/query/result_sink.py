@@ -3,7 +3,7 @@
 import io
 from typing import Any
 
-from chiplog_schemas.questions import RESULT_BYTES_MAX
+from chiplog_schemas.query.query_messages import RESULT_BYTES_MAX
 
 
 class ResultSink(io.RawIOBase):

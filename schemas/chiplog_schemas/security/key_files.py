@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from chiplog_schemas.permits import CLIENT_ROLES, Permit, Role
-from chiplog_schemas.places import check_private
+from chiplog_schemas.paths import check_private
+from chiplog_schemas.security.permissions import CLIENT_ROLES, Permit, Role
 
 LOOK_INTERVAL_S = 0.5  # at the list of allowed keys: a revoked one is refused this much later at most
 ALLOWED_MAX = 100_000  # files looked at: more are no cluster, and would slow every look

@@ -13,7 +13,7 @@ import os
 import struct
 from pathlib import Path
 
-from chiplog_schemas.machine import stat_fields
+from chiplog_schemas.process.procfs import stat_fields
 
 # Why a label crashed whose process left in an unknown way, where its exit status is not known either.
 UNKNOWN_EXIT = "the interpreter ended by SystemExit, or by an exception that no hook saw; its exit code is not known"

@@ -16,12 +16,21 @@ from typing import Any, Protocol
 
 import zmq
 
-from chiplog_schemas import wire
 from chiplog_schemas.addresses import is_ipv6
-from chiplog_schemas.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
-from chiplog_schemas.delivery import Acked, Connect, Disconnect, Resume, Send, Sender, SenderAction, SenderState
 from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S, BATCH_BYTES_MAX, LINGER_MS, RECORD_BYTES_MAX
-from chiplog_schemas.zmtp import Dealer
+from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.delivery import (
+    Acked,
+    Connect,
+    Disconnect,
+    Resume,
+    Send,
+    Sender,
+    SenderAction,
+    SenderState,
+)
+from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
+from chiplog_schemas.transport.zmtp import Dealer
 
 _SEND_HWM = 1_000  # frames; credit bounds the bytes long before this
 _CONNECT_TIMEOUT_MS = 2_000  # the kernel alone repeats an unanswered SYN more and more seldom, minutes apart at last
@@ -265,7 +274,7 @@ class Link:
     def _connect(self, socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, _SEND_HWM)
-        socket.setsockopt(zmq.MAXMSGSIZE, wire.HEAD_BYTES_MAX)  # what a receiver says is a first frame
+        socket.setsockopt(zmq.MAXMSGSIZE, messages.HEAD_BYTES_MAX)  # what a receiver says is a first frame
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS)

@@ -1,0 +1,1 @@
+"""Processes: locks, descriptors, /proc, exit statuses, daemons."""

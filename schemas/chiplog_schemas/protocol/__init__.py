@@ -1,0 +1,1 @@
+"""The delivery protocol of events and files, without sockets or threads."""

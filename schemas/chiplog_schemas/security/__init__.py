@@ -1,0 +1,1 @@
+"""CURVE keys, allow lists and what a key permits."""

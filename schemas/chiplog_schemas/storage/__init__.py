@@ -1,0 +1,1 @@
+"""Files: records, segments, journals, contents, and how far they are synced."""

@@ -1,0 +1,1 @@
+"""ZeroMQ sockets that speak the delivery protocol."""
