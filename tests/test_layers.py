@@ -19,7 +19,7 @@ MAY_IMPORT = {name: {name, "chiplog_schemas"} for name in PACKAGES}
 PURE = [
     *(f"schemas/chiplog_schemas/{name}.py" for name in ("record", "events", "blocks", "wire", "delivery", "intervals")),
     *(f"schemas/chiplog_schemas/{name}.py" for name in ("file_wire", "file_delivery", "permits")),
-    "agent/chiplog_agent/core.py",
+    "agent/chiplog_agent/pipeline/batcher.py",
     *(f"collector/chiplog_collector/{name}.py" for name in ("applier", "intake", "speakers", "identity")),
     *(f"collector/chiplog_collector/{name}.py" for name in ("batch", "state", "definitions", "labels")),
     "sdk/chiplog/identity.py",

@@ -11,16 +11,16 @@ from typing import Any
 
 import zmq
 
-from chiplog_agent.adoption import Adoption, remove_leftovers
-from chiplog_agent.core import Core
-from chiplog_agent.endings import Endings
-from chiplog_agent.files import FileLane
-from chiplog_agent.origins import origin_of_living
-from chiplog_agent.spool import Spool
+from chiplog_agent.pipeline.batcher import Core
+from chiplog_agent.pipeline.collector_supervisor import Upstream
+from chiplog_agent.pipeline.file_uploader import FileLane
+from chiplog_agent.pipeline.spool import Spool
+from chiplog_agent.ranks.exit_cause import Endings
+from chiplog_agent.ranks.origins import origin_of_living
+from chiplog_agent.ranks.orphan_journals import Adoption, remove_leftovers
 from chiplog_agent.stats.claims import Claims
-from chiplog_agent.stats.feed import DeviceEvent, Gpus, Holders, Line, Message, Sample, SamplerFeed, Stale
 from chiplog_agent.stats.lease import SamplerLease
-from chiplog_agent.upstream import Upstream
+from chiplog_agent.stats.sampler_process import DeviceEvent, Gpus, Holders, Line, Message, Sample, SamplerFeed, Stale
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.limits import (
     ADOPT_INTERVAL_S,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent import adoption
-from chiplog_agent.adoption import Adoption, remove_leftovers
-from chiplog_agent.core import Core
-from chiplog_agent.endings import VANISHED, Endings
+from chiplog_agent.pipeline.batcher import Core
+from chiplog_agent.ranks import orphan_journals
+from chiplog_agent.ranks.exit_cause import VANISHED, Endings
+from chiplog_agent.ranks.orphan_journals import Adoption, remove_leftovers
 from chiplog_schemas.model.blocks import decode_block, rows_of
 from chiplog_schemas.model.events import EventKind, decode
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
@@ -25,28 +25,28 @@ from tests.fault.switch_off import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a journal waits for a descriptor",
-        "agent/chiplog_agent/adoption.py",
+        "agent/chiplog_agent/ranks/orphan_journals.py",
         old="                if error.errno in _OUT_OF_DESCRIPTORS:",
         new="                if False:",
         test="test_a_journal_is_not_set_aside_because_descriptors_are_short",
     ),
     Safeguard(
         "dead journals leave descriptors for others",
-        "agent/chiplog_agent/adoption.py",
+        "agent/chiplog_agent/ranks/orphan_journals.py",
         old="            if len(self._adopted) + len(self._waiting) >= _ADOPTED_MAX:",
         new="            if False:",
         test="test_of_many_dead_journals_only_some_are_held_at_once",
     ),
     Safeguard(
         "the lock of an adopted journal is not looked at",
-        "agent/chiplog_agent/adoption.py",
+        "agent/chiplog_agent/ranks/orphan_journals.py",
         old="        if producer not in self._held():",
         new="        if True:",
         test="test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal",
     ),
     Safeguard(
         "a journal without a holder is left alone while its process lives and may take the lock again",
-        "agent/chiplog_agent/endings.py",
+        "agent/chiplog_agent/ranks/exit_cause.py",
         old="        if self._deaths.is_alive(producer) and not self._has_finished(producer):",
         new="        if False:",
         test="test_a_living_rank_that_closes_all_descriptors_keeps_its_journal",
@@ -352,10 +352,10 @@ def test_adoption_gives_way_when_the_block_is_full(journals) -> None:
     core = Core(AGENT, "node-a", 7, "0.1", 0)
     core.build(0)
     adoption = Adoption(journals)
-    adoption.look({})
-    adoption.feed(core, 1.0, 5)
+    orphan_journals.look({})
+    orphan_journals.feed(core, 1.0, 5)
     assert not core.room
-    assert adoption.is_busy
+    assert orphan_journals.is_busy
 
 
 def test_journals_that_died_while_they_were_made_are_removed_and_those_of_the_living_are_not(journals: Path) -> None:
@@ -415,7 +415,7 @@ def test_a_journal_is_not_set_aside_because_descriptors_are_short(journals: Path
 def test_of_many_dead_journals_only_some_are_held_at_once(journals: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(1, 6):
         rank_that(journals, KILL, number)
-    monkeypatch.setattr(adoption, "_ADOPTED_MAX", 2)
+    monkeypatch.setattr(orphan_journals, "_ADOPTED_MAX", 2)
     agent = Agent(journals)
     adopted = []
     for n_left in (3, 1, 0):

@@ -8,14 +8,14 @@ import sys
 
 import pytest
 
-from chiplog_agent.deaths import Death, Deaths
+from chiplog_agent.ranks.process_watcher import Death, Deaths
 from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
         "a process costs an agent one descriptor",
-        "agent/chiplog_agent/deaths.py",
+        "agent/chiplog_agent/ranks/process_watcher.py",
         old="        descriptor = self._newest.get(pid)",
         new="        descriptor = None",
         test="test_a_process_costs_one_descriptor_however_many_producers_it_has",

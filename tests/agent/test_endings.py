@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from chiplog_agent.adoption import Adoption
-from chiplog_agent.endings import STATE_LOST, VANISHED, Endings
+from chiplog_agent.ranks.exit_cause import STATE_LOST, VANISHED, Endings
+from chiplog_agent.ranks.orphan_journals import Adoption
 from chiplog_schemas.process.file_lock import locker_of
 from tests.conftest import wait_until
 from tests.fault.network import need
@@ -23,14 +23,14 @@ from tests.fault.switch_off import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "the exception that a rank reported is its reason",
-        "agent/chiplog_agent/endings.py",
+        "agent/chiplog_agent/ranks/exit_cause.py",
         old='        if failure and state["state"] != "finished":\n',
         new="        if False:\n",
         test="test_the_exception_that_a_rank_reported_is_its_reason_however_it_ended",
     ),
     Safeguard(
         "a rank that is ending is waited for, so that its status is known",
-        "agent/chiplog_agent/adoption.py",
+        "agent/chiplog_agent/ranks/orphan_journals.py",
         old="            if self._endings.is_due(producer):",
         new="            if False:",
         test="test_a_rank_without_its_lock_that_is_not_dead_yet_is_waited_for_until_its_status_is_there",
@@ -307,7 +307,7 @@ def test_a_rank_without_its_lock_that_is_not_dead_yet_is_waited_for_until_its_st
     assert not endings.look(41)
     assert adoption.look({}) == []
     assert adoption.alive == 1
-    monkeypatch.setattr("chiplog_agent.endings._LEAVING_MAX_S", 0.0)
+    monkeypatch.setattr("chiplog_agent.ranks.exit_cause._LEAVING_MAX_S", 0.0)
     assert not endings.is_due(PRODUCER), "one that hangs on its way out is not waited for for ever"
     monkeypatch.undo()
     may_end()

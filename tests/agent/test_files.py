@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import zmq
 
-from chiplog_agent import files
-from chiplog_agent.files import FileLane
+from chiplog_agent.pipeline import file_uploader
+from chiplog_agent.pipeline.file_uploader import FileLane
 from chiplog_schemas.limits import PEER_SILENT_S
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
@@ -197,7 +197,7 @@ def test_a_session_that_is_unknown_and_a_collector_that_says_nothing_are_asked_a
 
 def test_what_has_no_name_of_a_content_is_left_alone_and_what_the_dead_left_half_made_goes(bench: Bench) -> None:
     old, new, other = bench.put(b"1", ".new-1"), bench.put(b"2", ".new-2"), bench.put(b"3", "notes.txt")
-    long_ago = time.time() - files._LEFTOVER_AGE_S - 60
+    long_ago = time.time() - file_uploader._LEFTOVER_AGE_S - 60
     os.utime(old, (long_ago, long_ago))
     for _ in range(3):
         bench.step(1.0)
@@ -233,7 +233,7 @@ def test_an_entry_that_cannot_be_read_is_told_once_and_those_behind_it_go_on(ben
         bench.step(1.0)
         assert bench.lane.is_idle
         bench.put()
-        bench.step(files.FILE_PAUSE_MAX_S + 1)
+        bench.step(file_uploader.FILE_PAUSE_MAX_S + 1)
     assert [(kind, body["sha256"]) for kind, body in bench.said] == [("file_waits", "a" * 64)]
 
 
@@ -286,7 +286,7 @@ def test_an_outbox_whose_files_wait_is_listed_again_only_when_something_came_or_
 def test_a_large_outbox_is_listed_in_parts_and_the_oldest_is_still_the_first(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "_ENTRIES_PER_STEP", 10)
+    monkeypatch.setattr(file_uploader, "_ENTRIES_PER_STEP", 10)
     for number in range(25):
         os.utime(bench.put(b"%d" % number), (1_000 - number, 1_000 - number))
     for _ in range(2):

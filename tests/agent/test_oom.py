@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent.oom import OomKills
+from chiplog_agent.ranks.oom import OomKills
 from chiplog_agent.stats.cgroup import find_groups
 from tests.conftest import Node
 

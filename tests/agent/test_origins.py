@@ -6,28 +6,28 @@ import sys
 
 import pytest
 
-from chiplog_agent.origins import Origin, origin_of_dead, origin_of_living
+from chiplog_agent.ranks.origins import Origin, origin_of_dead, origin_of_living
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, start_ticks, uptime_us
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
         "a PID that was given out again is not its producer's",
-        "agent/chiplog_agent/origins.py",
+        "agent/chiplog_agent/ranks/origins.py",
         old="    if start * 1_000_000 // _TICKS_PER_S > uptime_us + _SLACK_US:",
         new="    if False:",
         test="test_a_process_that_is_younger_than_its_producer_is_another",
     ),
     Safeguard(
         "a producer that comes over TCP is not sampled",
-        "agent/chiplog_agent/origins.py",
+        "agent/chiplog_agent/ranks/origins.py",
         old="    if not is_local:\n",
         new="    if False:\n",
         test="test_a_producer_that_comes_over_tcp_has_no_pid_here",
     ),
     Safeguard(
         "a PID of another namespace is not taken for one of this",
-        "agent/chiplog_agent/origins.py",
+        "agent/chiplog_agent/ranks/origins.py",
         old='identity.get("pid_namespace", 0) == pid_namespace() != 0',
         new='identity.get("pid")',
         test="test_of_a_dead_producer_only_a_pid_of_this_namespace_counts",

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent import spool as spool_module
-from chiplog_agent.spool import DAMAGED, RAISED_NAME, TRIMMED, Spool
+from chiplog_agent.pipeline import spool as spool_module
+from chiplog_agent.pipeline.spool import DAMAGED, RAISED_NAME, TRIMMED, Spool
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.storage import segments
 from chiplog_schemas.storage.record import Record, scan
@@ -20,21 +20,21 @@ from tests.soak import Rounds
 SAFEGUARDS = [
     Safeguard(
         "a spool that was set back sends under numbers that the collector has not seen",
-        "agent/chiplog_agent/spool.py",
+        "agent/chiplog_agent/pipeline/spool.py",
         old="        if number > self._log.next_number + self._raised or not self._is_sure:",
         new="        if number > self._log.next_number + self._raised and not self.waiting_bytes:",
         test="test_a_block_that_waits_for_a_full_disk_is_sent_by_a_spool_that_was_set_back",
     ),
     Safeguard(
         "a spool remembers through a restart by how much its numbers are raised",
-        "agent/chiplog_agent/spool.py",
+        "agent/chiplog_agent/pipeline/spool.py",
         old="            self._raised, self._is_sure = found, file.is_sound",
         new="            self._is_sure = file.is_sound",
         test="test_a_spool_that_was_set_back_sends_what_waits_under_higher_numbers",
     ),
     Safeguard(
         "a spool that cannot read by how much its numbers are raised sends everything anew",
-        "agent/chiplog_agent/spool.py",
+        "agent/chiplog_agent/pipeline/spool.py",
         old="            self._raised, self._is_sure = found, file.is_sound",
         new="            self._raised = found",
         test="test_a_spool_that_forgot_by_how_much_its_numbers_are_raised_sends_all_of_it_again",

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent.stats.feed import Line, Message, Sample, SamplerFeed
 from chiplog_agent.stats.frames import FrameReader, encode_frame
+from chiplog_agent.stats.sampler_process import Line, Message, Sample, SamplerFeed
 from tests.conftest import WAIT_S
 
 MODULE = [sys.executable, "-P", "-m", "chiplog_agent.stats"]
@@ -208,7 +208,7 @@ def test_the_sampler_inherits_no_descriptor_and_no_output(feed: SamplerFeed, tmp
 
 def test_the_sampler_dies_with_its_agent() -> None:
     code = (
-        "import time; from chiplog_agent.stats.feed import SamplerFeed\n"
+        "import time; from chiplog_agent.stats.sampler_process import SamplerFeed\n"
         "feed = SamplerFeed(); feed.start(); print(feed.pid, flush=True); time.sleep(600)"
     )
     agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from chiplog_agent.stats.claims import MigDevice
-from chiplog_agent.stats.feed import DeviceEvent, Gpus, Holders, Line, Message, Sample, SamplerFeed, Stale
 from chiplog_agent.stats.gpu import FIELDS, kernel_gpus
 from chiplog_agent.stats.gpu_threads import CHECK_INTERVAL_S, RETRY_MAX_S
+from chiplog_agent.stats.sampler_process import DeviceEvent, Gpus, Holders, Line, Message, Sample, SamplerFeed, Stale
 from tests.fault.switch_off import Safeguard
 
 WAIT_S = 40.0  # generous, and still shorter than the library hangs
@@ -63,7 +63,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a bare context on another GPU makes it not a rank's",
-        "agent/chiplog_agent/stats/process.py",
+        "agent/chiplog_agent/stats/process_tree.py",
         old="least = _INCIDENTAL_SHARE * max",
         new="least = 0 * max",
         test="test_the_gpus_that_a_ranks_processes_use_are_told_when_they_change",

@@ -15,13 +15,13 @@ import pytest
 
 from chiplog_agent.stats.cgroup import MemoryGroup
 from chiplog_agent.stats.host import HostStats
-from chiplog_agent.stats.process import ProcessStats
+from chiplog_agent.stats.process_tree import ProcessStats
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
         "each rank shows the memory of its own control group",
-        "agent/chiplog_agent/stats/process.py",
+        "agent/chiplog_agent/stats/process_tree.py",
         old="                rank.group = MemoryGroup(rank.pid, proc=self._proc)\n",
         new="                rank.group = MemoryGroup(min(self._ranks), proc=self._proc)\n",
         test="test_the_agents_host_and_each_ranks_group_are_told_apart",

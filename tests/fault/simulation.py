@@ -17,8 +17,9 @@ from typing import Any
 
 import zmq
 
-from chiplog_agent import daemon, spool, upstream
-from chiplog_agent.adoption import Adopted, Adoption
+from chiplog_agent import daemon
+from chiplog_agent.pipeline import collector_supervisor, spool
+from chiplog_agent.ranks.orphan_journals import Adopted, Adoption
 from chiplog_collector import receiver
 from chiplog_collector.applier import Applier
 from chiplog_collector.state import State
@@ -741,7 +742,7 @@ def patched(world: World) -> Iterator[None]:
         daemon: shared
         | {"Spool": VirtualSpool, "Link": VirtualLink, "Adoption": VirtualAdoption, "version": lambda name: "1"}
         | {"Endings": lambda journals: UNSEEN_ENDS, "remove_leftovers": nothing, "remove_old": nothing},
-        upstream: {"write_link_status": nothing, "remove_link_status": nothing},
+        collector_supervisor: {"write_link_status": nothing, "remove_link_status": nothing},
         receiver: shared | {"Synced": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
     }
     missing = object()

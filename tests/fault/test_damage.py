@@ -18,12 +18,12 @@ from typing import Any
 import duckdb
 import pytest
 
-import chiplog_agent.spool as spool_module
+import chiplog_agent.pipeline.spool as spool_module
 from chiplog.journal import Journal
 from chiplog.oracle import compare
-from chiplog_agent.adoption import Adoption
-from chiplog_agent.core import Core
-from chiplog_agent.spool import DAMAGED, TRIMMED, Spool
+from chiplog_agent.pipeline.batcher import Core
+from chiplog_agent.pipeline.spool import DAMAGED, TRIMMED, Spool
+from chiplog_agent.ranks.orphan_journals import Adoption
 from chiplog_collector.database import proven_damage
 from chiplog_collector.index import Follower, open_index, set_aside
 from chiplog_collector.intake import Intake
@@ -117,14 +117,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a spool says which of its blocks are damaged",
-        "agent/chiplog_agent/spool.py",
+        "agent/chiplog_agent/pipeline/spool.py",
         old='        return Slice(first, number - 1, b"", reason)',
         new='        return Slice(first, number - 1, b"")',
         test="test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone",
     ),
     Safeguard(
         "behind damaged blocks a spool sends the sound ones",
-        "agent/chiplog_agent/spool.py",
+        "agent/chiplog_agent/pipeline/spool.py",
         old="            return self._lost_before(self._ahead[0].number, DAMAGED)",
         new="            return self._lost_before(self._synced, DAMAGED)",
         test="test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone",

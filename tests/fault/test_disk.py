@@ -115,7 +115,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a journal that cannot be removed is not delivered again",
-        "agent/chiplog_agent/adoption.py",
+        "agent/chiplog_agent/ranks/orphan_journals.py",
         old="                kept.append(adopted)\n",
         new="                adopted.lock.release()\n",
         test="test_an_adopted_journal_that_cannot_be_removed_is_delivered_once_and_removed_when_the_disk_heals",
@@ -129,7 +129,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "half a host name is taken back",
-        "agent/chiplog_agent/upstream.py",
+        "agent/chiplog_agent/pipeline/collector_supervisor.py",
         old="                    os.unlink(path)  # half a name",
         new="                    pass  # half a name",
         test="test_a_host_file_that_could_not_be_written_names_nobody",

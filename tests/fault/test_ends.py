@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 from chiplog.oracle import compare
-from chiplog_agent.endings import STATE_LOST, VANISHED
+from chiplog_agent.ranks.exit_cause import STATE_LOST, VANISHED
 from chiplog_schemas.limits import FINISH_WAIT_S
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
@@ -148,7 +148,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a rank whose state was lost with its memory does not run for ever",
-        "agent/chiplog_agent/adoption.py",
+        "agent/chiplog_agent/ranks/orphan_journals.py",
         old=" and not (finished and produced == adopted.next_seq):\n",
         new=" and not finished:\n",
         test=TEST,

@@ -25,7 +25,7 @@ STEP = 8 << 20  # so much arrives between two kills
 SAFEGUARDS = [
     Safeguard(
         "an agent keeps the copy of a saved file until the collector has it",
-        "agent/chiplog_agent/files.py",
+        "agent/chiplog_agent/pipeline/file_uploader.py",
         old="        if self.socket is None:\n            self.socket = self._connect()\n",
         new="        if self.socket is None:\n            self.socket = self._connect()\n"
         "        os.unlink(self._outbox / name)\n",

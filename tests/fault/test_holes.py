@@ -56,7 +56,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a spool says which of its numbers were cut off",
-        "agent/chiplog_agent/spool.py",
+        "agent/chiplog_agent/pipeline/spool.py",
         old='        return Slice(first, number - 1, b"", reason)',
         new='        return Slice(first, number - 1, b"")',
         test="test_a_spool_with_a_cut_tail_declares_what_it_lost_and_goes_on",

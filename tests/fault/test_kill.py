@@ -47,7 +47,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "an agent delivers what a dead rank left",
-        "agent/chiplog_agent/adoption.py",
+        "agent/chiplog_agent/ranks/orphan_journals.py",
         old="            core.take_record(adopted.producer, item, now, now_us)\n",
         new="",
         test="test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment",

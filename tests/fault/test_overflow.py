@@ -69,7 +69,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "an event that is too large is refused and declared",
-        "agent/chiplog_agent/core.py",
+        "agent/chiplog_agent/pipeline/batcher.py",
         old="                self._refuse(producer, item, now_us)\n                continue\n",
         new="                continue\n",
         test="test_events_and_records_beyond_what_a_peer_may_send_are_declared_lost",

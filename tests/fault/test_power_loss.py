@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import zmq
 
-import chiplog_agent.spool as spool_module
+import chiplog_agent.pipeline.spool as spool_module
 import chiplog_collector.receiver as receiver_module
-from chiplog_agent.spool import Spool
+from chiplog_agent.pipeline.spool import Spool
 from chiplog_collector.receiver import ReceiverDaemon, Settings
 from chiplog_schemas.paths import places
 from chiplog_schemas.protocol import messages

@@ -10,7 +10,7 @@ from collections import deque
 
 import pytest
 
-from chiplog_agent import spool
+from chiplog_agent.pipeline import spool
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.protocol.messages import MessageKind, parse
 from chiplog_schemas.storage import segments
@@ -119,7 +119,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "what a dead rank produced and did not keep is declared",
-        "agent/chiplog_agent/adoption.py",
+        "agent/chiplog_agent/ranks/orphan_journals.py",
         "        if produced > adopted.next_seq:",
         "        if False:",
         _PATH,
@@ -142,7 +142,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "what is damaged in a spool is declared",
-        "agent/chiplog_agent/spool.py",
+        "agent/chiplog_agent/pipeline/spool.py",
         '        return Slice(first, number - 1, b"", reason)',
         '        return Slice(first, number - 1, b"")',
         _PATH,
@@ -164,7 +164,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "numbers that the collector may have seen are not given out again",
-        "agent/chiplog_agent/spool.py",
+        "agent/chiplog_agent/pipeline/spool.py",
         "        if self.id != new_id and not self._log.segments():",
         "        if False:",
         "test_a_spool_whose_only_record_is_damaged_begins_anew_under_another_id",

@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from chiplog_agent.core import Core
+from chiplog_agent.pipeline.batcher import Core
 from chiplog_collector.applier import Applier
 from chiplog_collector.intake import Intake, recover_senders
 from chiplog_collector.state import State

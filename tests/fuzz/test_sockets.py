@@ -52,7 +52,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "of what a peer says of itself an agent keeps what it uses",
-        "agent/chiplog_agent/core.py",
+        "agent/chiplog_agent/pipeline/batcher.py",
         old="_PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in _PEER_NAMES}",
         new="_PEER_FIELDS = IDENTITY_FIELDS",
         test="test_connections_opened_and_dropped_leave_nothing",

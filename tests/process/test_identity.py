@@ -26,7 +26,7 @@ pytestmark = [
 SAFEGUARDS = [
     Safeguard(
         "an agent reports its own node of what it delivers",
-        "agent/chiplog_agent/core.py",
+        "agent/chiplog_agent/pipeline/batcher.py",
         old='        about = {"node": self.node} | ',
         new="        about = ",
         test="test_a_container_with_another_hostname_delivers_all_with_its_agents_key",
@@ -40,7 +40,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a rank whose journal is elsewhere is known by its socket",
-        "agent/chiplog_agent/endings.py",
+        "agent/chiplog_agent/ranks/exit_cause.py",
         old=" or peer_pid\n",
         new="\n",
         test="test_each_rank_of_a_pid_namespace_has_its_own_statistics",

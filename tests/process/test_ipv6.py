@@ -36,7 +36,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "files go over IPv6",
-        "agent/chiplog_agent/files.py",
+        "agent/chiplog_agent/pipeline/file_uploader.py",
         old="            socket.setsockopt(zmq.IPV6, is_ipv6(self._address))\n",
         new="",
         test="test_events_and_answers_go_over_ipv6",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent.endings import DISMISSED, VANISHED
+from chiplog_agent.ranks.exit_cause import DISMISSED, VANISHED
 from tests.conftest import Node
 from tests.fault.switch_off import Safeguard
 

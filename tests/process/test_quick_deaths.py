@@ -30,7 +30,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "the console's helper knows how its rank ended from the start",
-        "agent/chiplog_agent/endings.py",
+        "agent/chiplog_agent/ranks/exit_cause.py",
         old="            death = self._told_by_helper(producer) or death\n",
         new="            pass\n",
         test="test_a_signal_that_ends_a_rank_before_an_agent_is_up_is_known",

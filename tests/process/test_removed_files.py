@@ -12,7 +12,7 @@ import pytest
 
 import chiplog
 from chiplog.cli.root import main
-from chiplog_agent.adoption import Adoption
+from chiplog_agent.ranks.orphan_journals import Adoption
 from chiplog_schemas.process.file_lock import holder_of
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
 from tests.conftest import WAIT_S, Node, wait_until
@@ -63,14 +63,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a dead rank without a lock's file is adopted",
-        "agent/chiplog_agent/adoption.py",
+        "agent/chiplog_agent/ranks/orphan_journals.py",
         old="        if self._endings.is_dead(producer):\n            return True\n",
         new="        return False\n",
         test="test_a_rank_that_dies_before_it_could_make_its_lock_again_is_adopted",
     ),
     Safeguard(
         "a live rank without a lock's file is not adopted",
-        "agent/chiplog_agent/adoption.py",
+        "agent/chiplog_agent/ranks/orphan_journals.py",
         old=' and not is_mapped(f"{directory.name}/{HEAD_NAME}")',
         new="",
         test="test_a_stopped_rank_without_a_locks_file_is_not_adopted",
@@ -257,7 +257,7 @@ def test_a_stopped_rank_without_a_locks_file_is_not_adopted(
     bare_node: Node, training: Training, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By an agent that has just started, and has never seen it alive."""
-    monkeypatch.setattr("chiplog_agent.adoption._LOCKLESS_S", 0.0)
+    monkeypatch.setattr("chiplog_agent.ranks.orphan_journals._LOCKLESS_S", 0.0)
     training.do("log 10")
     directory = journal_of(bare_node)
     training.process.send_signal(signal.SIGSTOP)

@@ -95,7 +95,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a change of state is said once, however often it is tried again",
-        "agent/chiplog_agent/upstream.py",
+        "agent/chiplog_agent/pipeline/collector_supervisor.py",
         old="        if said != self._said:",
         new="        if True:",
         test="test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run",

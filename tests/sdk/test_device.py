@@ -56,7 +56,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "the agent declares what the head page promises",
-        "agent/chiplog_agent/adoption.py",
+        "agent/chiplog_agent/ranks/orphan_journals.py",
         old="        if promised:\n",
         new="        if False:\n",
         test="test_what_was_still_on_a_device_when_its_process_was_killed_is_declared_lost",

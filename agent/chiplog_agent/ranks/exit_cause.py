@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chiplog_agent.deaths import Death, Deaths
-from chiplog_agent.error_files import ErrorFiles
-from chiplog_agent.oom import OomKills
+from chiplog_agent.ranks.elastic_error_file import ErrorFiles
+from chiplog_agent.ranks.oom import OomKills
+from chiplog_agent.ranks.process_watcher import Death, Deaths
 from chiplog_schemas.limits import ADOPT_INTERVAL_S
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT, awaits_status, read_status
 from chiplog_schemas.process.file_lock import locker_of

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chiplog_agent.core import Core
-from chiplog_agent.endings import Endings
-from chiplog_agent.origins import origin_of_dead
+from chiplog_agent.pipeline.batcher import Core
+from chiplog_agent.ranks.exit_cause import Endings
+from chiplog_agent.ranks.origins import origin_of_dead
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.limits import FILES_LOOK_S
 from chiplog_schemas.model.events import EventKind, decode

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from struct import pack as struct_pack
 from typing import Any
 
-from chiplog_agent.origins import Origin
+from chiplog_agent.ranks.origins import Origin
 from chiplog_agent.stats.claims import bounded_claim
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import (

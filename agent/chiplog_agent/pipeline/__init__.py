@@ -1,0 +1,1 @@
+"""From ranks to the collector: batches, spool, files."""

@@ -1,0 +1,1 @@
+"""What becomes of ranks: orphaned journals, and how processes ended."""
