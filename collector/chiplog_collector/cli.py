@@ -27,7 +27,7 @@ def collector(
     bind: tuple[str, ...], query: tuple[str, ...], directory: str | None, keys_directory: str | None, embedded: bool
 ) -> None:
     """Run the daemon that takes all streams, keeps them in a log, indexes them in DuckDB and answers SQL."""
-    from chiplog_collector.receiver import ReceiverDaemon, Settings  # `--help` needs no zmq
+    from chiplog_collector.receiver.daemon import ReceiverDaemon, Settings  # `--help` needs no zmq
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     keep_files_private()

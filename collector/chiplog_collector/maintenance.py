@@ -14,9 +14,9 @@ import duckdb
 from rich.console import Console
 from rich.progress import Progress
 
-from chiplog_collector.index import catch_up, move_aside
-from chiplog_collector.lost_end import tell_lost_end
-from chiplog_collector.memory import limit_memory
+from chiplog_collector.index.memory_limit import limit_memory
+from chiplog_collector.index.process import catch_up, move_aside
+from chiplog_collector.receiver.lost_tail import tell_lost_end
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.paths import Places
 from chiplog_schemas.sql import tables_sql, views_sql

@@ -22,7 +22,7 @@ RANKS = 8
 BUSY_S = 20
 SLOW_COLLECTOR = """
 import time
-from chiplog_collector.intake import Intake
+from chiplog_collector.receiver.commit import Intake
 take = Intake.take
 def slowly(*arguments):
     accepted = take(*arguments)

@@ -10,9 +10,9 @@ import duckdb
 import numpy as np
 import zmq
 
-from chiplog_collector.database import Database
-from chiplog_collector.index import Follower
-from chiplog_collector.intake import Intake
+from chiplog_collector.index.database import Database
+from chiplog_collector.index.process import Follower
+from chiplog_collector.receiver.commit import Intake
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import INDEX_FLUSH_ROWS
 from chiplog_schemas.model.blocks import BlockBuilder

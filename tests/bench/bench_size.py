@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from chiplog_collector.index import catch_up
-from chiplog_collector.intake import Intake
+from chiplog_collector.index.process import catch_up
 from chiplog_collector.maintenance import compact
+from chiplog_collector.receiver.commit import Intake
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode

@@ -4,10 +4,10 @@ import itertools
 from pathlib import Path
 from typing import Any
 
-from chiplog_collector.applier import Applier
-from chiplog_collector.database import Database
-from chiplog_collector.index import Follower
-from chiplog_collector.state import State
+from chiplog_collector.index.applier import Applier
+from chiplog_collector.index.database import Database
+from chiplog_collector.index.process import Follower
+from chiplog_collector.index.state import State
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode

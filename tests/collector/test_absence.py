@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from chiplog_collector.applier import Applier
+from chiplog_collector.index.applier import Applier
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
@@ -15,7 +15,7 @@ SENDER = b"S" * 16
 SAFEGUARDS = [
     Safeguard(
         "a label whose events another agent brings runs on",
-        "collector/chiplog_collector/absence.py",
+        "collector/chiplog_collector/index/node_loss.py",
         old="        if producer.is_presumed:\n            _revive(producer)\n",
         new="        if False:\n",
         test="test_a_label_whose_events_another_agent_brings_runs_on",

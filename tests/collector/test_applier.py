@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from chiplog_collector import applier as applier_module
-from chiplog_collector.applier import Applier
-from chiplog_collector.plain import json_of, json_text
-from chiplog_collector.state import State
+from chiplog_collector.index import applier as applier_module
+from chiplog_collector.index.applier import Applier
+from chiplog_collector.index.state import State
+from chiplog_collector.index.validation import json_of, json_text
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind
@@ -20,21 +20,21 @@ from tests.fault.switch_off import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "what the index keeps of one identity is bounded",
-        "collector/chiplog_collector/identity.py",
+        "collector/chiplog_collector/index/registry.py",
         old="            kept[name] = text[: _CHARS_MAX.get(name, NAME_CHARS_MAX)]\n",
         new="            kept[name] = text\n",
         test="test_what_the_index_keeps_of_one_identity_is_bounded",
     ),
     Safeguard(
         "a metric's name is bounded where it is kept",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="        name = name[:_NAME_CHARS_MAX]\n",
         new="",
         test="test_what_the_index_keeps_of_one_identity_is_bounded",
     ),
     Safeguard(
         "keys at hand are bounded",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="            if self._key_ids_bytes > _KEY_IDS_BYTES_MAX:\n",
         new="            if False:\n",
         test="test_keys_at_hand_are_bounded_and_keep_their_integers",
@@ -512,7 +512,7 @@ def test_each_event_is_one_row_whatever_the_database_optimizes(index: Index) -> 
 
 
 def test_the_receipts_of_hand_made_logs_are_the_receivers() -> None:
-    from chiplog_collector.intake import decode_receipt
+    from chiplog_collector.receiver.commit import decode_receipt
 
     assert decode_receipt(receipt(3)).received_us == START_US + 1_000_003
 

@@ -8,12 +8,12 @@ import duckdb
 import pytest
 from click.testing import CliRunner
 
-import chiplog_collector.database as database_module
+import chiplog_collector.index.database as database_module
 from chiplog.values.metrics import Histogram
 from chiplog_collector import maintenance
 from chiplog_collector.cli import collector, compact, rebuild
-from chiplog_collector.database import Database, StaleDatabaseError
-from chiplog_collector.index import catch_up, open_index
+from chiplog_collector.index.database import Database, StaleDatabaseError
+from chiplog_collector.index.process import catch_up, open_index
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.model.events import EventKind

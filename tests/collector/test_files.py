@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import zmq
 
-from chiplog_collector import filestore
-from chiplog_collector.filestore import Answer, Closed, Denied, FileStore, Kept, Mismatched, Opened, Written
-from chiplog_collector.receiver import ReceiverDaemon, Settings
+from chiplog_collector.receiver import file_store
+from chiplog_collector.receiver.daemon import ReceiverDaemon, Settings
+from chiplog_collector.receiver.file_store import Answer, Closed, Denied, FileStore, Kept, Mismatched, Opened, Written
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import places
@@ -29,14 +29,14 @@ from tests.fault.switch_off import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a file gets its name only if its digest is right",
-        "collector/chiplog_collector/filestore.py",
+        "collector/chiplog_collector/receiver/file_store.py",
         old=" or part.hasher.digest() != part.digest:",
         new=":",
         test="test_bytes_of_another_content_are_dropped",
     ),
     Safeguard(
         "an agent is told that a file is stored once the log says so",
-        "collector/chiplog_collector/files.py",
+        "collector/chiplog_collector/receiver/file_transfers.py",
         old="                    self._logged.append(token)\n",
         new="                    replies += self._act(self._machine.stored(token))\n",
         test="test_a_file_is_stored_before_its_agent_is_told_and_the_log_says_so_first",
@@ -218,7 +218,7 @@ def test_a_disk_that_refuses_costs_the_file_and_not_the_store(bench: Bench) -> N
 
 
 def test_half_arrived_files_are_bounded_and_idle_ones_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filestore, "FILE_PARTS_MAX", 3)
+    monkeypatch.setattr(file_store, "FILE_PARTS_MAX", 3)
     digests = [bytes([number]) * 32 for number in range(6)]
     for number, digest in enumerate(digests[:5]):
         bench.do(Open(number, digest, 10), Write(number, b"abc"), Close(number))

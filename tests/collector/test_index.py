@@ -11,16 +11,16 @@ from pathlib import Path
 import duckdb
 import pytest
 
-import chiplog_collector.database as database_module
-import chiplog_collector.index as index_module
+import chiplog_collector.index.database as database_module
+import chiplog_collector.index.process as index_module
 import chiplog_schemas.model.blocks as blocks_module
 from chiplog.remote import Remote
 from chiplog.result import QueryError
-from chiplog_collector import receiver as receiver_module
-from chiplog_collector.checkpoints import Checkpoints
 from chiplog_collector.cli import collector
-from chiplog_collector.database import proven_damage
-from chiplog_collector.index import main, open_index, set_aside
+from chiplog_collector.index.checkpoints import Checkpoints
+from chiplog_collector.index.database import proven_damage
+from chiplog_collector.index.process import main, open_index, set_aside
+from chiplog_collector.receiver import daemon as receiver_module
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Places, make_private
 from chiplog_schemas.storage.watermark import Synced
@@ -220,7 +220,7 @@ def test_damage_that_a_query_meets_ends_the_index_and_the_next_one_answers(index
         file.seek(3 * PAGE_BYTES + block * 262_144 + 100)
         file.write(b"damaged")
     address = f"ipc://{place.run}/query.sock"
-    command = [sys.executable, "-m", "chiplog_collector.index", str(place.root), "--query", address]
+    command = [sys.executable, "-m", "chiplog_collector.index.process", str(place.root), "--query", address]
     first = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     remote = Remote(address)
     assert remote.answers(60)
@@ -281,7 +281,9 @@ def test_a_flush_of_texts_is_bounded_too(index: Index, monkeypatch, bound) -> No
 
 def test_an_expected_error_is_one_line(tmp_path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "chiplog_collector.index", str(tmp_path / "nothing")], capture_output=True, text=True
+        [sys.executable, "-m", "chiplog_collector.index.process", str(tmp_path / "nothing")],
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
 

@@ -2,7 +2,7 @@
 
 import random
 
-from chiplog_collector.intake import Accepted, Intake, Speaker, decode_receipt, recover_lost, recover_senders
+from chiplog_collector.receiver.commit import Accepted, Intake, Speaker, decode_receipt, recover_lost, recover_senders
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.limits import RECORD_BYTES_MAX, SENDERS_MAX
 from chiplog_schemas.storage.record import Damage, Kind, Record, scan
@@ -13,7 +13,7 @@ from tests.fault.switch_off import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a SENDERS record fits",
-        "collector/chiplog_collector/intake.py",
+        "collector/chiplog_collector/receiver/commit.py",
         "        while len(self.next_numbers) > SENDERS_MAX:",
         "        while False:",
         "test_a_senders_record_fits_however_many_senders_there_were",

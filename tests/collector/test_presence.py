@@ -1,6 +1,6 @@
 """Who is missed when, with the clock in the test's hand: no socket, no sleep."""
 
-from chiplog_collector.presence import GOODBYE_S, MISSED_AFTER_S, WORDS_PER_TURN_MAX, Presence
+from chiplog_collector.receiver.agent_liveness import GOODBYE_S, MISSED_AFTER_S, WORDS_PER_TURN_MAX, Presence
 from chiplog_schemas.limits import PEER_SILENT_S, SENDERS_MAX
 from tests.fault.switch_off import Safeguard
 
@@ -9,7 +9,7 @@ A = b"A" * 16
 SAFEGUARDS = [
     Safeguard(
         "nobody is missed while the receiver did not listen",
-        "collector/chiplog_collector/presence.py",
+        "collector/chiplog_collector/receiver/agent_liveness.py",
         old="        if not listens or stalled_s > _STALL_S:\n",
         new="        if False:\n",
         test="test_time_in_which_the_receiver_did_not_listen_is_nobodys_silence",

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 import zmq
 
-from chiplog_collector import examiner as examiner_module
-from chiplog_collector import query as query_module
-from chiplog_collector.examiner import FUNCTIONS_REFUSED, Examiner, Refused, admit
-from chiplog_collector.query import QueryService, lock_down
+from chiplog_collector.query import service as query_module
+from chiplog_collector.query import sql_guard as examiner_module
+from chiplog_collector.query.service import QueryService, lock_down
+from chiplog_collector.query.sql_guard import FUNCTIONS_REFUSED, Examiner, Refused, admit
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import QUERIES_WAITING_MAX, QUERY_CHARS_MAX
@@ -32,42 +32,42 @@ from tests.fault.switch_off import Safeguard
 SAFEGUARDS = [
     Safeguard(
         promise="a query asked in a time zone runs in it, and the next one does not",
-        file="collector/chiplog_collector/query.py",
+        file="collector/chiplog_collector/query/service.py",
         old="        if job.time_zone != self._time_zone:\n",
         new="        if False:\n",
         test="test_a_query_runs_in_the_time_zone_that_it_names",
     ),
     Safeguard(
         "queries that wait behind texts which hang the parser are not stuck",
-        "collector/chiplog_collector/query.py",
+        "collector/chiplog_collector/query/service.py",
         old="begun is not None and now >= max(begun, worker.job.deadline)",
         new="now >= worker.job.deadline",
         test="test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck",
     ),
     Safeguard(
         "a query waits for the parser no longer than it may take",
-        "collector/chiplog_collector/query.py",
+        "collector/chiplog_collector/query/service.py",
         old="examine(job.sql, job.deadline)",
         new="examine(job.sql)",
         test="test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck",
     ),
     Safeguard(
         "a parser that does not even die ends with the process",
-        "collector/chiplog_collector/query.py",
+        "collector/chiplog_collector/query/service.py",
         old="self._examiner.is_stuck(now)",
         new="False",
         test="test_a_parser_that_takes_no_text_for_ever_is_noticed",
     ),
     Safeguard(
         "functions that parse a text which only they see are refused",
-        "collector/chiplog_collector/examiner.py",
+        "collector/chiplog_collector/query/sql_guard.py",
         old='        *("json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"),\n',
         new="",
         test="test_everything_else_is_refused_in_one_line",
     ),
     Safeguard(
         "a function of DuckDB that nobody has looked at is noticed",
-        "collector/chiplog_collector/examiner.py",
+        "collector/chiplog_collector/query/sql_guard.py",
         old='        *("checkpoint", "force_checkpoint", "truncate_duckdb_logs", "write_log"),\n',
         new='        *("force_checkpoint", "truncate_duckdb_logs", "write_log"),\n',
         test="test_every_function_that_may_touch_more_than_the_database_is_known",

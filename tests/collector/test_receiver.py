@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from chiplog_collector import presence as presence_module
-from chiplog_collector import receiver as receiver_module
-from chiplog_collector.receiver import ReceiverDaemon, Settings
+from chiplog_collector.receiver import agent_liveness as presence_module
+from chiplog_collector.receiver import daemon as receiver_module
+from chiplog_collector.receiver.daemon import ReceiverDaemon, Settings
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.limits import CREDIT_BYTES
 from chiplog_schemas.paths import places
@@ -29,14 +29,14 @@ from tests.fault.switch_off import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a system that starts no process for a while costs the index that while, and not the receiver",
-        "collector/chiplog_collector/receiver.py",
+        "collector/chiplog_collector/receiver/daemon.py",
         old="            self._process = self._spawn()\n        except OSError as error:",
         new="            self._process = self._spawn()\n        except ZeroDivisionError as error:",
         test="test_the_receiver_goes_on_while_the_index_cannot_be_started",
     ),
     Safeguard(
         "a flood of small messages delays no commit and no signal",
-        "collector/chiplog_collector/receiver.py",
+        "collector/chiplog_collector/receiver/daemon.py",
         old="        for _ in range(MESSAGES_PER_TURN_MAX):\n",
         new="        while True:\n",
         test="test_a_turn_ends_however_many_messages_come",

@@ -3,7 +3,7 @@
 import math
 from random import Random
 
-from chiplog_collector.running import (
+from chiplog_collector.query.running import (
     ENDS_MAX,
     FORGIVEN_AFTER_S,
     PAGE_BYTES,
@@ -17,21 +17,21 @@ from tests.fault.switch_off import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a suspect runs alone",
-        "collector/chiplog_collector/running.py",
+        "collector/chiplog_collector/query/running.py",
         old="if self._alone is not None or (is_suspect and self._running):",
         new="if self._alone is not None:",
         test="test_a_suspect_gets_its_turn_and_one_that_gives_up_holds_nobody",
     ),
     Safeguard(
         "a suspect that ends normally is none any more",
-        "collector/chiplog_collector/running.py",
+        "collector/chiplog_collector/query/running.py",
         old="                self._suspects.pop(digest, None)\n                self._write_suspects()\n",
         new="",
         test="test_a_suspect_gets_its_turn_and_one_that_gives_up_holds_nobody",
     ),
     Safeguard(
         "a suspect gets its turn in a stream of other queries",
-        "collector/chiplog_collector/running.py",
+        "collector/chiplog_collector/query/running.py",
         old="if self._claim is not None and self._claim[0] != digest and now < self._claim[1]:",
         new="if False:",
         test="test_a_suspect_gets_its_turn_and_one_that_gives_up_holds_nobody",

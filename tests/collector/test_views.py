@@ -36,7 +36,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a later identity does not undo what the agent resolved",
-        "collector/chiplog_collector/identity.py",
+        "collector/chiplog_collector/index/registry.py",
         old="        if not producer.are_gpus_resolved:\n",
         new="        if True:\n",
         test="test_what_an_agent_says_of_a_ranks_gpus_counts_over_what_the_rank_says_before_and_later",

@@ -20,9 +20,9 @@ import zmq
 from chiplog_agent import daemon
 from chiplog_agent.pipeline import collector_supervisor, spool
 from chiplog_agent.ranks.orphan_journals import Adopted, Adoption
-from chiplog_collector import receiver
-from chiplog_collector.applier import Applier
-from chiplog_collector.state import State
+from chiplog_collector.index.applier import Applier
+from chiplog_collector.index.state import State
+from chiplog_collector.receiver import daemon
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.model.blocks import decode_block, rows_of
 from chiplog_schemas.model.events import EventKind, decode, encode
@@ -452,7 +452,7 @@ class World:
         self.owners: dict[bytes, str] = {}  # spool -> its directory
         self.raised: dict[bytes, int] = {}  # spool -> what it adds to its numbers
         self.log_path = DiskPath("/c/log")
-        self.collector: receiver.ReceiverDaemon | None = None
+        self.collector: daemon.ReceiverDaemon | None = None
         self.index: Index | None = None
         self.ends: dict[str, int] = {}  # path -> what the small file there says
         self.ends_at_least: dict[str, int] = {}  # and what of it has reached the disk
@@ -558,8 +558,8 @@ class World:
     def start_collector(self) -> None:
         places = SimpleNamespace(collector=DiskPath("/c"), run=DiskPath("/c/run"), files=None)
         try:
-            self.collector = receiver.ReceiverDaemon(
-                receiver.Settings(places, ["collector"], credit_bytes=CREDIT), with_index=False
+            self.collector = daemon.ReceiverDaemon(
+                daemon.Settings(places, ["collector"], credit_bytes=CREDIT), with_index=False
             )  # type: ignore[arg-type]
         except (OSError, Killed):
             self.network.routers.pop("collector", None)
@@ -743,7 +743,7 @@ def patched(world: World) -> Iterator[None]:
         | {"Spool": VirtualSpool, "Link": VirtualLink, "Adoption": VirtualAdoption, "version": lambda name: "1"}
         | {"Endings": lambda journals: UNSEEN_ENDS, "remove_leftovers": nothing, "remove_old": nothing},
         collector_supervisor: {"write_link_status": nothing, "remove_link_status": nothing},
-        receiver: shared | {"Synced": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
+        daemon: shared | {"Synced": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
     }
     missing = object()
     before = {(module, name): module.__dict__.get(name, missing) for module, own in names.items() for name in own}

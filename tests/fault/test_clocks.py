@@ -38,13 +38,13 @@ pytestmark = pytest.mark.xdist_group("clocks")  # one worker: what its fixture d
 SOURCE = Path(__file__).with_name("clock.c")
 HOUR_US = 3_600_000_000
 RANK, AGENT, SAMPLER = "tests.fault.rank_of_clocks", "chiplog_agent", "chiplog_agent.stats"
-RECEIVER, INDEX = "chiplog_collector", "chiplog_collector.index"
+RECEIVER, INDEX = "chiplog_collector", "chiplog_collector.index.process"
 WHO = (RANK, AGENT, SAMPLER, RECEIVER, INDEX)
 
 SAFEGUARDS = [
     Safeguard(
         "the receiver's loop runs on the monotonic clock",
-        "collector/chiplog_collector/receiver.py",
+        "collector/chiplog_collector/receiver/daemon.py",
         old="        now = time.monotonic()\n        self._door.mind_descriptors(now)",
         new="        now = time.time()\n        self._door.mind_descriptors(now)",
         test="test_order_and_completeness_are_untouched_by_clocks_that_jump",
@@ -79,7 +79,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "receive times are those of the receipts, not of the index's own past",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="            self.received_us = receipt.received_us",
         new="            self.received_us = max(self.received_us, receipt.received_us)",
         test="test_a_rebuild_is_the_same_when_the_collectors_clock_was_set_back",
@@ -93,7 +93,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "times that no program can show are brought into years 1 to 9999",
-        "collector/chiplog_collector/database.py",
+        "collector/chiplog_collector/index/database.py",
         old="                clipped = [min(max(value, _TS_FIRST), _TS_LAST) for value in values]",
         new="                clipped = [min(max(value, -(1 << 61)), 1 << 61) for value in values]",
         test="test_each_view_answers_whatever_a_clock_shows",

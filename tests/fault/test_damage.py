@@ -24,10 +24,10 @@ from chiplog.oracle import compare
 from chiplog_agent.pipeline.batcher import Core
 from chiplog_agent.pipeline.spool import DAMAGED, TRIMMED, Spool
 from chiplog_agent.ranks.orphan_journals import Adoption
-from chiplog_collector.database import proven_damage
-from chiplog_collector.index import Follower, open_index, set_aside
-from chiplog_collector.intake import Intake
-from chiplog_collector.receiver import ReceiverDaemon, Settings
+from chiplog_collector.index.database import proven_damage
+from chiplog_collector.index.process import Follower, open_index, set_aside
+from chiplog_collector.receiver.commit import Intake
+from chiplog_collector.receiver.daemon import ReceiverDaemon, Settings
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import decode_block, rows_of
 from chiplog_schemas.model.events import EventKind, decode, encode
@@ -82,7 +82,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a damaged DuckDB file is set aside and made anew",
-        "collector/chiplog_collector/index.py",
+        "collector/chiplog_collector/index/process.py",
         old="                set_aside(place.index, damage)\n                continue\n",
         new="                raise\n",
         test="test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered",
@@ -110,7 +110,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "records that are missing are settled when their producer has ended",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="                self.lose(producer, first, last, _MISSING)\n",
         new="                pass\n",
         test="test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_the_loss",
@@ -553,7 +553,9 @@ def test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_sam
     daemon._synced.set(daemon.log.next_number)
     daemon.close()
     process = subprocess.run(
-        [sys.executable, "-P", "-m", "chiplog_collector.index", str(place.root)], stdin=subprocess.DEVNULL, timeout=180
+        [sys.executable, "-P", "-m", "chiplog_collector.index.process", str(place.root)],
+        stdin=subprocess.DEVNULL,
+        timeout=180,
     )
     assert process.returncode == 0
     with duckdb.connect(str(place.index), read_only=True) as connection:

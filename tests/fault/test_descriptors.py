@@ -35,14 +35,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "strangers cannot take a receiver's last descriptors",
-        "collector/chiplog_collector/receiver.py",
+        "collector/chiplog_collector/receiver/daemon.py",
         old="        self._door.mind_descriptors(now)\n",
         new="",
         test="test_strangers_at_a_collector_only_delay_what_its_agents_and_readers_want",
     ),
     Safeguard(
         "strangers cannot take an index's last descriptors",
-        "collector/chiplog_collector/query.py",
+        "collector/chiplog_collector/query/service.py",
         old="            shutter.mind(now)\n",
         new="",
         test="test_strangers_at_a_collector_only_delay_what_its_agents_and_readers_want",

@@ -87,7 +87,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a commit that the disk refuses is not taken for a record's fault",
-        "collector/chiplog_collector/database.py",
+        "collector/chiplog_collector/index/database.py",
         old="isinstance(error, duckdb.TransactionException) and _REFUSED_COMMIT.match(str(error)) is not None",
         new="False",
         test="test_the_daemons_survive_every_write_that_fails_and_go_on_when_the_disk_does",
@@ -143,7 +143,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a new index is made under another name",
-        "collector/chiplog_collector/index.py",
+        "collector/chiplog_collector/index/process.py",
         old='    new = place.index.with_name(f"{place.index.stem}-new.duckdb")\n',
         new="    new = place.index\n",
         test="test_an_index_that_cannot_be_made_is_made_when_the_disk_heals",

@@ -33,14 +33,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a half arrived file is gone on with",
-        "collector/chiplog_collector/filestore.py",
+        "collector/chiplog_collector/receiver/file_store.py",
         old="        if there > n_bytes:\n",
         new="        if there:\n",
         test="test_a_saved_file_arrives_whole_and_once_whoever_is_killed",
     ),
     Safeguard(
         "the digest of a file covers what was there before a restart",
-        "collector/chiplog_collector/filestore.py",
+        "collector/chiplog_collector/receiver/file_store.py",
         old="            part.hasher.update(piece)\n",
         new="",
         test="test_a_saved_file_arrives_whole_and_once_whoever_is_killed",

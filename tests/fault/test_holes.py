@@ -35,21 +35,21 @@ from tests.soak import Rounds
 SAFEGUARDS = [
     Safeguard(
         "an event that the log holds twice is a row once",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="                new += have.add(first, last)\n",
         new="                have.add(first, last)\n                new.append((first, last))\n",
         test="test_an_agent_that_dies_after_forwarding_and_before_acknowledging_doubles_nothing",
     ),
     Safeguard(
         "what two agents deliver of one producer is stored once",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="                new += have.add(first, last)\n",
         new="                have.add(first, last)\n                new.append((first, last))\n",
         test="test_a_producer_that_reaches_a_second_agent_is_stored_once_and_whole",
     ),
     Safeguard(
         "a journal that is synced again, here or elsewhere, is stored once",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="                new += have.add(first, last)\n",
         new="                have.add(first, last)\n                new.append((first, last))\n",
         test="test_a_journal_that_is_synced_twice_and_by_two_nodes_is_stored_once",
@@ -70,14 +70,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "an event that cannot be applied costs itself",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="        except Exception as error:  # whatever a peer's values make",
         new="        except ZeroDivisionError as error:  #",
         test="test_records_that_cannot_be_applied_cost_themselves_and_the_index_goes_on",
     ),
     Safeguard(
         "a parked block is applied after the upgrade",
-        "collector/chiplog_collector/database.py",
+        "collector/chiplog_collector/index/database.py",
         old="        if n_parked := self._parked():",
         new="        if n_parked := 0:",
         test="test_a_block_of_a_newer_version_waits_for_the_upgrade",
@@ -91,7 +91,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a stale primary's claim takes nothing",
-        "collector/chiplog_collector/identity.py",
+        "collector/chiplog_collector/index/registry.py",
         old="            return producer.restart > run.primary_restart",
         new="            return True",
         test="test_a_stale_primary_whose_claim_arrives_last_changes_nothing",

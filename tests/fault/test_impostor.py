@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_collector import speakers
-from chiplog_collector.database import Database
-from chiplog_collector.index import Follower
-from chiplog_collector.intake import Intake
+from chiplog_collector.index import authorization
+from chiplog_collector.index.database import Database
+from chiplog_collector.index.process import Follower
+from chiplog_collector.receiver.commit import Intake
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.storage.record import Kind
@@ -27,28 +27,28 @@ from tests.soak import Rounds
 SAFEGUARDS = [
     Safeguard(
         "nothing is stored that a key says for another node",
-        "collector/chiplog_collector/speakers.py",
+        "collector/chiplog_collector/index/authorization.py",
         old="    return any(fnmatchcase(node, pattern) for pattern in nodes)",
         new="    return True",
         test="test_a_producer_of_another_node_is_refused_and_the_true_one_still_arrives",
     ),
     Safeguard(
         "what is refused is not entered in the ledger",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="            if index in refused:\n                continue\n",
         new="            if index in refused:\n                self.producer(uuid)\n",
         test="test_own_ranks_of_a_block_are_stored_beside_a_strangers",
     ),
     Safeguard(
         "what was refused is applied once the key covers it",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="            self._apply_kept(receipt)\n",
         new="",
         test="test_what_was_refused_is_kept_and_applied_once_the_key_covers_its_node",
     ),
     Safeguard(
         "a key is checked against the node of the agent",
-        "collector/chiplog_collector/speakers.py",
+        "collector/chiplog_collector/index/authorization.py",
         old="        for uuid, node, is_remote in _located(block):  # first",
         new="        for uuid, node, is_remote in ():  # first",
         test="test_a_key_is_checked_against_the_node_of_the_agent_whatever_its_ranks_call_their_host",
@@ -69,56 +69,56 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "losses and ends of another node's ranks are not believed",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="        if self._speaker is None or self._speakers.admits",
         new="        if True or self._speakers.admits",
         test="test_nobody_declares_losses_or_deaths_of_another_nodes_ranks",
     ),
     Safeguard(
         "an identity is found in what an agent could not take apart, too",
-        "collector/chiplog_collector/speakers.py",
+        "collector/chiplog_collector/index/authorization.py",
         old="        elif group.kind == OPAQUE:\n",
         new="        elif group.kind == -1:\n",
         test="test_an_identity_that_hides_in_an_opaque_event_is_found",
     ),
     Safeguard(
         "a producer without identity is bound to the key that spoke for it first",
-        "collector/chiplog_collector/speakers.py",
+        "collector/chiplog_collector/index/authorization.py",
         old="            producer.nodes = list(speaker.nodes)\n",
         new="",
         test="test_a_producer_without_identity_belongs_to_the_first_that_speaks_for_it",
     ),
     Safeguard(
         "a refusal is one row, however often it is tried",
-        "collector/chiplog_collector/speakers.py",
+        "collector/chiplog_collector/index/authorization.py",
         old="(uuid, speaker.sender) in told or",
         new="False and",
         test="test_a_thousand_tries_are_one_row_also_across_restarts",
     ),
     Safeguard(
         "each record of a commit is judged by its own sender",
-        "collector/chiplog_collector/intake.py",
+        "collector/chiplog_collector/receiver/commit.py",
         old="if run is None or (run.sender, run.nodes) != (sender, nodes):",
         new="if run is None:",
         test="test_records_of_several_senders_in_one_commit_are_each_judged_by_their_own",
     ),
     Safeguard(
         "a commit that never ended is not applied",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="                if record.number not in unfinished:\n",
         new="                if True:\n",
         test="test_a_commit_that_never_ended_stores_nothing",
     ),
     Safeguard(
         "names of nodes take no memory, however long",
-        "collector/chiplog_collector/speakers.py",
+        "collector/chiplog_collector/index/authorization.py",
         old="    return _covers(nodes, node[:NAME_CHARS_MAX])",
         new="    return _covers(nodes, node)",
         test="test_long_names_of_nodes_are_not_kept",
     ),
     Safeguard(
         "a primary that moves to another key's node leaves a row",
-        "collector/chiplog_collector/identity.py",
+        "collector/chiplog_collector/index/registry.py",
         old="        if not foreign or not producer.nodes:\n",
         new="        if True:\n",
         test="test_a_primary_that_is_suddenly_on_another_keys_node_leaves_a_row",
@@ -427,7 +427,7 @@ def test_a_thousand_tries_are_one_row_also_across_restarts(centre: Centre) -> No
 
 
 def test_made_up_producers_and_senders_do_not_fill_the_events(centre: Centre, monkeypatch) -> None:
-    monkeypatch.setattr(speakers, "REFUSALS_PER_KEY_MAX", 5)
+    monkeypatch.setattr(authorization, "REFUSALS_PER_KEY_MAX", 5)
     for number in range(20):
         centre.say(bytes([number]) * 16, B, whole(rank_of(number, "node-a")))
         if number == 3:
@@ -492,8 +492,8 @@ def test_long_names_of_nodes_are_not_kept() -> None:
     try:
         for number in range(40):
             name = f"gpu-{number:06d}" + "x" * 500_000
-            assert speakers.covers(("gpu-*",), name)
-            assert not speakers.covers(("cpu-*",), name)
+            assert authorization.covers(("gpu-*",), name)
+            assert not authorization.covers(("cpu-*",), name)
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

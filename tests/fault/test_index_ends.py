@@ -21,9 +21,9 @@ from tests.soak import Rounds
 # Checkpoints every 0.2 s; each leaves a line in a file.
 FREQUENT_CHECKPOINTS = """
 import sys
-if "chiplog_collector.index" in " ".join(sys.orig_argv):
-    import chiplog_collector.checkpoints as checkpoints
-    from chiplog_collector.database import Database
+if "chiplog_collector.index.process" in " ".join(sys.orig_argv):
+    import chiplog_collector.index.checkpoints as checkpoints
+    from chiplog_collector.index.database import Database
     checkpoints.CHECKPOINT_INTERVAL_S = 0.2
     checkpoint = Database.checkpoint
     def noted(self):
@@ -40,10 +40,12 @@ if "chiplog_collector.index" in " ".join(sys.orig_argv):
 # does: its query raises, and from then on every statement of every connection. `fault_here` makes the writer fail.
 BREAKS = """
 import sys
-if "chiplog_collector.index" in " ".join(sys.orig_argv):
+if "chiplog_collector.index.process" in " ".join(sys.orig_argv):
     import os, signal, time
     import duckdb
-    from chiplog_collector import checkpoints, database, query
+    from chiplog_collector.index import checkpoints
+    from chiplog_collector.index import database
+    from chiplog_collector.query import service
     is_broken, is_faulty = [], []
     def check():
         if is_broken:
@@ -90,7 +92,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a checkpoint runs beside readers",
-        "collector/chiplog_collector/database.py",
+        "collector/chiplog_collector/index/database.py",
         old='            self.connection.execute("DELETE FROM base.position")\n'
         '            self.connection.execute("INSERT INTO base.position VALUES (?, ?, ?)", position)\n',
         new='            self.connection.execute("UPDATE base.position SET next_number = ?", [position[2]])\n',
@@ -98,28 +100,28 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "an index that ends unasked answers nobody that the collector stops",
-        "collector/chiplog_collector/index.py",
+        "collector/chiplog_collector/index/process.py",
         old="service.close(answer=is_requested)",
         new="service.close()",
         test="test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer",
     ),
     Safeguard(
         "a query that broke DuckDB is answered by the next index",
-        "collector/chiplog_collector/query.py",
+        "collector/chiplog_collector/query/service.py",
         old="            if self._is_invalidated():\n",
         new="            if False:\n",
         test="test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer",
     ),
     Safeguard(
         "a query that ended the index twice is refused",
-        "collector/chiplog_collector/query.py",
+        "collector/chiplog_collector/query/service.py",
         old="        if self._running.is_refused(job.digest):\n",
         new="        if False:\n",
         test="test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer",
     ),
     Safeguard(
         "what ran when an index ended is known to the next one",
-        "collector/chiplog_collector/index.py",
+        "collector/chiplog_collector/index/process.py",
         old="    running = RunningQueries(page)\n",
         new="    running = RunningQueries()\n",
         test="test_a_query_that_ends_the_index_is_refused_the_third_time_and_costs_no_other_its_answer",
@@ -149,7 +151,7 @@ class Readers:
         with chiplog.connect(dir=self._node.root) as client:
             while not self._stop.is_set():
                 try:
-                    client.sql(query)
+                    client.sql(service)
                     self.n_answers[number] += 1
                 except QueryError as error:
                     self.failures.append(f"{error.kind}: {error}")
@@ -235,7 +237,7 @@ def stop_beside(node: Node, query: str, **source: str) -> "list[Any]":
     def ask() -> None:
         with chiplog.connect(**source) as client:
             try:
-                found.append(client.sql(query).rows())
+                found.append(client.sql(service).rows())
             except QueryError as error:
                 found.append(error)
 

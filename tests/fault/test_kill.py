@@ -30,7 +30,7 @@ SETTLE_S = 60.0
 SAFEGUARDS = [
     Safeguard(
         "what two hops send twice becomes rows once",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="        if not partial:\n",
         new="        if True:\n",
         test="test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment",

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(900)
 SAFEGUARDS = [
     Safeguard(
         "a lost node's labels do not run for ever",
-        "collector/chiplog_collector/receiver.py",
+        "collector/chiplog_collector/receiver/daemon.py",
         old="        for word in self._presence.tick(now, listens=not self._write_after):\n",
         new="        for word in ():\n",
         test="test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_is_back",
@@ -27,7 +27,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "an agent that is heard again takes back that it was lost",
-        "collector/chiplog_collector/absence.py",
+        "collector/chiplog_collector/index/node_loss.py",
         old="    producer.state = producer.reason = producer.ended_at = None\n",
         new="    producer.reason = None\n",
         test="test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_is_back",

@@ -90,7 +90,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a longer queue of questions answers busy",
-        "collector/chiplog_collector/query.py",
+        "collector/chiplog_collector/query/service.py",
         old="        elif len(self._waiting) >= (limit := self._bounds.queries_waiting_max):\n",
         new="        elif len(self._waiting) >= (limit := 1000):\n",
         test="test_more_questions_than_may_wait_are_answered_busy_and_slow_ones_end_in_time",

@@ -19,9 +19,9 @@ import pytest
 import zmq
 
 import chiplog_agent.pipeline.spool as spool_module
-import chiplog_collector.receiver as receiver_module
+import chiplog_collector.receiver.daemon as receiver_module
 from chiplog_agent.pipeline.spool import Spool
-from chiplog_collector.receiver import ReceiverDaemon, Settings
+from chiplog_collector.receiver.daemon import ReceiverDaemon, Settings
 from chiplog_schemas.paths import places
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
@@ -55,7 +55,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a receipt counts only with the records that it covers",
-        "collector/chiplog_collector/intake.py",
+        "collector/chiplog_collector/receiver/commit.py",
         old="if is_whole else _firsts(body[1])",
         new="if True else _firsts(body[1])",
         test="test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point",

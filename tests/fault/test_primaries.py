@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_collector.applier import Applier
-from chiplog_collector.state import State
+from chiplog_collector.index.applier import Applier
+from chiplog_collector.index.state import State
 from chiplog_schemas.model.events import EventKind
 from tests.collector.log import VIEWS, Index, Rank, block_of, contents_of, records
 from tests.conftest import Node
@@ -25,28 +25,28 @@ from tests.soak import Rounds
 SAFEGUARDS = [
     Safeguard(
         "within a launch the higher restart count wins",
-        "collector/chiplog_collector/identity.py",
+        "collector/chiplog_collector/index/registry.py",
         old="            return producer.restart > run.primary_restart",
         new="            return producer.restart >= run.primary_restart",
         test="test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models",
     ),
     Safeguard(
         "the holder keeps it until it has ended",
-        "collector/chiplog_collector/identity.py",
+        "collector/chiplog_collector/index/registry.py",
         old="        return all(holder.state is not None for holder in holders)",
         new="        return True",
         test="test_a_second_primary_changes_nothing_until_the_first_has_ended",
     ),
     Safeguard(
         "a stale incarnation of the primary takes nothing back",
-        "collector/chiplog_collector/identity.py",
+        "collector/chiplog_collector/index/registry.py",
         old="max(producer.restart, before)",
         new="producer.restart",
         test="test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models",
     ),
     Safeguard(
         "a refused claim is a row",
-        "collector/chiplog_collector/identity.py",
+        "collector/chiplog_collector/index/registry.py",
         old='        self._applier.say(producer, seq, ts, "primary_refused"',
         new='        (lambda *_: None)(producer, seq, ts, "primary_refused"',
         test="test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models",
@@ -178,8 +178,8 @@ def test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models(round
 @pytest.mark.soak
 def test_what_was_decided_is_the_same_after_restarts_of_the_index_and_a_rebuild(tmp_path: Path, rounds: Rounds) -> None:
     """Invariant: the config that SQL shows is the model's holder's, and a rebuild shows the same in every view."""
-    from chiplog_collector.database import Database
-    from chiplog_collector.index import Follower
+    from chiplog_collector.index.database import Database
+    from chiplog_collector.index.process import Follower
     from tests.collector.log import LOG_ID
 
     for seed in rounds(1):

@@ -24,7 +24,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a collector tells of a lost end at its start",
-        "collector/chiplog_collector/receiver.py",
+        "collector/chiplog_collector/receiver/daemon.py",
         old="        tell_lost_end(self.log)\n",
         new="",
         test="test_a_collector_tells_of_a_lost_end_at_its_start",

@@ -24,7 +24,7 @@ from tests.soak import Rounds
 _SEEDS = {"CHIPLOG_FAULT_SEED": "1"}
 _PATH = "test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path"
 _HOPS = "test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do"
-_DAEMON, _RECEIVER = "agent/chiplog_agent/daemon.py", "collector/chiplog_collector/receiver.py"
+_DAEMON, _RECEIVER = "agent/chiplog_agent/daemon.py", "collector/chiplog_collector/receiver/daemon.py"
 _DELIVERY, _SEGMENTS = "schemas/chiplog_schemas/protocol/delivery.py", "schemas/chiplog_schemas/storage/segments.py"
 _SYNC = "        except OSError as error:"
 
@@ -111,7 +111,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "the ledger takes an event once",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         "                new += have.add(first, last)",
         "                new += [(first, last)] if have.add(first, last) or True else []",
         _PATH,

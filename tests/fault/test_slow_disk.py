@@ -29,7 +29,7 @@ N_SYNCS = 6
 SAFEGUARDS = [
     Safeguard(
         "a collector whose disk is slow tells its agents that it lives",
-        "collector/chiplog_collector/receiver.py",
+        "collector/chiplog_collector/receiver/daemon.py",
         old="            self._disk.run(self.log.commit)\n",
         new="            self.log.commit()\n",
         test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",

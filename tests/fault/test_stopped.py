@@ -170,7 +170,7 @@ class Pipeline:
                 environment = (entry / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue  # it ended while we looked
-            daemons = {b"chiplog_agent", b"chiplog_collector", b"chiplog_collector.index"}
+            daemons = {b"chiplog_agent", b"chiplog_collector", b"chiplog_collector.index.process"}
             if marker in environment and daemons & set(arguments):
                 found.add(int(entry.name))
         return found

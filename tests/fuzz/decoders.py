@@ -13,8 +13,8 @@ from typing import Any, Protocol
 
 from chiplog.result import QueryError, Result
 from chiplog_agent.stats.frames import FRAME_BYTES_MAX, FrameError, FrameReader
-from chiplog_collector.examiner import Examiner
-from chiplog_collector.intake import decode_receipt, recover_lost, recover_senders
+from chiplog_collector.query.sql_guard import Examiner
+from chiplog_collector.receiver.commit import decode_receipt, recover_lost, recover_senders
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import FILE_CHUNK_BYTES, KEY_BYTES_MAX, KEYS_MAX
 from chiplog_schemas.model.blocks import OPAQUE, Block, BlockBuilder, BlockError, decode_block, rows_of

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from chiplog_agent.pipeline.batcher import Core
-from chiplog_collector.applier import Applier
-from chiplog_collector.intake import Intake, recover_senders
-from chiplog_collector.state import State
+from chiplog_collector.index.applier import Applier
+from chiplog_collector.index.state import State
+from chiplog_collector.receiver.commit import Intake, recover_senders
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FILE_CREDIT_BYTES, FILES_AT_ONCE, RECORD_BYTES_MAX
 from chiplog_schemas.model.blocks import BlockError, decode_block

@@ -24,14 +24,14 @@ RECORDS = 40  # hostile ones in a round, each with a good block behind it
 SAFEGUARDS = [
     Safeguard(
         "an event that cannot be applied costs itself, and is a row",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="        except Exception as error:  # whatever a peer's values",
         new="        except ZeroDivisionError as error:  # whatever",
         test="test_a_bad_event_costs_no_other_of_its_block",
     ),
     Safeguard(
         "a block that cannot be decoded is quarantined",
-        "collector/chiplog_collector/applier.py",
+        "collector/chiplog_collector/index/applier.py",
         old="            self.quarantine(record.number, record.kind, str(error), bytes(record.payload))\n",
         new="            pass\n",
         test="test_a_bad_block_leaves_a_row_that_says_why",

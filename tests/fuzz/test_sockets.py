@@ -92,7 +92,7 @@ class Watched:
         for pid, (rss, _) in now.items():
             grown = rss - self.before[pid][0]
             name = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            more = self._index_bytes() - self._index_bytes_before if "chiplog_collector.index" in name else 0
+            more = self._index_bytes() - self._index_bytes_before if "chiplog_collector.index.process" in name else 0
             assert grown < RSS_GROWTH_BYTES + more, f"seed {seed}: {grown >> 20} MiB more in {name}"
 
 

@@ -28,7 +28,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "the socket for SQL that was removed is made again",
-        "collector/chiplog_collector/query.py",
+        "collector/chiplog_collector/query/service.py",
         old="        if self._file_id() == bound:",
         new="        if True:",
         test="test_sockets_that_were_removed_come_back",

@@ -130,7 +130,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "each question is checked against the list",
-        "collector/chiplog_collector/query.py",
+        "collector/chiplog_collector/query/service.py",
         old="            if received.visitor.is_refused:\n",
         new="            if False:\n",
         test="test_a_reader_that_is_revoked_can_ask_no_more_and_one_that_is_allowed_again_can",

@@ -903,7 +903,7 @@ def test_following_a_run_that_has_ended_ends(chiplog):
 COLLECTOR = """
 import sys, duckdb
 from pathlib import Path
-from chiplog_collector.query import QueryService, lock_down
+from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.storage.journal_dir import list_journals
 from chiplog_schemas.paths import make_private, places

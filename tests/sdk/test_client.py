@@ -36,7 +36,7 @@ FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE 
 COLLECTOR = """
 import sys, duckdb
 from pathlib import Path
-from chiplog_collector.query import QueryService, lock_down
+from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.paths import make_private, places
 where = places(Path(sys.argv[1]))

@@ -11,8 +11,8 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from chiplog_collector.batch import Batch, Columns, turn
-from chiplog_collector.state import Producer, Run, State
+from chiplog_collector.index.state import Producer, Run, State
+from chiplog_collector.index.write_batch import Batch, Columns, turn
 from chiplog_schemas.model.blocks import BLOCK_VERSION
 from chiplog_schemas.sql import MIGRATION, tables_sql, views_sql
 from chiplog_schemas.storage.record import Kind

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from chiplog_collector.plain import clean, text_of
+from chiplog_collector.index.validation import clean, text_of
 from chiplog_schemas.codec import shown
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.events import DEFINITION_FIELDS, SUMMARIES, typed

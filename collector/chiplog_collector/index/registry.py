@@ -4,15 +4,15 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from chiplog_collector.plain import SEQ_END, clean, count_of, detail_of, digest_of, json_of, text_of
-from chiplog_collector.speakers import covers
-from chiplog_collector.state import Producer, Run, State
+from chiplog_collector.index.authorization import covers
+from chiplog_collector.index.state import Producer, Run, State
+from chiplog_collector.index.validation import SEQ_END, clean, count_of, detail_of, digest_of, json_of, text_of
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.model.events import IDENTITY_FIELDS, RESUME_DEMANDS, STATE_FIELDS, STATES, typed
 from chiplog_schemas.storage.content_files import path_objection
 
 if TYPE_CHECKING:
-    from chiplog_collector.applier import Applier
+    from chiplog_collector.index.applier import Applier
 
 _RUN_FIELDS = {
     "project": "project",

@@ -1,6 +1,6 @@
 """What a log that lost its end says of that, once: by the receiver at its start, or by `chiplog rebuild`."""
 
-from chiplog_collector.intake import empty_receipt
+from chiplog_collector.receiver.commit import empty_receipt
 from chiplog_schemas.storage.segments import SegmentLog, now_us
 
 

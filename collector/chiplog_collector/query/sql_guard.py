@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import duckdb
 
-from chiplog_collector.memory import limit_memory
+from chiplog_collector.index.memory_limit import limit_memory
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import QUERY_MEMORY_BYTES
 from chiplog_schemas.query import query_messages
@@ -141,7 +141,7 @@ class Examiner:
             self._stop()
             # A session of its own: Ctrl-C in a terminal is for the daemon, which then closes our pipe.
             self._child = subprocess.Popen(
-                [sys.executable, "-P", "-m", "chiplog_collector.examiner"],
+                [sys.executable, "-P", "-m", "chiplog_collector.query.sql_guard"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import zmq
 
-from chiplog_collector.files import FileLane
-from chiplog_collector.intake import Accepted, Intake, recover_lost, recover_senders
-from chiplog_collector.lost_end import tell_lost_end
-from chiplog_collector.memory import ALLOCATOR_SETTING
-from chiplog_collector.presence import Presence, Word
-from chiplog_collector.refusals import NAME as REFUSED_NAME
-from chiplog_collector.refusals import RECORDS_MAX, read_refused
-from chiplog_collector.running import PAGE_BYTES
+from chiplog_collector.index.memory_limit import ALLOCATOR_SETTING
+from chiplog_collector.query.running import PAGE_BYTES
+from chiplog_collector.receiver.agent_liveness import Presence, Word
+from chiplog_collector.receiver.commit import Accepted, Intake, recover_lost, recover_senders
+from chiplog_collector.receiver.file_transfers import FileLane
+from chiplog_collector.receiver.lost_tail import tell_lost_end
+from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
+from chiplog_collector.receiver.refusals import RECORDS_MAX, read_refused
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.limits import (
     BACKOFF_MAX_S,
@@ -409,7 +409,7 @@ class _IndexProcess:
         if self._settings.keys is not None:
             options += ["--keys", str(self._settings.keys.directory)]
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *options],
+            [sys.executable, "-P", "-m", "chiplog_collector.index.process", str(self._settings.places.root), *options],
             stdin=subprocess.PIPE,
             env=os.environ | ALLOCATOR_SETTING,
             pass_fds=[self._page],

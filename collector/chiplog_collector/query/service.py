@@ -22,10 +22,10 @@ import duckdb
 import zmq
 from arro3.io import read_ipc_stream, write_ipc_stream
 
-from chiplog_collector.binding import bind_ipc
-from chiplog_collector.database import proven_damage
-from chiplog_collector.examiner import Connection, Examiner, SqlError, lock_down
-from chiplog_collector.running import RunningQueries, digest_of
+from chiplog_collector.index.database import proven_damage
+from chiplog_collector.query.binding import bind_ipc
+from chiplog_collector.query.running import RunningQueries, digest_of
+from chiplog_collector.query.sql_guard import Connection, Examiner, SqlError, lock_down
 from chiplog_schemas.addresses import ipc_path, is_loopback
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.limits import (

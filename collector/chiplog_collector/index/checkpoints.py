@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import duckdb
 
-from chiplog_collector.database import is_of_disk
+from chiplog_collector.index.database import is_of_disk
 from chiplog_schemas.limits import MIB
 
 CHECKPOINT_INTERVAL_S = 60.0

@@ -1,6 +1,6 @@
 """The index process: follows the log, applies it to DuckDB, answers SQL. Started and watched by the receiver.
 
-`python -m chiplog_collector.index DIR --query ADDRESS …`: ends, caught up, when its standard input does.
+`python -m chiplog_collector.index.process DIR --query ADDRESS …`: ends, caught up, when its standard input does.
 """
 
 import itertools
@@ -16,14 +16,14 @@ from pathlib import Path
 import duckdb
 import zmq
 
-from chiplog_collector.applier import Applier
-from chiplog_collector.checkpoints import Checkpoints
-from chiplog_collector.database import Database, StaleDatabaseError, is_of_disk, proven_damage
-from chiplog_collector.intake import decode_receipt
-from chiplog_collector.memory import bound_memory, limit_memory
-from chiplog_collector.refusals import NAME as REFUSED_NAME
-from chiplog_collector.refusals import Refused, write_refused
-from chiplog_collector.running import PAGE_BYTES, RunningQueries
+from chiplog_collector.index.applier import Applier
+from chiplog_collector.index.checkpoints import Checkpoints
+from chiplog_collector.index.database import Database, StaleDatabaseError, is_of_disk, proven_damage
+from chiplog_collector.index.memory_limit import bound_memory, limit_memory
+from chiplog_collector.query.running import PAGE_BYTES, RunningQueries
+from chiplog_collector.receiver.commit import decode_receipt
+from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
+from chiplog_collector.receiver.refusals import Refused, write_refused
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
 from chiplog_schemas.paths import Places, places
@@ -293,7 +293,7 @@ def serve(place: Places, queries: list[str], keys: Keys | None = None, page: mma
     keys: of this host; with a collector's among them readers at TCP addresses need one that is allowed.
     page: of the queries that ran in the processes before this one.
     """
-    from chiplog_collector.query import QueryService, lock_down  # a rebuild needs no sockets
+    from chiplog_collector.query.service import QueryService, lock_down  # a rebuild needs no sockets
 
     synced = Synced(place.collector / "synced", writable=False)
     follower = open_index(place, _input_ended)

@@ -14,15 +14,15 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from chiplog_collector.intake import Speaker
-from chiplog_collector.plain import clean
+from chiplog_collector.index.validation import clean
+from chiplog_collector.receiver.commit import Speaker
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.model.blocks import OPAQUE, Block, BlockError, decode_block
 from chiplog_schemas.model.events import IDENTITY_FIELDS, LOCATION_FIELDS, PRODUCER_BYTES, EventKind, decode, typed
 
 if TYPE_CHECKING:
-    from chiplog_collector.applier import Applier
+    from chiplog_collector.index.applier import Applier
 
 REFUSALS_PER_KEY_MAX = 1_000  # rows in `events` for the names of one key: producers and senders can be made up
 _NODE_CHARS = 128  # of names in a message: they may be those of a key, a whole list

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from chiplog_collector.state import Producer, Run, State
+from chiplog_collector.index.state import Producer, Run, State
 from chiplog_schemas.model.blocks import Block
 
 if TYPE_CHECKING:
-    from chiplog_collector.applier import Applier
+    from chiplog_collector.index.applier import Applier
 
 # How much later than the start of the next one an event must be, to prove that both ran at a time. On one node a clock
 # may be stepped between a death and the next start; clocks of two nodes differ.

@@ -9,14 +9,14 @@ events: from then on that one tells of their end.
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from chiplog_collector.plain import clean, text_of, uuid_of
-from chiplog_collector.state import Producer, State
+from chiplog_collector.index.state import Producer, State
+from chiplog_collector.index.validation import clean, text_of, uuid_of
 from chiplog_schemas.codec import CodecError, unpack
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S
 from chiplog_schemas.storage.record import Record
 
 if TYPE_CHECKING:
-    from chiplog_collector.applier import Applier
+    from chiplog_collector.index.applier import Applier
 
 _HEARTBEAT_US = int(HEARTBEAT_INTERVAL_S * 1e6)
 _SILENT_US_MAX = 1 << 53  # more is no time that a receiver measured

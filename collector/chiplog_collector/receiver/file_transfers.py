@@ -6,7 +6,7 @@ A file counts as stored once the log says so: then its agent is told, and remove
 from dataclasses import dataclass
 from pathlib import Path
 
-from chiplog_collector.filestore import Closed, Denied, FileStore, Kept, Mismatched, Opened, Written
+from chiplog_collector.receiver.file_store import Closed, Denied, FileStore, Kept, Mismatched, Opened, Written
 from chiplog_schemas.protocol.delivery import Reply
 from chiplog_schemas.protocol.file_delivery import FileReceiver, FileReceiverAction
 from chiplog_schemas.security.permissions import Permit

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chiplog_collector.absence import Absence
-from chiplog_collector.batch import Batch, Matrix
-from chiplog_collector.definitions import definition_of, hashes_of
-from chiplog_collector.identity import Registry
-from chiplog_collector.intake import Receipt, Speaker, decode_receipt
-from chiplog_collector.labels import Labels
-from chiplog_collector.plain import (
+from chiplog_collector.index.authorization import Speakers
+from chiplog_collector.index.definitions import definition_of, hashes_of
+from chiplog_collector.index.label_checks import Labels
+from chiplog_collector.index.node_loss import Absence
+from chiplog_collector.index.registry import Registry
+from chiplog_collector.index.state import Producer, State
+from chiplog_collector.index.validation import (
     SEQ_END,
     as_list,
     clean,
@@ -28,8 +28,8 @@ from chiplog_collector.plain import (
     text_of,
     uuid_of,
 )
-from chiplog_collector.speakers import Speakers
-from chiplog_collector.state import Producer, State
+from chiplog_collector.index.write_batch import Batch, Matrix
+from chiplog_collector.receiver.commit import Receipt, Speaker, decode_receipt
 from chiplog_schemas.codec import CodecError, shown, unpack
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of

@@ -1,0 +1,1 @@
+"""The process that applies the log to DuckDB."""

@@ -1,0 +1,1 @@
+"""The process that takes events from agents and writes the log."""
