@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import chiplog
-from chiplog import start
+from chiplog.recording import start
 from chiplog_schemas.bounds import RANGES
 from chiplog_schemas.model.events import FIELDS, decode
 from chiplog_schemas.paths import Places, places
@@ -175,7 +175,7 @@ class Node:
         """Return the rows; none while nobody answers."""
         try:
             return self.sql(query)
-        except (chiplog.client.QueryError, chiplog.client.NoDataError):
+        except (chiplog.query.client.QueryError, chiplog.query.client.NoDataError):
             return []
 
     def until(self, query: str, holds: Callable[[list[dict[str, Any]]], Any] = bool) -> list[dict[str, Any]]:

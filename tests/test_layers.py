@@ -22,9 +22,9 @@ PURE = [
     "agent/chiplog_agent/pipeline/batcher.py",
     *(f"collector/chiplog_collector/{name}.py" for name in ("applier", "intake", "speakers", "identity")),
     *(f"collector/chiplog_collector/{name}.py" for name in ("batch", "state", "definitions", "labels")),
-    "sdk/chiplog/identity.py",
+    "sdk/chiplog/identity/identity.py",
     "sdk/chiplog/values/config.py",
-    "sdk/chiplog/ways.py",
+    "sdk/chiplog/identity/modes.py",
 ]
 IMPURE = {"zmq", "duckdb", "threading", "asyncio", "time", "socket"}
 ONLY_IN = {

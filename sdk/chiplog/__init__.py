@@ -29,9 +29,9 @@ from chiplog.recording.api import (
 from chiplog.values.metrics import Histogram
 
 if TYPE_CHECKING:
-    from chiplog.client import Client, NoDataError, QueryError
-    from chiplog.result import Result
-    from chiplog.shared import Config, Summary
+    from chiplog.query.client import Client, NoDataError, QueryError
+    from chiplog.query.result import Result
+    from chiplog.recording.config import Config, Summary
 
     run: Run | None
     config: Config
@@ -66,8 +66,8 @@ _QUERY_NAMES = {"Client": "client", "NoDataError": "client", "QueryError": "clie
 
 
 def connect(url: str | None = None, **options: Any) -> "Client":
-    """Return a client that answers SQL over all runs; see `chiplog.client.connect`."""
-    from chiplog import client  # importing chiplog must not cost what a client needs
+    """Return a client that answers SQL over all runs; see `chiplog.query.client.connect`."""
+    from chiplog.query import client  # importing chiplog must not cost what a client needs
 
     return client.connect(url, **options)
 

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from chiplog.interrupts import is_interrupt
+from chiplog.safety.interrupts import is_interrupt
 
 EXIT_WAIT_S = 0.5  # for all of them: native calls are short; what waits for a network is in ZeroMQ, where it may end
 is_exiting = threading.Event()  # set when the process ends: a thread that waits waits for this

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chiplog._version import __version__
-from chiplog.gpus import gpu_claim, known_gpus
-from chiplog.identity import Identity
-from chiplog.process import host_name, node_name, owner
-from chiplog.torch.current import CurrentDevice
+from chiplog.identity.gpus import gpu_claim, known_gpus
+from chiplog.identity.identity import Identity
+from chiplog.identity.process_info import host_name, node_name, owner
+from chiplog.torch.current_device import CurrentDevice
 from chiplog.values.metrics import Bad, cleaned
 from chiplog_schemas.bounds import Bounds
 from chiplog_schemas.paths import Places

@@ -65,7 +65,7 @@ AGENT = b"A" * 16
 RANK = """
 import os, signal, sys
 from pathlib import Path
-from chiplog.journal import Journal
+from chiplog.journal.journal import Journal
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind, encode
 producer = bytes([int(sys.argv[2])]) * 16

@@ -14,8 +14,8 @@ import pytest
 import chiplog_collector.index.database as database_module
 import chiplog_collector.index.process as index_module
 import chiplog_schemas.model.blocks as blocks_module
-from chiplog.remote import Remote
-from chiplog.result import QueryError
+from chiplog.query.connection import Remote
+from chiplog.query.result import QueryError
 from chiplog_collector.cli import collector
 from chiplog_collector.index.checkpoints import Checkpoints
 from chiplog_collector.index.database import proven_damage

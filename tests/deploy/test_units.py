@@ -18,7 +18,7 @@ import pytest
 from tests.conftest import WAIT_S
 
 import chiplog
-from chiplog.client import NoDataError, QueryError
+from chiplog.query.client import NoDataError, QueryError
 from chiplog_schemas.storage.journal_dir import list_journals
 
 ROOT = Path(__file__).resolve().parents[2]

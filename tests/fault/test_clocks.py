@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.identity import Facts, identify
+from chiplog.identity.identity import Facts, identify
 from chiplog.oracle import compare
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
@@ -51,14 +51,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "phases are measured by a clock that is never set",
-        "sdk/chiplog/phases.py",
+        "sdk/chiplog/timing/phases.py",
         old="            timing.add(self._name, now - began)",
         new="            import time as t; timing.add(self._name, t.time() + now - t.monotonic() - began)",
         test="test_order_and_completeness_are_untouched_by_clocks_that_jump",
     ),
     Safeguard(
         "a sleep of the machine is no part of a phase",
-        "sdk/chiplog/phases.py",
+        "sdk/chiplog/timing/phases.py",
         old="            timing.add(self._name, now - began)",
         new="            import time as t; timing.add(self._name, t.time() + now - t.monotonic() - began)",
         test="test_a_machine_that_slept_goes_on_where_it_was",
@@ -86,7 +86,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a run's ID comes from its launch, not from a clock",
-        "sdk/chiplog/identity.py",
+        "sdk/chiplog/identity/identity.py",
         old="    return f\"{launch.split(':')[0]}-{word}\"",
         new="    return new_run_id(facts.now_s, word)",
         test="test_ranks_of_one_launch_agree_on_their_run_when_the_clock_is_set_between_their_starts",

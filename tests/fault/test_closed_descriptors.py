@@ -17,7 +17,7 @@ from tests.fault.switch_off import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a rank without keys has no descriptor of libzmq",
-        "sdk/chiplog/sender.py",
+        "sdk/chiplog/journal/sender.py",
         old="None if curve is None else zmq.Context()",
         new="zmq.Context()",
         test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
@@ -31,14 +31,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a mapping closes no descriptor of the training",
-        "sdk/chiplog/mapped.py",
+        "sdk/chiplog/journal/segment.py",
         old="        if not is_ours:\n",
         new="        if False:\n",
         test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
     ),
     Safeguard(
         "the console leaves the numbers of closed descriptors to the training",
-        "sdk/chiplog/pipes.py",
+        "sdk/chiplog/console/redirect.py",
         old="        if all(descriptor.is_ours for descriptor in self._owned.values()):\n",
         new="        if True:\n",
         test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",

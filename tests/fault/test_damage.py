@@ -19,7 +19,7 @@ import duckdb
 import pytest
 
 import chiplog_agent.pipeline.spool as spool_module
-from chiplog.journal import Journal
+from chiplog.journal.journal import Journal
 from chiplog.oracle import compare
 from chiplog_agent.pipeline.batcher import Core
 from chiplog_agent.pipeline.spool import DAMAGED, TRIMMED, Spool

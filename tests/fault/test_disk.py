@@ -94,21 +94,21 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "blocks are allocated before they are mapped",
-        "sdk/chiplog/mapped.py",
+        "sdk/chiplog/journal/segment.py",
         old="            os.posix_fallocate(opened.number, 0, size)",
         new="            os.ftruncate(opened.number, size)",
         test="test_a_full_disk_costs_what_it_declares_and_nothing_once_there_is_room_again",
     ),
     Safeguard(
         "a journal that cannot be made means memory",
-        "sdk/chiplog/opening.py",
+        "sdk/chiplog/journal/factory.py",
         old='    except OSError as error:\n        message = f"no journal in',
         new='    except ZeroDivisionError as error:\n        message = f"no journal in',
         test="test_a_rank_whose_writes_fail_trains_on_and_loses_nothing_while_an_agent_listens",
     ),
     Safeguard(
         "the head page counts what is in memory only",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="        if is_counted and (head := self._head) is not None:",
         new="        if False and (head := self._head) is not None:",
         test="test_a_killed_rank_whose_disk_refused_is_declared_to_its_last_event",
@@ -136,7 +136,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "an agent that could not be started is tried again",
-        "sdk/chiplog/sender.py",
+        "sdk/chiplog/journal/sender.py",
         old='the journal keeps everything until one runs")\n',
         new='the journal keeps everything until one runs")\n            self._may_start_agent = False\n',
         test="test_a_rank_that_cannot_start_an_agent_tries_again",

@@ -124,7 +124,7 @@ TEST = "test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is
 SAFEGUARDS = [
     Safeguard(
         "finish() waits at most a second",
-        "sdk/chiplog/sender.py",
+        "sdk/chiplog/journal/sender.py",
         old="        self._deadline = time.monotonic() + wait_s - _CLOSE_S\n",
         new="        wait_s = 8.0\n        self._deadline = time.monotonic() + wait_s - _CLOSE_S\n",
         test=TEST,
@@ -132,7 +132,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "no thread of ours keeps a process alive",
-        "sdk/chiplog/sender.py",
+        "sdk/chiplog/journal/sender.py",
         old='name="chiplog-sender", daemon=True)',
         new='name="chiplog-sender", daemon=False)',
         test=TEST,
@@ -140,7 +140,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "the exception of a child of multiprocessing is seen",
-        "sdk/chiplog/start.py",
+        "sdk/chiplog/recording/start.py",
         old="    error = sys.exc_info()[1] or _left\n",
         new="    error = _left\n",
         test=TEST,

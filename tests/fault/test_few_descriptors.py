@@ -27,7 +27,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a rank that had too few descriptors looks again whether there are more",
-        "sdk/chiplog/sender.py",
+        "sdk/chiplog/journal/sender.py",
         old="                self._offline_loop(time.monotonic() + pause_s)\n",
         new="                self._offline_loop()\n",
         test="test_a_rank_whose_descriptors_come_back_delivers_everything_itself",
@@ -40,7 +40,7 @@ EVENTS = 60
 STAGE = """
 import json, os, resource, struct, sys, time
 import chiplog, zmq  # all that is imported needs files
-import chiplog.agreement, chiplog.sender, encodings.idna, traceback
+import chiplog.identity.rendezvous, chiplog.journal.sender, encodings.idna, traceback
 directory, run_id, comes_back = sys.argv[1:4]
 first, last, events = map(int, sys.argv[4:])
 

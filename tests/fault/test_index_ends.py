@@ -12,7 +12,7 @@ import pytest
 
 import chiplog
 from chiplog.oracle import compare
-from chiplog.result import QueryError
+from chiplog.query.result import QueryError
 from tests.conftest import Node, wait_until
 from tests.fault.patched import patch_daemons
 from tests.fault.switch_off import Safeguard
@@ -85,7 +85,7 @@ LONG = "SELECT count(*) AS n, sum(hash(m.value + r.range)) AS h FROM metrics m, 
 SAFEGUARDS = [
     Safeguard(
         "a query that the collector's end cuts off is asked again",
-        "sdk/chiplog/client.py",
+        "sdk/chiplog/query/client.py",
         'if error.kind not in ("unreachable", "stopping") or last',
         'if error.kind not in ("unreachable",) or last',
         "test_a_query_that_a_stopping_collector_cuts_off_is_answered_from_the_file",

@@ -28,14 +28,14 @@ RAISED_IN_A_SOAK = 40_000
 SAFEGUARDS = [
     Safeguard(
         "an append that was overtaken after it read the tail begins again",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="            if self._tail is tail: memory[place] = record; self._tail = after; return",
         new="            if True: memory[place] = record; self._tail = after; return",
         test="test_finalisers_that_log_lose_nothing",
     ),
     Safeguard(
         "what a signal handler raises passes through log()",
-        "sdk/chiplog/recorder.py",
+        "sdk/chiplog/recording/recorder.py",
         old="        except Exception as error:\n            if is_interrupt(error):\n                raise\n"
         "            self._log_slow(data, step)",
         new="        except Exception as error:\n            self._log_slow(data, step)",
@@ -51,7 +51,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "the collector's callback runs no Python code",
-        "sdk/chiplog/pauses.py",
+        "sdk/chiplog/timing/gc_pauses.py",
         old="        self._noted: Any = partial(getattr, _Moments(self._began, self._ended))\n",
         new="        noted: Any = partial(getattr, _Moments(self._began, self._ended))\n"
         "        self._noted: Any = lambda phase, info: noted(phase, info)\n",

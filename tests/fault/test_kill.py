@@ -112,7 +112,7 @@ def settled(place: Places, labels: list[str]) -> bool:
                 ).rows()
             if {row["label"] for row in rows} >= set(labels):
                 return True
-        except (chiplog.client.QueryError, chiplog.client.NoDataError):
+        except (chiplog.query.client.QueryError, chiplog.query.client.NoDataError):
             pass  # the collector is being restarted
         time.sleep(0.2)
     return False

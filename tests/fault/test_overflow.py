@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog.client import QueryError
-from chiplog.journal import Journal
-from chiplog.sender import SenderThread
+from chiplog.journal.journal import Journal
+from chiplog.journal.sender import SenderThread
+from chiplog.query.client import QueryError
 from chiplog_schemas.bounds import RANGES
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, NAME_CHARS_MAX, RECORD_BYTES_MAX
@@ -34,21 +34,21 @@ MIB = 1 << 20
 SAFEGUARDS = [
     Safeguard(
         "the journal's quota",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="        allowed = self.bytes_max - (0 if urgent else JOURNAL_RESERVE_BYTES)\n",
         new="        allowed = 1 << 40\n",
         test="test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped",
     ),
     Safeguard(
         "what was dropped is declared to its last event",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old='b"", layout.drop_first, seq - 1, "journal full")',
         new='b"", layout.drop_first, layout.drop_first, "journal full")',
         test="test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped",
     ),
     Safeguard(
         "what was dropped is declared once there is room",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old='            if self._put(self._tail, b""):\n',
         new="            if True:\n",
         test="test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped",
@@ -62,7 +62,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a call that makes a larger event is split",
-        "sdk/chiplog/recorder.py",
+        "sdk/chiplog/recording/recorder.py",
         old="        if len(payload) <= self._bounds.event_bytes_max:\n",
         new="        if len(payload) <= RECORD_BYTES_MAX:\n".replace("RECORD_BYTES_MAX", "1 << 22"),
         test="test_an_event_larger_than_its_bound_is_split_each_time_it_is_logged",
@@ -76,14 +76,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "lines above the rate are dropped and counted",
-        "sdk/chiplog/console.py",
+        "sdk/chiplog/console/python_streams.py",
         old="        if not self._has_room() or not self._pace.admits(time.monotonic()):\n",
         new="        if not self._has_room():\n",
         test="test_names_keys_and_lines_beyond_their_bounds_are_counted_in_events",
     ),
     Safeguard(
         "keys beyond the bound are left out and counted",
-        "sdk/chiplog/recorder.py",
+        "sdk/chiplog/recording/recorder.py",
         old="        if len(self._keys) < self._bounds.keys_max or key in self._keys:\n",
         new="        if key:\n",
         test="test_names_keys_and_lines_beyond_their_bounds_are_counted_in_events",

@@ -80,7 +80,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "log() does not wait for the agent",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="        size, checksum = len(payload), crc32(payload)\n",
         new="        while self.next_seq > self.acked + 80:\n            __import__('time').sleep(0.01)\n"
         "        size, checksum = len(payload), crc32(payload)\n",
@@ -88,7 +88,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "finish() waits a second for an agent that does not answer",
-        "sdk/chiplog/sender.py",
+        "sdk/chiplog/journal/sender.py",
         old="        self._deadline = time.monotonic() + wait_s - _CLOSE_S\n",
         new="        wait_s = 8.0\n        self._deadline = time.monotonic() + wait_s - _CLOSE_S\n",
         test=TEST,

@@ -11,7 +11,7 @@ import struct
 from collections import Counter
 from typing import Any, Protocol
 
-from chiplog.result import QueryError, Result
+from chiplog.query.result import QueryError, Result
 from chiplog_agent.stats.frames import FRAME_BYTES_MAX, FrameError, FrameReader
 from chiplog_collector.query.sql_guard import Examiner
 from chiplog_collector.receiver.commit import decode_receipt, recover_lost, recover_senders
@@ -464,7 +464,7 @@ class Pipe:
 
 def _places(data: bytes) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Return (bodies, sizes) of an Arrow stream: from where to where, and where with how many bytes."""
-    from chiplog.stream import _field, _message, _pairs
+    from chiplog.query.arrow_validation import _field, _message, _pairs
 
     bodies, sizes, at = [], [], 0
     while struct.unpack_from("<i", data, at + 4)[0]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.result import QueryError, Result
+from chiplog.query.result import QueryError, Result
 from chiplog_agent.pipeline.batcher import Core
 from chiplog_agent.stats.frames import FrameError, FrameReader
 from chiplog_schemas.codec import CodecError, pack, unpack
@@ -34,7 +34,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "buffers of an answer do not lie over each other",
-        "sdk/chiplog/stream.py",
+        "sdk/chiplog/query/arrow_validation.py",
         old="        if room < 0:  # else",
         new="        if False:  # else",
         test="test_buffers_of_an_answer_that_lie_over_each_other_claim_no_memory",
@@ -223,7 +223,7 @@ def test_a_collector_that_lies_about_the_rows_of_a_column_gets_a_query_error() -
     program = (
         "import struct, resource\n"
         "resource.setrlimit(resource.RLIMIT_CORE, (0, 0))\n"
-        "from chiplog.result import QueryError, Result\n"
+        "from chiplog.query.result import QueryError, Result\n"
         "from tests.fuzz.decoders import Arrow\n"
         "data = bytearray(Arrow()._streams[0][0])\n"
         "rows = struct.pack('<q', 50)\n"

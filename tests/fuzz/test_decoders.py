@@ -51,7 +51,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "an answer's sizes are looked at before they are allocated",
-        "sdk/chiplog/stream.py",
+        "sdk/chiplog/query/arrow_validation.py",
         old="            if not 0 <= body_size <= len(view) - start - size:",
         new="            if False:",
         test="test_hostile_bytes_get_the_declared_error_or_a_sound_value",

@@ -15,7 +15,7 @@ from tests.sdk.test_phases import phases
 from tests.sdk.test_runs import counted, numbers
 
 import chiplog
-from chiplog.torch.current import current_device
+from chiplog.torch.current_device import current_device
 from chiplog_schemas.model.events import EventKind
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")

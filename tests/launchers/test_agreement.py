@@ -13,14 +13,14 @@ pytestmark = pytest.mark.xdist_group("torchrun")
 SAFEGUARDS = [
     Safeguard(
         "a word that a launch had before a restart replaces one that was made up",
-        "sdk/chiplog/agreement.py",
+        "sdk/chiplog/identity/rendezvous.py",
         old="        if offer.startswith(_FIRM) and word.startswith(_NEW):\n",
         new="        if False:\n",
         test="test_the_first_word_is_everybodys_until_a_firm_one_comes",
     ),
     Safeguard(
         "a thread of its own waits for the group's store",
-        "sdk/chiplog/agreement.py",
+        "sdk/chiplog/identity/rendezvous.py",
         old='                is_asked = start_thread(self._ask, *found, candidate, name="chiplog-agreement")\n',
         new="                self._ask(*found, candidate)\n                is_asked = True\n",
         test="test_a_store_whose_host_stands_still_holds_nobody_up",
@@ -30,9 +30,9 @@ SAFEGUARDS = [
 # One process is all ranks: what they say to the store is what counts.
 WORDS = """
 import torch.distributed as dist
-from chiplog import agreement
-from chiplog.agreement import Agreed, Question
-from chiplog.identity import Identity
+from chiplog.identity import rendezvous
+from chiplog.identity.rendezvous import Agreed, Question
+from chiplog.identity.identity import Identity
 
 class Rank:
     def __init__(self, word, firm=False):
@@ -67,8 +67,8 @@ STANDS_STILL = """
 import os, signal
 import torch.distributed as dist
 import chiplog
-from chiplog.agreement import Question
-from chiplog.identity import Identity
+from chiplog.identity.rendezvous import Question
+from chiplog.identity.identity import Identity
 
 port = int(sys.argv[1])
 host = os.fork()

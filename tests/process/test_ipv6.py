@@ -29,7 +29,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a reader connects to an IPv6 address",
-        "sdk/chiplog/remote.py",
+        "sdk/chiplog/query/connection.py",
         old="            self._socket.setsockopt(zmq.IPV6, is_ipv6(address))\n",
         new="",
         test="test_events_and_answers_go_over_ipv6",

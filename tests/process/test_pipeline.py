@@ -59,7 +59,7 @@ if __name__ == "__main__":
 LATE_IMPORT = """
 import sys
 import chiplog
-from chiplog import sender
+from chiplog.journal import sender
 sys.setswitchinterval(1e-4)
 run = chiplog.init(mode="offline", capture_console=False)
 import threading

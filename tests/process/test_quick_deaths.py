@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog import background
-from chiplog.client import NoDataError
+from chiplog.ops import daemons
+from chiplog.query.client import NoDataError
 from chiplog_schemas.paths import places
 from chiplog_schemas.process.file_lock import holder_of
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME
@@ -23,7 +23,7 @@ from tests.fault.switch_off import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "an agent is started by the call that makes the journal",
-        "sdk/chiplog/sender.py",
+        "sdk/chiplog/journal/sender.py",
         old='        if self._online and self._may_start_agent and holder_of(self._places.agent / "lock") == 0:\n',
         new="        if False:\n",
         test="test_a_worker_that_ends_at_once_is_collected_without_anybody_asking",
@@ -37,28 +37,28 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "journals that wait are delivered when somebody looks",
-        "sdk/chiplog/client.py",
+        "sdk/chiplog/query/client.py",
         old="        waiting = client._start_daemons() if start else []\n",
         new="        waiting: list[bytes] = []\n",
         test="test_looking_starts_the_daemons_when_journals_wait_and_says_so",
     ),
     Safeguard(
         "connect() waits for a collector that is to come",
-        "sdk/chiplog/client.py",
+        "sdk/chiplog/query/client.py",
         old="            elif not where.index.exists() and background.is_coming_up(where, background.AGENT):\n",
         new="            elif False:\n",
         test="test_connect_right_after_finish_waits_for_the_index",
     ),
     Safeguard(
         "a reader starts no daemons for journals that no agent can adopt",
-        "sdk/chiplog/background.py",
+        "sdk/chiplog/ops/daemons.py",
         old=" and is_adoptable(path)",
         new="",
         test="test_a_directory_that_no_agent_can_adopt_starts_nothing",
     ),
     Safeguard(
         "a reader stops waiting once no more journals are delivered",
-        "sdk/chiplog/client.py",
+        "sdk/chiplog/query/client.py",
         old="            is_stalled = time.monotonic() >= stalled_at\n",
         new="            is_stalled = False\n",
         test="test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered",
@@ -155,7 +155,7 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
     with pytest.raises(NoDataError):
         chiplog.connect(start=False)
     os.chown(where.journals, 12345, 12345)  # another user's
-    assert background.waiting_journals(where) == []
+    assert daemons.waiting_journals(where) == []
     os.chown(where.journals, os.geteuid(), os.getegid())
     assert holder_of(where.agent / "lock") == 0
     done = look("runs", "--format", "json")
@@ -175,7 +175,7 @@ def test_a_directory_that_no_agent_can_adopt_starts_nothing(chiplog_dir: Path) -
     headless = where.journals / ("22" * 16)
     (headless / HEAD_NAME).mkdir(parents=True)
     (headless / LOCK_NAME).touch()
-    assert background.waiting_journals(where) == []
+    assert daemons.waiting_journals(where) == []
     command = [*CLI, "runs"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
@@ -192,7 +192,7 @@ def test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered(
     (stuck / LOCK_NAME).touch()
     (stuck / segment_name(0)).mkdir()  # cannot be read
     wait_s = 90.0
-    monkeypatch.setattr("chiplog.client.DELIVER_WAIT_S", wait_s)
+    monkeypatch.setattr("chiplog.query.client.DELIVER_WAIT_S", wait_s)
     begun = time.monotonic()
     with chiplog.connect() as client:
         assert client.sql("SELECT run_id, state FROM runs").rows() == [{"run_id": "waits", "state": "crashed"}]

@@ -49,14 +49,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "down waits for a daemon whose lock is just being made again",
-        "sdk/chiplog/background.py",
+        "sdk/chiplog/ops/daemons.py",
         old="    if not pid_of(where, module) and _listens(socket_path(where, module)):",
         new="    if False:",
         test="test_locks_of_daemons_that_were_removed_come_back_and_down_finds_both",
     ),
     Safeguard(
         "a live rank makes its lock again",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="            lock.renew()\n",
         new="            pass\n",
         test="test_a_rank_whose_lock_was_removed_is_adopted_when_it_dies",
@@ -77,14 +77,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "what a removed file of a journal held is written again",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="                    segment.restore()\n",
         new="                    pass\n",
         test="test_journals_that_are_removed_under_a_live_rank_lose_nothing",
     ),
     Safeguard(
         "what cannot be written again is declared lost",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="            self._cursor = (segment, segment.end, segment.next_seq)\n            return Slice(",
         new="            return None\n            return Slice(",
         test="test_full_segments_that_are_removed_are_declared_lost",

@@ -41,14 +41,14 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "an agent that was named and cannot be reached is reported",
-        "sdk/chiplog/sender.py",
+        "sdk/chiplog/journal/sender.py",
         old="                elif now >= self._probe_at and self._must_use_own_agent():\n",
         new="                elif False:\n",
         test="test_a_named_agent_that_does_not_listen_is_reported_while_the_run_goes_on",
     ),
     Safeguard(
         "where another user's agent is named, one's own delivers",
-        "sdk/chiplog/sender.py",
+        "sdk/chiplog/journal/sender.py",
         old="        self._may_start_agent = True\n",
         new="",
         test="test_a_second_user_with_the_first_ones_environment_loses_nothing",

@@ -19,7 +19,7 @@ import zmq
 
 import chiplog
 from chiplog.cli.root import main
-from chiplog.client import QueryError
+from chiplog.query.client import QueryError
 from chiplog_schemas.security.key_files import host_key_name
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard

@@ -4,7 +4,7 @@ import json
 from collections import Counter
 
 import chiplog
-from chiplog.alerts import ALERT_BURST, ALERT_INTERVAL_S, ALERTS_PER_MINUTE, TITLES_MAX, AlertLimit
+from chiplog.recording.alerts import ALERT_BURST, ALERT_INTERVAL_S, ALERTS_PER_MINUTE, TITLES_MAX, AlertLimit
 from chiplog_schemas.model.events import EventKind
 
 

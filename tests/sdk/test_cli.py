@@ -39,7 +39,7 @@ from chiplog_schemas.storage.journal_dir import list_journals
 SAFEGUARDS = [
     Safeguard(
         promise="a number on a terminal is never cut",
-        file="sdk/chiplog/cli/sheet.py",
+        file="sdk/chiplog/cli/fitted_table.py",
         old="            return most, most\n",
         new="            return 1, most\n",
         test="test_on_a_terminal_no_number_and_no_word_is_cut",
@@ -291,7 +291,7 @@ def test_help_lists_the_commands_in_sections_and_without_arguments_too(chiplog):
 def test_help_imports_no_command_and_nothing_heavy(recorded):
     code = (
         "import sys; from chiplog.cli import main; assert main(['--help']) == 0; "
-        "print([m for m in ('duckdb', 'numpy', 'arro3', 'rich', 'chiplog.client') if m in sys.modules])"
+        "print([m for m in ('duckdb', 'numpy', 'arro3', 'rich', 'chiplog.query.client') if m in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=environment(recorded), check=True

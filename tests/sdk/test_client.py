@@ -18,10 +18,10 @@ import pytest
 import zmq
 from tests.conftest import WAIT_S
 
-from chiplog import client as client_module
-from chiplog import remote as remote_module
-from chiplog import result as result_module
-from chiplog.client import NoDataError, QueryError, Result, connect
+from chiplog.query import client as client_module
+from chiplog.query import connection as remote_module
+from chiplog.query import result as result_module
+from chiplog.query.client import NoDataError, QueryError, Result, connect
 from chiplog_schemas.limits import QUERY_CHARS_MAX
 from chiplog_schemas.paths import Places, make_private, places
 from chiplog_schemas.process.file_lock import holder_of
@@ -243,7 +243,7 @@ def test_rows_are_dicts_of_python_values(where):
 
 def test_times_are_utc_wherever_the_client_is(where):
     code = (
-        "from chiplog.client import connect; import sys\n"
+        "from chiplog.query.client import connect; import sys\n"
         "print(connect(dir=sys.argv[1]).sql(\"SELECT TIMESTAMPTZ '2026-01-02 03:04:05+01' AS a, min(ts) AS b \"\n"
         '"FROM metrics WHERE ts >= ?", [__import__("datetime").datetime(2026, 1, 2)]).tuples())'
     )
@@ -504,9 +504,7 @@ def test_a_file_that_is_no_database_is_named(where):
 
 
 def test_importing_the_client_costs_no_heavy_module():
-    code = (
-        "import chiplog.client, sys; print([m for m in ('duckdb','numpy','arro3','rich','click') if m in sys.modules])"
-    )
+    code = "import chiplog.query.client, sys; print([m for m in ('duckdb','numpy','arro3','rich','click') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

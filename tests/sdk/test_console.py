@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import chiplog
-from chiplog.console import STDERR, STDOUT, Console, Tee
+from chiplog.console.python_streams import STDERR, STDOUT, Console, Tee
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX
 from chiplog_schemas.model.events import EventKind
 

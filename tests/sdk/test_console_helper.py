@@ -19,70 +19,70 @@ from tests.conftest import WAIT_S, read_events, wait_until
 from tests.fault.network import need
 from tests.fault.switch_off import Safeguard
 
-from chiplog.drain import Drain
-from chiplog.passage import Ends, Passage, Tally
+from chiplog.console.helper import Drain
+from chiplog.console.relay import Ends, Passage, Tally
 from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(
         promise="native code that prints while it holds the GIL does not wait for the rank's own threads",
-        file="sdk/chiplog/pipes.py",
+        file="sdk/chiplog/console/redirect.py",
         old="    return spawn_detached(helper, environment, actions)\n",
         new='    return spawn_detached(["sleep", "30"], environment, actions)\n',
         test="test_native_code_that_prints_a_megabyte_while_it_holds_the_gil_goes_on",
     ),
     Safeguard(
         promise="what a killed helper had not passed on is still in the pipe",
-        file="sdk/chiplog/passage.py",
+        file="sdk/chiplog/console/relay.py",
         old="        n_bytes = self._peek() if self._can_tee else -1\n",
         new="        n_bytes = -1\n",
         test="test_a_helper_that_is_killed_while_the_reader_is_slow_costs_the_terminal_nothing",
     ),
     Safeguard(
         promise="a helper that is killed is replaced",
-        file="sdk/chiplog/pipes.py",
+        file="sdk/chiplog/console/redirect.py",
         old="                    self._start_again()\n",
         new="                    pass\n",
         test="test_a_helper_that_is_killed_costs_the_terminal_nothing",
     ),
     Safeguard(
         promise="a helper that is stopped is ended",
-        file="sdk/chiplog/pipes.py",
+        file="sdk/chiplog/console/redirect.py",
         old="            self._end_one_that_is_stopped()\n",
         new="",
         test="test_a_helper_that_is_stopped_does_not_stop_the_training",
     ),
     Safeguard(
         promise="a training whose reader has gone meets EPIPE",
-        file="sdk/chiplog/pipes.py",
+        file="sdk/chiplog/console/redirect.py",
         old='                    self._close_broken(said["broken"])\n                elif',
         new="                    pass\n                elif",
         test="test_a_reader_that_leaves_ends_the_training_as_it_would_without_us",
     ),
     Safeguard(
         promise="what a short process printed is shown and recorded though its helper is late",
-        file="sdk/chiplog/pipes.py",
+        file="sdk/chiplog/console/redirect.py",
         old="self._control is None or self._tally.claim()",
         new="self._control is None",
         test="test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice",
     ),
     Safeguard(
         promise="a rank that prints much before its helper is there goes on",
-        file="sdk/chiplog/pipes.py",
+        file="sdk/chiplog/console/redirect.py",
         old="            if not self._helper and any(map(is_crowded, self._unbroken())):\n",
         new="            if False:\n",
         test="test_a_rank_that_prints_much_before_its_helper_is_there_goes_on_and_every_line_is_told_once",
     ),
     Safeguard(
         promise="PID 1 of a container prints without a helper that would be killed with it",
-        file="sdk/chiplog/capture.py",
+        file="sdk/chiplog/console/capture.py",
         old="os.getpid() == 1",
         new="False",
         test="test_a_training_that_is_pid_1_shows_and_records_its_last_words",
     ),
     Safeguard(
         promise="what was written first to one of two streams is shown first, also by a helper that waited for a core",
-        file="sdk/chiplog/drain.py",
+        file="sdk/chiplog/console/helper.py",
         old="_ORDERED = select.EPOLLIN | select.EPOLLET\n",
         new="_ORDERED = select.EPOLLIN\n",
         test="test_what_was_written_first_is_moved_first_however_late_the_helper_is",
@@ -352,8 +352,8 @@ def test_a_helper_that_is_killed_while_the_reader_is_slow_costs_the_terminal_not
 
 def test_a_helper_that_is_stopped_does_not_stop_the_training(chiplog_dir, tmp_path) -> None:
     body = """
-    import chiplog.pipes
-    chiplog.pipes._STALLED_S = 1.0
+    import chiplog.console.redirect
+    chiplog.console.redirect._STALLED_S = 1.0
     run = init()
     os.kill(helper_of(run), signal.SIGSTOP)
     for n in range(10000): print(n, "x" * 100)
@@ -365,8 +365,8 @@ def test_a_helper_that_is_stopped_does_not_stop_the_training(chiplog_dir, tmp_pa
 
 def test_a_training_that_redirects_its_output_itself_keeps_its_helper(chiplog_dir, tmp_path) -> None:
     body = f"""
-    import chiplog.pipes
-    chiplog.pipes._STALLED_S = 0.3
+    import chiplog.console.redirect
+    chiplog.console.redirect._STALLED_S = 0.3
     run = init()
     first = helper_of(run)
     mine = os.open({str(tmp_path / "mine")!r}, os.O_WRONLY | os.O_CREAT)
@@ -408,7 +408,7 @@ def test_helpers_that_all_die_are_given_up_and_python_goes_on_being_recorded(chi
 
 def test_without_a_shell_python_is_recorded_and_it_is_said_once(chiplog_dir, tmp_path) -> None:
     body = """
-    import chiplog.pipes
+    import chiplog.console.redirect
     def refuse(*arguments, **options): raise OSError(11, "no more processes")
     os.posix_spawn = refuse
     for number in range(2):

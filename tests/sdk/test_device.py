@@ -23,11 +23,11 @@ from tests.sdk.stand_in_device import Mark, StandIn, install, uninstall
 from tests.sdk.test_runs import counted, notices, numbers
 
 import chiplog
-from chiplog.later import Later
-from chiplog.promises import PromisingJournal
+from chiplog.journal.deferred import Later
+from chiplog.journal.promises import PromisingJournal
 from chiplog.recording.run import Run
-from chiplog.torch import device as device_module
-from chiplog.torch.device import DeviceRing, Devices
+from chiplog.torch import device_values as device_module
+from chiplog.torch.device_values import DeviceRing, Devices
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
 from chiplog_schemas.storage.record import Record, scan
@@ -35,21 +35,21 @@ from chiplog_schemas.storage.record import Record, scan
 SAFEGUARDS = [
     Safeguard(
         "values are read once their event has happened, not before",
-        "sdk/chiplog/torch/device.py",
+        "sdk/chiplog/torch/device_values.py",
         old="(self.launched and self.done.query())",
         new="self.launched",
         test="test_a_value_on_a_device_arrives_when_its_copy_is_complete_with_the_step_and_time_of_its_call",
     ),
     Safeguard(
         "a place in the ring is used again only after its copy is complete",
-        "sdk/chiplog/torch/device.py",
+        "sdk/chiplog/torch/device_values.py",
         old="begin + size - self._tail > self._size",
         new="False",
         test="test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost",
     ),
     Safeguard(
         "what is still on its way stands on the journal's head page",
-        "sdk/chiplog/later.py",
+        "sdk/chiplog/journal/deferred.py",
         old="            journal.promise(self.unresolved)",
         new="            pass",
         test="test_what_was_still_on_a_device_when_its_process_was_killed_is_declared_lost",

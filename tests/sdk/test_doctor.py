@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import Node, wait_until
 from tests.fault.switch_off import Safeguard
 
-from chiplog import background, canary, checks
+from chiplog.ops import canary, daemons, health_checks
 from chiplog_schemas.paths import make_private, places
 from chiplog_schemas.storage.journal_dir import list_journals
 
@@ -34,13 +34,13 @@ def run_cli(root: Path, *arguments: str) -> tuple[int, str, str]:
     return done.returncode, done.stdout, done.stderr
 
 
-def findings(root: Path) -> dict[str, checks.Finding]:
-    return {finding.check: finding for finding in checks.examine(places(root))}
+def findings(root: Path) -> dict[str, health_checks.Finding]:
+    return {finding.check: finding for finding in health_checks.examine(places(root))}
 
 
 def test_nothing_is_bad_where_nothing_has_run_yet(tmp_path: Path) -> None:
     found = findings(tmp_path / "new")
-    assert not [finding for finding in found.values() if finding.verdict == checks.BAD]
+    assert not [finding for finding in found.values() if finding.verdict == health_checks.BAD]
     assert not (tmp_path / "new").exists(), "a look makes nothing"
 
 
@@ -48,7 +48,7 @@ def test_a_directory_that_others_can_write_is_bad_and_the_remedy_is_named(chiplo
     make_private(chiplog_dir)
     chiplog_dir.chmod(0o777)
     found = findings(chiplog_dir)["directory"]
-    assert (found.verdict, found.remedy) == (checks.BAD, f"chmod go-w {chiplog_dir}")
+    assert (found.verdict, found.remedy) == (health_checks.BAD, f"chmod go-w {chiplog_dir}")
     code, out, _ = run_cli(chiplog_dir, "doctor")
     assert code == 1
     assert f"chmod go-w {chiplog_dir}" in out
@@ -58,7 +58,7 @@ def test_journals_that_wait_for_an_agent_are_named(chiplog_dir: Path) -> None:
     script = "import chiplog, os; chiplog.init(agent='ipc:///nowhere/x.sock').log({'a': 1}); os._exit(1)"
     subprocess.run([sys.executable, "-c", script], env=dict(os.environ, CHIPLOG_DIR=str(chiplog_dir)), check=False)
     found = findings(chiplog_dir)["journals"]
-    assert (found.verdict, found.remedy) == (checks.WARNING, "chiplog up delivers them")
+    assert (found.verdict, found.remedy) == (health_checks.WARNING, "chiplog up delivers them")
 
 
 def test_offline_journals_are_delivered_once_and_doctor_is_content(node: Node) -> None:
@@ -67,11 +67,11 @@ def test_offline_journals_are_delivered_once_and_doctor_is_content(node: Node) -
     n = len(list_journals(node.place.local / "offline"))
     assert n == 1, "it printed nothing"
     found = findings(node.root)["journals"]
-    assert (found.verdict, found.found) == (checks.WARNING, "1 journal was recorded offline")
+    assert (found.verdict, found.found) == (health_checks.WARNING, "1 journal was recorded offline")
     code, out, _ = run_cli(node.root, "sync")
     assert (code, out) == (0, f"{n} of {n} journals delivered to the agent of {node.root}\n")
     node.until("SELECT value FROM metrics WHERE run_id = 'off' AND key = 'a'", lambda rows: len(rows) == 1)
-    assert findings(node.root)["journals"].verdict == checks.GOOD
+    assert findings(node.root)["journals"].verdict == health_checks.GOOD
     assert json.loads(run_cli(node.root, "status", "--no-canary", "--format", "json")[1])["offline_journals"] == 0
     code, out, _ = run_cli(node.root, "sync")
     assert code == 0 and out.startswith(f"nothing is left to deliver: {n} journals and files in ")
@@ -91,12 +91,12 @@ def test_journals_that_wait_although_an_agent_runs_are_named(node: Node) -> None
     try:
         script = "import chiplog, os; chiplog.init().log({'a': 1}); os._exit(1)"
         subprocess.run([sys.executable, "-c", script], env=dict(os.environ, CHIPLOG_DIR=str(node.root)), check=False)
-        assert findings(node.root)["journals"].verdict == checks.GOOD, "an agent needs a moment"
+        assert findings(node.root)["journals"].verdict == health_checks.GOOD, "an agent needs a moment"
         (journal,) = node.place.journals.iterdir()
         for path in journal.iterdir():
             os.utime(path, (1, 1))
         found = findings(node.root)["journals"]
-        assert found.verdict == checks.WARNING and found.found.startswith("1 journal of an ended process waits")
+        assert found.verdict == health_checks.WARNING and found.found.startswith("1 journal of an ended process waits")
     finally:
         node.agent.send_signal(signal.SIGCONT)
 
@@ -129,10 +129,10 @@ def test_daemons_that_were_stopped_by_a_signal_are_named_with_the_remedy(node: N
     assert node.agent is not None and node.collector is not None
     for process, module in ((node.agent, "agent"), (node.collector, "collector")):
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda process=process: background.is_stopped(process.pid), "a stopped process")
+        wait_until(lambda process=process: daemons.is_stopped(process.pid), "a stopped process")
         try:
             found = findings(node.root)[module]
-            assert (found.verdict, found.remedy) == (checks.BAD, f"kill -CONT {process.pid}")
+            assert (found.verdict, found.remedy) == (health_checks.BAD, f"kill -CONT {process.pid}")
             if module == "agent":
                 code, out, err = run_cli(node.root, "down")
                 assert (code, out, err.count("\n")) == (1, "", 1)
@@ -141,16 +141,16 @@ def test_daemons_that_were_stopped_by_a_signal_are_named_with_the_remedy(node: N
             assert module != "agent" or f"kill -CONT {process.pid}" in out
         finally:
             process.send_signal(signal.SIGCONT)
-    assert not [finding for finding in findings(node.root).values() if finding.verdict == checks.BAD]
+    assert not [finding for finding in findings(node.root).values() if finding.verdict == health_checks.BAD]
 
 
 def test_a_collector_that_is_out_of_reach_is_named(chiplog_dir: Path) -> None:
     node = Node(chiplog_dir)
     node.start_agent("--collector", "tcp://127.0.0.1:9")
     try:
-        wait_until(lambda: (link := background.link_of(node.place)) and link.state == "closed", "an agent that says so")
+        wait_until(lambda: (link := daemons.link_of(node.place)) and link.state == "closed", "an agent that says so")
         found = findings(node.root)["agent"]
-        assert found.verdict == checks.WARNING and "tcp://127.0.0.1:9 is out of reach" in found.found
+        assert found.verdict == health_checks.WARNING and "tcp://127.0.0.1:9 is out of reach" in found.found
     finally:
         node.stop()
 

@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import read_events
 
 import chiplog
-from chiplog.failures import TRACEBACK_CHARS_MAX, detail_of, ending_of
+from chiplog.recording.failures import TRACEBACK_CHARS_MAX, detail_of, ending_of
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
 

@@ -17,7 +17,7 @@ from chiplog_schemas.model.events import EventKind
 SAFEGUARDS = [
     Safeguard(
         "a forked child lets go of the journal that it inherits",
-        "sdk/chiplog/start.py",
+        "sdk/chiplog/recording/start.py",
         old="    os.register_at_fork(after_in_child=_after_fork)\n",
         new="",
         test="test_a_killed_child_leaves_the_parents_journal_whole",

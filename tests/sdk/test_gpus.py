@@ -11,16 +11,16 @@ from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
 
 import chiplog
-from chiplog.gpus import gpu_claim, known_gpus
-from chiplog.identity import Identity
+from chiplog.identity.gpus import gpu_claim, known_gpus
+from chiplog.identity.identity import Identity
 from chiplog.recording import run as run_module
-from chiplog.torch.current import CurrentDevice, current_device
+from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(
         "torch is asked for its device only once CUDA is initialised",
-        "sdk/chiplog/torch/current.py",
+        "sdk/chiplog/torch/current_device.py",
         old='if cuda is None or not getattr(cuda, "is_initialized", bool)():',
         new="if cuda is None:",
         test="test_cuda_that_is_not_initialised_is_not_asked",

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.identity import PARENT_RUN, SETUP, Facts, Identity, Spawned, identify, prepared_run, with_rank
-from chiplog.launches import LAUNCHES_MAX, as_before, recall, remember
-from chiplog.process import facts, is_gone, random_word, stamp, start_of
-from chiplog.ways import is_rank0, own_run
+from chiplog.identity.identity import PARENT_RUN, SETUP, Facts, Identity, Spawned, identify, prepared_run, with_rank
+from chiplog.identity.launch_cache import LAUNCHES_MAX, as_before, recall, remember
+from chiplog.identity.modes import is_rank0, own_run
+from chiplog.identity.process_info import facts, is_gone, random_word, stamp, start_of
 from chiplog_schemas.paths import places
 
 UUID = "0e4a41e5-0c7a-4c7e-9a57-64e7b1e5a001"
@@ -228,8 +228,8 @@ os.write(1, chiplog.init(mode="offline", capture_console=False).id.encode() + b"
 LAUNCHER = "import os, chiplog; chiplog.setup(); print(os.environ['CHIPLOG_SETUP'])"
 OTHERS = """
 import os, sys
-from chiplog.identity import identify
-from chiplog.process import facts
+from chiplog.identity.identity import identify
+from chiplog.identity.process_info import facts
 for os.environ[sys.argv[1]] in sys.argv[2:]:
     print(identify(os.environ, facts()).run_id)
 """

@@ -11,7 +11,7 @@ import pytest
 from tests.fault.switch_off import Safeguard
 
 import chiplog
-from chiplog.interrupts import handlers_held, is_interrupt
+from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog.values.metrics import Bad, Histogram, flatten
 
 N_INITS = 40
@@ -19,7 +19,7 @@ N_INITS = 40
 SAFEGUARDS = [
     Safeguard(
         "what a signal handler raises passes through init()",
-        "sdk/chiplog/start.py",
+        "sdk/chiplog/recording/start.py",
         old="    with handlers_held():\n        return _init(environ, given)",
         new="    return _init(environ, given)",
         test="test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_that_is_whole",

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from tests.fault.switch_off import Safeguard
 
-from chiplog import journal as journal_module
-from chiplog import mapped as mapped_module
-from chiplog.journal import Journal
+from chiplog.journal import journal as journal_module
+from chiplog.journal import segment as mapped_module
+from chiplog.journal.journal import Journal
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, JOURNAL_RESERVE_BYTES, KIB, MIB
 from chiplog_schemas.model.events import EventKind, decode, encode
@@ -31,35 +31,35 @@ IDENTITY = pack({"role": "rank", "label": "rank0", "run_id": "r"})
 SAFEGUARDS = [
     Safeguard(
         "a segment that is being made counts towards the quota",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="        if not self._commit(tail, (*tail[:2], replace(layout, reserved=size))):\n",
         new="        if False:\n",
         test="test_a_segment_that_is_being_made_counts_towards_the_quota",
     ),
     Safeguard(
         "a sealed journal takes no further segment",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="            is_useless = layout.refuse is not None or ",
         new="            is_useless = ",
         test="test_a_segment_that_is_being_made_when_the_journal_is_sealed_does_not_stay",
     ),
     Safeguard(
         "an append that was overtaken since it read the tail begins again",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="            if self._tail is tail: memory[place] = record",
         new="            if True: memory[place] = record",
         test="test_an_append_within_an_append_is_in_the_file_at_once_and_comes_first",
     ),
     Safeguard(
         "an append on the long way that was overtaken begins again",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="        if self._tail is tail: memory[place] = records",
         new="        if True: memory[place] = records",
         test="test_an_append_within_the_making_of_a_segment_is_in_the_file_at_once_and_comes_first",
     ),
     Safeguard(
         "a writer in need waits for a segment that the sender thread is making",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="        self._making_by = (get_ident(), time.monotonic() + _MAKING_S)\n"
         "        try:\n            made = self._new",
         new="        try:\n            made = self._new",
@@ -67,7 +67,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a time-out is no disk that refuses",
-        "sdk/chiplog/journal.py",
+        "sdk/chiplog/journal/journal.py",
         old="            except OSError as error:\n                if is_interrupt(error):\n                    raise\n"
         "                self.disk_error = error",
         new="            except OSError as error:\n                self.disk_error = error",

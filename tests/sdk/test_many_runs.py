@@ -8,13 +8,13 @@ from tests.fault.switch_off import Safeguard
 from tests.sdk.test_fork import run_script, values
 
 import chiplog
-from chiplog import start
+from chiplog.recording import start
 from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(
         "the second run of a rank is not its first one again",
-        "sdk/chiplog/start.py",
+        "sdk/chiplog/recording/start.py",
         old="        _opened.add(",
         new="        set().add(",
         test="test_runs_of_a_sweep_are_runs_of_their_own_with_steps_and_labels_of_their_own",

@@ -10,14 +10,14 @@ import chiplog
 SAFEGUARDS = [
     Safeguard(
         "an unknown mode is offline",
-        "sdk/chiplog/ways.py",
+        "sdk/chiplog/identity/modes.py",
         old='    return "offline", Bad("bad_argument", "mode", message, "error")',
         new='    return "online", Bad("bad_argument", "mode", message, "error")',
         test="test_an_unknown_mode_is_offline_and_an_error_that_names_the_remedy",
     ),
     Safeguard(
         "modes are compared without their case",
-        "sdk/chiplog/ways.py",
+        "sdk/chiplog/identity/modes.py",
         old="str(word).strip().lower()",
         new="str(word).strip()",
         test="test_a_mode_is_known_in_any_case_and_by_the_names_of_wandb",

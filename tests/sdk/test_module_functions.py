@@ -30,7 +30,7 @@ CALLS = {name for name in PUBLIC if inspect.isfunction(getattr(chiplog.Run, name
 SAFEGUARDS = [
     Safeguard(
         "log() after commit=False has the same step",
-        "sdk/chiplog/recorder.py",
+        "sdk/chiplog/recording/recorder.py",
         'stays = unknown.pop("commit", None) is False',
         'stays = unknown.pop("commit", None) is ...',
         "test_calls_with_commit_false_belong_to_the_step_of_the_next_call",
@@ -303,8 +303,8 @@ def test_nan_is_counted_apart_from_values_that_could_not_be_logged(run: chiplog.
 
 
 def test_classes_of_queries_are_names_of_the_package() -> None:
-    from chiplog.client import Client, NoDataError, QueryError
-    from chiplog.result import Result
+    from chiplog.query.client import Client, NoDataError, QueryError
+    from chiplog.query.result import Result
 
     found = (chiplog.Client, chiplog.NoDataError, chiplog.QueryError, chiplog.Result)
     assert found == (Client, NoDataError, QueryError, Result)

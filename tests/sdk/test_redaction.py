@@ -7,7 +7,7 @@ import sys
 import pytest
 from tests.fault.switch_off import Safeguard
 
-from chiplog.redaction import REDACTED, is_secret_name, redact_command, redact_text
+from chiplog.safety.redaction import REDACTED, is_secret_name, redact_command, redact_text
 
 SECRET = "hunter2"
 RANDOM = "Xq7Rt2Lp9Zk4Wm8Nv3Yb6"
@@ -151,63 +151,63 @@ HARMLESS = [
 SAFEGUARDS = [
     Safeguard(
         "the value behind a name that sounds secret is hidden, however it is written",
-        "sdk/chiplog/redaction.py",
+        "sdk/chiplog/safety/redaction.py",
         old='    text = "".join(_without_named(text))\n',
         new="",
         test="test_a_secret_is_hidden",
     ),
     Safeguard(
         "a vendor's token is hidden wherever it stands",
-        "sdk/chiplog/redaction.py",
+        "sdk/chiplog/safety/redaction.py",
         old="    text = patterns.vendor.sub(REDACTED, text)\n",
         new="",
         test="test_a_secret_is_hidden",
     ),
     Safeguard(
         "text that only a random generator writes is hidden",
-        "sdk/chiplog/redaction.py",
+        "sdk/chiplog/safety/redaction.py",
         old='    text = "".join(_without_random(text))\n',
         new="",
         test="test_a_secret_is_hidden",
     ),
     Safeguard(
         "the value after an option that sounds secret is hidden",
-        "sdk/chiplog/redaction.py",
+        "sdk/chiplog/safety/redaction.py",
         old="        hides_next = _what_follows(argument)\n        shown",
         new="        hides_next = None\n        shown",
         test="test_a_secret_is_hidden",
     ),
     Safeguard(
         "a bare text of 40 hexadecimal digits is hidden unless something names it a commit",
-        "sdk/chiplog/redaction.py",
+        "sdk/chiplog/safety/redaction.py",
         old=" and not _is_key(run):",
         new=":",
         test="test_a_secret_is_hidden",
     ),
     Safeguard(
         "a value that begins with a dash is hidden after a secret name",
-        "sdk/chiplog/redaction.py",
+        "sdk/chiplog/safety/redaction.py",
         old='        is_value = not argument.startswith("--") if ',
         new="        is_value = not _is_option(argument) if ",
         test="test_a_secret_is_hidden",
     ),
     Safeguard(
         "a login in an option's own argument is hidden",
-        "sdk/chiplog/redaction.py",
+        "sdk/chiplog/safety/redaction.py",
         old='    text = patterns.user.sub(rf"\\1{REDACTED}", text)\n',
         new="",
         test="test_a_secret_is_hidden",
     ),
     Safeguard(
         "what is no secret stays readable",
-        "sdk/chiplog/redaction.py",
+        "sdk/chiplog/safety/redaction.py",
         old="    return is_whole and (before in _TEXT_BEFORE_TOKEN or after in _TEXT_AFTER_TOKEN)",
         new="    return False",
         test="test_what_is_no_secret_stays_readable",
     ),
     Safeguard(
         "a secret is hidden before the journal",
-        "sdk/chiplog/surroundings.py",
+        "sdk/chiplog/recording/environment.py",
         old="redact_command(command_line())",
         new="command_line()",
         test="test_no_secret_of_a_command_line_reaches_a_file",
@@ -281,5 +281,5 @@ def test_no_secret_of_a_command_line_reaches_a_file(chiplog_dir, tmp_path) -> No
 
 
 def test_an_import_of_chiplog_compiles_nothing_of_this() -> None:
-    script = "import sys, chiplog; sys.exit('chiplog.redaction' in sys.modules)"
+    script = "import sys, chiplog; sys.exit('chiplog.safety.redaction' in sys.modules)"
     subprocess.run([sys.executable, "-c", script], timeout=180, check=True)

@@ -10,20 +10,20 @@ from tests.fault.switch_off import Safeguard
 from tests.sdk.test_runs import numbers
 
 import chiplog
-from chiplog.identity import PARENT_RUN, read_record
+from chiplog.identity.identity import PARENT_RUN, read_record
 from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(
         "runs side by side leave each other open",
-        "sdk/chiplog/start.py",
+        "sdk/chiplog/recording/start.py",
         old="    if not opened or reinit == CREATE_NEW:",
         new="    if not opened:",
         test="test_runs_side_by_side_have_each_their_label_values_and_end",
     ),
     Safeguard(
         "an uncaught exception ends every open run",
-        "sdk/chiplog/start.py",
+        "sdk/chiplog/recording/start.py",
         old="        for run in _all_runs():\n            run.mark_exit(error)",
         new="        _all_runs()[-1].mark_exit(error)",
         test="test_an_uncaught_exception_is_how_every_open_run_ends_and_each_line_is_in_one_of_them",

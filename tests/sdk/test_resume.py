@@ -14,14 +14,14 @@ from tests.fault.switch_off import Safeguard
 from tests.sdk.test_runs import numbers
 
 import chiplog
-from chiplog.counting import FILES_MAX, StepCount, label_to_resume
-from chiplog.identity import Identity
+from chiplog.identity.identity import Identity
+from chiplog.recording.step_counter import FILES_MAX, StepCount, label_to_resume
 from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(
         "log() without a step goes behind the largest step of its label",
-        "sdk/chiplog/recorder.py",
+        "sdk/chiplog/recording/recorder.py",
         old="            # No call in between: another thread's step cannot be overwritten by a smaller one.\n"
         "            if step > self._top_step:",
         new="            if False:",
@@ -29,7 +29,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a count of steps does not leave 64 bits",
-        "sdk/chiplog/recorder.py",
+        "sdk/chiplog/recording/recorder.py",
         old="                self._next_step = step + self._steps_per_log if step < _STEP_MAX else "
         "self._stay_at_last_step()\n            elif not self._steps_per_log:\n                self._next_step = step\n"
         "            self._last_step",

@@ -17,7 +17,7 @@ from chiplog_schemas.model.events import EventKind
 SAFEGUARDS = [
     Safeguard(
         "a word of W&B is no run ID",
-        "sdk/chiplog/resuming.py",
+        "sdk/chiplog/recording/resume.py",
         old='    if word in ("", ALLOW, MUST, NEVER, AUTO):',
         new='    if word in ("",):',
         test="test_no_word_becomes_a_run",
@@ -32,21 +32,21 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a refused run leaves the files of the run that exists alone",
-        "sdk/chiplog/counting.py",
+        "sdk/chiplog/recording/step_counter.py",
         old="        if self.is_refused:\n",
         new="        self.is_refused = False\n        if self.is_refused:\n",
         test="test_a_run_that_had_to_be_new_leaves_count_and_mark_of_the_one_that_exists_alone",
     ),
     Safeguard(
         "auto leaves alone what still runs",
-        "sdk/chiplog/unfinished.py",
+        "sdk/chiplog/recording/unfinished_runs.py",
         old=' or not holder_of(Path(run["journal"]) / "lock"))',
         new=" or True)",
         test="test_auto_leaves_a_run_alone_that_still_runs",
     ),
     Safeguard(
         "a child follows the demand of its parent",
-        "sdk/chiplog/identity.py",
+        "sdk/chiplog/identity/identity.py",
         old="        return replace(identity, demand=parent.demand, demand_launch=parent.launch)",
         new="        pass",
         test="test_a_demand_that_is_not_met_is_kept_under_another_name_with_one_line_also_for_children",

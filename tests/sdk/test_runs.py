@@ -22,9 +22,9 @@ from tests.conftest import read_events
 from tests.fault.switch_off import Safeguard
 
 import chiplog
-from chiplog import start
-from chiplog.complaints import Complaints
-from chiplog.identity import PARENT_RUN
+from chiplog.identity.identity import PARENT_RUN
+from chiplog.recording import start
+from chiplog.safety.diagnostics import Complaints
 from chiplog.values.metrics import Bad
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB, MIB
@@ -35,14 +35,14 @@ from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_jou
 SAFEGUARDS = [
     Safeguard(
         "a sys.exit() that was caught is no end",
-        "sdk/chiplog/start.py",
+        "sdk/chiplog/recording/start.py",
         old="        if _left is self._left and frame().f_back is not None:\n",
         new="        if False:\n",
         test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
     ),
     Safeguard(
         "a sys.exit() that somebody keeps is no end",
-        "sdk/chiplog/start.py",
+        "sdk/chiplog/recording/start.py",
         old="    returned = is_seen or has_returned()\n",
         new="    returned = is_seen\n",
         test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",

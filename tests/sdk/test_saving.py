@@ -15,22 +15,22 @@ from tests.conftest import Event, Node, read_events, wait_until
 from tests.fault.switch_off import Safeguard
 
 import chiplog
-from chiplog import saving
 from chiplog.cli import main
+from chiplog.recording import files
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import places
 
 SAFEGUARDS = [
     Safeguard(
         "save() takes no whole disk, no home and not chiplog's own directory",
-        "sdk/chiplog/saving.py",
+        "sdk/chiplog/recording/files.py",
         old="        if self._is_too_much(directory):\n",
         new="        if False:\n",
         test="test_the_whole_disk_a_home_and_the_directory_of_chiplog_are_refused_in_one_line",
     ),
     Safeguard(
         "one save() copies no more bytes than may wait",
-        "sdk/chiplog/saving.py",
+        "sdk/chiplog/recording/files.py",
         old="                if saved and left < os.stat(source).st_size <= self._file_bytes_max:\n",
         new="                if False:\n",
         test="test_one_call_copies_no_more_bytes_than_may_wait_and_says_where_it_ended",
@@ -184,7 +184,7 @@ def test_bounds_refuse_with_the_variable_that_sets_them(
 def test_a_directory_of_very_many_files_is_saved_up_to_the_limit(
     run: chiplog.Run, here: Path, offline: Offline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(saving, "FILES_PER_SAVE_MAX", 3)
+    monkeypatch.setattr(files, "FILES_PER_SAVE_MAX", 3)
     (here / "d").mkdir()
     for number in range(5):
         (here / "d" / str(number)).write_text(str(number))
@@ -197,7 +197,7 @@ def test_one_call_copies_no_more_bytes_than_may_wait_and_says_where_it_ended(
 ) -> None:
     """The agent makes room in the outbox meanwhile: the outbox's own bound does not end such a call."""
     monkeypatch.setenv("CHIPLOG_OUTBOX_BYTES_MAX", "1048576")
-    monkeypatch.setattr(saving, "_bytes_in", lambda outbox: 0)  # an agent that takes all at once
+    monkeypatch.setattr(files, "_bytes_in", lambda outbox: 0)  # an agent that takes all at once
     run = chiplog.init(mode="offline", capture_console=False)
     (here / "d").mkdir()
     for number in range(6):
@@ -219,7 +219,7 @@ def test_the_whole_disk_a_home_and_the_directory_of_chiplog_are_refused_in_one_l
     (home / "x" / "a").write_text("a")
     (home / "b").write_text("b")
     monkeypatch.setenv("HOME", str(home))
-    monkeypatch.setattr(saving, "FILES_PER_SAVE_MAX", 3)  # of a disk, if it were taken
+    monkeypatch.setattr(files, "FILES_PER_SAVE_MAX", 3)  # of a disk, if it were taken
     for path in ("/", "/*", "/**", "//", home, f"{home}/*", "home", chiplog_dir):
         assert run.save(path) == []
     assert not places(chiplog_dir).offline_files.exists()
@@ -264,7 +264,7 @@ def test_a_file_that_is_written_to_meanwhile_is_saved_as_read_and_said_to_be(
                 file.write(b"y" * 500)
         return read(descriptor, n)
 
-    monkeypatch.setattr(saving.os, "read", reads_while_it_grows)
+    monkeypatch.setattr(files.os, "read", reads_while_it_grows)
     assert run.save("log.txt") == ["log.txt"]
     monkeypatch.undo()
     assert [kind for kind, _ in notices(offline)] == ["file_changed"]

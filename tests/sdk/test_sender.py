@@ -11,9 +11,9 @@ import zmq
 from tests.conftest import wait_until
 from tests.fault.switch_off import Safeguard
 
-from chiplog import sender as sender_module
-from chiplog.journal import Journal
-from chiplog.sender import SenderThread
+from chiplog.journal import sender as sender_module
+from chiplog.journal.journal import Journal
+from chiplog.journal.sender import SenderThread
 from chiplog_schemas.paths import Places, places
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
@@ -21,7 +21,7 @@ from chiplog_schemas.protocol.messages import MessageKind
 SAFEGUARDS = [
     Safeguard(
         "keys that the system does not let us read do not end the care for the journal",
-        "sdk/chiplog/sender.py",
+        "sdk/chiplog/journal/sender.py",
         old="            except (OSError, zmq.ZMQError) as error:\n                if not told",
         new="            except ZeroDivisionError as error:\n                if not told",
         test="test_keys_that_cannot_be_read_for_a_while_only_delay",

@@ -13,22 +13,22 @@ from tests.sdk.test_phases import phases
 from tests.sdk.test_runs import numbers
 
 import chiplog
-from chiplog.lingering import Lingering
-from chiplog.phases import Phase, Timing
-from chiplog.steps import Steps
+from chiplog.timing.phases import Phase, Timing
+from chiplog.timing.stall_detector import Lingering
+from chiplog.timing.steps import Steps
 from chiplog_schemas.model.events import EventKind
 
 SAFEGUARDS = [
     Safeguard(
         "what ended in a long step survives a kill in it",
-        "sdk/chiplog/recorder.py",
+        "sdk/chiplog/recording/recorder.py",
         old="                self._append_early(totals)\n",
         new="                pass\n",
         test="test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_once",
     ),
     Safeguard(
         "what was said of a long step is not said again at its end",
-        "sdk/chiplog/phases.py",
+        "sdk/chiplog/timing/phases.py",
         old="        return self._without_said(totals) if self._said else totals\n",
         new="        return totals\n",
         test="test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_once",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tests.conftest import Event, read_events
 
-from chiplog.surroundings import Teller, gather, git_of, packages
+from chiplog.recording.environment import Teller, gather, git_of, packages
 from chiplog_schemas.model.events import EventKind
 
 TRAINING = """
@@ -84,7 +84,7 @@ def test_the_primary_tells_commit_command_versions_and_the_allowed_variables(rep
 
 SPAWNS = """
 import multiprocessing, sys
-from chiplog.surroundings import gather
+from chiplog.recording.environment import gather
 
 def tell():
     print(gather({})["command"][1:], flush=True)

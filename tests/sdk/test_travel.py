@@ -9,7 +9,7 @@ import pytest
 from tests.sdk.test_fork import by_label, run_script, values
 
 import chiplog
-from chiplog import travel
+from chiplog.recording import pickling
 from chiplog_schemas.model.events import EventKind
 
 HANDED = """
@@ -110,7 +110,7 @@ def test_whatever_its_config_holds_a_run_travels_with_plain_values_in_its_place(
     config = {"model": lambda: 1, "lr": 0.1, "sizes": {(1, 2): 3}, "cycle": cycle, "when": cycle.keys}
     run = chiplog.init(mode="offline", capture_console=False, config=config)
     assert pickle.loads(pickle.dumps(run)) is run
-    there = pickle.loads(pickle.dumps(travel.ticket_of(run).config))
+    there = pickle.loads(pickle.dumps(pickling.ticket_of(run).config))
     assert (there["lr"], there["sizes"]) == (0.1, {"(1, 2)": 3})
     assert there["cycle"] == {"self": "<cycle>"}
     assert there["model"].endswith("<lambda>")
@@ -122,14 +122,14 @@ def test_a_pickle_of_another_host_uses_that_hosts_own_directory_and_says_the_hos
     chiplog_dir, tmp_path, monkeypatch
 ) -> None:
     run = chiplog.init(mode="offline", label="main", capture_console=False, agent="tcp://127.0.0.1:5")
-    ticket = travel.ticket_of(run)
+    ticket = pickling.ticket_of(run)
     run.finish()
-    monkeypatch.setattr(travel, "host_name", lambda: "executor-7")
-    there = travel.run_of(ticket, {"CHIPLOG_DIR": str(tmp_path / "there")})
+    monkeypatch.setattr(pickling, "host_name", lambda: "executor-7")
+    there = pickling.run_of(ticket, {"CHIPLOG_DIR": str(tmp_path / "there")})
     assert there.label.startswith("main.executor-7-")
     assert there._settings.places.root == tmp_path / "there"
     assert there._settings.agent_address == "tcp://127.0.0.1:5", "its address travels with it"
-    assert travel.run_of(ticket, {})._settings.places.root == chiplog_dir
+    assert pickling.run_of(ticket, {})._settings.places.root == chiplog_dir
     assert (there.rank, there.is_primary) == (None, False)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from chiplog.waking import BURST_REST_S, LOOK_INTERVAL_S, QUIET_S, Waking
+from chiplog.console.poll_policy import BURST_REST_S, LOOK_INTERVAL_S, QUIET_S, Waking
 
 OUT, ERR = 5, 6
 PIPE, TERMINAL = 64 << 10, 4 << 10

@@ -16,9 +16,9 @@ from tests.sdk.test_runs import counted, notices, numbers
 from torch import nn
 
 import chiplog
-from chiplog.torch import allocator, looking
+from chiplog.torch import allocator_stats, poller
 from chiplog.torch import watch as watch_module
-from chiplog.torch.timing import CudaTiming
+from chiplog.torch.cuda_timing import CudaTiming
 from chiplog.torch.watch import groups_of
 from chiplog_schemas.model.events import EventKind
 
@@ -420,18 +420,18 @@ def test_the_allocators_statistics_have_keys_that_ranks_share(monkeypatch) -> No
     cuda = SimpleNamespace(
         is_initialized=lambda: True, device_count=lambda: 3, memory_stats_as_nested_dict=[none, stats, none].__getitem__
     )
-    found = allocator.sample(cuda)
+    found = allocator_stats.sample(cuda)
     assert found["chiplog/cuda/fragmentation"] == pytest.approx(0.4)
     assert (found["chiplog/cuda/allocated_peak_bytes"], found["chiplog/cuda/alloc_retries"]) == (80.0, 1.0)
     cuda.memory_stats_as_nested_dict = [stats, stats, none].__getitem__
-    assert {key.split("/")[1] for key in allocator.sample(cuda)} == {"cuda:0", "cuda:1"}
+    assert {key.split("/")[1] for key in allocator_stats.sample(cuda)} == {"cuda:0", "cuda:1"}
     cuda.is_initialized = lambda: False
-    assert allocator.sample(cuda) == {}
+    assert allocator_stats.sample(cuda) == {}
 
 
 def test_the_allocators_statistics_are_logged_with_the_step_that_was_last(run, offline, monkeypatch) -> None:
     run.log({"x": 1.0}, step=7)
-    monkeypatch.setattr(looking, "sample", lambda cuda: {"chiplog/cuda/ooms": 0.0})
+    monkeypatch.setattr(poller, "sample", lambda cuda: {"chiplog/cuda/ooms": 0.0})
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(run._timing, "device", object())
     while not [entry for entry in numbers(offline()) if entry[0] == "chiplog/cuda/ooms"]:
@@ -449,13 +449,13 @@ def test_the_allocators_statistics_are_logged_with_the_step_that_was_last(run, o
 def test_a_compiled_region_may_log_time_and_step(run, offline, monkeypatch, told) -> None:
     import torch._dynamo
 
-    from chiplog.torch import compiling
+    from chiplog.safety import dynamo
 
     if told:
-        compiling.tell_dynamo()
-        assert compiling._told
+        dynamo.tell_dynamo()
+        assert dynamo._told
     else:
-        monkeypatch.setattr(compiling, "_told", [True])
+        monkeypatch.setattr(dynamo, "_told", [True])
         rules = sys.modules["torch._dynamo.trace_rules"]
         monkeypatch.setattr(rules, "SKIP_DIRS", [path for path in rules.SKIP_DIRS if "chiplog" not in path])
         rules._recompile_re()
@@ -493,10 +493,10 @@ def test_a_compiled_region_may_log_time_and_step(run, offline, monkeypatch, told
 def test_dynamo_compiles_no_file_of_ours(run) -> None:
     import torch._dynamo
 
-    from chiplog.torch import compiling
+    from chiplog.safety import dynamo
 
-    compiling._told.clear()
-    compiling.tell_dynamo()
+    dynamo._told.clear()
+    dynamo.tell_dynamo()
     torch._dynamo.reset()
     seen: list[str] = []
 

@@ -8,13 +8,13 @@ import sys
 
 import click
 
-from chiplog import background, checks
-from chiplog.checks import BAD, GOOD, Finding
 from chiplog.cli.output import cell, print_tables
+from chiplog.ops import daemons, health_checks
+from chiplog.ops.health_checks import BAD, GOOD, Finding
 from chiplog_schemas.paths import Places, own_dir, places
 
 CANARIES = 1_000
-_COLOURS = {GOOD: "green", checks.WARNING: "yellow", BAD: "red"}
+_COLOURS = {GOOD: "green", health_checks.WARNING: "yellow", BAD: "red"}
 
 
 @click.command()
@@ -38,7 +38,7 @@ def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, f
     counted, and the time is measured. They are rows of kind `canary` in `events`, and belong to no run.
     """
     where = places(own_dir(directory, os.environ))
-    findings = list(checks.examine(where))
+    findings = list(health_checks.examine(where))
     if canary:
         findings.append(_fly(where, events, timeout_s))
     if form == "json":
@@ -55,12 +55,12 @@ def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, f
 
 def _fly(where: Places, events: int, timeout_s: float) -> Finding:
     """Send canaries, with an agent and a collector that are there or, as a training would, started for it."""
-    from chiplog import canary
+    from chiplog.ops import canary
 
     address = os.environ.get("CHIPLOG_AGENT")
-    if not address and not background.pid_of(where, background.AGENT):
+    if not address and not daemons.pid_of(where, daemons.AGENT):
         try:
-            background.start(where, background.AGENT, ["--embedded"])
+            daemons.start(where, daemons.AGENT, ["--embedded"])
         except OSError as error:
             return Finding("canary", BAD, str(error), "mend what it names, then look again")
     flight = canary.fly(where, address, timeout_s, events)
@@ -77,7 +77,7 @@ def _fly(where: Places, events: int, timeout_s: float) -> Finding:
 
 
 def _print(findings: list[Finding]) -> None:
-    from chiplog.cli.sheet import Column, Sheet
+    from chiplog.cli.fitted_table import Column, Sheet
 
     sheet = Sheet(
         Column(name, is_whole=name in ("verdict", "check")) for name in ("verdict", "check", "found", "remedy")

@@ -4,7 +4,7 @@ import os
 
 import click
 
-from chiplog import background
+from chiplog.ops import daemons
 from chiplog_schemas.paths import own_dir, places
 
 
@@ -14,9 +14,9 @@ def down(directory: str | None) -> None:
     """Stop agent and collector, and return when they are gone. What was logged stays and is delivered later."""
     where = places(own_dir(directory, os.environ))
     stopped = 0
-    for module in (background.AGENT, background.COLLECTOR):
+    for module in (daemons.AGENT, daemons.COLLECTOR):
         try:
-            pid = background.stop(where, module)
+            pid = daemons.stop(where, module)
         except OSError as error:
             raise click.ClickException(str(error)) from error
         if pid:

@@ -129,7 +129,7 @@ def list_(own: Keys, form: str) -> None:
         if not rows:
             click.echo(f"no keys in {own.directory}", err=True)
             return
-        from chiplog.cli.sheet import Column, Sheet
+        from chiplog.cli.fitted_table import Column, Sheet
 
         sheet = Sheet(Column(name, is_whole=name == "public") for name in _COLUMNS)
         for row in rows:

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from chiplog.cli.options import local_option, opened, resolve_run, source_options
 from chiplog.cli.output import Zone, console_text, printable, zone_of
-from chiplog.cli.source import local_option, opened, resolve_run, source_options
-from chiplog.client import Client
+from chiplog.query.client import Client
 
 FOLLOW_INTERVAL_S = 0.5  # a person does not see less, and a query costs milliseconds
 PAGE_LINES = 50_000  # at 8 KiB a line far below what one result may hold, usually some MB

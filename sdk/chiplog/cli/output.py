@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
-    from chiplog.cli.sheet import Cell, Sheet
-    from chiplog.client import Result
+    from chiplog.cli.fitted_table import Cell, Sheet
+    from chiplog.query.client import Result
 
 TABLE_ROWS_MAX = 10_000  # a table is laid out as a whole, and no reader wants more
 _EXACT_MAX = 1e15  # up to there, and a little beyond, a float holds every whole number
@@ -206,7 +206,7 @@ def bars(counts: Sequence[int]) -> str:
 # -- tables -----------------------------------------------------------------------------------------------------------
 def cell(text: str | None, style: str = "") -> "Cell":
     """Return a text for a table: nothing in it is markup, or steers the terminal."""
-    from chiplog.cli.sheet import Cell
+    from chiplog.cli.fitted_table import Cell
 
     return Cell(printable(text or ""), style=style)
 
@@ -242,7 +242,7 @@ def result_table(
 
     wall: columns of times that the query itself has put into a zone; they are shown as they are.
     """
-    from chiplog.cli.sheet import Column, Sheet
+    from chiplog.cli.fitted_table import Column, Sheet
 
     shown = rows[:TABLE_ROWS_MAX]
     texts: list[list[str]] = []

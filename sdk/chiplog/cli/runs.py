@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from chiplog.cli.options import local_option, opened, source_options
 from chiplog.cli.output import (
     UTC_ZONE,
     Zone,
@@ -16,10 +17,9 @@ from chiplog.cli.output import (
     write_json,
     zone_of,
 )
-from chiplog.cli.source import local_option, opened, source_options
 
 if TYPE_CHECKING:
-    from chiplog.cli.sheet import Cell, Sheet
+    from chiplog.cli.fitted_table import Cell, Sheet
 
 STATES = ("running", "finished", "failed", "crashed")
 LIMIT = 50  # a few screens
@@ -111,7 +111,7 @@ def state_text(state: str) -> "Cell":
 
 def table_of(rows: list[dict[str, Any]], zone: Zone = UTC_ZONE) -> "Sheet":
     """Lay out runs. Columns that no run has a value for are left out."""
-    from chiplog.cli.sheet import Column, Sheet
+    from chiplog.cli.fitted_table import Column, Sheet
 
     started = [row["created_at"] for row in rows if row["created_at"] is not None]
     year = datetime.now(UTC).year

@@ -6,10 +6,10 @@ from typing import Any
 
 import click
 
+from chiplog.cli.options import local_option, opened, resolve_run, source_options
 from chiplog.cli.output import decoded, plain_value, print_tables, target_of, zone_of
-from chiplog.cli.page import page_of
-from chiplog.cli.source import local_option, opened, resolve_run, source_options
-from chiplog.client import Client
+from chiplog.cli.run_page import page_of
+from chiplog.query.client import Client
 
 KEYS_MAX = 10_000  # as many as a run may have
 LAST_VALUES_MAX = 64  # labels whose last value stands beside a key

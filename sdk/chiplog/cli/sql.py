@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from chiplog.cli.local_time import localized, zone_name
+from chiplog.cli.options import local_option, opened, resolve_run, source_options
 from chiplog.cli.output import FORMATS, SUFFIXES, write_result, zone_of
-from chiplog.cli.source import local_option, opened, resolve_run, source_options
-from chiplog.client import Client, QueryError
-from chiplog.result import unique_names
-from chiplog.saved import NAMES, about, query_of
+from chiplog.query.client import Client, QueryError
+from chiplog.query.result import unique_names
+from chiplog.query.saved_queries import NAMES, about, query_of
 
 PROMPT, PROMPT_MORE = "chiplog> ", "      …> "
 

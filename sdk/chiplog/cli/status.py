@@ -8,10 +8,10 @@ from pathlib import Path
 
 import click
 
-from chiplog import background
-from chiplog.checks import directory_bytes
-from chiplog.delivered import is_delivered
-from chiplog.reachability import probe
+from chiplog.journal.reachability import probe
+from chiplog.ops import daemons
+from chiplog.ops.delivered import is_delivered
+from chiplog.ops.health_checks import directory_bytes
 from chiplog_schemas.paths import Places, own_dir, places
 from chiplog_schemas.process.file_lock import holder_of
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head, list_journals
@@ -46,7 +46,7 @@ def status(directory: str | None, form: str, no_canary: bool) -> None:
 def _look(where: Places) -> dict[str, object]:
     journals = list_journals(where.journals)
     offline = [path for _, path in list_journals(where.local / "offline") if not is_delivered(path)]
-    agent_pid = background.pid_of(where, background.AGENT) or None
+    agent_pid = daemons.pid_of(where, daemons.AGENT) or None
     # Whom the agent holds is a dead rank's, which it is adopting.
     alive = [directory for _, directory in journals if holder_of(directory / LOCK_NAME) not in (0, agent_pid)]
     return {
@@ -54,7 +54,7 @@ def _look(where: Places) -> dict[str, object]:
         "agent_pid": agent_pid,
         "agent_named": _named(),
         **_link(where, agent_pid),
-        "collector_pid": background.pid_of(where, background.COLLECTOR) or None,
+        "collector_pid": daemons.pid_of(where, daemons.COLLECTOR) or None,
         "ranks_logging": sum(map(_is_ranks, alive)),
         "journals_waiting": len(journals) - len(alive),
         "offline_journals": len(offline),
@@ -76,7 +76,7 @@ def _is_ranks(journal: Path) -> bool:
 def _fly(where: Places, *, running: bool) -> tuple[str, bool]:
     if not running and not os.environ.get("CHIPLOG_AGENT"):
         return "not sent: no agent runs (a training starts one, or `chiplog up`)", False
-    from chiplog import canary  # a look alone needs no sockets
+    from chiplog.ops import canary  # a look alone needs no sockets
 
     flight = canary.fly(where, os.environ.get("CHIPLOG_AGENT"), CANARY_WAIT_S)
     if flight.visible_s is not None and flight.acknowledged_s is not None:
@@ -113,8 +113,8 @@ def _link(where: Places, agent_pid: int | None) -> dict[str, object]:
     """Return the state of the agent's link for programs, and a line about it for people."""
     if agent_pid is None:
         return {"agent_link_state": None, "agent_link": None}
-    if background.is_stopped(agent_pid):
+    if daemons.is_stopped(agent_pid):
         line = f"the agent was stopped by a signal; kill -CONT {agent_pid} lets it go on"
         return {"agent_link_state": "stopped", "agent_link": line}
-    link = background.link_of(where)
+    link = daemons.link_of(where)
     return {"agent_link_state": link.state if link else None, "agent_link": link.text if link else None}

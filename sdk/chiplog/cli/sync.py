@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from chiplog import background
-from chiplog.delivered import is_delivered, mark
+from chiplog.ops import daemons
+from chiplog.ops.delivered import is_delivered, mark
 from chiplog_schemas.paths import Places, make_private, own_dir, places
 from chiplog_schemas.process.file_lock import holder_of
 from chiplog_schemas.storage.content_files import list_contents
@@ -82,8 +82,8 @@ def sync(source: Path | None, directory: str | None, delete: bool, again: bool, 
 
 
 def _start_agent(where: Places) -> None:
-    if not background.pid_of(where, background.AGENT):
-        background.start(where, background.AGENT, ["--embedded"])
+    if not daemons.pid_of(where, daemons.AGENT):
+        daemons.start(where, daemons.AGENT, ["--embedded"])
 
 
 def _mark(paths: list[Path], where: Places) -> None:

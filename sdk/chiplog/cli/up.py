@@ -4,7 +4,7 @@ import os
 
 import click
 
-from chiplog import background
+from chiplog.ops import daemons
 from chiplog_schemas.paths import own_dir, places
 
 
@@ -16,15 +16,15 @@ def up(directory: str | None) -> None:
     Never required: a training starts them by itself, and those leave when there is nothing to do.
     """
     where = places(own_dir(directory, os.environ))
-    wanted = [background.AGENT]
+    wanted = [daemons.AGENT]
     if not os.environ.get("CHIPLOG_COLLECTOR"):
-        wanted.insert(0, background.COLLECTOR)
+        wanted.insert(0, daemons.COLLECTOR)
     for module in wanted:
         try:
-            if background.pid_of(where, module) and background.is_embedded(where, module):
-                background.stop(where, module)  # it would leave when idle; the one that follows stays
-            before = background.pid_of(where, module)
-            pid = background.start(where, module, [])
+            if daemons.pid_of(where, module) and daemons.is_embedded(where, module):
+                daemons.stop(where, module)  # it would leave when idle; the one that follows stays
+            before = daemons.pid_of(where, module)
+            pid = daemons.start(where, module, [])
         except OSError as error:
             raise click.ClickException(str(error)) from error
         word = "runs already" if pid == before else "started"

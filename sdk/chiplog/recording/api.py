@@ -20,15 +20,15 @@ else:
     _is_supported = True
 if TYPE_CHECKING or _is_supported:
     from chiplog.recording.run import Run
-    from chiplog.start import current, finish, init, log, setup
+    from chiplog.recording.start import current, finish, init, log, setup
 else:
     from chiplog.recording.unsupported import Run, current, finish, init, log, setup
 
 if TYPE_CHECKING:
     import os
 
-    from chiplog.phases import Phase
-    from chiplog.steps import Loader, Step
+    from chiplog.timing.phases import Phase
+    from chiplog.timing.steps import Loader, Step
 
 __all__ = [
     "ChiplogModule",

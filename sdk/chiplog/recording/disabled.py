@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ContextDecorator
 from typing import Any
 
-from chiplog.shared import Config, Summary
+from chiplog.recording.config import Config, Summary
 
 
 def _ignore(*given: object) -> None:

@@ -8,34 +8,34 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from chiplog.agreement import Agreed, Question, is_in_group
-from chiplog.alerts import ALERT_INTERVAL_S, AlertLimit, alert_of
-from chiplog.capture import Capture
-from chiplog.complaints import Complaints
-from chiplog.counting import STEPS, StepCount
-from chiplog.ending import Ending, close, take_all
-from chiplog.failures import detail_of, ending_of, reason_of
-from chiplog.forgiving import forgiving
-from chiplog.identity import Identity, as_child, with_rank
-from chiplog.interrupts import is_interrupt
-from chiplog.journal import Journal
-from chiplog.launches import remember
-from chiplog.opening import open_journal
-from chiplog.parents import tell_no_more
-from chiplog.recorder import Recorder
+from chiplog.console.capture import Capture
+from chiplog.identity.identity import Identity, as_child, with_rank
+from chiplog.identity.inherited_env import tell_no_more
+from chiplog.identity.launch_cache import remember
+from chiplog.identity.rendezvous import Agreed, Question, is_in_group
+from chiplog.journal.factory import open_journal
+from chiplog.journal.journal import Journal
+from chiplog.journal.null import AfterFork, Appendable, Nowhere
+from chiplog.journal.sender import SenderThread
 from chiplog.recording import foreign_names
+from chiplog.recording.alerts import ALERT_INTERVAL_S, AlertLimit, alert_of
 from chiplog.recording.collector_lookup import AttemptLookup, watch_demand
+from chiplog.recording.config import Config, Shared, Summary
+from chiplog.recording.environment import Teller
+from chiplog.recording.exit_status import Ending, close, take_all
+from chiplog.recording.failures import detail_of, ending_of, reason_of
+from chiplog.recording.files import Saver
+from chiplog.recording.recorder import Recorder
+from chiplog.recording.resume import unmet_demand
 from chiplog.recording.run_text import RunText
-from chiplog.resuming import unmet_demand
-from chiplog.saving import Saver
-from chiplog.sender import SenderThread
+from chiplog.recording.step_counter import STEPS, StepCount
+from chiplog.recording.unfinished_runs import UNFINISHED, UnfinishedRun
+from chiplog.safety.diagnostics import Complaints
+from chiplog.safety.dynamo import tell_dynamo
+from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.lenient_calls import forgiving
 from chiplog.settings import Settings, identity_map, safe_name, words_of
-from chiplog.shared import Config, Shared, Summary
-from chiplog.stand_ins import AfterFork, Appendable, Nowhere
-from chiplog.surroundings import Teller
-from chiplog.torch.compiling import tell_dynamo
-from chiplog.torch.current import CurrentDevice, current_device
-from chiplog.unfinished import UNFINISHED, UnfinishedRun
+from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog.values.metrics import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX

@@ -15,8 +15,8 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from chiplog.interrupts import is_interrupt
-from chiplog.torch.compiling import untraced
+from chiplog.safety.dynamo import untraced
+from chiplog.safety.interrupts import is_interrupt
 from chiplog.values.metrics import Bad
 
 GROUPS_MAX = 32  # submodules whose norms are logged: more is a table that nobody reads

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
-from chiplog.interrupts import is_interrupt
+from chiplog.safety.interrupts import is_interrupt
 from chiplog.values.metrics import Bad, cleaned, shown
 from chiplog_schemas.limits import KEY_BYTES_MAX
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from chiplog.interrupts import is_interrupt
+from chiplog.safety.interrupts import is_interrupt
 from chiplog.torch.backends import BACKENDS
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 

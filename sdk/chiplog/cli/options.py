@@ -1,0 +1,87 @@
+"""What the commands that look share: where to look, and how errors of a query end a command."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import click
+
+from chiplog.query.client import Client, NoDataError, QueryError, connect
+
+_NO_START = "chiplog.no_start"  # in click's meta of one command
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class BadQuery(click.ClickException):
+    """The query itself is to blame: bad input, like a bad option."""
+
+    exit_code = 2
+
+
+def source_options(command: F) -> F:
+    """Add --dir, --url and --no-start."""
+    command = click.option(
+        "--no-start",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_start,
+        help="Start no daemons for journals that wait.",
+    )(command)
+    command = click.option("--url", metavar="URL", help="Collector: tcp://HOST:PORT, as agents have it.")(command)
+    return click.option("--dir", "dir_", metavar="DIR", help="Directory to look in instead of CHIPLOG_DIR.")(command)
+
+
+def _note_start(context: click.Context, _: click.Parameter, no_start: bool) -> None:
+    context.meta[_NO_START] = no_start
+
+
+def local_option(command: F) -> F:
+    """Add --local."""
+    return click.option("--local", "is_local", is_flag=True, help="Times in this machine's zone instead of UTC.")(
+        command
+    )
+
+
+@contextlib.contextmanager
+def opened(dir_: str | None, url: str | None) -> Iterator[Client]:
+    """Connect for one command. Bad input and bad SQL end it with exit code 2, everything else with 1."""
+    if dir_ and url:
+        raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")
+    try:
+        context = click.get_current_context(silent=True)
+        may_start = context is None or not context.meta.get(_NO_START)
+        with connect(url, dir=dir_, start=may_start) as client:
+            yield client
+    except QueryError as error:
+        blamed = BadQuery if error.kind in ("refused", "sql") else click.ClickException
+        raise blamed(error.message) from error
+    except NoDataError as error:
+        raise click.ClickException(str(error)) from error
+    except ValueError as error:
+        raise click.UsageError(str(error)) from error
+
+
+def resolve_run(client: Client, run: str) -> str:
+    """Return the run ID for an ID, a unique beginning of one, or `latest`. Raises UsageError.
+
+    An ID may be one that the run had until its ranks agreed on another.
+    """
+    if run == "latest":
+        rows = client.sql("SELECT run_id FROM runs ORDER BY created_at DESC NULLS LAST, run_id DESC LIMIT 1").rows()
+        if not rows:
+            raise click.UsageError("run 'latest' is unknown: no run has been recorded yet; start one first")
+        return str(rows[0]["run_id"])
+    rows = client.sql(
+        "SELECT run_id FROM runs WHERE starts_with(run_id, $run) ORDER BY run_id = $run DESC, run_id LIMIT 6",
+        {"run": run},
+    ).rows()
+    if not rows:
+        merged = "SELECT DISTINCT run_id FROM events WHERE kind = 'run_merged' AND body->>'from' = $run LIMIT 1"
+        rows = client.sql(merged, {"run": run}).rows()
+    found = [str(row["run_id"]) for row in rows]
+    if not found:
+        raise click.UsageError(f"run {run!r} is unknown; chiplog runs lists all")
+    if found[0] != run and len(found) > 1:
+        shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
+        raise click.UsageError(f"run {run!r} is ambiguous: {shown}; write more of it")
+    return found[0]

@@ -1,0 +1,402 @@
+"""The page of one run: what fits a screen, worst first, and how many more there are."""
+
+import json
+import shlex
+import signal
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from rich.text import Text
+
+from chiplog.cli.fitted_table import Column, Sheet
+from chiplog.cli.output import UTC_ZONE, Zone, cell, duration_text, number_text
+from chiplog.cli.runs import complete_text, duration_s, state_text
+
+# Of each table, unless all of it is asked for: together a screen, of any run.
+LABELS_SHOWN = 16  # two nodes of eight GPUs
+ALERTS_SHOWN = 5
+PHASES_SHOWN = 8
+KEYS_SHOWN = 10
+SUMMARY_SHOWN = 6
+CONFIG_SHOWN = 8
+FILES_SHOWN = 5
+EVENTS_SHOWN = 8
+LAST_VALUES_SHOWN = 3  # above it a table shows the span
+DRIFT_SHOWN = 5  # labels whose config differs, and keys of each
+_ECHOES_SHOWN = 5
+_ENDED_BADLY = ("failed", "crashed")
+_STYLES = {"error": "bold red", "warning": "yellow"}
+
+
+def page_of(
+    found: dict[str, Any], *, everything: bool = False, zone: Zone = UTC_ZONE, source: Sequence[str] = ()
+) -> list[Any]:
+    """Return the tables of a run's page, with empty lines between them.
+
+    found: what `chiplog show` asked for. source: the options that say where, for the commands that the page names.
+    """
+    tables = (
+        _facts(found, zone),
+        _labels(found["labels"], found["first_failure"], _bound(LABELS_SHOWN, everything)),
+        _alerts(found["alerts"], _bound(ALERTS_SHOWN, everything), zone),
+        _phases(found["phases"], _bound(PHASES_SHOWN, everything)),
+        _keys(found["keys"], found["summary"], _bound(KEYS_SHOWN, everything)),
+        _values("Summary", _said(found), _bound(SUMMARY_SHOWN, everything)),
+        _values("Config", found["config"], _bound(CONFIG_SHOWN, everything)),
+        _files(found["files"], _bound(FILES_SHOWN, everything)),
+        _events(found["events"] if everything else found["events"][-EVENTS_SHOWN:], zone),
+    )
+    command = shlex.join(["chiplog", "show", found["run_id"], "--all", *source])
+    page: list[Any] = []
+    for table in tables:
+        if table is not None:
+            if table.is_partial:
+                table.caption += f": {command}"
+            page += ["", table] if page else [table]
+    return page
+
+
+def _bound(shown: int, everything: bool) -> int | None:
+    return None if everything else shown
+
+
+def _more(sheet: Sheet, n_all: int, shown: int | None, what: str) -> Sheet:
+    """Say under a table how many rows it leaves out."""
+    if shown is not None and n_all > shown:
+        sheet.caption, sheet.is_partial = f"{n_all - shown} more {what}", True
+    return sheet
+
+
+# -- about the run ----------------------------------------------------------------------------------------------------
+def _facts(found: dict[str, Any], zone: Zone) -> Sheet:
+    now = datetime.now(UTC).replace(tzinfo=None)
+    took = duration_s(found["created_at"], found["ended_at"], found["state"], now)
+    counts = found["completeness"]
+    times = [found[name] for name in ("created_at", "ended_at") if found[name] is not None]
+    named = zone.name(times)
+    facts = {
+        "run": found["run_id"],
+        "project": found["project"],
+        "name": found["name"],
+        "group": found["run_group"],
+        "job type": found["job_type"],
+        "tags": ", ".join(found["tags"] or ()),
+        "notes": found["notes"],
+        "state": state_text(found["state"]),
+        "exit code": found["exit_code"],
+        "started": f"{zone.text(times[0], 'seconds')} {named}" if found["created_at"] is not None else None,
+        "ended": f"{zone.text(times[-1], 'seconds')} {named}" if found["ended_at"] is not None else None,
+        "took": duration_text(took) if took is not None else None,
+        "failed first": first_failure_text(found["first_failure"], found["n_attempts"]),
+        "last event": _last_event(found["labels"]),
+        "labels": f"{found['n_labels']}, primary {found['primary_label'] or 'not known yet'}",
+        "attempts": found["n_attempts"],
+        "events": _events_text(counts),
+    }
+    facts |= _surroundings(found["environment"] or {}) | _drift(found["config_drift"])
+    sheet = Sheet([Column("", is_whole=True), Column("")], has_header=False)
+    for name, value in facts.items():
+        if value is not None and value != "":
+            sheet.add(cell(name, "dim"), value if isinstance(value, Text) else cell(str(value)))
+    return sheet
+
+
+def _events_text(counts: Mapping[str, int | None]) -> str:
+    kept = f"{counts['stored']} stored + {counts['lost']} lost"
+    if counts["produced"] is None:
+        return f"{kept}; how many more there were is unknown: a label was lost with its node"
+    return f"{counts['produced']} produced = {kept} + {counts['pending']} pending"
+
+
+def _surroundings(told: dict[str, Any]) -> dict[str, str | None]:
+    branch = f" on {told['branch']}" if told.get("branch") else ""
+    return {
+        "commit": f"{told['commit']}{branch}" if told.get("commit") else None,
+        "command": shlex.join(map(str, told.get("command") or ())) or None,
+    }
+
+
+def _drift(drift: dict[str, list[str]]) -> dict[str, str | None]:
+    if not drift:
+        return {}
+    shown = [f"{label}: {', '.join(keys[:DRIFT_SHOWN])}" for label, keys in list(drift.items())[:DRIFT_SHOWN]]
+    more = len(drift) - len(shown)
+    return {"config drift": "; ".join(shown) + (f"; and {more} more labels" if more else "")}
+
+
+def first_failure_text(failure: dict[str, Any] | None, n_attempts: int = 1) -> str | None:
+    """Return one line that says who failed first, of several attempts in which, and what the others are."""
+    if failure is None:
+        return None
+    others = failure["others"]
+    text = str(failure["label"]) + (f" in attempt {failure['attempt']}" if n_attempts > 1 else "")
+    later = next((other for other in others if other["after_s"] >= 0), None)
+    if later is not None:
+        when = f"{later['after_s']:.3g} s before" if later["after_s"] > 0 else "at the same time as"
+        text += f", {when} {later['label']}"
+    if not failure["is_certain"]:
+        by = f" by {failure['uncertainty_s']:.3g} s" if failure["uncertainty_s"] else ""
+        text += f" (uncertain{by})"
+    text += f": {failure['reason'] or failure['state']}"
+    if not failure["is_cause"]:
+        return f"{text}; ended from outside, no cause among the labels"
+    ranks = [other for other in others if other["rank"] is not None and not other["is_echo"]]
+    if failure["rank"] is None and ranks:  # it may have ended nobody: an evaluation beside the training
+        text += f"; of the ranks first {ranks[0]['label']}: {ranks[0]['reason'] or 'no reason known'}"
+    echoes = [other["label"] for other in others if other["is_echo"]]
+    if not echoes:
+        return text
+    more = len(echoes) - _ECHOES_SHOWN
+    named = ", ".join(echoes[:_ECHOES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    sooner_s = -others[0]["after_s"]  # only an echo may have been seen before its cause
+    seen = f", seen up to {sooner_s:.3g} s sooner" if sooner_s > 0 else ""
+    return f"{text}; {named} {'is an echo' if len(echoes) == 1 else 'are echoes'}{seen}"
+
+
+def _last_event(labels: list[dict[str, Any]]) -> str | None:
+    """Return how long ago anything was heard of a run that goes on, and of whom nothing for longest."""
+    heard = {
+        label["label"]: label["last_event_s"]
+        for label in labels
+        if label["state"] == "running" and label["last_event_s"] is not None
+    }
+    if not heard:
+        return None
+    last, silent = min(heard, key=lambda name: heard[name]), max(heard, key=lambda name: heard[name])
+    text = f"{duration_text(heard[last])} ago, of {last}"
+    return text if last == silent else f"{text}; longest ago of {silent}, {duration_text(heard[silent])}"
+
+
+# -- labels -----------------------------------------------------------------------------------------------------------
+def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown: int | None) -> Sheet:
+    rows = labels if shown is None or len(labels) <= shown else _worst_first(labels, failure)[:shown]
+    with_tries = any(label["attempt"] for label in labels)  # eighty columns are few
+    with_ranks = any(label["rank"] is not None and label["label"] != f"rank{label['rank']}" for label in labels)
+    columns = [
+        Column("label", is_name=True),
+        *[Column("try", is_number=True)] * with_tries,
+        *[Column("rank", is_number=True, drop=2)] * with_ranks,
+        Column("state", is_whole=True),
+        Column("node", drop=3),
+        Column("took", is_number=True, drop=1),
+        Column("step", is_number=True),
+        Column("last event", is_number=True, drop=5),
+        Column("complete", drop=4),
+        Column("exit"),
+    ]
+    table = Sheet(columns, "Labels")
+    now = datetime.now(UTC).replace(tzinfo=None)
+    for label in rows:
+        took = duration_s(label["started_at"], label["ended_at"], label["state"], now)
+        silent_s = label["last_event_s"]
+        table.add(
+            cell((label["label"] or "") + (" *" if label["is_primary"] else "")),
+            *([str(label["attempt"])] if with_tries else []),
+            *(["" if label["rank"] is None else str(label["rank"])] if with_ranks else []),
+            state_text(label["state"]),
+            cell(label["node"]),
+            duration_text(took) if took is not None else "",
+            _step_text(label),
+            f"{duration_text(silent_s)} ago" if silent_s is not None else "",
+            complete_text(label["pending"], label["lost"] or 0, label["state"] != "running"),
+            cell(_exit_text(label)),
+        )
+    table.caption, table.is_partial = "* primary" + _left_out(labels, rows), len(rows) < len(labels)
+    return table
+
+
+def _worst_first(labels: list[dict[str, Any]], failure: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """Order labels by how much they need a look: who failed first, who failed, who is behind, and silent for longest.
+
+    What has another attempt behind it comes last.
+    """
+    first = failure["label"] if failure else None
+
+    def rank_of(label: dict[str, Any]) -> tuple[Any, ...]:
+        ended_badly, runs = label["state"] in _ENDED_BADLY, label["state"] == "running"
+        return (
+            not label["is_newest"],
+            not ended_badly,
+            not (ended_badly and label["label"] == first),
+            label["ended_at"] or datetime.max if ended_badly else datetime.max,
+            not runs,
+            -(label["steps_behind"] or 0) if runs else 0,
+            -(label["last_event_s"] or 0) if runs else 0,
+            -((label["lost"] or 0) + (label["pending"] or 0)),
+        )
+
+    return sorted(labels, key=rank_of)
+
+
+def _left_out(labels: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> str:
+    """Return how many labels are not shown, by state."""
+    if len(rows) == len(labels):
+        return ""
+    counts = Counter(label["state"] for label in labels)
+    counts.subtract(Counter(label["state"] for label in rows))
+    told = ", ".join(f"{n} {state}" for state, n in sorted(counts.items()) if n)
+    return f"; worst first, and {len(labels) - len(rows)} more ({told})"
+
+
+def _step_text(label: dict[str, Any]) -> Any:
+    if label["last_step"] is None:
+        return ""
+    behind = label["steps_behind"]
+    return cell(f"{label['last_step']}" + (f" (-{behind})" if behind else ""), "yellow" if behind else "")
+
+
+def _exit_text(label: dict[str, Any]) -> str:
+    parts = []
+    if label["exit_signal"]:
+        try:
+            parts.append(signal.Signals(label["exit_signal"]).name)
+        except ValueError:
+            parts.append(f"signal {label['exit_signal']}")
+    elif label["exit_code"] is not None:
+        parts.append(str(label["exit_code"]))
+    if label["reason"]:
+        parts.append(label["reason"])
+    return " ".join(parts)
+
+
+# -- what happened, and where the time went ---------------------------------------------------------------------------
+def _alerts(alerts: list[dict[str, Any]], shown: int | None, zone: Zone) -> Sheet | None:
+    if not alerts:
+        return None
+    times = _time_column("last", (alert["last_at"] for alert in alerts), zone)
+    columns = [
+        times,
+        Column("label"),
+        Column("level", drop=2),
+        Column("times", is_number=True, drop=1),
+        Column("alert"),
+    ]
+    table = Sheet(columns, "Alerts")
+    for alert in alerts[:shown]:
+        text = f": {alert['text']}" if alert["text"] else ""
+        table.add(
+            zone.text(alert["last_at"], "seconds"),
+            cell(alert["label"]),
+            cell(alert["level"], _STYLES.get(alert["level"] or "", "")),
+            str(alert["times"]),
+            cell(f"{alert['title']}{text}"),
+        )
+    return _more(table, len(alerts), shown, "alerts")
+
+
+def _time_column(name: str, moments: Iterable[datetime], zone: Zone) -> Column:
+    named = zone.name(moments)
+    return Column(f"{name} ({named})" if named else name, is_whole=True, drop=3)
+
+
+def _phases(phases: list[dict[str, Any]], shown: int | None) -> Sheet | None:
+    if not phases:
+        return None
+    with_shares = any(phase["share"] is not None for phase in phases)
+    names = ("times", "mean", *(["of the step"] if with_shares else []))
+    columns = [Column("phase"), *(Column(name, is_number=True) for name in names), Column("slowest label")]
+    table = Sheet(columns, "Time per phase")
+    for phase in phases[:shown]:
+        slowest = f"{phase['slowest_label']} {_seconds_text(phase['slowest_s'])}" if phase["labels"] > 1 else ""
+        table.add(
+            cell(phase["phase"]),
+            str(phase["times"]),
+            _seconds_text(phase["mean_s"]),
+            *([f"{phase['share']:.0%}"] if with_shares else []),
+            cell(slowest),
+        )
+    return _more(table, len(phases), shown, "phases")
+
+
+def _seconds_text(seconds: float) -> str:
+    return duration_text(seconds) if seconds >= 60 else f"{seconds:.3g}s" if seconds >= 1 else f"{seconds * 1e3:.3g}ms"
+
+
+def _events(events: list[dict[str, Any]], zone: Zone) -> Sheet | None:
+    if not events:
+        return None
+    times = _time_column("when", (event["ts"] for event in events if event["ts"] is not None), zone)
+    columns = [times, Column("label", drop=2), Column("kind"), Column("level", drop=1), Column("message")]
+    table = Sheet(columns, "Recent events")
+    for event in events:
+        table.add(
+            zone.text(event["ts"], "seconds") if event["ts"] is not None else "",
+            cell(event["label"] or event["node"]),
+            cell(event["kind"]),
+            cell(event["level"], _STYLES.get(event["level"] or "", "")),
+            cell(event["message"]),
+        )
+    return table
+
+
+# -- what was logged and saved ----------------------------------------------------------------------------------------
+def _keys(keys: list[dict[str, Any]], summary: Mapping[str, Any], shown: int | None) -> Sheet | None:
+    if not keys:
+        return None
+    rows = sorted(keys, key=lambda key: key["key"].startswith("chiplog/"))[:shown]  # the training's own first
+    told = {key["key"]: _summed_up(key, summary) for key in rows}
+    columns = [
+        Column("key"),
+        Column("points", is_number=True, drop=2),
+        Column("labels", is_number=True, drop=1),
+        Column("last step", is_number=True, drop=3),
+        Column("last value"),
+        *[Column("summary", drop=4)] * any(told.values()),
+    ]
+    table = Sheet(columns, "Metrics")
+    for key in rows:
+        values = key["last_values"]
+        if key["labels"] == 1:
+            last = number_text(next(iter(values.values())))
+        elif key["labels"] <= LAST_VALUES_SHOWN:
+            last = ", ".join(f"{label} {number_text(value)}" for label, value in values.items())
+        else:
+            last = f"{number_text(key['lowest'])} … {number_text(key['highest'])}"
+        cells = (str(key["points"]), str(key["labels"]), str(key["last_step"]), cell(last))
+        table.add(cell(key["key"]), *cells, *([cell(told[key["key"]])] if any(told.values()) else []))
+    return _more(table, len(keys), shown, "keys")
+
+
+def _summed_up(key: dict[str, Any], summary: Mapping[str, Any]) -> str:
+    """Return a metric's summary where it is another value than a last one: somebody defined or set it."""
+    value = summary.get(key["key"])
+    return "" if value is None or value in key["last_values"].values() else _value_text(value)
+
+
+def _said(found: dict[str, Any]) -> dict[str, Any]:
+    """Return of the summary what is no metric."""
+    logged = {key["key"] for key in found["keys"]}
+    return {key: value for key, value in found["summary"].items() if key not in logged}
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, float):
+        return number_text(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _values(title: str, values: Mapping[str, Any], shown: int | None) -> Sheet | None:
+    if not values:
+        return None
+    table = Sheet([Column("key"), Column("value")], title)
+    for key, value in list(values.items())[:shown]:
+        table.add(cell(key), cell(_value_text(value)))
+    return _more(table, len(values), shown, "keys")
+
+
+def _files(files: list[dict[str, Any]], shown: int | None) -> Sheet | None:
+    if not files:
+        return None
+    columns = [
+        Column("path"),
+        Column("bytes", is_number=True),
+        Column("sha256", is_whole=True, drop=1),
+        Column("at the collector", is_whole=True),
+    ]
+    table = Sheet(columns, "Files")
+    for file in files[:shown]:
+        arrived = cell("yes") if file["stored"] else cell("not yet", "yellow")
+        table.add(cell(file["path"]), f"{file['bytes']:,}", file["sha256"][:16], arrived)
+    return _more(table, len(files), shown, "files")

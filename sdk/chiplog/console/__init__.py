@@ -1,0 +1,1 @@
+"""Capture what the process prints."""

@@ -1,0 +1,167 @@
+"""What a run captures of its process's console: streams that are descriptors with all that anybody writes to them, the
+others as Python's objects.
+"""
+
+import contextlib
+import dataclasses
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chiplog._version import __version__
+from chiplog.console.lines import Lines, shown
+from chiplog.console.python_streams import STDERR, STDOUT, Console
+from chiplog.console.redirect import Pipes
+from chiplog.identity.process_info import node_name
+from chiplog.settings import Settings
+from chiplog_schemas.transport.dealer import need_descriptors
+
+FINISH_WAIT_S = 0.3  # of the second that finish() may take: for the helper, which has milliseconds' work
+OnLine = Callable[[int, int, str], None]
+
+
+class Capture:
+    """The console of one run, captured from construction to `close`. Never raises.
+
+    producer: the run's, to whose label the lines belong. on_line, on_lost, has_room: as of `Console`. warn: told once
+    when descriptors cannot be captured. journal: the run's directory, if it is on disk, where the helper writes how
+    this process ended.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        producer: bytes,
+        on_line: OnLine,
+        on_lost: Callable[[int], None],
+        has_room: Callable[[], bool],
+        warn: Callable[[str], object],
+        journal: Path | None = None,
+    ) -> None:
+        self._noting = (on_line, on_lost, has_room)
+        self._bounds = settings.bounds
+        self._warn = warn
+        self._pipes: Pipes | None = None
+        self._console: Console | None = None
+        captured = [stream for stream in (STDOUT, STDERR) if is_descriptor(stream)]
+        if captured and os.getpid() == 1:  # at its end the kernel kills the helper, with what that has in hand
+            self._tell("this process is PID 1 of a container; start it under an init, as `docker run --init` does")
+            captured = []
+        if captured:
+            try:
+                need_descriptors()
+                orders = {**orders_of(settings, producer), "journal": "" if journal is None else str(journal)}
+                self._pipes = Pipes(captured, settings.places, orders, self._go_on_without, self._take_rest)
+            except Exception as error:
+                self._tell(str(error))
+                captured = []
+        rest = [stream for stream in (STDOUT, STDERR) if stream not in captured]
+        if rest:
+            self._console = self._note(rest, 0)
+
+    @property
+    def helper(self) -> int:
+        """The PID of the helper that drains descriptors; 0 when there is none."""
+        return 0 if self._pipes is None else self._pipes.helper
+
+    def tick(self) -> None:
+        """Look after the helper; called by the sender thread."""
+        pipes = self._pipes
+        if pipes is not None:
+            pipes.tick()
+
+    def close(self) -> None:
+        """Give the streams back, and let what was printed be recorded."""
+        if self._console is not None:
+            self._console.close()
+        pipes, self._pipes = self._pipes, None
+        if pipes is not None:
+            _flush()
+            pipes.finish(FINISH_WAIT_S)
+
+    def close_in_child(self) -> None:
+        """Let a forked child print on, into its parent's pipes, and note nothing itself."""
+        if self._console is not None:
+            self._console.close_in_child()
+        pipes, self._pipes = self._pipes, None
+        if pipes is not None:
+            pipes.close_in_child()
+
+    def _note(self, streams: list[int], last_line_no: int) -> Console:
+        rate, burst = self._bounds.console_lines_per_s, self._bounds.console_burst_lines
+        return Console(*self._noting, lines_per_s=rate, burst_lines=burst, streams=streams, last_line_no=last_line_no)
+
+    def _go_on_without(self, why: str, unrecorded: dict[int, bytes], last_line_no: int) -> None:
+        """Note what Python prints, and what no helper has recorded."""
+        self._tell(why)
+        streams = sorted({*unrecorded} | ({STDOUT, STDERR} if self._console is not None else set()))
+        if self._console is not None:
+            self._console.close()
+        self._console = self._note(streams, last_line_no)
+        _take(self._console, unrecorded)
+
+    def _take_rest(self, unrecorded: dict[int, bytes], last_line_no: int) -> int:
+        """Note what was printed while no helper was there; return the number of the last line."""
+        console = self._note([], last_line_no)
+        _take(console, unrecorded)
+        console.close()
+        return console.line_no
+
+    def _tell(self, why: str) -> None:
+        self._warn(f"the console is captured only as far as Python prints, not C code and subprocesses: {why}")
+
+
+def _take(console: Console, unrecorded: dict[int, bytes]) -> None:
+    for stream, data in unrecorded.items():
+        lines = Lines()
+        for line in [*lines.feed(data), *lines.rest()]:
+            console.take(stream, shown(line))
+
+
+def orders_of(settings: Settings, producer: bytes) -> dict[str, Any]:
+    """Return what a helper is told of its run, beside its descriptors."""
+    places = settings.places
+    return {
+        "places": [str(path) for path in (places.root, places.local, places.run)],
+        "mode": settings.mode,
+        "agent": settings.agent_address,
+        "bounds": dataclasses.asdict(settings.bounds),
+        "identity": {"node": node_name(), "sdk": __version__, "of": producer.hex()},
+    }
+
+
+def is_descriptor(stream: int) -> bool:
+    """Tell whether a standard stream is to be captured as a descriptor: what Python prints to it goes there too.
+
+    A notebook's or a test runner's stream goes elsewhere; one that somebody wrapped around the true one passes it on.
+    """
+    try:
+        os.fstat(stream)
+    except OSError:
+        return False  # closed, when this process was started
+    python = sys.stdout if stream == STDOUT else sys.stderr
+    if python is None or _number_of(python) == stream:
+        return True
+    return any(_number_of(part) == stream for part in getattr(python, "__dict__", {}).values())
+
+
+def _number_of(stream: Any) -> int:
+    try:
+        return int(stream.fileno())
+    except Exception:  # no file, or one without a descriptor: whatever a foreign object raises
+        return -1
+
+
+def _flush() -> None:
+    """Let Python's and C's buffers go into the pipes, where they were meant to go."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # nobody reads there: whoever prints is told, and it is said at the exit
+            stream.flush()
+    with contextlib.suppress(Exception):
+        import ctypes  # here: few processes need it before their end
+
+        libc = ctypes.CDLL(None)
+        for name in ("stdout", "stderr"):
+            libc.fflush(ctypes.c_void_p.in_dll(libc, name))

@@ -1,0 +1,80 @@
+"""The lines that a helper records: a producer of its own, whose journal and sender are those of a rank."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from chiplog.journal.factory import open_journal
+from chiplog.journal.sender import SenderThread
+from chiplog_schemas.bounds import Bounds
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.paths import Places
+
+_STOP_S = 0.3  # for a sender that has nothing left to send
+
+
+class Transcript:
+    """Console lines as events of a producer of role `console`, `of` the rank's.
+
+    orders: places, mode, address, bounds and identity, from the rank. warn: told of what keeps it from the agent.
+    """
+
+    def __init__(self, orders: dict[str, Any], warn: Callable[[str], object]) -> None:
+        places = Places(*(Path(path) for path in orders["places"]))
+        bounds, mode = Bounds(**orders["bounds"]), orders["mode"]
+        started_us = time.time_ns() // 1000
+        # No PID: the agent would take this process for a rank's, and sample it.
+        info = {"role": "console", "started_at": started_us, **orders["identity"]}
+        self._journal, _ = open_journal(places, mode, bounds, info, started_us, warn)
+        self._sealed_at = float("inf")
+        self._is_online = mode != "offline"
+        self._sender: SenderThread | None = SenderThread(
+            self._journal,
+            places,
+            info,
+            # Given, so that it starts no agent: the rank does.
+            agent_address=orders["agent"] or places.agent_address,
+            online=self._is_online,
+            on_tick=lambda: None,
+            warn=warn,
+            probes=False,  # the rank does
+        )
+        self._sender.start()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether lines are to be dropped: the journal is nearly full."""
+        return self._journal.is_crowded
+
+    def line(self, now_us: int, stream: int, line_no: int, line: str) -> None:
+        """Record a line."""
+        self._journal.append(encode(EventKind.CONSOLE, now_us, stream, line_no, line))
+
+    def notice(self, kind: str, message: str, body: dict[str, Any]) -> None:
+        """Leave a row in `events`."""
+        payload = encode(EventKind.NOTICE, time.time_ns() // 1000, kind, "warning", message, body)
+        self._journal.append(payload, urgent=True)
+
+    def seal(self) -> None:
+        """Say the end. Offline the journal is complete then, and closed."""
+        last = encode(EventKind.STATE, time.time_ns() // 1000, {"state": "finished"})
+        self._journal.seal(last, lambda: None)
+        self._journal.mark_finished()
+        self._sealed_at = time.monotonic()
+        if self._sender is not None:
+            self._sender.wake()
+        if not self._is_online:
+            self.close(_STOP_S)
+
+    def is_over(self, wait_s: float) -> bool:
+        """Tell whether all is delivered, or has waited for that long enough."""
+        delivered = self._journal.acked >= self._journal.next_seq
+        return delivered or time.monotonic() >= self._sealed_at + wait_s
+
+    def close(self, wait_s: float) -> None:
+        """Send what is left for at most so long; then whoever adopts the journal delivers it."""
+        if self._sender is not None:
+            delivered = self._sender.stop(max(wait_s, _STOP_S))
+            self._journal.close(remove=delivered)
+            self._sender = None

@@ -1,0 +1,448 @@
+"""Put pipes in place of this process's stdout and stderr, with a helper that drains them; undo it at the end.
+
+The helper is a process: a thread of the rank could not drain while native code prints and holds the GIL. It is no child
+of the training, and in a session of its own, for launchers kill process groups. If it dies the bytes stay in the pipes,
+whose reading ends this process holds too, and another one goes on with them.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from chiplog.console.relay import Ends, Passage, Tally, select_now
+from chiplog.console.shared_counters import drain_lines, is_crowded
+from chiplog.console.stream_fds import FIRST, high, inherited, inode_of, open_ends
+from chiplog_schemas.paths import Places, make_private
+from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, spawn_detached, status_of
+from chiplog_schemas.process.descriptors import OwnedDescriptor
+from chiplog_schemas.process.exit_status import STATUS_NAME
+
+HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "console_helper.py")
+OUTPUT = "chiplog_console.out"  # what helpers say, which is nothing mostly
+STARTS_MAX = 4  # of helpers in one run: one, and three in place of it; then the streams are given back
+_SHELL_WAIT_S = 0.01  # it does nothing but start a process; what takes longer is waited for by the sender thread
+_STALLED_S = 5.0  # bytes wait, the helper writes to nobody and moves none: it is stopped, or hangs
+_LATE_S = 30.0  # the same of one that did not come up yet: 64 at once on two busy cores take seconds
+_LOOK_INTERVAL_S = 0.2  # whether it is stopped; each look of the sender's would cost more than it can find
+_MESSAGE_BYTES_MAX = 65_536
+
+
+class Pipes:
+    """The captured streams of one run in one process.
+
+    orders: what a helper is told beside its descriptors. on_given_up: called when no helper can be had any more, with
+    the streams that were given back and the bytes that the last one had not recorded. on_rest: called when no helper
+    was there, with what was passed on without it; returns the number of the last line. Raises OSError, and then nothing
+    has changed.
+    """
+
+    def __init__(
+        self,
+        streams: Iterable[int],
+        places: Places,
+        orders: dict[str, Any],
+        on_given_up: Callable[[str, dict[int, bytes], int], None],
+        on_rest: Callable[[dict[int, bytes], int], int],
+    ) -> None:
+        self._places = places
+        self._orders = orders
+        self._on_given_up = on_given_up
+        self._on_rest = on_rest
+        self._ends: dict[int, Ends] = {}
+        self._broken: set[int] = set()
+        self._inodes: dict[int, tuple[int, int]] = {}
+        self._buffering: dict[int, tuple[Any, bool]] = {}
+        self._control: socket.socket | None = None
+        self._owned: dict[int, OwnedDescriptor] = {}  # all that the training could close, by number
+        self._helper = 0  # its PID, once it has said that it is there
+        self._shells: list[int] = []
+        self._starts = 0
+        self._moved: tuple[int, float] = (0, time.monotonic())  # bytes passed, and when that last changed
+        self._look_at = 0.0  # whether the helper is stopped
+        self._is_given_up = False
+        self._lock = threading.Lock()
+        self._tally_descriptor = high(os.memfd_create("chiplog-console", os.MFD_CLOEXEC))
+        os.ftruncate(self._tally_descriptor, Tally.SIZE)
+        self._tally = Tally(self._tally_descriptor)
+        writing: dict[int, int] = {}
+        try:
+            for stream in streams:
+                self._ends[stream], writing[stream] = open_ends(stream)
+            numbers = (self._tally_descriptor, *(number for ends in self._ends.values() for number in ends.all))
+            self._owned = {number: OwnedDescriptor(number) for number in numbers}
+            self._start_helper()
+            for stream, descriptor in writing.items():
+                self._put(stream, descriptor)
+        except BaseException:
+            self._restore()
+            self._close(targets=True)
+            raise
+        finally:
+            for descriptor in writing.values():
+                os.close(descriptor)
+
+    @property
+    def helper(self) -> int:
+        """The PID of the helper; 0 while it is not there."""
+        return self._helper
+
+    # -- while the training runs: the sender thread --
+
+    def tick(self) -> None:
+        """Look after the helper: hear what it says, start another one when it is gone or stopped."""
+        if not self._lock.acquire(False):
+            return
+        try:
+            self._reap()
+            self._disown_what_was_closed()
+            if not self._ends:
+                return  # finished meanwhile
+            if self._is_given_up:
+                self._drain()
+                return
+            while self._control is not None and (said := self._hear(0)) is not None:
+                if "ready" in said:
+                    self._helper = said["ready"]
+                elif "broken" in said:
+                    self._close_broken(said["broken"])
+                elif "gone" in said:
+                    self._start_again()
+                    return
+            self._end_one_that_is_stopped()
+            if not self._helper and any(map(is_crowded, self._unbroken())):
+                # In a thread: whoever reads there may take his time, and the sender has other work.
+                with contextlib.suppress(RuntimeError):  # no thread is left just now
+                    threading.Thread(target=self._relieve, name="chiplog-console", daemon=True).start()
+        finally:
+            self._lock.release()
+
+    def _disown_what_was_closed(self) -> None:
+        """Leave the streams to the helper, once the training has closed descriptors of ours.
+
+        The numbers are other files' then. The helper has its own, and records what is printed until the process ends.
+        """
+        if all(descriptor.is_ours for descriptor in self._owned.values()):
+            return
+        self._ends, self._inodes, self._owned = {}, {}, {}
+        if self._control is not None:
+            self._control.detach()
+            self._control = None
+
+    def _hear(self, wait_s: float) -> dict[str, Any] | None:
+        """Return what the helper says next; None when it says nothing in this time."""
+        assert self._control is not None
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        if not poll.poll(wait_s * 1000):
+            return None
+        try:
+            data = self._control.recv(_MESSAGE_BYTES_MAX, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            data = b""
+        said: dict[str, Any] = json.loads(data) if data else {"gone": True}
+        return said
+
+    def _close_control(self) -> None:
+        if self._control is not None:
+            self._owned.pop(self._control.fileno(), None)
+            self._control.close()
+            self._control = None
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        if self._control is not None:
+            with contextlib.suppress(OSError):  # it is gone: `_hear` tells
+                self._control.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
+
+    def _close_broken(self, stream: int) -> None:
+        """Let writers meet EPIPE: nobody reads at the descriptor that they would write to without us."""
+        if stream not in self._broken:
+            self._broken.add(stream)
+            ends = self._ends[stream]
+            for descriptor in {*ends.all} - {ends.target}:
+                self._owned.pop(descriptor, None)
+                os.close(descriptor)
+        self._tell({"closed": stream})
+
+    def _end_one_that_is_stopped(self) -> None:
+        now = time.monotonic()
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_INTERVAL_S
+        moved = sum(self._tally.passed(stream) for stream in self._ends)
+        waits = any(state & select.POLLIN for state in self._states())
+        if moved != self._moved[0] or self._tally.is_waiting or not waits:
+            self._moved = (moved, now)
+        elif now - self._moved[1] > (_STALLED_S if self._helper else _LATE_S):
+            if self._helper:
+                with contextlib.suppress(OSError):
+                    os.kill(self._helper, signal.SIGKILL)  # still its PID: its end of the socket is open
+            elif self._tally.claim():  # else it is there just now, and will say so
+                self._give_up("it does not come up")
+
+    def _states(self) -> list[int]:
+        """Return what poll says of each stream: 0 when nothing waits, POLLHUP when nobody can write any more."""
+        poll = select.poll()
+        streams = [ends.first for ends in self._unbroken()]
+        for descriptor in streams:
+            poll.register(descriptor, select.POLLIN)
+        found = dict(poll.poll(0))
+        return [found.get(descriptor, 0) for descriptor in streams]
+
+    def _is_over(self) -> bool:
+        """Tell whether nobody can write any more and nothing waits: then a helper leaves."""
+        return all(state and not state & select.POLLIN for state in self._states())
+
+    def _start_again(self) -> None:
+        self._helper = 0
+        if self._is_over():  # somebody put other descriptors in place of ours
+            self._close_control()
+            return
+        if self._starts >= STARTS_MAX:
+            self._give_up(f"{self._starts} helpers ended")
+            return
+        try:
+            self._start_helper()
+        except OSError as error:
+            self._give_up(str(error))
+
+    def _give_up(self, why: str) -> None:
+        """Put the streams back as they were, and pass on what is in the pipes, now and later, from here."""
+        self._is_given_up = True
+        self._restore()
+        self._close_control()
+        self._on_given_up(why, self._drain(), self._tally.line_no)
+
+    def _drain(self) -> dict[int, bytes]:
+        """Pass on what is there, without a helper; return it by stream."""
+        found: dict[int, bytes] = {}
+        for ends in self._unbroken():
+            found[ends.stream] = b""
+            if select_now(ends.first):
+                passage = Passage(ends, self._tally)
+                found[ends.stream] = b"".join(passage.steps())
+                passage.close_copy()
+                if passage.has_ended or passage.is_broken:
+                    self._close_broken(ends.stream)
+        return found
+
+    def _relieve(self) -> None:
+        """Pass on whole lines of pipes that fill up while no helper is there, and record them."""
+        with self._lock:
+            if self._helper or self._control is None or not self._ends or not self._tally.claim():
+                return  # finished meanwhile, or it is there just now
+            try:
+                found = {ends.stream: drain_lines(ends, self._tally) for ends in self._unbroken()}
+                self._tally.line_no = self._on_rest(found, self._tally.line_no)
+                for stream, data in found.items():
+                    self._tally.note_recorded(stream, len(data))
+                # Not the helper's doing: one that never comes is still given up.
+                self._moved = (sum(self._tally.passed(stream) for stream in self._ends), self._moved[1])
+            finally:
+                self._tally.disclaim()
+
+    def _unbroken(self) -> list[Ends]:
+        return [ends for stream, ends in self._ends.items() if stream not in self._broken]
+
+    # -- the end --
+
+    def finish(self, wait_s: float) -> bool:
+        """Give the streams back and let the helper record what it has; return whether it said so in time.
+
+        Children that still write into the pipes are passed on by the helper.
+        """
+        if not self._lock.acquire(timeout=wait_s):
+            return False
+        try:
+            deadline = time.monotonic() + wait_s
+            self._disown_what_was_closed()
+            if not self._ends:
+                return True
+            self._restore()
+            finished = self._finish_helper(deadline)
+            if not finished and (self._control is None or self._tally.claim()):
+                rest = self._drain()
+                if not self._is_given_up:  # else Python's lines were recorded when they were printed
+                    for stream, data in rest.items():
+                        self._tally.note_recorded(stream, len(data))
+                    self._on_rest(rest, self._tally.line_no)
+            self._reap()
+            self._close(targets=True)
+            return finished
+        finally:
+            self._lock.release()
+
+    def _finish_helper(self, deadline: float) -> bool:
+        if self._is_given_up or self._control is None:
+            return False
+        self._tell({"finish": True})
+        while (wait_s := deadline - time.monotonic()) > 0:
+            said = self._hear(wait_s) or {}
+            if "finished" in said:
+                return True
+            if "broken" in said:
+                self._close_broken(said["broken"])
+            if "gone" in said:
+                self._close_control()
+                if self._is_over():
+                    return True
+                if self._starts >= STARTS_MAX:
+                    return False
+                try:
+                    self._start_helper()
+                except OSError:
+                    return False
+                self._tell({"finish": True})
+        return False
+
+    def close_in_child(self) -> None:
+        """Let go in a forked child: it writes into the pipes as its parent does, and looks after nothing."""
+        self._disown_what_was_closed()
+        if not self._ends:
+            return
+        for stream, ends in self._ends.items():
+            inherited[stream] = (self._inodes[stream], ends.target)
+        self._close(targets=False)
+
+    # -- descriptors --
+
+    def _put(self, stream: int, descriptor: int) -> None:
+        """Put a pipe's writing end in the place of a stream."""
+        python = _python_stream(stream)
+        if python is not None:
+            with contextlib.suppress(Exception):  # a stream that refuses would do so without us
+                python.flush()
+        os.dup2(descriptor, stream)
+        status = os.fstat(stream)
+        self._inodes[stream] = (status.st_dev, status.st_ino)
+        # To a pipe or file Python writes 8 KiB at once. Line by line each gets its time, and its place among what C
+        # code prints, and the last ones of a process that is killed are there.
+        if python is not None and not getattr(python, "line_buffering", True):
+            with contextlib.suppress(Exception):
+                python.reconfigure(line_buffering=True)
+                self._buffering[stream] = (python, False)
+
+    def _restore(self) -> None:
+        """Put back what the streams were, unless somebody else has put something in their place."""
+        for stream, inode in self._inodes.items():
+            if inode_of(stream) == inode:
+                os.dup2(self._ends[stream].target, stream)
+        for python, line_buffering in self._buffering.values():
+            with contextlib.suppress(Exception):  # closed, or detached by somebody
+                python.reconfigure(line_buffering=line_buffering)
+        self._buffering = {}
+
+    def _close(self, *, targets: bool) -> None:
+        for stream, ends in self._ends.items():
+            kept = ends.all if stream not in self._broken else (ends.target,)
+            for descriptor in kept:
+                if targets or descriptor != ends.target:
+                    os.close(descriptor)
+        self._ends, self._inodes = {}, {}
+        self._close_control()
+        self._owned = {}
+        self._tally.close()
+        os.close(self._tally_descriptor)
+
+    # -- the helper's process --
+
+    def _start_helper(self) -> None:
+        """Start a helper on the pipes, without waiting for it. Raises OSError."""
+        self._starts += 1
+        self._tally.is_waiting = False  # the one before may have died while its target took nothing
+        self._moved = (self._moved[0], time.monotonic())
+        if not sys.executable:
+            raise OSError("there is no sys.executable to run a helper with")
+        watch: tuple[int, ...] = ()
+        ours, theirs = (high(end.detach()) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        self._close_control()
+        self._control = socket.socket(fileno=ours)
+        self._owned[ours] = OwnedDescriptor(ours)
+        try:
+            watch = self._open_watch()
+            ends = self._unbroken()
+            wanted = [theirs, self._tally_descriptor, *watch, *(number for entry in ends for number in entry.all)]
+            given = dict(zip(wanted, _numbers_beside(wanted), strict=False))
+            streams = [entry.numbered(given) for entry in ends]
+            told = {"streams": streams, "tally": given[self._tally_descriptor], "watch": [given[n] for n in watch]}
+            self._tell({**self._orders, **told, "pid": os.getpid()})
+            self._shells.append(_spawn(given, given[theirs], self._places))
+        finally:
+            for descriptor in (theirs, *watch):
+                os.close(descriptor)
+        deadline = time.monotonic() + _SHELL_WAIT_S
+        while self._shells and time.monotonic() < deadline:
+            self._reap()
+            time.sleep(0.0005)
+
+    def _open_watch(self) -> tuple[int, ...]:
+        """Open what a helper needs to write how this process ended: a pidfd of it, and the journal's status file."""
+        if not self._orders.get("journal"):
+            return ()
+        opened = []
+        try:
+            opened.append(os.pidfd_open(os.getpid()))
+            path = os.path.join(self._orders["journal"], STATUS_NAME)
+            opened.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError:  # an older kernel, or no descriptor is left: the agent may still see the end
+            for descriptor in opened:
+                os.close(descriptor)
+            return ()
+        return high(opened[0]), high(opened[1])
+
+    def _reap(self) -> None:
+        """Wait for shells that have ended: training code that waits for any child must not meet them."""
+        self._shells = [pid for pid in self._shells if status_of(pid) is None]
+
+
+def _spawn(given: dict[int, int], control: int, places: Places) -> int:
+    """Let a shell start the helper; return the shell's PID. `given`: descriptors here, and their numbers there."""
+    modules = ("chiplog", "chiplog_schemas", "zmq", "msgpack")
+    paths = dict.fromkeys(
+        os.path.dirname(os.path.dirname(os.path.abspath(sys.modules[m].__file__ or ""))) for m in modules
+    )
+    helper = [sys.executable, "-P", "-S", HELPER, str(control), *paths]
+    dropped = {*NOT_FOR_DAEMONS, "PYTHONPATH"}
+    environment = {name: value for name, value in os.environ.items() if name not in dropped}
+    environment["CHIPLOG_DIR"] = str(places.root)
+    actions = [
+        (os.POSIX_SPAWN_OPEN, 1, _output(places), os.O_WRONLY | os.O_APPEND, 0),
+        *((os.POSIX_SPAWN_DUP2, here, there) for here, there in given.items()),
+    ]
+    return spawn_detached(helper, environment, actions)
+
+
+def _output(places: Places) -> str:
+    """Return the file that helpers write to when something is wrong with them; emptied when it has grown long."""
+    path = places.run / OUTPUT
+    try:
+        make_private(places.run)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(descriptor).st_size > OUTPUT_BYTES_MAX:
+                os.ftruncate(descriptor, 0)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return os.devnull
+    return str(path)
+
+
+def _numbers_beside(wanted: Iterable[int]) -> Iterable[int]:
+    """Yield numbers that are none of these: a dup2 onto one that is still to be copied would lose it."""
+    taken = set(wanted)
+    return (number for number in itertools.count(FIRST) if number not in taken)
+
+
+def _python_stream(number: int) -> Any:
+    return sys.stdout if number == 1 else sys.stderr

@@ -1,0 +1,351 @@
+"""From a pipe that a process writes to, to the descriptor that it had before: bytes pass as they are, and are copied.
+
+Whoever passes them on may be killed at any moment. So nothing is read from the pipe: tee(2) copies what stands in it,
+and splice(2) moves it on in the kernel. What was not moved is still in the pipe, for who comes next. Of a terminal's
+output the kernel likewise moves what comes out of the pseudo-terminal into such a pipe first.
+
+    stdout ──► pipe ───── splice ──► descriptor before         stdout ──► pty ── splice ──► pipe, as on the left
+                  └─ tee ──► copy ──► lines                    isatty() is true, its size follows the terminal's
+"""
+
+import errno
+import fcntl
+import os
+import select
+import struct
+import termios
+from collections.abc import Iterator
+from typing import Any
+
+from chiplog.journal.segment import Mapped
+
+CHUNK_BYTES = 65_536  # what a pipe of the usual size holds: the copy's
+_STEPS_MAX = 64  # one after the other: four times what the largest pipe holds
+_SPLICE_F_NONBLOCK = 2
+_GONE = (errno.EPIPE, errno.EIO)  # nobody reads there any more, and nobody will
+_TERMINAL_BYTES = 4096  # N_TTY_BUF_SIZE: what a pseudo-terminal surely holds
+_WAIT_MS = 1_000  # for a target that takes nothing just now; then it is asked again
+
+
+class Tally:
+    """What was done so far, in memory that outlives who did it. One writer; the rank and a successor read it.
+
+    offset  size  field
+         0     8  line_no of the last line
+         8     4  1 while a target takes nothing: then nobody is to blame that bytes wait
+        16    16  of stream 1: bytes passed, bytes recorded
+        32    16  of stream 2
+    """
+
+    SIZE = 4096
+    _number = struct.Struct("<Q")
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._memory = Mapped(descriptor, self.SIZE)
+
+    def claim(self, *, wait: bool = False) -> bool:
+        """Become the process that moves bytes: two at once would wait for each other's. Tell whether this is the one.
+
+        Its end gives this back, and so does closing the descriptor.
+        """
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            return False
+        return True
+
+    def disclaim(self) -> None:
+        """Give it back."""
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
+
+    def _get(self, offset: int) -> int:
+        return int(self._number.unpack_from(self._memory, offset)[0])
+
+    def _set(self, offset: int, value: int) -> None:
+        self._number.pack_into(self._memory, offset, value)
+
+    @property
+    def line_no(self) -> int:
+        """The number of the last line, over both streams."""
+        return self._get(0)
+
+    @line_no.setter
+    def line_no(self, value: int) -> None:
+        self._set(0, value)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a target is being written to, which may take as long as it likes."""
+        return self._get(8) != 0
+
+    @is_waiting.setter
+    def is_waiting(self, value: bool) -> None:
+        self._set(8, int(value))
+
+    def passed(self, stream: int) -> int:
+        """How many bytes of a stream were moved to its target."""
+        return self._get(16 * stream)
+
+    def recorded(self, stream: int) -> int:
+        """How many of those became lines, or were declared lost."""
+        return self._get(16 * stream + 8)
+
+    def note_passed(self, stream: int, n_bytes: int) -> None:
+        """Count bytes that were moved."""
+        self._set(16 * stream, self.passed(stream) + n_bytes)
+
+    def note_recorded(self, stream: int, n_bytes: int) -> None:
+        """Count bytes that became lines."""
+        self._set(16 * stream + 8, self.recorded(stream) + n_bytes)
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        self._memory.close()
+
+
+class Ends:
+    """The descriptors of one captured stream. source: a pipe's read end. target: what the stream was before.
+
+    Of a terminal's stream also master, of the pseudo-terminal, its name, and feed, the pipe's write end; -1 else.
+    A plain class: importing dataclasses would cost each helper a third more memory.
+    """
+
+    __slots__ = ("feed", "master", "name", "source", "stream", "target")
+
+    def __init__(self, stream: int, source: int, target: int, master: int = -1, feed: int = -1, name: str = "") -> None:
+        self.stream = stream
+        self.source = source
+        self.target = target
+        self.master = master
+        self.feed = feed
+        self.name = name
+
+    @property
+    def all(self) -> tuple[int, ...]:
+        """Those that there are."""
+        return tuple(number for number in (self.source, self.target, self.master, self.feed) if number >= 0)
+
+    def numbered(self, given: dict[int, int]) -> dict[str, int | str]:
+        """Return the arguments that make this in a process where the descriptors have other numbers."""
+        there = {-1: -1, **given}
+        return {
+            "stream": self.stream,
+            "source": there[self.source],
+            "target": there[self.target],
+            "master": there[self.master],
+            "feed": there[self.feed],
+            "name": self.name,
+        }
+
+    @property
+    def first(self) -> int:
+        """Where what the process writes comes out: this one is to be polled."""
+        return self.source if self.master < 0 else self.master
+
+    def follow_size(self) -> bool:
+        """Give the pseudo-terminal the size of the terminal; return True if that has changed."""
+        try:
+            return self.master >= 0 and copy_size(self.target, self.master)
+        except OSError:
+            return False  # the terminal is gone
+
+
+class Passage:
+    """Moves what a process writes on to where it went before, in order, and returns a copy of it."""
+
+    def __init__(self, ends: Ends, tally: Tally) -> None:
+        self.ends = ends
+        self.has_ended = False  # nobody can write any more, and all of it was moved
+        self.is_broken = False  # nobody reads at the target
+        self.refused: OSError | None = None  # why the target takes nothing, though it may again
+        self._tally = tally
+        import ctypes  # here: a rank imports this module and moves nothing, and os has no tee()
+
+        self._tee: Any = ctypes.CDLL(None, use_errno=True).tee
+        self._tee.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint)
+        self._tee.restype = ctypes.c_ssize_t
+        self._errno = ctypes.get_errno
+        self._copy = os.pipe2(os.O_CLOEXEC)
+        self._has_ended = False
+        self._can_tee = self._can_splice = self._can_feed = True
+
+    @property
+    def holds_bytes(self) -> int:
+        """How much the process can write before it has to wait for us."""
+        if self.ends.master >= 0:
+            return _TERMINAL_BYTES
+        try:
+            return fcntl.fcntl(self.ends.source, fcntl.F_GETPIPE_SZ)
+        except OSError:  # no pipe
+            return 0
+
+    def step(self) -> bytes:
+        """Move what is there, at most CHUNK_BYTES, and return it; b"" when there is nothing just now."""
+        if self.ends.master >= 0:
+            self._feed()
+        n_bytes = self._peek() if self._can_tee else -1
+        if n_bytes < 0:
+            return self._step_by_reading()
+        if n_bytes == 0:
+            return b""
+        n_moved = self._move(n_bytes)
+        data = read_all(self._copy[0], n_bytes)
+        self._move_by_hand(data[n_moved:])
+        return data
+
+    def steps(self) -> Iterator[bytes]:
+        """Yield what is there, chunk by chunk. Comes to an end even if somebody writes on and on."""
+        for _ in range(_STEPS_MAX):
+            data = self.step()
+            if not data:
+                return
+            yield data
+
+    def close(self) -> None:
+        """Close everything, the target too: who reads there waits for the end."""
+        self.close_copy()
+        for descriptor in self.ends.all:
+            os.close(descriptor)
+
+    def close_copy(self) -> None:
+        """Close what this made itself."""
+        for descriptor in self._copy:
+            os.close(descriptor)
+
+    def _feed(self) -> None:
+        """Move what came out of the pseudo-terminal into the pipe."""
+        try:
+            if self._can_feed:
+                n_bytes = os.splice(self.ends.master, self.ends.feed, CHUNK_BYTES, flags=_SPLICE_F_NONBLOCK)
+                self._has_ended = n_bytes == 0
+                return
+            room = CHUNK_BYTES - waiting_in(self.ends.source)
+            if room > 0:
+                os.write(self.ends.feed, os.read(self.ends.master, room))
+        except BlockingIOError:
+            pass  # nothing there, or no room
+        except OSError as error:
+            if error.errno == errno.EINVAL and self._can_feed:
+                self._can_feed = False  # a kernel that does not splice from terminals
+                self._feed()
+            else:
+                self._has_ended = True  # EIO: all descriptors of the terminal are closed
+
+    def _peek(self) -> int:
+        """Copy what stands in the pipe; return how much it is, -1 if this system cannot."""
+        n_bytes = int(self._tee(self.ends.source, self._copy[1], CHUNK_BYTES, _SPLICE_F_NONBLOCK))
+        if n_bytes > 0:
+            return n_bytes
+        if n_bytes == 0:
+            self.has_ended = True
+            return 0
+        if (number := self._errno()) in (errno.EAGAIN, errno.EINTR):
+            self.has_ended = self._has_ended
+            return 0
+        self._can_tee = number not in (errno.ENOSYS, errno.EINVAL, errno.EPERM)
+        return -1
+
+    def _step_by_reading(self) -> bytes:
+        if not select_now(self.ends.source):
+            self.has_ended = self._has_ended
+            return b""
+        data = os.read(self.ends.source, CHUNK_BYTES)
+        self.has_ended = not data
+        self._write(data)
+        self._tally.note_passed(self.ends.stream, len(data))
+        return data
+
+    def _move(self, n_bytes: int) -> int:
+        """Move bytes to the target in the kernel; return how many it took before that went no further."""
+        n_moved = 0
+        self._tally.is_waiting = True
+        try:
+            while n_moved < n_bytes and self._can_splice and not self.is_broken:
+                try:
+                    n_more = os.splice(self.ends.source, self.ends.target, n_bytes - n_moved)
+                    self._tally.note_passed(self.ends.stream, n_more)
+                    n_moved += n_more
+                    self.refused = None
+                except BlockingIOError:
+                    self._wait()
+                except OSError as error:
+                    if error.errno == errno.EINVAL:  # a file opened to append, or of a kind that is not spliced to
+                        self._can_splice = False
+                    else:
+                        self._note(error)
+                        break
+        finally:
+            self._tally.is_waiting = False
+        return n_moved
+
+    def _move_by_hand(self, data: bytes) -> None:
+        """Write what the kernel did not move, then take it out of the pipe.
+
+        A kill between the two shows it twice, and loses none.
+        """
+        if data:
+            self._write(data)
+            read_all(self.ends.source, len(data))
+            self._tally.note_passed(self.ends.stream, len(data))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        self._tally.is_waiting = True
+        try:
+            while view and not self.is_broken:
+                try:
+                    view = view[os.write(self.ends.target, view) :]
+                    self.refused = None
+                except BlockingIOError:
+                    self._wait()
+                except OSError as error:
+                    self._note(error)
+                    return  # a full disk: as lost there as it would be without us
+        finally:
+            self._tally.is_waiting = False
+
+    def _note(self, error: OSError) -> None:
+        if error.errno in _GONE:
+            self.is_broken = True
+        else:
+            self.refused = error
+
+    def _wait(self) -> None:
+        """Wait until the target, a pipe that somebody made non-blocking, takes more."""
+        poll = select.poll()
+        poll.register(self.ends.target, select.POLLOUT)
+        poll.poll(_WAIT_MS)
+
+
+def select_now(descriptor: int) -> bool:
+    """Tell whether there is something to read, or an end."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def copy_size(terminal: int, other: int) -> bool:
+    """Give a terminal's window size to another one; return True if it had a different one. Raises OSError."""
+    size = fcntl.ioctl(terminal, termios.TIOCGWINSZ, b"\0" * 8)
+    if size == fcntl.ioctl(other, termios.TIOCGWINSZ, b"\0" * 8):
+        return False
+    fcntl.ioctl(other, termios.TIOCSWINSZ, size)
+    return True
+
+
+def waiting_in(descriptor: int) -> int:
+    """Return how many bytes there are to read. Raises OSError."""
+    return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))[0])
+
+
+def read_all(descriptor: int, n_bytes: int) -> bytes:
+    """Read exactly so many bytes, which are there."""
+    pieces = []
+    while n_bytes > 0:
+        piece = os.read(descriptor, n_bytes)
+        if not piece:
+            break
+        pieces.append(piece)
+        n_bytes -= len(piece)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)

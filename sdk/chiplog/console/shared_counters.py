@@ -1,0 +1,68 @@
+"""What a rank moves itself while no helper is there to drain its pipes: whole lines, the rest is the helper's."""
+
+import fcntl
+import os
+import select
+import stat
+import time
+
+from chiplog.console.relay import CHUNK_BYTES, Ends, Passage, Tally, read_all, select_now, waiting_in
+
+_ROOM_LOOKS = 20  # at a target that takes nothing just now, a millisecond apart; then it is left to the next tick
+_TERMINAL_CROWDED_BYTES = 2_048  # of the 4,095 that a pseudo-terminal says to hold, however much is behind them
+
+
+def is_crowded(ends: Ends) -> bool:
+    """Tell whether so much waits that whoever prints may soon have to. Raises nothing."""
+    try:
+        if ends.master >= 0:
+            return waiting_in(ends.master) > _TERMINAL_CROWDED_BYTES
+        # A quarter: short writes leave pages of it half empty.
+        return waiting_in(ends.source) > fcntl.fcntl(ends.source, fcntl.F_GETPIPE_SZ) // 4
+    except OSError:
+        return False  # the terminal is gone
+
+
+def drain_lines(ends: Ends, tally: Tally) -> bytes:
+    """Pass on the lines that are there, and return them. To be called by who has the claim."""
+    if not select_now(ends.first):
+        return b""
+    passage = _WholeLines(ends, tally)
+    try:
+        return b"".join(passage.steps())
+    finally:
+        passage.close_copy()
+
+
+class _WholeLines(Passage):
+    """Leaves a line that has no end where it is, unless it fills the pipe, or comes from a terminal's."""
+
+    def step(self) -> bytes:
+        """Move the lines among what is there, at most CHUNK_BYTES, and return them. Waits for no target."""
+        if not self._has_room():
+            return b""
+        n_bytes = self._peek() if self._can_tee and self.ends.master < 0 else -1
+        if n_bytes < 0:
+            return super().step()
+        copy = read_all(self._copy[0], n_bytes)
+        data = copy[: copy.rfind(b"\n") + 1] or (copy if is_crowded(self.ends) else b"")
+        n_moved = self._move(len(data))
+        self._move_by_hand(data[n_moved:])
+        return data
+
+    def _has_room(self) -> bool:
+        for _ in range(_ROOM_LOOKS):
+            if _takes_chunk(self.ends.target):
+                return True
+            time.sleep(0.001)
+        return False
+
+
+def _takes_chunk(target: int) -> bool:
+    """Tell whether what is moved at once finds room. A pipe that is not empty may have less than its free bytes say."""
+    poll = select.poll()
+    poll.register(target, select.POLLOUT)
+    states = dict(poll.poll(0)).get(target, 0)
+    if states & select.POLLERR or not stat.S_ISFIFO(os.fstat(target).st_mode):
+        return bool(states)
+    return waiting_in(target) == 0 and fcntl.fcntl(target, fcntl.F_GETPIPE_SZ) >= CHUNK_BYTES

@@ -1,0 +1,187 @@
+"""The keys of the real terminal, for a child that looks for them at the pseudo-terminal that took its place.
+
+`less` reads its keys from the terminal of its stderr, which it opens by name: that is ours. Such a program first
+changes that terminal's modes, and restores them at its end. So each change of modes is made at the real terminal, too.
+While the program reads from our terminal, the keys of the real one are passed on to it. `vim`, `nano` and `pdb` read
+their keys from stdin, which is the real terminal already: they need the modes at most.
+
+The kernel stops a background process that changes its terminal, but not this one, whose session is another. So nothing
+is changed while no process of the training is in the foreground.
+"""
+
+import errno
+import fcntl
+import os
+import signal
+import termios
+from collections import deque
+from collections.abc import Iterator
+
+from chiplog.console.relay import Ends
+from chiplog_schemas.process.procfs import stat_fields, uptime_us
+
+_KEYS_BYTES_MAX = 1_024  # of one look; a terminal's queue holds 4096
+_MODES_BYTES = 64  # struct termios of the kernel has 36
+_LOOK_INTERVAL_S = 0.25  # between two looks for a reader, while a program has changed the modes
+_PROCESSES_MAX = 1_000  # looked at; a training with more children has no pager in front
+_START_S = 10.0  # by which a program that reads its keys from stderr has changed the modes
+_PGRP, _TPGID, _STARTTIME = 2, 5, 19  # of stat_fields: fields 5, 8 and 22 of proc_pid_stat(5)
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_EDITING = termios.ICANON | termios.ECHO  # what a program that reads keys switches off
+
+
+def foreground_of(rank: int) -> int:
+    """Return the process group in front of the rank's terminal; 0 if none of the rank's processes is in it."""
+    fields = stat_fields(rank)
+    if len(fields) <= _TPGID or (group := int(fields[_TPGID])) <= 0:
+        return 0
+    if int(fields[_PGRP]) == group or any(_group_of(pid) == group for pid in _descendants(rank)):
+        return group
+    return 0
+
+
+def signal_resize(rank: int) -> None:
+    """Tell the programs in front that the size has changed: the kernel told them before our terminal had it."""
+    if group := foreground_of(rank):
+        try:
+            os.killpg(group, signal.SIGWINCH)
+        except OSError:
+            pass  # it has just ended
+
+
+class Keyboard:
+    """The keys of one captured terminal. rank: the PID of the process whose stream it is."""
+
+    def __init__(self, ends: Ends, rank: int) -> None:
+        self.descriptor = -1  # the real terminal, while its keys are passed on; to be polled
+        self._ends = ends
+        self._rank = rank
+        self._modes = b""  # of the pseudo-terminal, when last looked at
+        self._is_changed = False  # by a program that reads keys
+        self._changed_at_s = 0.0  # since the boot
+        self._is_mirrored = False
+        self._look_at = 0.0
+
+    def look(self, now: float) -> None:
+        """Follow the modes of the pseudo-terminal, and find out who reads there. Sets `descriptor`."""
+        try:
+            modes = fcntl.ioctl(self._ends.master, termios.TCGETS, bytes(_MODES_BYTES))
+            if modes != self._modes:
+                self._modes, self._look_at, self._changed_at_s = modes, now, uptime_us() / 1e6
+                self._is_changed = termios.tcgetattr(self._ends.master)[3] & _EDITING != _EDITING
+                self._follow()
+            elif self._is_changed and now >= self._look_at:
+                self._follow()
+            self._look_at = max(self._look_at, now + _LOOK_INTERVAL_S) if self._is_changed else now
+        except (OSError, termios.error):
+            self.close()  # the terminal is gone
+
+    def pass_on(self) -> None:
+        """Give the keys that were pressed to the program."""
+        try:
+            keys = os.read(self.descriptor, _KEYS_BYTES_MAX)
+            if not keys:
+                self.close()
+                return
+            os.write(self._ends.master, keys)
+        except BlockingIOError:
+            pass  # another reader was first, or the program's queue is full: a terminal drops keys then, too
+        except OSError:
+            self.close()
+
+    def close(self) -> None:
+        """Pass no more keys on."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
+
+    def _follow(self) -> None:
+        """Bring the real terminal and the passing on of keys to what the modes ask for."""
+        group = foreground_of(self._rank) if self._is_changed else 0
+        reads = bool(group) and self._has_reader(group)
+        if reads and self.descriptor < 0:
+            self.descriptor = _opened(self._ends.target)
+        elif not reads:
+            self.close()
+        if group or (self._is_mirrored and not self._is_changed):
+            self._mirror(is_read=reads)
+
+    def _mirror(self, *, is_read: bool) -> None:
+        """Give the real terminal the modes of the pseudo-terminal."""
+        wanted, before = termios.tcgetattr(self._ends.master), termios.tcgetattr(self._ends.target)
+        wanted[1] |= before[1] & termios.OPOST  # ours leaves the output to the terminal behind it
+        if is_read:
+            wanted[3] &= ~termios.ECHO  # what is passed on is echoed by ours, where that is wanted
+        wanted[2], wanted[4], wanted[5] = before[2], before[4], before[5]  # speed and size of characters
+        if wanted != before:
+            termios.tcsetattr(self._ends.target, termios.TCSANOW, wanted)
+        self._is_mirrored = self._is_changed
+
+    def _has_reader(self, group: int) -> bool:
+        """Return True if a process in front reads our terminal.
+
+        It has the terminal as stdin (`vim -`), has opened it to read only (`less`), or has another stdin and was
+        started just before the modes were changed (`more`, which reads stderr).
+        """
+        return any(_group_of(pid) == group and self._is_reader(pid) for pid in (self._rank, *_descendants(self._rank)))
+
+    def _is_reader(self, pid: int) -> bool:
+        try:
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                if os.readlink(f"/proc/{pid}/fd/{number}") == self._ends.name and (
+                    number == "0" or _is_read_only(pid, number) or (number == "2" and self._is_young_without_keys(pid))
+                ):
+                    return True
+        except OSError:
+            pass  # it has just ended, or is another user's
+        return False
+
+    def _is_young_without_keys(self, pid: int) -> bool:
+        fields = stat_fields(pid)
+        if len(fields) <= _STARTTIME or int(fields[_STARTTIME]) / _TICKS_PER_S < self._changed_at_s - _START_S:
+            return False
+        return not os.readlink(f"/proc/{pid}/fd/0").startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
+
+
+def _opened(target: int) -> int:
+    """Return a descriptor for the terminal that does not block; that of `target` is shared with other processes."""
+    try:
+        return os.open(f"/proc/self/fd/{target}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM):
+            raise
+        return fcntl.fcntl(target, fcntl.F_DUPFD_CLOEXEC, 3)  # after `su`: the terminal is another user's
+
+
+def _is_read_only(pid: int, number: str) -> bool:
+    with open(f"/proc/{pid}/fdinfo/{number}", encoding="ascii") as about:
+        for line in about:
+            if line.startswith("flags:"):
+                return int(line.split()[1], 8) & os.O_ACCMODE == os.O_RDONLY
+    return False
+
+
+def _group_of(pid: int) -> int:
+    fields = stat_fields(pid)
+    return int(fields[_PGRP]) if len(fields) > _PGRP else 0
+
+
+def _descendants(pid: int) -> Iterator[int]:
+    """Yield the PIDs of a process's children, and of theirs, up to a bound."""
+    waiting, n_left = deque([pid]), _PROCESSES_MAX
+    while waiting and n_left > 0:
+        for child in _children(waiting.popleft()):
+            n_left -= 1
+            waiting.append(child)
+            yield child
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as children:
+                found += map(int, children.read().split())
+    except OSError:
+        pass  # it has just ended; or a kernel without this file
+    return found

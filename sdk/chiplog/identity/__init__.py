@@ -1,0 +1,1 @@
+"""Which process this is: run, label, rank, attempt, by launcher, parent or process group."""

@@ -1,0 +1,37 @@
+"""What this process tells those that it starts of its open run: a variable, which is given back at the run's end."""
+
+import os
+from collections.abc import MutableMapping
+
+from chiplog.identity.identity import PARENT_RUN, Identity, parent_run
+from chiplog.identity.process_info import stamp
+
+_former: str | None = None  # what the variable said before: of a run further up, which goes on behind this one
+_told: dict[int, str] = {}  # what names each open run of this process, by its owner, in the order of opening
+
+
+def tell_children(environ: MutableMapping[str, str], owner: object, run_id: str, identity: Identity) -> None:
+    """Name the run to all that this process starts from now on. owner: who calls `tell_no_more` for it."""
+    global _former
+    if not _is_own(environ):
+        _former = environ.get(PARENT_RUN)
+        _told.clear()  # a forked child has its parent's
+    _told[id(owner)] = environ[PARENT_RUN] = parent_run(os.getpid(), run_id, identity, stamp())
+
+
+def tell_no_more(environ: MutableMapping[str, str], owner: object) -> None:
+    """Name the latest run that is still open, or leave the variable as it was before."""
+    global _former
+    _told.pop(id(owner), None)
+    if not _is_own(environ):
+        return
+    if _told:
+        environ[PARENT_RUN] = next(reversed(_told.values()))
+    elif _former is None:
+        del environ[PARENT_RUN]
+    else:
+        environ[PARENT_RUN], _former = _former, None
+
+
+def _is_own(environ: MutableMapping[str, str]) -> bool:
+    return environ.get(PARENT_RUN, "").startswith(f"{os.getpid()}:")

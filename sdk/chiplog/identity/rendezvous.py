@@ -1,0 +1,212 @@
+"""Agree on a run ID through torch.distributed, once the training code has initialised it. Never imports torch.
+
+The first word that a rank puts into the group's store becomes everybody's, by a compare-and-set. A word is firm when it
+is more than made up by its rank: given by the user, a parent's, or what this launch had agreed on before a restart. A
+firm word replaces one that is not. torch.distributed.rpc has a store of its own, and names its workers; where both are
+there, its word is the later one: it may hold more processes than the group.
+
+The store is asked through a clone, because a blocking call on the shared client would stall the trainer's own calls;
+and by a thread of its own, because a host that stands still lets a new connection wait without limit.
+"""
+
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from chiplog.background_threads import start_thread
+from chiplog.identity.identity import Identity, with_rank
+from chiplog.safety.interrupts import is_interrupt
+
+_KEY = "chiplog/run_id"
+_FIRM, _NEW = "firm:", "new:"
+_STORE_WAIT_S = 5.0  # the store's own limit is five minutes
+_PAUSE_S = 0.1  # before a store that failed is tried again; doubled each time
+_TRIES = 9  # a store that is busy with ten thousand ranks answers later; after a minute each rank is on its own
+_LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # for a firm word of a rank that begins later than this one
+
+_agreed = 0  # how many runs of this process a group agreed on: the second is the second of every rank
+_unasked: "list[Question]" = []  # of open runs, in the order of opening, those without a number
+_inherited: tuple[Any, Any] = (None, None)  # group and RPC agent of the process that this one was forked from
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """What the group says. name: the worker's, where RPC said it."""
+
+    run_id: str
+    rank: int
+    world_size: int
+    name: str | None = None
+
+
+class Question:
+    """What one run asks: the default process group, once there is one, and RPC, once that is there.
+
+    identity: as it is at first.
+    """
+
+    def __init__(self, identity: Identity) -> None:
+        if identity.needs_agreement:
+            _unasked.append(self)
+        self._heard_group = self._heard_rpc = False
+        self._is_settled = identity.settled
+        self._looks_again = bool(identity.launch_run) and not identity.settled
+        self._number = 0
+        self._is_asking = False  # one thread does: the flag is set and the `try` entered without a call between
+        self._answered = threading.Event()
+        self._answer: Agreed | None = None
+        self._told: Agreed | None = None
+
+    def begin(self, candidate: str) -> None:
+        """Ask who is there and was not asked yet: some groups live for a moment only. Waits for nothing.
+
+        candidate: the run ID to offer.
+        """
+        if self._heard_rpc or (self._heard_any and _rpc_agent() is None):
+            return
+        if self in _unasked and _unasked[0] is not self:
+            return  # of several open runs the first is the first of every rank
+        is_asked = False
+        if self._is_asking:
+            return
+        self._is_asking = True
+        try:
+            found = self._look()
+            if found is not None:
+                self._answered.clear()
+                is_asked = start_thread(self._ask, *found, candidate, name="chiplog-agreement")
+        except (AttributeError, RuntimeError, ValueError) as error:
+            if is_interrupt(error):
+                raise
+            # Else another thread is destroying the group just now: it is asked again.
+        finally:
+            if not is_asked:
+                self._is_asking = False
+
+    def close(self) -> None:
+        """Let the next run of this process ask: this one has its number, or is over."""
+        if self in _unasked:
+            _unasked.remove(self)
+
+    def hear(self, wait_s: float = 0.0) -> Agreed | None:
+        """Return what is new; None when nothing is. wait_s: for somebody who was asked and has not answered."""
+        if wait_s and self._is_asking:
+            self._answered.wait(wait_s)
+        answer = self._answer
+        if answer == self._told:
+            return None
+        self._told = answer
+        return answer
+
+    def seen(self, identity: Identity, label_given: bool) -> Identity:
+        """Return an identity with the rank and label that it is about to have, while others are asked for the run."""
+        try:
+            if identity.needs_agreement and _group() is not None and _rpc_agent() is None:
+                distributed = sys.modules["torch.distributed"]
+                rank, world_size = distributed.get_rank(), distributed.get_world_size()
+                return with_rank(identity, rank, world_size, identity.run_id, label_given=label_given)
+        except (AttributeError, RuntimeError, ValueError):
+            pass  # another thread is destroying the group just now
+        return identity
+
+    @property
+    def _heard_any(self) -> bool:
+        return self._heard_group or self._heard_rpc
+
+    def _look(self) -> tuple[Any, int, int, str | None] | None:
+        agent = None if self._heard_rpc else _rpc_agent()
+        if agent is not None:
+            own = agent.get_worker_info()
+            return agent.store, own.id, len(agent.get_worker_infos()), own.name
+        if self._heard_any or _group() is None:
+            return None
+        distributed = sys.modules["torch.distributed"]
+        store = distributed.distributed_c10d._get_default_store()
+        return store, distributed.get_rank(), distributed.get_world_size(), None
+
+    def _ask(self, store: Any, rank: int, world_size: int, name: str | None, candidate: str) -> None:
+        """Ask until there is an answer. Our own word when there is none: rank and world are still worth having."""
+        global _agreed
+        if not self._number:
+            _agreed += 1
+            self._number = _agreed
+            self.close()
+        offer = (_FIRM if self._is_settled else _NEW) + candidate
+        clone, word = None, candidate
+        pause_s = _PAUSE_S
+        for _ in range(_TRIES):
+            try:
+                clone = store.clone()
+                clone.set_timeout(timedelta(seconds=_STORE_WAIT_S))
+                word = self._exchange(clone, offer)
+                break
+            except (RuntimeError, AttributeError, ValueError, TypeError):
+                time.sleep(pause_s)
+                pause_s *= 2
+        self._answer = Agreed(word, rank, world_size, name)
+        self._heard_rpc, self._heard_group = name is not None, True
+        self._is_settled = True  # others that RPC adds follow the group
+        self._is_asking = False
+        self._answered.set()
+        for pause_s in _LOOK_AGAIN_S if self._looks_again and clone is not None else ():
+            time.sleep(pause_s)
+            if self._heard_rpc and name is None:
+                return
+            try:
+                self._answer = Agreed(self._exchange(clone, offer), rank, world_size, name)
+            except (RuntimeError, ValueError):
+                return  # the group's store is gone, and with it who could say more
+
+    def _exchange(self, clone: Any, offer: str) -> str:
+        key = f"{_KEY}/{self._number}"
+        word = _text(clone.compare_set(key, "", offer))
+        if offer.startswith(_FIRM) and word.startswith(_NEW):
+            word = _text(clone.compare_set(key, word, offer))
+        return (word or offer).removeprefix(_FIRM).removeprefix(_NEW)
+
+
+def _text(word: Any) -> str:
+    return word.decode("utf-8", "replace") if isinstance(word, bytes) else str(word)
+
+
+def _group() -> Any:
+    """Return the default process group of this very process."""
+    distributed = sys.modules.get("torch.distributed")
+    try:
+        if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+            return None
+        group = distributed.distributed_c10d._get_default_group()
+    except (AttributeError, RuntimeError, ValueError):
+        return None  # another thread is importing torch just now, or destroying the group
+    return None if group is _inherited[0] else group
+
+
+def is_in_group() -> bool:
+    """Return True if this process is a member of a process group."""
+    return _group() is not None
+
+
+def _rpc_agent() -> Any:
+    rpc = sys.modules.get("torch.distributed.rpc")
+    try:
+        if rpc is None or not rpc.is_available() or not rpc.api._is_current_rpc_agent_set():
+            return None
+        agent = rpc.api._get_current_rpc_agent()
+    except (AttributeError, RuntimeError):
+        return None
+    return None if agent is _inherited[1] else agent
+
+
+def _after_fork() -> None:
+    """Note what a child found: to torch it looks as if the child itself were that rank."""
+    global _agreed, _inherited
+    _agreed, _inherited = 0, (None, None)
+    _unasked.clear()
+    _inherited = _group(), _rpc_agent()
+
+
+os.register_at_fork(after_in_child=_after_fork)

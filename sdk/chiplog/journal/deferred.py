@@ -1,0 +1,146 @@
+"""Events whose values are not known yet: promised in the journal, and appended once they are.
+
+What runs in training code takes no longer than an append to a queue. Everything is asked, read and appended by the
+sender thread, and by `finish()`.
+"""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
+from threading import RLock
+from typing import Protocol
+
+from chiplog.journal.null import Appendable
+from chiplog.journal.promises import PromisingJournal
+from chiplog.safety.interrupts import is_interrupt
+
+_LOOK_AGAIN_S = 0.001  # while finish() waits for a device
+
+
+class Entry(Protocol):
+    """One event that is still to come."""
+
+    def is_ready(self) -> bool:
+        """Tell whether its values are there. Never waits."""
+        ...
+
+    def append(self) -> None:
+        """Append it to the journal."""
+        ...
+
+    def release(self) -> None:
+        """Give back what it holds."""
+        ...
+
+
+class Later:
+    """What one run still has to say. Entries of a lane come in order: of one device, of one stream."""
+
+    def __init__(self, journal: Callable[[], Appendable], failed: Callable[[Exception], None]) -> None:
+        self._journal = journal
+        self._failed = failed
+        self._lanes: dict[Hashable, deque[Entry]] = {}
+        self._lost: Counter[str] = Counter()  # given up, and not declared yet
+        self._lock = RLock()  # a signal handler may log while its thread is in here
+        self._is_polling = False  # one thread does: the flag is set and the `try` entered without a call between
+        # What a thread that asks devices has to be in.
+        self.guard: Callable[[], AbstractContextManager[object]] = nullcontext
+
+    @property
+    def unresolved(self) -> int:
+        """How many events are still to come, or to be declared lost."""
+        return sum(map(len, self._lanes.values())) + sum(self._lost.values())
+
+    def add(self, lane: Hashable, entry: Entry) -> None:
+        """Promise an event."""
+        with self._lock:
+            entries = self._lanes.get(lane)
+            if entries is None:
+                # A new dict: whoever goes through the old one must not see it change.
+                entries = deque[Entry]()
+                self._lanes = {**self._lanes, lane: entries}
+            entries.append(entry)
+            self._promise()
+
+    def lose(self, reason: str, count: int = 1) -> None:
+        """Give up events that never got this far: they are declared lost."""
+        with self._lock:
+            self._lost[reason] += count
+            self._promise()
+
+    def poll(self) -> None:
+        """Append what is there now, in order, and declare what was given up. Never waits for a device."""
+        if not (self._lost or any(self._lanes.values())):
+            return
+        if self._is_polling:
+            return
+        self._is_polling = True
+        try:
+            with self.guard():
+                for entries in self._lanes.values():
+                    while entries and self._is_ready(entries[0]):
+                        self._resolve(entries)
+            self._declare()
+        finally:
+            self._is_polling = False
+
+    def close(self, wait_s: float, reason: str) -> None:
+        """Wait so long for what is still to come, and give up the rest."""
+        deadline = time.monotonic() + wait_s
+        self.poll()
+        while self.unresolved and time.monotonic() < deadline:
+            time.sleep(_LOOK_AGAIN_S)
+            self.poll()
+        while self._is_polling and time.monotonic() < deadline + _LOOK_AGAIN_S:
+            time.sleep(_LOOK_AGAIN_S)
+        left = sum(map(len, self._lanes.values()))
+        if not left or self._is_polling:
+            return
+        self._is_polling = True
+        try:
+            with self._lock:
+                self._kept = self._lanes  # a copy may still be under way into what these hold
+                self._lanes = {}
+                self._lost[reason] += left
+            self._declare()
+        finally:
+            self._is_polling = False
+
+    def _is_ready(self, entry: Entry) -> bool:
+        try:
+            return entry.is_ready()
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            return True  # its device is gone: reading it says why
+
+    def _resolve(self, entries: deque[Entry]) -> None:
+        entry = entries[0]
+        try:
+            entry.append()
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            self._failed(error)
+            self.lose("values on a device: could not be read")
+        with self._lock:
+            entries.popleft()
+            self._promise()  # behind the append: a death between them declares one too many, never one too few
+        entry.release()
+
+    def _declare(self) -> None:
+        journal = self._journal()
+        for reason, count in list(self._lost.items()):
+            if isinstance(journal, PromisingJournal):
+                journal.lose(count, reason)
+            with self._lock:
+                self._lost[reason] -= count
+                if not self._lost[reason]:
+                    del self._lost[reason]
+                self._promise()
+
+    def _promise(self) -> None:
+        journal = self._journal()
+        if isinstance(journal, PromisingJournal):
+            journal.promise(self.unresolved)

@@ -1,0 +1,40 @@
+"""Open the journal of a run: on disk, else in memory, with the events that every journal begins with."""
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+from chiplog.journal.promises import PromisingJournal
+from chiplog_schemas.bounds import Bounds
+from chiplog_schemas.codec import pack
+from chiplog_schemas.model.events import PRODUCER_BYTES, EventKind, encode
+from chiplog_schemas.paths import Places, check_root
+
+
+def open_journal(
+    places: Places, mode: str, bounds: Bounds, info: dict[str, Any], started_us: int, warn: Callable[[str], object]
+) -> tuple[PromisingJournal, bool]:
+    """Return a published journal whose first event is the identity, and whether it is on disk. Never raises OSError.
+
+    info: what the IDENTITY event says. started_us: µs since the epoch. warn: told why it is not on disk.
+    """
+    producer = secrets.token_bytes(PRODUCER_BYTES)
+    offline = mode == "offline"
+    parent = places.local / "offline" if offline else places.journals
+    bytes_max = bounds.spool_bytes_max if offline else bounds.journal_bytes_max
+    memory = bounds.journal_memory_bytes_max
+    packed, first = pack(info), encode(EventKind.IDENTITY, started_us, info)
+    try:
+        path = parent / producer.hex()
+        check_root(places)
+        journal = PromisingJournal(path, producer, packed, bytes_max=bytes_max, memory_bytes_max=memory)
+        journal.append(first)
+        journal.publish()
+    except OSError as error:
+        message = f"no journal in {parent}: {error}; events are kept in memory only, bounded"
+        warn(message)
+        journal = PromisingJournal(None, producer, packed, bytes_max=memory)
+        journal.append(first)
+        journal.append(encode(EventKind.NOTICE, started_us, "journal_memory", "warning", message[:500], {}))
+        return journal, False
+    return journal, True

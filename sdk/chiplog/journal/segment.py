@@ -1,0 +1,232 @@
+"""The files of a journal: its head page, mapped, and one segment: a mapped file while it is written, a file when it is
+full; memory when there is no disk.
+"""
+
+import mmap
+import os
+from pathlib import Path
+from typing import Any
+
+from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.process.descriptors import OwnedDescriptor
+from chiplog_schemas.process.file_lock import file_id, id_of
+from chiplog_schemas.storage.journal_dir import (
+    ACKED,
+    ACKED_OFFSET,
+    FLAGS,
+    FLAGS_OFFSET,
+    IDENTITY_OFFSET,
+    PRODUCED,
+    PRODUCED_OFFSET,
+    PROMISED,
+    PROMISED_OFFSET,
+    encode_head,
+    head_bytes,
+)
+from chiplog_schemas.storage.record import HEADER_BYTES, unpack_header
+from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES
+
+_MADV_POPULATE_WRITE = 23  # Linux 5.14
+
+
+class Mapped(mmap.mmap):
+    """A mapped file that closes no descriptor of others.
+
+    A mapping keeps a descriptor, by number, and closes it at its end. Where the training has closed it and opened files
+    since, that would close one of these: then the mapping is kept forever.
+    """
+
+    def __del__(self) -> None:
+        try:
+            is_ours = self.closed or self.size() == len(self)  # of the file that has the number
+        except (OSError, ValueError):
+            is_ours = False
+        if not is_ours:
+            import ctypes  # here: almost no process needs it
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+
+class Segment:
+    """One segment, all zeros until a journal begins it. `end` and `next_seq` count once it is full.
+
+    `memory` is its mapping, and with it a descriptor. A full segment with a file lets go of it: hundreds of them wait
+    for an agent that is not there, and the training needs its descriptors.
+    """
+
+    __slots__ = ("end", "file_id", "first_seq", "memory", "next_seq", "path", "size")
+
+    def __init__(self, path: Path | None, size: int) -> None:
+        self.path = path
+        self.size = size
+        self.first_seq = 0
+        self.end = 0
+        self.next_seq = 0
+        self.file_id: tuple[int, int] | None = None
+        self.memory: Any  # mmap.mmap, or None: without a check in the frame of append
+        if path is None:
+            self.memory = mmap.mmap(-1, size)
+            self._prefault()
+            return
+        opened = OwnedDescriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        try:
+            os.posix_fallocate(opened.number, 0, size)
+            self.memory = Mapped(opened.number, size)
+            opened.check()
+            self._prefault()
+            self.file_id = id_of(os.fstat(opened.number))
+        except BaseException as error:
+            os.unlink(path)
+            if isinstance(error, (OSError, ValueError)) and not is_interrupt(error):
+                raise OSError(f"{path}: {error}") from error
+            raise
+        finally:
+            opened.close()
+
+    def _prefault(self) -> None:
+        try:
+            self.memory.madvise(_MADV_POPULATE_WRITE)
+        except (OSError, ValueError) as error:
+            if is_interrupt(error):
+                raise
+            for offset in range(0, self.size, mmap.PAGESIZE):  # an older kernel: touch each page by hand
+                self.memory[offset] = 0
+
+    @property
+    def is_there(self) -> bool:
+        """Return True unless the file was removed."""
+        return self.path is None or file_id(self.path) == self.file_id
+
+    def restore(self) -> None:
+        """Write what a full segment holds, whose file was removed while it was mapped, to a new one. Raises OSError."""
+        assert self.path is not None and self.memory is not None
+        _write_file(self.path, memoryview(self.memory)[: self.end])
+        self.file_id = file_id(self.path)
+
+    def let_go(self) -> None:
+        """Unmap a segment that is full, as soon as nobody looks at it any more."""
+        if self.path is not None:
+            self.memory = None
+
+    def piece(self, start: int, end: int) -> memoryview:
+        """Return these bytes, from the file where they are mapped no more. Raises OSError."""
+        memory = self.memory
+        if memory is not None:
+            return memoryview(memory)[start:end]
+        assert self.path is not None, "what has no file stays mapped"
+        opened = OwnedDescriptor(os.open(self.path, os.O_RDONLY | os.O_CLOEXEC))
+        try:
+            found = os.pread(opened.number, end - start, start)
+            opened.check()
+        finally:
+            opened.close()
+        if len(found) != end - start:
+            raise OSError(f"{self.path} ends at {start + len(found)}, not at {end}")
+        return memoryview(found)
+
+    def delete(self) -> None:
+        """Remove the file."""
+        if self.path is not None:
+            try:
+                os.unlink(self.path)
+            except OSError as error:  # a read-only disk, or cleaned up by hand: the quota counts it as gone
+                if is_interrupt(error):
+                    raise
+
+
+class Head:
+    """A journal's head page, mapped: whose it is, and how much was produced and acknowledged. Raises OSError."""
+
+    def __init__(self, path: Path, producer: bytes, identity: bytes) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            size = head_bytes(identity)
+            os.posix_fallocate(descriptor, 0, size)
+            self.memory = Mapped(descriptor, size)
+            self._file_id = id_of(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+        self._producer = producer
+        self.renew(identity)
+
+    def is_at(self, path: Path) -> bool:
+        """Return True if the file has this name."""
+        return file_id(path) == self._file_id
+
+    def remake(self, path: Path) -> None:
+        """Write the page to a new file in place of one that was removed, and go on in that. Raises OSError."""
+        _write_file(path, memoryview(self.memory))
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            following, size = Mapped(descriptor, len(self.memory)), len(self.memory)
+            self._file_id = id_of(os.fstat(descriptor))
+        finally:
+            os.close(descriptor)
+        # Again, as it is now: counters are others' to write. One line: a commit to the page comes before it or after.
+        before, whole = self.memory, slice(0, size)
+        following[whole] = before[whole]; self.memory = following  # fmt: skip  # noqa: E702
+
+    def renew(self, identity: bytes) -> None:
+        """Replace the identity, if it finds room. The counters between are others' to write, at any moment."""
+        content = encode_head(self._producer, identity)
+        if len(content) <= len(self.memory):
+            self.memory[:ACKED_OFFSET] = content[:ACKED_OFFSET]
+            self.memory[IDENTITY_OFFSET : len(content)] = content[IDENTITY_OFFSET:]
+
+    # Each counter has one writer at a time, and is written by itself: none overwrites another with an older value.
+
+    def acknowledge(self, acked: int) -> None:
+        """Write that everything before this seq is on stable storage at the next hop."""
+        self._write(ACKED_OFFSET, ACKED.pack(acked))
+
+    def finish(self, produced: int, flags: int) -> None:
+        """Write how many seqs there were, and how the run ended. `produced` before that is written by appends."""
+        self._write(PRODUCED_OFFSET, PRODUCED.pack(produced))
+        self._write(FLAGS_OFFSET, FLAGS.pack(flags))
+
+    def promise(self, count: int) -> None:
+        """Write how many events are still to get a seq."""
+        self._write(PROMISED_OFFSET, PROMISED.pack(count))
+
+    def _write(self, offset: int, packed: bytes) -> None:
+        self.memory[offset : offset + len(packed)] = packed
+
+
+def _write_file(path: Path, content: memoryview) -> None:
+    """Write a file, allocated, that appears under its name when it is whole. Raises OSError."""
+    making = path.with_name(f".{path.name}")
+    try:
+        descriptor = os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, len(content))
+            while content:
+                content = content[os.write(descriptor, content) :]
+        finally:
+            os.close(descriptor)
+        os.rename(making, path)
+    except OSError:
+        making.unlink(missing_ok=True)
+        raise
+
+
+def offset_of(view: memoryview, end: int, number: int) -> int:
+    """Return where the record with this seq begins in a segment whose records end at `end`."""
+    position = SEGMENT_HEADER_BYTES
+    while position < end:
+        _, _, length, _, _, _, seq = unpack_header(view, position)
+        if seq >= number:
+            break
+        position += HEADER_BYTES + length
+    return position
+
+
+def cut(records: memoryview, max_bytes: int) -> tuple[int, int]:
+    """Return (size, next seq) of the records that fit into max_bytes, at least one."""
+    at = next_seq = 0
+    while at < len(records):
+        _, _, length, _, _, _, seq = unpack_header(records, at)
+        following = at + HEADER_BYTES + length
+        if following > max_bytes and at:
+            break
+        at, next_seq = following, seq + 1
+    return at, next_seq

@@ -1,0 +1,208 @@
+"""The one background thread of a run: prepares the journal's segments and sends its records to the node's agent.
+
+It starts an agent when none listens and none was named, and asks torch.distributed for what the launcher did not tell.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from chiplog.journal.journal import Journal
+from chiplog.journal.reachability import Reason, probe
+from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
+from chiplog_schemas.paths import Places
+from chiplog_schemas.process.daemon import STARTING_S, start_daemon_once
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.security.curve import client_curve
+from chiplog_schemas.security.key_files import Keys, keys_dir
+from chiplog_schemas.security.permissions import Role
+from chiplog_schemas.transport.dealer import Link, need_descriptors
+
+AGENT_MODULE = "chiplog_agent"
+_START_AFTER_S = 0.1  # an agent that runs answers within this; else one is started …
+_START_AGAIN_S = 5.0  # … and again when that one did not come up
+_LOOK_AGAIN_S = 1.0  # another rank started one just now: whether it came up
+_LAST_LOOK_S = 0.5  # at the end of a run that nobody answered: who was started before that should have
+_OPEN_AGAIN_MIN_S = 0.2  # no descriptors for a socket, or keys that cannot be read just now: the first try again …
+_OPEN_AGAIN_MAX_S = 5.0  # … and the longest pause between two
+_PROBE_AFTER_S = 1.0  # an agent that was named and has not answered by then is asked about: reported within 2 s
+_FINISH_POLL_MS = 5
+_CLOSE_S = 0.25  # of the time that finish() may take: to close the socket
+
+
+class SenderThread:
+    """Send a journal until `stop`. Everything of it but `wake` and `stop` runs in its own thread."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        places: Places,
+        info: dict[str, Any],
+        *,
+        agent_address: str | None,
+        online: bool,
+        on_tick: Callable[[], None],
+        warn: Callable[[str], object],
+        probes: bool = True,
+    ) -> None:
+        """Prepare the thread. probes: whether to report a named agent that cannot be reached."""
+        self._journal = journal
+        self._places = places
+        self._info = info
+        self._address = agent_address or places.agent_address
+        self._may_start_agent = agent_address is None
+        self._probe_at = 0.0 if probes and not self._may_start_agent else float("inf")  # 0: from the start
+        self._online = online
+        self._on_tick = on_tick
+        self._warn = warn
+        self._deadline = float("inf")
+        self._done = threading.Event()
+        self.delivered = False  # everything was acknowledged when the thread ended
+        self._asleep = threading.Lock()  # released to wake the thread: a descriptor might be closed by the training
+        self._asleep.acquire()
+        self._thread = threading.Thread(target=self._run, name="chiplog-sender", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread, and before it an agent where none runs.
+
+        A process may end before its thread has had a turn: a worker of a pool by os._exit, a rank by SIGSEGV.
+        """
+        if self._online and self._may_start_agent and holder_of(self._places.agent / "lock") == 0:
+            self._start_agent()
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Look at the journal now rather than at the next interval."""
+        with contextlib.suppress(RuntimeError):  # it is awake
+            self._asleep.release()
+
+    def stop(self, wait_s: float = FINISH_WAIT_S) -> bool:
+        """Send what is left for at most `wait_s` and end. Return whether all of it was acknowledged."""
+        self._deadline = time.monotonic() + wait_s - _CLOSE_S
+        self.wake()
+        self._done.wait(wait_s)
+        return self.delivered
+
+    def _run(self) -> None:
+        try:
+            if self._online:
+                self._send_loop()
+            else:
+                self._offline_loop()
+        except Exception as error:  # the training must not notice; the journal keeps everything for an agent to adopt
+            self._warn(f"sender stopped: {type(error).__name__} {error}; the journal is delivered after the run")
+        finally:
+            self._done.set()
+
+    def _offline_loop(self, until: float = float("inf")) -> None:
+        """Keep the journal in order until then, or until the end of the run."""
+        while self._deadline == float("inf") and time.monotonic() < until:
+            self._maintain()
+            self._asleep.acquire(timeout=SEND_INTERVAL_S)
+        self._maintain()
+
+    def _open(self) -> tuple[zmq.Context[zmq.Socket[bytes]] | None, Link] | None:
+        """Return a context and a link as soon as this process can have them; None when the run ended before."""
+        pause_s, told = _OPEN_AGAIN_MIN_S, False
+        while self._deadline == float("inf"):
+            try:
+                need_descriptors()
+                keys = Keys(keys_dir(None, os.environ, self._places.root))
+                curve = client_curve(keys, self._address, Role.RANK, Role.AGENT)
+                # libzmq only where keys need it: it aborts the process when the training closes a descriptor of it.
+                context: zmq.Context[zmq.Socket[bytes]] | None = None if curve is None else zmq.Context()
+            except ValueError as error:  # an address that is none, or keys that are missing or not ours alone
+                self._warn(f"no agent can be reached: {error}; the journal keeps everything until one adopts it")
+                self._offline_loop()
+            except (OSError, zmq.ZMQError) as error:
+                if not told:
+                    told = True
+                    self._warn(f"the agent cannot be reached yet: {error}; the journal keeps everything meanwhile")
+                self._offline_loop(time.monotonic() + pause_s)
+                pause_s = min(2 * pause_s, _OPEN_AGAIN_MAX_S)
+            else:
+                journal = self._journal
+                return context, Link(context, self._address, journal.producer, self._info, journal, curve=curve)
+        return None
+
+    def _send_loop(self) -> None:
+        opened = self._open()
+        if opened is None:
+            return
+        context, link = opened
+        told = False
+        start_at = time.monotonic() + _START_AFTER_S
+        if self._probe_at == 0.0:
+            self._probe_at = time.monotonic() + _PROBE_AFTER_S
+        try:
+            while True:
+                now = time.monotonic()
+                self._maintain()
+                link.step(now)
+                if link.refused and not told:
+                    told = True
+                    self._warn(f"{link.refused}; the journal keeps everything")
+                if link.is_open:
+                    self._probe_at = float("inf")
+                elif now >= self._probe_at and self._must_use_own_agent():
+                    link.close()
+                    link = Link(None, self._places.agent_address, self._journal.producer, self._info, self._journal)
+                if not link.is_open and self._may_start_agent and now >= start_at:
+                    start_at = now + (_START_AGAIN_S if self._start_agent() else _LOOK_AGAIN_S)
+                if self._deadline != float("inf"):
+                    self.delivered = self._journal.acked >= self._journal.next_seq
+                    if self.delivered or now >= self._deadline:
+                        if not (self.delivered or link.is_open) and self._probe_at != float("inf"):
+                            self._must_use_own_agent()
+                        if not (self.delivered or link.is_open) and self._may_start_agent:
+                            self._start_agent(_LAST_LOOK_S)  # the one that was there may have been leaving
+                        return
+                    link.wait(_FINISH_POLL_MS / 1000)
+                elif link.is_blocked:
+                    link.wait(SEND_INTERVAL_S)
+                else:
+                    self._asleep.acquire(timeout=SEND_INTERVAL_S if link.is_open else SEND_INTERVAL_S / 2)
+        finally:
+            link.close()
+            if context is not None and link.socket is None:
+                context.term()
+
+    def _must_use_own_agent(self) -> bool:
+        """Report why the agent that was named cannot be reached; return True if it is another user's.
+
+        Its permissions stay as they are: then this user's own agent delivers the journal, to the same collector. One
+        that does not listen may be starting: it is tried further, and finds the journal if it serves this directory.
+        """
+        self._probe_at = float("inf")
+        found = probe(self._address)
+        if found is None:
+            return False
+        trouble = (
+            f"agent {self._address} cannot be reached: {found.text}; the journal in {self._places.journals} is kept"
+        )
+        if found.reason is not Reason.DENIED:
+            self._warn(f"{trouble} until an agent delivers it: start that one, or run `chiplog up`")
+            return False
+        self._warn(f"{trouble}, and this user's own agent delivers it; unset CHIPLOG_AGENT to use that one")
+        self._may_start_agent = True
+        return True
+
+    def _maintain(self) -> None:
+        self._journal.declare_dropped()
+        self._journal.prepare()
+        self._journal.keep_files(time.monotonic())
+        self._on_tick()
+
+    def _start_agent(self, just_now_s: float = STARTING_S) -> bool:
+        """Tell whether this process was the one that started it."""
+        try:
+            lock = self._places.agent / "lock"
+            return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places, lock, just_now_s)
+        except OSError as error:
+            self._warn(f"no agent could be started: {error}; the journal keeps everything until one runs")
+            return True

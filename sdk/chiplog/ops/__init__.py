@@ -1,0 +1,1 @@
+"""Start, stop, find and check the daemons."""

@@ -1,0 +1,1 @@
+"""SQL over runs, from Python."""

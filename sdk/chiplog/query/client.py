@@ -1,0 +1,378 @@
+"""Ask the database: through the collector while one lives, else from its file.
+
+`connect()` finds out where. A client that was made from a directory looks again with every query, because an embedded
+collector comes and goes; the file is opened for one query at a time, so that no client keeps a collector from starting.
+"""
+
+import logging
+import os
+import struct
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime
+from typing import IO, TYPE_CHECKING, Any, cast
+
+from chiplog.ops import daemons
+from chiplog.query.connection import Remote
+from chiplog.query.result import QueryError, Result
+from chiplog_schemas.limits import QUERY_TIMEOUT_S
+from chiplog_schemas.paths import Places, own_dir, places
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.query.query_messages import LOCKED_SETTINGS, one_line
+from chiplog_schemas.security.curve import ClientCurve, client_curve
+from chiplog_schemas.security.key_files import Keys, keys_dir
+from chiplog_schemas.security.permissions import Role
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["Client", "NoDataError", "QueryError", "Result", "connect"]
+
+CONNECT_WAIT_S = 5.0  # a collector that is just starting answers within this
+DELIVER_WAIT_S = 10.0  # until what waited in journals is in the database; what takes longer comes later
+STALLED_S = 5.0  # an agent adopts journals twice a second; a large one takes seconds on a busy machine
+LOOK_AGAIN_S = 0.25  # pause between two looks at who holds the database
+
+_SYNCED = struct.Struct("<Q")  # the head of collector/synced: the number behind the last record on stable storage
+_log = logging.getLogger("chiplog")
+
+_DAEMONS = (daemons.COLLECTOR, daemons.AGENT)
+
+Params = Sequence[Any] | Mapping[str, Any] | None
+
+
+class NoDataError(RuntimeError):
+    """Nothing has been recorded yet where we looked."""
+
+
+def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None, start: bool = True) -> "Client":
+    """Return a client for the collector at `url`, or for what was recorded under `dir`.
+
+    url: the collector's address as agents have it: tcp://HOST:PORT (SQL is answered at the next port) or ipc:///PATH.
+    start: whether to start the embedded daemons when journals of ended processes wait and no agent runs. One line on
+    stderr says so. Not with `url`, with CHIPLOG_AGENT or CHIPLOG_COLLECTOR set, or in a directory that this user
+    cannot write. A collector that is starting is waited for, as long as it needs.
+    dir: a CHIPLOG_DIR. With neither: the variable CHIPLOG_COLLECTOR, else CHIPLOG_DIR, else ~/.chiplog.
+    Raises NoDataError when nothing has been recorded there, QueryError('unreachable') when a collector does not answer
+    within 5 s or does not let this host's key in, and ValueError for an address that is none, or whose keys are missing
+    (`chiplog keys`): a collector on another host wants a reader's.
+    """
+    if url is None and dir is None:
+        url = os.environ.get("CHIPLOG_COLLECTOR") or None
+    if url is not None and dir is not None:
+        raise ValueError(f"both url={url!r} and dir={os.fspath(dir)!r} are given; give one of them")
+    if url is not None:
+        address = query_messages.query_address_of(url)
+        keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
+        client = Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
+    else:
+        client = Client(None, places(own_dir(dir, os.environ)))
+    try:
+        waiting = client._start_daemons() if start else []
+        client._look()
+        client._wait_for_ends(waiting)
+    except BaseException:
+        client.close()
+        raise
+    return client
+
+
+class Client:
+    """Made by `connect`. Safe to use from several threads, which then take turns; not across fork."""
+
+    def __init__(self, address: str | None, where: Places | None, curve: ClientCurve | None = None) -> None:
+        self._address = address
+        self._curve = curve
+        self._where = where
+        self._remote: Remote | None = None
+        self._lock = threading.Lock()
+        self._closed = False
+        self._told_stale = False
+
+    def sql(
+        self, query: str, params: Params = None, timeout_s: float | None = None, time_zone: str = "UTC"
+    ) -> "Result":
+        """Run one SELECT and return its whole result.
+
+        Args:
+            query: The SELECT. Times of the views are UTC without a zone; a literal beside them is UTC, too.
+            params: Values for `?` in order, or a mapping for `$name`.
+            timeout_s: At most 30, the default.
+            time_zone: IANA name of the session's zone, for what the query makes of times with a zone, such as
+                `now()::DATE` or `timezone('UTC', ts) > '2026-01-02 03:00'`.
+
+        Raises:
+            QueryError: The query has no result; `kind` says why.
+
+        """
+        plain = _plain_params(params)
+        timeout_s = QUERY_TIMEOUT_S if timeout_s is None else float(timeout_s)
+        if not 0 < timeout_s <= QUERY_TIMEOUT_S:
+            raise QueryError("refused", f"timeout of {timeout_s:g} s is not within 0 and {QUERY_TIMEOUT_S:g} s")
+        with self._lock:
+            if self._closed:
+                raise QueryError("refused", "this client is closed; connect again")
+            return Result(self._ask(query, plain, timeout_s, "" if time_zone == "UTC" else time_zone))
+
+    def close(self) -> None:
+        """Let go of the connection. May be called twice."""
+        with self._lock:
+            self._closed = True
+            self._hang_up()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _hang_up(self) -> None:
+        if self._remote is not None:
+            self._remote.close()
+            self._remote = None
+
+    def _ask(
+        self, query: str, params: "list[Any] | dict[str, Any] | None", timeout_s: float, time_zone: str
+    ) -> bytes | memoryview:
+        for last in (False, True):
+            if self._remote is not None and (self._remote.is_broken or not self._collector_lives()):
+                self._hang_up()
+            if self._remote is None:
+                opened = self._look(keep_file=True)
+                if opened is not None:
+                    try:
+                        self._tell_stale(opened)
+                        return _ask_file(opened, query, params, timeout_s, time_zone)
+                    finally:
+                        opened.close()
+            assert self._remote is not None
+            try:
+                return self._remote.ask(query, params, timeout_s, self._collector_lives, time_zone)
+            except QueryError as error:
+                # An embedded collector leaves when no agent comes, and cuts queries off: its file is free then.
+                if error.kind not in ("unreachable", "stopping") or last or self._where is None:
+                    raise
+                self._hang_up()
+        raise AssertionError("the second try returns or raises")
+
+    def _start_daemons(self) -> list[bytes]:
+        """Start the embedded daemons when journals wait; return the producers of those journals."""
+        if self._where is None or any(os.environ.get(name) for name in ("CHIPLOG_AGENT", "CHIPLOG_COLLECTOR")):
+            return []
+        waiting = daemons.waiting_journals(self._where)
+        if waiting:
+            what = f"{daemons.what_waits(len(waiting))} in {self._where.journals}"
+            them = "it" if len(waiting) == 1 else "them"
+            try:
+                daemons.start(self._where, daemons.AGENT, ["--embedded"])
+            except OSError as error:
+                print(f"chiplog: {what}, and no agent can be started: {error}", file=sys.stderr)
+                return []
+            print(f"chiplog: {what}; an agent and a collector were started to deliver {them}", file=sys.stderr)
+        return waiting
+
+    def _wait_for_ends(self, producers: list[bytes]) -> None:
+        """Wait until the database has the journals of these producers: DELIVER_WAIT_S at most.
+
+        When the agent has removed none of them for STALLED_S, those that are left are not waited for.
+        """
+        if not producers or self._where is None:
+            return
+        query = "SELECT count(*) AS n FROM base.producers WHERE list_contains($ended, hex(uuid)) AND state IS NOT NULL"
+        n_left = len(producers)
+        now = time.monotonic()
+        deadline, stalled_at = now + DELIVER_WAIT_S, now + STALLED_S
+        while time.monotonic() < deadline:
+            left = [producer for producer in producers if (self._where.journals / producer.hex()).exists()]
+            if len(left) < n_left:
+                n_left, stalled_at = len(left), time.monotonic() + STALLED_S
+            is_stalled = time.monotonic() >= stalled_at
+            ended = [producer.hex().upper() for producer in producers if not (is_stalled and producer in left)]
+            if self.sql(query, {"ended": ended}).rows()[0]["n"] == len(ended):
+                return
+            time.sleep(LOOK_AGAIN_S)
+
+    def _tell_stale(self, opened: "duckdb.DuckDBPyConnection") -> None:
+        """Say once when daemons were killed before all that they had acknowledged came into the file."""
+        assert self._where is not None
+        n_records = 0 if self._told_stale else _not_applied(self._where, opened)
+        if n_records > 0:
+            self._told_stale = True
+            _log.warning(
+                "chiplog: %d records of the log are not in the database yet; start the collector (chiplog up) "
+                "to apply them",
+                n_records,
+            )
+
+    def _collector_lives(self) -> bool:
+        """Return whether the collector may still answer. Of one on another machine only its silence tells."""
+        return self._where is None or holder_of(self._where.collector / "lock") != 0
+
+    def _look(self, keep_file: bool = False) -> "duckdb.DuckDBPyConnection | None":
+        """Find the collector, or the file. Sets _remote, or returns the opened file if that is to be kept."""
+        if self._address is not None:
+            self._remote = Remote(self._address, self._curve)
+            if not self._remote.answers(CONNECT_WAIT_S):
+                remedy = "check that it runs there (chiplog status) and that CHIPLOG_COLLECTOR is its address"
+                remedy = self._remote.trouble or remedy
+                self._hang_up()
+                raise QueryError(
+                    "unreachable", f"no collector answers at {self._address} within {CONNECT_WAIT_S:g} s; {remedy}"
+                )
+            return None
+        assert self._where is not None
+        where, deadline = self._where, time.monotonic() + CONNECT_WAIT_S
+        while True:
+            pid = holder_of(where.collector / "lock")
+            if pid:
+                self._remote = Remote(where.query_address)
+                # In slices: it may be leaving instead of starting.
+                if self._remote.answers(min(1.0, max(0.05, deadline - time.monotonic()))):
+                    return None
+                self._hang_up()
+                reason = f"the collector of {where.root} (process {pid}) does not answer; see chiplog status"
+            elif not where.index.exists() and daemons.is_coming_up(where, daemons.AGENT):
+                reason = f"the agent of {where.root} has not started a collector yet; see chiplog status"
+            elif not where.index.exists():
+                raise NoDataError(
+                    f"nothing has been recorded under {where.root} yet; run a training with chiplog.init() first, "
+                    "or point CHIPLOG_DIR or --dir at the right directory"
+                )
+            else:
+                opened = _open_file(where)
+                if not isinstance(opened, str):
+                    if keep_file:
+                        return opened
+                    opened.close()
+                    return None
+                reason = opened
+            is_coming = any(daemons.is_coming_up(where, module) for module in _DAEMONS)
+            if time.monotonic() > (deadline + daemons.COMING_UP_MAX_S if is_coming else deadline):
+                raise QueryError("unreachable", reason)
+            time.sleep(LOOK_AGAIN_S)
+
+
+# -- the file ---------------------------------------------------------------------------------------------------------
+def _open_file(where: Places) -> "duckdb.DuckDBPyConnection | str":
+    """Open the database for reading; return one line that says why when somebody else writes it just now."""
+    import duckdb
+
+    try:
+        connection = duckdb.connect(str(where.index), read_only=True)
+    except duckdb.IOException as error:
+        # A collector that starts, or one of another host or container. What DuckDB says begins with the file's path.
+        if "Conflicting lock is held in " in str(error).replace(str(where.index), ""):
+            return f"{where.index} is in use: {one_line(str(error))}"
+        raise _unreadable(where, error) from error
+    except duckdb.Error as error:
+        raise _unreadable(where, error) from error
+    query_messages.disable_faulty_optimizers(connection)
+    for statement in LOCKED_SETTINGS:
+        connection.execute(statement)
+    return connection
+
+
+def _not_applied(where: Places, connection: "duckdb.DuckDBPyConnection") -> int:
+    """Return how many records are in the log and not in the file; 0 where that cannot be told."""
+    import duckdb
+
+    try:
+        with open(where.collector / "synced", "rb") as page:
+            [synced] = _SYNCED.unpack(page.read(_SYNCED.size))
+        row = connection.execute("SELECT next_number FROM base.position").fetchone()
+    except (OSError, struct.error, duckdb.Error):
+        return 0
+    return max(0, synced - row[0]) if row is not None else 0
+
+
+def _unreadable(where: Places, error: Exception) -> QueryError:
+    return QueryError("internal", f"{where.index} cannot be read: {one_line(str(error))}; try chiplog rebuild")
+
+
+def _ask_file(
+    connection: "duckdb.DuckDBPyConnection",
+    query: str,
+    params: "list[Any] | dict[str, Any] | None",
+    timeout_s: float,
+    time_zone: str,
+) -> memoryview:
+    from arro3.io import write_ipc_stream
+
+    from chiplog_schemas.query.result_sink import ResultSink
+
+    sink = ResultSink()
+    timed_out = threading.Event()
+
+    def cancel() -> None:
+        timed_out.set()
+        connection.interrupt()
+
+    timer = threading.Timer(timeout_s, cancel)
+    timer.daemon = True
+    try:
+        admitted = query_messages.admit(query, connection.extract_statements)
+        timer.start()
+        if time_zone:
+            connection.execute(query_messages.time_zone_setting(time_zone))
+        connection.execute("BEGIN TRANSACTION READ ONLY")
+        write_ipc_stream(connection.sql(admitted, params=params), cast("IO[bytes]", sink), compression="lz4")
+    except query_messages.Refused as error:
+        raise QueryError("refused", str(error)) from error
+    except Exception as error:  # errors of a running stream come through Arrow without a type of their own
+        if sink.too_large:
+            raise QueryError("too_large", sink.too_large) from error
+        raise _file_error(error, timed_out.is_set(), timeout_s) from error
+    finally:
+        timer.cancel()
+    return memoryview(sink.data)
+
+
+def _file_error(error: Exception, timed_out: bool, timeout_s: float) -> QueryError:
+    """Name an error as a collector would."""
+    import duckdb
+
+    text = str(error)
+    if timed_out:
+        message = f"query took longer than {timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
+        return QueryError("timeout", message)
+    if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
+        return QueryError("too_large", f"{one_line(text)}; narrow the query or aggregate earlier")
+    if text.startswith("Corrupt database file: ") or "Data Corruption Error: Corrupt database file: " in text[:100]:
+        return QueryError("internal", f"{one_line(text)}; try chiplog rebuild")
+    if isinstance(error, duckdb.Error | ValueError | TypeError) or text.startswith("C Data interface error: "):
+        return QueryError("sql", one_line(text))
+    return QueryError("internal", one_line(f"{type(error).__name__}: {text}"))
+
+
+# -- values in --------------------------------------------------------------------------------------------------------
+def _plain_params(params: Params) -> "list[Any] | dict[str, Any] | None":
+    """Turn parameters into plain values: times become text in UTC, numpy and torch scalars become numbers."""
+    if params is None:
+        return None
+    if isinstance(params, Mapping):
+        return {str(name): _plain(value, f"${name}") for name, value in params.items()}
+    if isinstance(params, str | bytes) or not isinstance(params, Sequence):
+        raise QueryError("refused", f"params is {type(params).__name__}; give a list of values or a mapping of names")
+    return [_plain(value, f"?{number}") for number, value in enumerate(params, 1)]
+
+
+def _plain(value: Any, name: str) -> Any:
+    if isinstance(value, datetime):
+        if value.tzinfo is not None:
+            value = value.astimezone(UTC).replace(tzinfo=None)
+        return value.isoformat(sep=" ")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, list | tuple):
+        return [_plain(item, name) for item in value]
+    if query_messages.is_plain(value):
+        return value
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "ndim", 0) == 0:
+        return _plain(item(), name)
+    raise QueryError(
+        "refused", f"parameter {name} is {type(value).__name__}; give a number, text, bytes, a time or a list of those"
+    )

@@ -1,0 +1,181 @@
+"""Ask a collector over its socket, and notice when it is gone or has become another one."""
+
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+import zmq
+
+from chiplog.query.result import QueryError
+from chiplog_schemas.addresses import is_ipv6
+from chiplog_schemas.codec import CodecError
+from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, LINGER_MS, PEER_SILENT_S
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.query.query_messages import (
+    ID_BYTES,
+    QUERY_WAIT_S,
+    QUESTION_VERSIONS,
+    REQUEST_BYTES_MAX,
+    RESULT_BYTES_MAX,
+    QuestionError,
+    QuestionKind,
+    one_line,
+)
+from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
+
+__all__ = ["Remote"]
+
+ASK_AGAIN_MAX = 10  # times that a question is repeated when the index was replaced: each bad query ends it twice
+SIZE_SLACK_BYTES = 1 << 20  # an answer's head beside its stream
+
+
+class Remote:
+    """One DEALER socket to one query address. Used under the client's lock. curve: the reader's keys, for TCP."""
+
+    def __init__(self, address: str, curve: ClientCurve | None = None) -> None:
+        self._address = address
+        self._curve = curve
+        self.trouble = ""  # why the newest handshake failed
+        self.is_broken = False  # ZeroMQ has given this connection up: a new one is needed
+        self._context = zmq.Context()
+        self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
+        self._socket.setsockopt(zmq.LINGER, LINGER_MS)
+        self._socket.setsockopt(zmq.MAXMSGSIZE, RESULT_BYTES_MAX + SIZE_SLACK_BYTES)
+        self._socket.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
+        if curve is not None:
+            curve.configure(self._socket)
+        self._monitor = self._socket.get_monitor_socket(HANDSHAKE_FAILED)
+        self._monitor.setsockopt(zmq.LINGER, 0)
+        self._poller = zmq.Poller()
+        self._poller.register(self._socket, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+        try:
+            self._socket.setsockopt(zmq.IPV6, is_ipv6(address))
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self.close()
+            raise QueryError("unreachable", f"address {address} cannot be used: {error}") from error
+
+    def close(self) -> None:
+        """Let go of the socket."""
+        self._socket.disable_monitor()
+        self._monitor.close()
+        self._socket.close()
+        self._context.term()
+
+    def answers(self, wait_s: float) -> bool:
+        """Return whether a collector answers a ping within a time. Raises QueryError.
+
+        That is when it speaks other versions, or when the two do not agree about keys.
+        """
+        id = os.urandom(ID_BYTES)
+        self._send(query_messages.ping(id))
+        deadline = time.monotonic() + wait_s
+        while (answer := self._receive(deadline)) is not None:
+            if answer.kind == QuestionKind.PONG and answer.id == id:
+                _check_versions(answer.info, self._address)
+                return True
+        return False
+
+    def ask(
+        self,
+        query: str,
+        params: "list[Any] | dict[str, Any] | None",
+        timeout_s: float,
+        lives: Callable[[], bool],
+        time_zone: str = "",
+    ) -> bytes | memoryview:
+        """Return the Arrow IPC stream of a result. Raises QueryError.
+
+        Pings while it waits. Silence for as long as the query may take means that the collector is gone. A collector
+        that does not know the question is another one, and is asked again, each time under another id: pings that piled
+        up are all answered by the new one, and their answers do not tell what it was asked since.
+        """
+        try:
+            query_messages.check_size(query)
+            frames = query_messages.ask(id := os.urandom(ID_BYTES), query, params, timeout_s, time_zone)
+        except (query_messages.Refused, CodecError) as error:
+            raise QueryError("refused", one_line(str(error))) from error
+        if len(frames[0]) > REQUEST_BYTES_MAX:
+            raise QueryError(
+                "refused",
+                f"query and parameters of {len(frames[0])} bytes exceed the limit of {REQUEST_BYTES_MAX}; ask in parts",
+            )
+        self._send(frames)
+        asked = 1
+        heard = pinged = time.monotonic()
+        deadline = heard + QUERY_WAIT_S + timeout_s + 2 * PEER_SILENT_S
+        silent_s = max(PEER_SILENT_S, timeout_s)  # an index that ends starts again within it
+        while True:
+            answer = self._receive(pinged + HEARTBEAT_INTERVAL_S)
+            now = time.monotonic()
+            if answer is not None:
+                heard = now
+                if answer.id != id:
+                    continue  # of an earlier question that we gave up, or asked again
+                if answer.kind == QuestionKind.RESULT:
+                    return answer.payload
+                if answer.kind == QuestionKind.ERROR:
+                    raise QueryError(answer.error_kind, answer.message)
+                if answer.kind == QuestionKind.PONG and not answer.info.get("waiting"):
+                    if asked > ASK_AGAIN_MAX:
+                        raise QueryError("internal", f"the collector at {self._address} loses this query; see its log")
+                    asked += 1
+                    id = os.urandom(ID_BYTES)
+                    self._send(query_messages.ask(id, query, params, timeout_s, time_zone))
+            if now - heard > silent_s or now > deadline or (answer is None and not lives()):
+                stopped = f"the collector at {self._address} has stopped answering"
+                raise QueryError("unreachable", f"{stopped}: {self.trouble}" if self.trouble else stopped)
+            if now - pinged >= HEARTBEAT_INTERVAL_S:
+                self._send(query_messages.ping(id))
+                pinged = now
+
+    def _send(self, frames: list[bytes]) -> None:
+        try:
+            self._socket.send_multipart(frames, zmq.NOBLOCK)
+        except zmq.Again:
+            pass  # it is unreachable and its queue is full: the silence that follows says so
+
+    def _receive(self, deadline: float) -> query_messages.Question | None:
+        """Return the next message that can be read before a time, or None."""
+        while True:
+            wait_ms = math.ceil(1000 * max(0.0, deadline - time.monotonic()))
+            ready = dict(self._poller.poll(wait_ms))
+            if self._monitor in ready:
+                self._look_at_handshake()
+            if self._socket not in ready:
+                if ready:
+                    continue
+                return None
+            frames = self._socket.recv_multipart(copy=False)
+            try:
+                return query_messages.parse([frame.buffer for frame in frames])
+            except QuestionError:
+                continue  # not for us to judge: without a usable answer the question ends as unreachable
+
+    def _look_at_handshake(self) -> None:
+        """Remember why no connection came about; raise QueryError when none can."""
+        failure = failure_of(self._monitor.recv_multipart(zmq.NOBLOCK), self._address, self._curve)
+        if failure is not None:
+            self.trouble = failure.reason
+            if failure.is_final:
+                self.is_broken = True
+                raise QueryError("unreachable", failure.reason)
+
+
+def _check_versions(info: dict[str, Any], address: str) -> None:
+    versions = info.get("versions")
+    if (
+        isinstance(versions, list)
+        and len(versions) == 2
+        and all(type(version) is int for version in versions)
+        and (versions[1] < QUESTION_VERSIONS[0] or versions[0] > QUESTION_VERSIONS[1])
+    ):
+        raise QueryError(
+            "unreachable",
+            f"the collector at {address} speaks query versions {versions}, this client {list(QUESTION_VERSIONS)}; "
+            "install the same release on both sides",
+        )

@@ -1,0 +1,125 @@
+"""The result of a query: an Arrow stream, given out as Python values, Arrow, pandas, polars or a DuckDB relation."""
+
+import importlib.util
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from chiplog.query.arrow_validation import check_stream
+from chiplog_schemas.query.query_messages import one_line
+
+if TYPE_CHECKING:
+    import duckdb
+
+__all__ = ["QueryError", "Result"]
+
+
+class QueryError(RuntimeError):
+    """A query without a result. `kind`: refused, sql, timeout, busy, too_large, internal, stopping or unreachable."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message
+
+
+class Result:
+    """The whole result of a query. Times are UTC, without a zone; JSON columns are text."""
+
+    def __init__(self, stream: "bytes | bytearray | memoryview") -> None:
+        from arro3.core import Table
+        from arro3.io import read_ipc_stream
+
+        try:
+            check_stream(stream)
+            # All of it at once: a panic inside of a stream that another library pulls would end this process.
+            table = Table.from_arrow(read_ipc_stream(stream).read_all())
+        except BaseException as error:  # arro3 raises nothing more precise, and its panics are no Exceptions
+            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+                raise
+            message = f"the answer is no Arrow stream: {one_line(str(error))}; check that a collector answers there"
+            raise QueryError("internal", message) from error
+        self.columns: list[str] = unique_names(table.column_names)
+        self._table = table if self.columns == table.column_names else table.rename_columns(self.columns)
+
+    @property
+    def wall_times(self) -> list[str]:
+        """The columns of times that have no zone: UTC in the views, else what the query made of them."""
+        from arro3.core import DataType
+
+        types = [self._table.schema.field(number).type for number in range(len(self.columns))]
+        pairs = zip(self.columns, types, strict=True)
+        return [name for name, kind in pairs if DataType.is_timestamp(kind) and kind.tz is None]
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return int(self._table.num_rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Iterate over `rows()`."""
+        return iter(self.rows())
+
+    def __repr__(self) -> str:
+        return f"<chiplog result: {len(self)} rows of {', '.join(self.columns)}>"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return a dict per row of Python values: datetime (UTC, naive), int, float, str, bytes, list, dict, None."""
+        return [dict(zip(self.columns, row, strict=True)) for row in self.tuples()]
+
+    def tuples(self) -> list[tuple[Any, ...]]:
+        """Return a tuple per row, in the order of `columns`."""
+        return self.relation().fetchall()
+
+    def relation(self) -> "duckdb.DuckDBPyRelation":
+        """Return the result as a relation of a DuckDB in memory, to go on from in SQL or to be written to a file.
+
+        What Arrow has no type for is put right: times with a zone are UTC without one, and what was a HUGEINT, as every
+        sum of integers is, is one again.
+        """
+        import duckdb
+
+        connection = duckdb.connect()
+        connection.execute("SET TimeZone = 'UTC'")
+        relation = connection.from_arrow(self._table)
+        projected = []
+        for name, kind in zip(self.columns, map(str, relation.types), strict=True):
+            quoted = '"' + name.replace('"', '""') + '"'
+            if "TIMESTAMP WITH TIME ZONE" in kind:
+                plain = kind.replace("TIMESTAMP WITH TIME ZONE", "TIMESTAMP")
+                projected.append(f"CAST({quoted} AS {plain}) AS {quoted}")
+            elif kind == "DECIMAL(38,0)":
+                projected.append(f"CAST({quoted} AS HUGEINT) AS {quoted}")
+            else:
+                projected.append(quoted)
+        return relation.project(", ".join(projected)) if projected else relation
+
+    def arrow(self) -> Any:
+        """Return a pyarrow.Table; without pyarrow an arro3 Table, which every Arrow library takes as it is."""
+        if importlib.util.find_spec("pyarrow") is None:
+            return self._table
+        import pyarrow
+
+        return pyarrow.table(self._table)
+
+    def df(self) -> Any:
+        """Return a pandas.DataFrame. Raises ImportError without pandas."""
+        return self.relation().df()
+
+    def pl(self) -> Any:
+        """Return a polars.DataFrame. Raises ImportError without polars."""
+        import polars
+
+        return polars.DataFrame(self._table)
+
+
+def unique_names(names: Sequence[str]) -> list[str]:
+    """Return names with a number where one comes again: a, a → a, a_1. DuckDB ignores their case."""
+    taken: set[str] = set()
+    unique = []
+    for name in names:
+        candidate, number = name, 0
+        while candidate.lower() in taken:
+            number += 1
+            candidate = f"{name}_{number}"
+        taken.add(candidate.lower())
+        unique.append(candidate)
+    return unique

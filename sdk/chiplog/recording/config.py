@@ -1,0 +1,244 @@
+"""`run.config`, `run.summary` and `define_metric`: what is said of a run beside `log()`."""
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+from chiplog.safety.interrupts import is_interrupt
+from chiplog.values.config import Fingerprints, as_plain, config_of
+from chiplog.values.metrics import Bad, cleaned, shown
+from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
+from chiplog_schemas.model.events import SUMMARIES, EventKind
+
+_DEFINITIONS_MAX = 1_000  # names and patterns of one label: more are made by a program
+
+_HASHES_INTERVAL_S = 1.0  # between two words of them: a config that changes in each step costs one event a second
+
+
+class _Said(MutableMapping[str, Any]):
+    """A dict that tells every change, also one by attribute: `run.config.lr = 0.5`."""
+
+    def __init__(self, say: Callable[[Mapping[str, Any]], None], complain: Callable[[Bad], None]) -> None:
+        self._say = say
+        self._complain = complain
+        self._values: dict[str, Any] = {}
+
+    def adopt(self, values: Mapping[str, Any]) -> None:
+        """Set many at once, as one event."""
+        if values:
+            self._values.update(values)
+            self._say(values)
+
+    def receive(self, values: Mapping[str, Any]) -> None:
+        """Take over what another process set, and said."""
+        self._values.update(values)
+
+    def update(self, *arguments: Any, **values: Any) -> None:
+        """Set many at once, as one event. What is no dict is counted as bad, not raised."""
+        try:
+            changes = dict(*arguments, **values)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            name = type(self).__name__.lower()
+            message = f"{name}.update() takes a dict, not {', '.join(map(shown, arguments))} ({type(error).__name__})"
+            self._complain(Bad("not_a_dict", name, message))
+            return
+        self.adopt(changes)
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.adopt({str(key): value})
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __delitem__(self, key: str) -> None:
+        """Forget a value here. What was said stays said."""
+        del self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return repr(self._values)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_values"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            self[name] = value
+
+
+class Config(_Said):
+    """What the run was started with. The primary's is the run's; changes on other ranks stay with them."""
+
+    def update(self, *arguments: Any, allow_val_change: bool | None = None, **values: Any) -> None:
+        """Set many entries as one event. A wrong argument is counted as bad, never raised.
+
+        Args:
+            *arguments: A dict, or what `dict()` takes.
+            allow_val_change: Ignored: entries may always change. Taken because W&B's `config.update` has it.
+            **values: Entries by name.
+        """
+        super().update(*arguments, **values)
+
+    def setdefaults(self, values: Any) -> None:
+        """Set the entries that are not set yet, as one event. A wrong argument is counted as bad, never raised.
+
+        Args:
+            values: Entries by name: a dict, or what `init(config=…)` takes.
+        """
+        try:
+            given = config_of(values)
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            self.update(values)  # names what is wrong with it
+            return
+        self.update({key: value for key, value in given.items() if key not in self})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the entries as a dict of their own."""
+        return dict(self._values)
+
+
+class Summary(_Said):
+    """What is worth remembering of this label. What is not set here is the last value of each metric."""
+
+
+class Shared:
+    """Turns what training says of config, summary and metrics into events. All say hashes, the primary the config.
+
+    say: appends an event. internal: takes our own faults, for nothing is raised here.
+    is_silent: whether nothing is to be said, for the run is disabled or over. It is told by which call, and says so.
+    whole: whether init() was given a config; if so, a key that it lacks differs from the primary's, too.
+    """
+
+    def __init__(
+        self,
+        say: Callable[..., None],
+        complain: Callable[[Bad], None],
+        internal: Callable[[str, Exception], None],
+        *,
+        is_primary: Callable[[], bool],
+        is_silent: Callable[[str], bool],
+        whole: bool = True,
+        event_bytes_max: int = EVENT_BYTES_MAX,
+    ) -> None:
+        self._say = say
+        self._complain = complain
+        self._internal = internal
+        self._is_primary = is_primary
+        self._is_silent = is_silent
+        self._event_bytes_max = event_bytes_max
+        self._fingerprints = Fingerprints()
+        self._whole = whole
+        self._hashes_are_new = False
+        self._hashes_at = 0.0
+        self._hashes_lock = threading.Lock()  # between the sender's thread and the end, which must not overtake it
+        self._definitions: dict[str, dict[str, str]] = {}
+
+    def say_config(self, values: Mapping[str, Any]) -> None:
+        """Say entries of the config, as the primary; in any case remember their hashes."""
+        if not values or self._is_silent("config"):
+            return
+        try:
+            plain = self._plain("config", values)
+            self._fingerprints.take(plain)
+            self._hashes_are_new = True
+            if self._is_primary():
+                self._say_json(EventKind.CONFIG, plain)
+        except Exception as error:
+            self._internal("config", error)
+
+    def say_summary(self, values: Mapping[str, Any]) -> None:
+        """Say entries of the summary."""
+        if self._is_silent("summary"):
+            return
+        try:
+            self._say_json(EventKind.SUMMARY, self._plain("summary", values))
+        except Exception as error:
+            self._internal("summary", error)
+
+    def define(self, name: Any, summary: Any, step_metric: Any) -> None:
+        """Say how a metric, or those that a pattern means, is summed up and over which metric it is drawn."""
+        if self._is_silent("define_metric()"):
+            return
+        try:
+            self._define(name, summary, step_metric)
+        except Exception as error:
+            self._internal("define_metric", error)
+
+    def _define(self, name: Any, summary: Any, step_metric: Any) -> None:
+        if not self._is_name(name, "name", name):
+            return
+        said: dict[str, str] = {}
+        if isinstance(summary, str) and summary in SUMMARIES:
+            said["summary"] = summary
+        elif summary is not None:
+            self._complain_of(name, f"summary {shown(summary)} is none of {', '.join(SUMMARIES)}; it stays as it was")
+        if step_metric is not None and self._is_name(name, "step_metric", step_metric):
+            said["step_metric"] = cleaned(step_metric)
+        name = cleaned(name)
+        merged = self._definitions.get(name, {}) | said
+        if merged == self._definitions.get(name, {}):  # scripts define in every epoch
+            return
+        if name not in self._definitions and len(self._definitions) >= _DEFINITIONS_MAX:
+            self._complain_of(name, f"is the one beyond {_DEFINITIONS_MAX}; use a pattern such as val/*")
+            return
+        self._definitions[name] = merged
+        self._say(EventKind.DEFINE, name, merged)
+
+    def _is_name(self, name: Any, what: str, given: Any) -> bool:
+        size = len(given.encode("utf-8", "replace")) if isinstance(given, str) else 0
+        if 0 < size <= KEY_BYTES_MAX:
+            return True
+        self._complain_of(name, f"{what} {shown(given)} is no text of 1 to {KEY_BYTES_MAX} bytes; name a metric")
+        return False
+
+    def _complain_of(self, name: Any, what: str) -> None:
+        self._complain(Bad("bad_definition", shown(name), f"define_metric({shown(name)}): {what}"))
+
+    def say_hashes(self, now: float | None = None) -> None:
+        """Say the hashes of the config if it changed; with `now` in seconds at most once in an interval."""
+        with self._hashes_lock:
+            if self._hashes_are_new and (now is None or now - self._hashes_at >= _HASHES_INTERVAL_S):
+                self._hashes_are_new = False
+                self._hashes_at = now or 0.0
+                self._say(EventKind.CONFIG_HASHES, int(self._whole), self._fingerprints.said())
+
+    def forget_changes(self) -> None:
+        """Leave it to the parent to say its hashes: this is a forked child."""
+        self._hashes_are_new = False
+        self._hashes_lock = threading.Lock()  # the parent's sender may have held it
+
+    def _plain(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
+        plain = {}
+        for key, value in values.items():
+            name = key if isinstance(key, str) else shown(key)
+            plain[cleaned(name)] = as_plain(f"{what} {shown(key)}", value, self._complain)
+        return plain
+
+    def _say_json(self, kind: EventKind, plain: Mapping[str, Any]) -> None:
+        said = {key: json.dumps(value) for key, value in plain.items()}
+        for part in _split(said, self._event_bytes_max // 2):
+            self._say(kind, part)
+
+
+def _split(said: dict[str, str], chars_max: int) -> Iterator[dict[str, str]]:
+    if len(said) > 1 and sum(map(len, said)) + sum(map(len, said.values())) > chars_max:
+        items = list(said.items())
+        yield from _split(dict(items[: len(items) // 2]), chars_max)
+        yield from _split(dict(items[len(items) // 2 :]), chars_max)
+    elif said:
+        yield said

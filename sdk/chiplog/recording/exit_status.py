@@ -1,0 +1,107 @@
+"""How a run ends in this process: what its last event says, and the steps before it, none of which costs the next.
+
+A process may end in a way that no hook sees: `raise SystemExit(4)`, or an exception whose hook was replaced. Then the
+run has no last event. Its journal stays, marked LEFT, with the lock held until the process is gone, and the agent that
+adopts it says how the run ended, by the exit status.
+"""
+
+import time
+from collections.abc import Callable, Iterable
+
+from chiplog.journal.journal import Journal
+from chiplog.journal.sender import SenderThread
+from chiplog.safety.diagnostics import Complaints
+from chiplog.safety.interrupts import is_interrupt
+from chiplog.values.metrics import cleaned
+from chiplog_schemas.model.events import EventKind, encode
+from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
+
+_CODE_MAX = (1 << 31) - 1
+_CODE_OVER = 255  # what the system makes of a sys.exit() with a number that is far too large
+
+
+class Ending:
+    """How the process ends, as far as it is known: finished, until something else is noted."""
+
+    def __init__(self) -> None:
+        self._said: dict[str, object] = {"state": "finished", "exit_code": 0}
+        self._failed_us: int | None = None  # when that was noted, which may be long before the process ends
+        self.is_open = False  # only the exit status of the process says how it ended
+
+    @property
+    def is_normal(self) -> bool:
+        """Return True if nothing but a normal end is known."""
+        return self._said["state"] == "finished"
+
+    @property
+    def is_failed(self) -> bool:
+        """Whether a failure was noted."""
+        return self._failed_us is not None
+
+    def note_failure(self, reason: str, exit_code: object) -> None:
+        """Note that this process is ending badly."""
+        self._said = {"state": "failed", "exit_code": _whole(exit_code), "reason": cleaned(reason)}
+        self._failed_us = time.time_ns() // 1000
+
+    def note_code(self, exit_code: object) -> None:
+        """Note what finish() was given, unless a failure was noted before."""
+        if exit_code and not self.is_failed:
+            self.note_failure(f"finish(exit_code={exit_code})", exit_code)
+
+    def leave_open(self, *, is_adopted: bool) -> None:
+        """Note that the process ends in an unknown way, unless a failure was noted before.
+
+        is_adopted: an agent of this node adopts the journal, and reads the exit status.
+        """
+        if not self.is_failed:
+            self.is_open = is_adopted
+            self._said = {"state": "crashed", "reason": UNKNOWN_EXIT}
+
+    def event(self) -> bytes | None:
+        """Return the last event; None when the agent says how the run ended."""
+        if self.is_open:
+            return None
+        return encode(EventKind.STATE, self._failed_us or time.time_ns() // 1000, self._said)
+
+
+def take_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exception], object]) -> None:
+    """Take one step after the other. One that fails is told of, and the next is taken."""
+    for step in steps:
+        try:
+            step()
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            try:
+                complain(error)
+            except Exception as fault:  # a handler of logging that raises
+                if is_interrupt(fault):
+                    raise
+                continue
+
+
+def close(
+    journal: Journal, sender: SenderThread | None, complaints: Complaints, wait_s: float, *, is_open: bool = False
+) -> None:
+    """Close a journal that is sealed, also when Ctrl-C ends the wait for the agent. is_open: as of `Ending`."""
+    delivered = False
+    try:
+        if is_open:
+            journal.mark_left()
+        else:
+            journal.mark_finished()
+        delivered = sender.stop(wait_s) if sender is not None else False
+        complaints.note_ending(journal.only_in_memory, journal.disk_error)
+    finally:
+        journal.close(remove=delivered and not is_open, keep_lock=is_open)
+
+
+def _whole(exit_code: object) -> int:
+    """Return an exit code as an int of 32 bits. What is no number is a failure like any other: 1."""
+    try:
+        code = int(exit_code)  # type: ignore[call-overload]  # whatever it is
+    except Exception as error:  # whatever a foreign type raises
+        if is_interrupt(error):
+            raise
+        return 1
+    return int(code) if abs(code) <= _CODE_MAX else _CODE_OVER

@@ -1,0 +1,83 @@
+"""What an exception says of a process, or a thread, that it ends: exit code, one line, the end of its traceback."""
+
+import sys
+import traceback
+from typing import Any
+
+from chiplog.safety.diagnostics import shown_error
+from chiplog.values.metrics import cleaned
+
+TRACEBACK_CHARS_MAX = 16_384  # its end: there stands what happened. It must find room in the journal's reserve
+_FRAMES_MAX = 100  # the innermost of each exception of the chain: a recursion has as many as it likes
+_CUDA = "CUDA out of memory"
+
+
+def ending_of(error: BaseException) -> tuple[int, str]:
+    """Return (exit code, reason) of a process that ends by this exception, as the interpreter has it.
+
+    Of a sys.exit() in the middle of handling another exception, as in the children of torch.multiprocessing.spawn, the
+    other one is the reason.
+    """
+    if isinstance(error, SystemExit):
+        code = error.code
+        if code is None or isinstance(code, int):
+            said = _said_of(error) if code else None
+            return int(code or 0), said[0] if said is not None else f"SystemExit: {code}"
+    return 1, reason_of(error)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the one line that stands in `reason`."""
+    reason = f"{type(error).__name__}: {shown_error(error)}".removesuffix(": ")
+    if _out_of_memory(error) == "cuda" and not reason.startswith(_CUDA):
+        return f"{_CUDA}: {reason}"
+    return reason
+
+
+def detail_of(error: BaseException) -> dict[str, Any]:
+    """Return what is worth keeping beside the reason: the exception's type, its traceback, whether memory ran out."""
+    if isinstance(error, SystemExit):
+        said = _said_of(error) if error.code else None
+        return said[1] if said is not None else {}
+    detail: dict[str, Any] = {"exception": type(error).__qualname__, "traceback": traceback_of(error)}
+    memory = _out_of_memory(error)
+    return detail | ({"out_of_memory": memory} if memory else {})
+
+
+def traceback_of(error: BaseException) -> str:
+    """Return the end of a traceback as the interpreter prints it; never raises."""
+    try:
+        text = "".join(traceback.format_exception(error, limit=-_FRAMES_MAX))
+    except Exception as fault:  # whatever a foreign exception's own methods raise
+        text = f"{type(error).__name__}, whose traceback cannot be shown: {type(fault).__name__}"
+    return cleaned(text)[-TRACEBACK_CHARS_MAX:]
+
+
+def note_exit(left: SystemExit, raised: SystemExit) -> None:
+    """Let the copy that is kept of a sys.exit() know in the middle of what it was called: in words.
+
+    The exception itself would keep the frames that it passed, and all that they hold.
+    """
+    if raised.code not in (None, 0) and (said := _said_of(raised)) is not None:
+        left._chiplog_said = said  # type: ignore[attr-defined]  # any attribute may be set
+
+
+def _said_of(error: SystemExit) -> tuple[str, dict[str, Any]] | None:
+    """Return reason and detail of the exception that was being handled when a sys.exit() was called, if any was."""
+    said: tuple[str, dict[str, Any]] | None = getattr(error, "_chiplog_said", None)
+    context = error.__context__
+    if said is None and isinstance(context, Exception):
+        said = reason_of(context), detail_of(context)
+    return said
+
+
+def _out_of_memory(error: BaseException) -> str:
+    """Tell which memory an exception says was too small: `cuda`, `host` or none."""
+    if isinstance(error, MemoryError):
+        return "host"
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "OutOfMemoryError", None)
+    if isinstance(kind, type) and isinstance(error, kind):
+        return "cuda"
+    said = shown_error(error)
+    return "cuda" if isinstance(error, RuntimeError) and (_CUDA in said or "CUDA error: out of memory" in said) else ""

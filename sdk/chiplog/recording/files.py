@@ -1,0 +1,260 @@
+"""`run.save`: copy files into the outbox of this node, by content, and say so. The agent delivers what lies there.
+
+Copies first, in the thread that calls: what training writes to its file afterwards changes nothing. A copy gets its
+name, the SHA-256 of its content, when all of it is there, and the event follows. So whoever reads the event knows that
+the bytes are under way, and a process that is killed in between leaves bytes without an event, never the other way.
+"""
+
+import fcntl
+import glob
+import hashlib
+import os
+import posixpath
+import secrets
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from chiplog.safety.interrupts import is_interrupt
+from chiplog.values.metrics import Bad, cleaned, shown
+from chiplog_schemas.limits import FILES_PER_SAVE_MAX
+from chiplog_schemas.paths import Places, check_root, make_private
+from chiplog_schemas.storage.content_files import path_objection, room_objection
+
+_FICLONE = 0x40049409  # linux/fs.h: share another file's blocks until one of the two is written to
+_PIECE_BYTES = 1 << 20
+_SHOWN_CHARS = 200  # of a path in a complaint
+
+
+class _NotSavedError(Exception):
+    """Why a file is not saved: (kind, what follows the path in the complaint)."""
+
+
+class Saver:
+    """Saves files of one run.
+
+    outbox: where copies go. file_bytes_max, outbox_bytes_max: of one file, and of all that wait there.
+    say: called with (path in the run, bytes, digest) for each file saved. complain: with each that is not.
+    """
+
+    def __init__(
+        self,
+        places: Places,
+        outbox: Path,
+        *,
+        file_bytes_max: int,
+        outbox_bytes_max: int,
+        say: Callable[[str, int, bytes], None],
+        complain: Callable[[Bad], None],
+    ) -> None:
+        self._places = places
+        self._outbox = outbox
+        self._file_bytes_max = file_bytes_max
+        self._outbox_bytes_max = outbox_bytes_max
+        self._say = say
+        self._complain = complain
+        self._n_refused = 0
+
+    def save(self, path: Any, name: Any = None) -> list[str]:
+        """Save what a path or pattern names; return the names in the run of what was saved."""
+        try:
+            pattern = os.fsdecode(path)
+            given = None if name is None else os.fsdecode(name)
+        except TypeError as error:
+            if is_interrupt(error):
+                raise
+            message = f"save() takes a path, not {shown(path)}" + ("" if name is None else f" as {shown(name)}")
+            self._complain(Bad("file_bad_path", type(path).__name__, f"{message}; it is not saved"))
+            return []
+        saved: list[str] = []
+        left = self._outbox_bytes_max  # the agent makes room while this copies: a disk could go through it otherwise
+        n_refused, count = self._n_refused, 0
+        for count, (source, in_run) in enumerate(self._found(pattern, given), 1):
+            if count > FILES_PER_SAVE_MAX:
+                message = f"more than {FILES_PER_SAVE_MAX} files; the others are not saved, so save an archive of them"
+                self._refuse(pattern, "too_many_files", message)
+                break
+            try:
+                if saved and left < os.stat(source).st_size <= self._file_bytes_max:
+                    limit = f"more than {self._outbox_bytes_max} bytes at once, set by CHIPLOG_OUTBOX_BYTES_MAX"
+                    message = f"{limit}; {cleaned(in_run)[:_SHOWN_CHARS]!r} and what follows is not saved"
+                    self._refuse(pattern, "too_many_bytes", f"{message}, so save less of it")
+                    break
+                size, digest = self._take(source, in_run)
+                left -= size
+            except _NotSavedError as error:
+                self._refuse(source, *error.args)
+            except OSError as error:
+                if is_interrupt(error):
+                    raise
+                self._refuse(source, "file_unreadable", f"{error.strerror or error}; it is not saved")
+            else:
+                self._say(in_run, size, digest)
+                saved.append(in_run)
+        if not count and self._n_refused == n_refused:
+            self._refuse(pattern, "file_missing", "there is no file in it; nothing is saved")
+        return saved
+
+    def _refuse(self, source: str, kind: str, why: str) -> None:
+        self._n_refused += 1
+        where = cleaned(source)[:_SHOWN_CHARS]
+        self._complain(Bad(kind, where, cleaned(f"file {where!r}: {why}")))
+
+    # -- which files, and what they are called --
+
+    def _found(self, pattern: str, name: str | None) -> Iterator[tuple[str, str]]:
+        """Yield (file, name in the run)."""
+        if os.path.lexists(pattern) or not glob.has_magic(pattern):
+            if os.path.isdir(pattern):
+                yield from self._below(pattern, _in_run(pattern) if name is None else name)
+            else:
+                yield pattern, posixpath.normpath(name) if name else _in_run(pattern)
+            return
+        fixed = pattern
+        while glob.has_magic(fixed):
+            fixed = os.path.dirname(fixed)
+        is_all = not os.path.relpath(pattern, fixed or ".").split(os.sep)[0].strip("*")
+        if is_all and os.path.realpath(fixed or ".") in (os.sep, _home()) and self._is_too_much(fixed or "."):
+            return
+        any_found = False
+        for found in sorted(glob.iglob(pattern, recursive=True, include_hidden=False)):
+            any_found = True
+            if "**" in pattern and _holds(self._places.root, found):
+                continue  # as below: not what chiplog itself writes
+            in_run = _in_run(found) if name is None else posixpath.join(name, os.path.relpath(found, fixed or "."))
+            if not os.path.isdir(found):
+                yield found, posixpath.normpath(in_run)
+            elif "**" not in pattern:  # which finds what is in it by itself
+                yield from self._below(found, in_run)
+        if not any_found:
+            self._refuse(pattern, "file_missing", "nothing matches this pattern; it is not saved")
+
+    def _below(self, directory: str, in_run: str) -> Iterator[tuple[str, str]]:
+        """Yield what is in a directory and below: no links to directories, for they may lead in circles."""
+        if self._is_too_much(directory):
+            return
+        own = {os.path.realpath(self._places.root), os.path.realpath(self._places.local)}
+
+        def unreadable(error: OSError) -> None:
+            self._refuse(str(error.filename), "file_unreadable", f"{error.strerror}; what is in it is not saved")
+
+        for parent, directories, files in os.walk(directory, onerror=unreadable):
+            # Not what chiplog itself writes: an outbox in the directory would be copied into itself.
+            directories[:] = sorted(d for d in directories if os.path.realpath(os.path.join(parent, d)) not in own)
+            for file in sorted(files):
+                source = os.path.join(parent, file)
+                yield source, posixpath.normpath(posixpath.join(in_run, os.path.relpath(source, directory)))
+
+    def _is_too_much(self, directory: str) -> bool:
+        """Refuse a directory that nobody means: with an empty variable, `{checkpoints}/` is the whole disk."""
+        if _holds(directory, os.sep):
+            what = "it is the whole disk"
+        elif (home := _home()) is not None and _holds(directory, home):
+            what = "it is, or holds, a home directory"
+        elif _holds(self._places.root, directory):
+            what = f"it belongs to CHIPLOG_DIR ({self._places.root})"
+        else:
+            return False
+        self._refuse(directory, "too_much", f"{what}; nothing of it is saved, so name a directory or files below it")
+        return True
+
+    # -- the copy --
+
+    def _take(self, source: str, in_run: str) -> tuple[int, bytes]:
+        """Copy one file into the outbox; return its size and digest. Raises _NotSavedError, OSError."""
+        name = cleaned(in_run)
+        if (objection := path_objection(name)) is not None:
+            raise _NotSavedError("file_bad_path", f"{name[:_SHOWN_CHARS]!r} cannot be its name in the run: {objection}")
+        # O_NONBLOCK: opening a pipe would wait for its other end.
+        descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            before = os.fstat(descriptor)
+            if not stat.S_ISREG(before.st_mode):
+                raise _NotSavedError("file_irregular", "it is no regular file; it is not saved")
+            self._check_size(before.st_size)
+            copied = self._copy(descriptor, before.st_size)
+            after = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            why = "it was written to while it was copied; what was read is saved, so save it once it is whole"
+            self._refuse(source, "file_changed", why)
+        return copied
+
+    def _check_size(self, size: int) -> None:
+        if size > self._file_bytes_max:
+            limit = f"the limit is {self._file_bytes_max}, set by CHIPLOG_FILE_BYTES_MAX"
+            raise _NotSavedError("file_too_large", f"it has {size} bytes, {limit}; it is not saved")
+
+    def _copy(self, source: int, size: int) -> tuple[int, bytes]:
+        check_root(self._places)
+        make_private(self._outbox)
+        waiting = _bytes_in(self._outbox)
+        if waiting + size > self._outbox_bytes_max:
+            limit = f"{self._outbox_bytes_max}, set by CHIPLOG_OUTBOX_BYTES_MAX"
+            why = f"{waiting} bytes of files wait for the collector, with it they would be more than {limit}"
+            raise _NotSavedError("outbox_full", f"{why}; it is not saved")
+        if (objection := room_objection(self._outbox, size)) is not None:
+            raise _NotSavedError("outbox_full", f"{objection}; it is not saved")
+        new = self._outbox / f".new-{secrets.token_hex(8)}"
+        target = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            size, digest = self._fill(source, target)
+            os.rename(new, self._outbox / digest.hex())  # one of the same content gives way
+        except BaseException:
+            os.unlink(new)
+            raise
+        finally:
+            os.close(target)
+        return size, digest
+
+    def _fill(self, source: int, target: int) -> tuple[int, bytes]:
+        """Copy and hash in one go; where the file system can share blocks, only hash."""
+        hasher = hashlib.sha256()
+        size = 0
+        try:
+            fcntl.ioctl(target, _FICLONE, source)
+            is_clone = True
+        except OSError as error:  # another file system, or one that cannot
+            if is_interrupt(error):
+                raise
+            is_clone = False
+        while piece := os.read(target if is_clone else source, _PIECE_BYTES):
+            size += len(piece)
+            self._check_size(size)
+            hasher.update(piece)
+            rest = memoryview(piece)
+            while rest and not is_clone:
+                rest = rest[os.write(target, rest) :]
+        return size, hasher.digest()
+
+
+def _in_run(path: str) -> str:
+    """Return the name in the run of a path: relative to the working directory, or of one outside its last part."""
+    here, there = os.getcwd(), os.path.abspath(path)
+    relative = os.path.relpath(there, here)
+    return os.path.basename(there) if relative.split(os.sep)[0] == os.pardir else relative
+
+
+def _home() -> str | None:
+    """Return the user's home directory; None where nobody knows of one."""
+    home = os.path.expanduser("~")
+    return os.path.realpath(home) if os.path.isabs(home) else None
+
+
+def _holds(directory: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+    """Tell whether a directory is another one, or has it somewhere below."""
+    above, below = os.path.realpath(directory), os.path.realpath(other)
+    return os.path.commonpath([above, below]) == above
+
+
+def _bytes_in(outbox: Path) -> int:
+    with os.scandir(outbox) as entries:
+        total = 0
+        for entry in entries:
+            try:
+                total += entry.stat(follow_symlinks=False).st_size
+            except FileNotFoundError:
+                continue  # delivered just now
+    return total

@@ -1,0 +1,509 @@
+"""What `log()` does: numbers, texts and histograms become events, as fast as Python lets them. Raises nothing."""
+
+import struct
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import hypot, isfinite
+from time import monotonic, perf_counter, sleep, time_ns
+from typing import Any
+
+from chiplog.journal.deferred import Later
+from chiplog.journal.null import AfterFork, Appendable, Nowhere
+from chiplog.safety.diagnostics import Complaints, shown_error
+from chiplog.safety.dynamo import untraced
+from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.lenient_calls import NOTHING, forgiving, unknown_argument, without_unknown
+from chiplog.timing.phases import DATA, GC, STEP, Phase, Timing
+from chiplog.timing.stall_detector import Lingering
+from chiplog.timing.steps import Loader, Step, Steps
+from chiplog.torch.backends import BACKENDS
+from chiplog.torch.device_values import Devices
+from chiplog.torch.poller import Looking
+from chiplog.torch.watch import Watch
+from chiplog.values.metrics import FLOAT_TYPES, Bad, Histogram, OnDevice, cleaned, flatten, shown
+from chiplog_schemas.bounds import Bounds
+from chiplog_schemas.codec import pack, packer
+from chiplog_schemas.limits import KEY_BYTES_MAX
+from chiplog_schemas.model.events import EventKind, encode
+
+_INT_BYTES_MAX = 9  # of msgpack
+_WATCHES_MAX = 64  # models; each is looked at before every step of an optimizer
+_STEP_MAX = 0x7FFFFFFFFFFFFFFF
+_NO_STEP = -(1 << 63) - 1  # below every step
+_SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
+_LOOK_WAIT_S = 0.05  # of the second that finish() may take: for the sender thread, which says what the step has so far
+_LOOK_AGAIN_S = 0.001
+_SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
+
+
+class Recorder:
+    """Takes what training logs, and appends events to a journal. A `Run` is one that has an identity and an end.
+
+    A base class, not a part: one call more would cost a tenth of `log()`.
+    """
+
+    def __init__(self, bounds: Bounds) -> None:
+        self._bounds = bounds
+        self._journal: Appendable = Nowhere()
+        self._finished = False
+        self._pack = packer().pack
+        # Tuples of keys seen before: their msgpack, and the function that packs their values.
+        self._shapes: dict[tuple[str, ...], tuple[bytes, Callable[..., bytes]]] = {}
+        self._shape_keys = 0
+        self._keys: set[str] = set()
+        self._begin_count()
+        # What the first `step()` ends, until it is clear that it is not the beginning of a `with`.
+        self._held: list[tuple[int, dict[str, float]]] = []  # one at most; a pop is atomic
+        self._complaints = Complaints(self._say)
+        self._timing = Timing(lambda bad: self._complaints.note(bad))
+        self._steps = Steps(self._timing)
+        self._lingering = Lingering(self._timing, self._steps, self._say)
+        self._phases: dict[str, Phase] = {}
+        self._begin_devices()
+
+    def _begin_count(self) -> None:
+        """Count steps as a label does that has logged nothing."""
+        self._top_step = _NO_STEP  # the largest step that this label has logged
+        self._next_step = 0  # of a `log()` without one: the next after the largest, or the current one of `step()`
+        self._last_step = 0
+        self._steps_per_log = 1  # that `log()` without a step counts on; none once `step()` does
+        self._count_before = (0, _NO_STEP)  # _next_step and _top_step before the last `step()`
+
+    def _begin_devices(self) -> None:
+        self._is_looking = False  # the sender thread, at the step that goes on
+        self._attached: list[Callable[[int], None]] = []  # what waits for its step, beside phases
+        self._later = Later(lambda: self._journal, self._note_unreadable)
+        self._looking = Looking(self._later, self._timing, self._append_times)
+        self._watches: list[Watch] = []
+        self._devices = Devices(self._later, self._append_arrived, lambda bad: self._complaints.note(bad))
+
+    @property
+    def id(self) -> str:
+        """The run ID."""
+        raise NotImplementedError
+
+    # -- logging --
+
+    @untraced
+    def log(self, data: Mapping[str, Any] = NOTHING, step: int | None = None, *more: Any, **unknown: Any) -> None:
+        """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
+
+        Host values are durable when this returns: they survive SIGKILL of the process; values on a GPU once they were
+        copied, which nothing here waits for. step: int64, in any order; without it, one more than the largest step that
+        this label has logged, also after a resume, and 0 for its first call. more, unknown: metrics where there is no
+        dict, else what other loggers take; said once.
+        """
+        try:
+            if unknown or more:
+                self._log_with_options(data, step, more, unknown)
+                return
+            # As few calls and objects as can be: caches are cold beside a training, and each costs some microseconds.
+            values = tuple(data.values())
+            shape = self._shapes.get(tuple(data))
+            if shape is None or not FLOAT_TYPES.issuperset(map(type, values)):
+                self._log_slow(data, step)
+                return
+            if step is None:
+                step = self._next_step
+            elif type(step) is not int or not -0x8000000000000000 <= step <= 0x7FFFFFFFFFFFFFFF:
+                step = self._step(step)
+            # No call in between: another thread's step cannot be overwritten by a smaller one.
+            if step > self._top_step:
+                self._top_step = step
+                self._next_step = step + self._steps_per_log if step < _STEP_MAX else self._stay_at_last_step()
+            elif not self._steps_per_log:
+                self._next_step = step
+            self._last_step = step
+            if self._timing.is_pending and self._steps_per_log:
+                self._append_phases(step)
+            if not isfinite(hypot(*values)):  # in C doubles: a sum of numpy's small types would overflow
+                self._complaints.note_nonfinite(data, step)
+            keys, pack_values = shape
+            payload = self._pack((1, time_ns() // 1000, step, keys, pack_values(*values)))
+        except Exception as error:
+            if is_interrupt(error):
+                raise
+            self._log_slow(data, step)  # no dict, or an int that no float64 holds: the slow path names it
+            return
+        try:
+            self._journal.append(payload)
+        except Exception as error:
+            self._complaints.internal("log", error)
+
+    def _log_with_options(
+        self, data: Mapping[str, Any], step: Any, more: tuple[Any, ...], unknown: dict[str, Any]
+    ) -> None:
+        """Log a call with arguments of other loggers. commit=False: the next call without a step has the same step."""
+        if more and type(more[0]) is bool and "commit" not in unknown:  # its place in W&B's log()
+            unknown["commit"], more = more[0], more[1:]
+        stays = unknown.pop("commit", None) is False
+        if unknown or more:
+            data, bad = without_unknown(data, more, unknown)
+            self._complaints.note(bad)
+        self.log(data, step)
+        if stays and data is not NOTHING and self._steps_per_log and self._last_step == self._top_step:
+            self._next_step, self._top_step = self._last_step, self._last_step - 1
+
+    def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
+        try:
+            if self._finished:
+                self._refuse()
+                return
+            step = self._last_step = self._step(step)
+            if self._timing.is_pending and self._steps_per_log:
+                self._append_phases(step)
+            if data is NOTHING:
+                self._complaints.note(Bad("not_a_dict", "", "log() was given nothing; log {'name': value}"))
+                return
+            if not isinstance(data, Mapping):
+                message = f"log() takes a dict, not a {type(data).__name__}; log {{'name': value}}"
+                self._complaints.note(Bad("not_a_dict", type(data).__name__, message))
+                return
+            self._note_step(step)
+            numbers: dict[str, float] = {}
+            on_device: dict[str, Any] = {}
+            for item in flatten(data, self._is_over):
+                if isinstance(item, Bad):
+                    self._complaints.note(item)
+                    continue
+                key, value = item
+                if not self._admit_key(key):
+                    continue
+                if key in numbers or key in on_device:
+                    message = f"{key!r:.80} stands twice in one log(), nested and with a slash; the later one is kept"
+                    self._complaints.note(Bad("same_key", key, f"{message}, so rename one"))
+                if isinstance(value, str):
+                    self._say(EventKind.TEXT, step, key, value)
+                elif isinstance(value, OnDevice):
+                    on_device[key] = value.tensor
+                elif isinstance(value, Histogram):
+                    edges, counts = value.edges, value.counts
+                    packed = struct.pack(f"<{len(edges)}d", *edges), struct.pack(f"<{len(counts)}d", *counts)
+                    self._say(EventKind.HISTOGRAM, step, key, *packed)
+                else:
+                    numbers[key] = value
+            if numbers:
+                if not isfinite(sum(numbers.values())):
+                    self._complaints.note_nonfinite(numbers, step)
+                self._append_matrix(EventKind.METRICS, step, numbers)
+            if on_device and self._is_kept():
+                self._devices.take(sys.modules["torch"], step, on_device)
+        except Exception as error:
+            self._complaints.internal("log", error)
+
+    def _is_kept(self) -> bool:
+        """Tell whether what is said is kept: a disabled run touches no device. Opens one that waited for a word.
+
+        A value on a device is appended later, by a thread that such a run does not have yet.
+        """
+        if isinstance(self._journal, AfterFork):
+            self._journal.open()
+        return not isinstance(self._journal, Nowhere)
+
+    def _append_arrived(self, step: int, ts: int, numbers: Mapping[str, float]) -> None:
+        numbers = {key: value for key, value in numbers.items() if self._admit_key(key)}
+        if not numbers:
+            return
+        if not isfinite(sum(numbers.values())):
+            self._complaints.note_nonfinite(numbers, step)
+        self._append_matrix(EventKind.METRICS, step, numbers, ts)
+
+    def _note_unreadable(self, error: Exception) -> None:
+        message = f"values on a device could not be read: {shown_error(error)}; they are declared lost"
+        self._complaints.note(Bad("device_values_dropped", "unreadable", message))
+
+    def _refuse(self, call: str = "log()") -> None:
+        self._complaints.counts["after_finish"] += 1
+        message = f"{call} after finish() of {self.id} is not recorded; call init() again"
+        self._complaints.warn_once(("finished", call), message)
+
+    def _is_refused(self, call: str) -> bool:
+        """Tell whether the run is over, and say that the call comes too late."""
+        if self._finished:
+            self._refuse(call)
+        return self._finished
+
+    def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float], ts: int | None = None) -> None:
+        ts = ts or time_ns() // 1000
+        keys = tuple(numbers)
+        shape = self._shapes.get(keys)
+        if shape is not None:
+            self._journal.append(self._pack((int(kind), ts, step, shape[0], shape[1](*numbers.values()))))
+            return
+        shape = pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack
+        payload = self._pack((int(kind), ts, step, shape[0], shape[1](*numbers.values())))
+        if len(payload) <= self._bounds.event_bytes_max:
+            # The fast path looks at no size: a shape fits it whatever the step.
+            fits_always = len(payload) + _INT_BYTES_MAX <= self._bounds.event_bytes_max
+            if fits_always and not self._finished:
+                if len(self._shapes) >= _SHAPES_MAX or self._shape_keys + len(keys) > _SHAPE_KEYS_MAX:
+                    self._shapes.clear()
+                    self._shape_keys = 0
+                self._shapes[keys] = shape
+                self._shape_keys += len(keys)
+            # Last: nothing is called behind it, so what a signal handler raises in here was raised before the append.
+            self._journal.append(payload)
+        elif len(numbers) > 1:  # thousands of long keys in one call: two events say the same
+            items = list(numbers.items())
+            for half in (items[: len(items) // 2], items[len(items) // 2 :]):
+                self._append_matrix(kind, step, dict(half), ts)
+
+    def _step(self, step: Any) -> int:
+        if step is None:
+            return self._next_step
+        try:
+            if getattr(getattr(step, "device", None), "type", "") in BACKENDS:
+                what = f"a step on {step.device} is not waited for"
+                self._complaints.note(Bad("bad_step", what, f"{what}; pass int(), or the loop's own count"))
+                return self._step(None)
+            given = step.item() if hasattr(step, "item") else step
+            number = int(given)
+            if given != number:
+                message = f"step {shown(step)} is no integer; {number} is used, so pass int() of it"
+                self._complaints.note(Bad("bad_step", shown(step), message))
+        except Exception as error:  # whatever a foreign type raises
+            if is_interrupt(error):
+                raise
+            number = 1 << 70
+        if -(1 << 63) <= number < 1 << 63:
+            return number
+        message = f"step {shown(step)} is no 64-bit integer; the label's own count is used instead"
+        self._complaints.note(Bad("bad_step", shown(step), message))
+        return self._step(None)
+
+    def _note_step(self, step: int) -> None:
+        """Count on from a step that is logged, as `log()` does in line."""
+        if step > self._top_step:
+            self._top_step = step
+            self._next_step = step + self._steps_per_log if step < _STEP_MAX else self._stay_at_last_step()
+        elif not self._steps_per_log:
+            self._next_step = step
+
+    def _stay_at_last_step(self) -> int:
+        """Return the last step there is, which the count does not leave, and warn once."""
+        message = f"step {_STEP_MAX} is the last one: log() without step= stays there; pass smaller steps"
+        self._complaints.note(Bad("last_step", "", message))
+        return _STEP_MAX
+
+    def _count_from(self, step: int) -> None:
+        """Make `step` the next one of `log()` without a step, unless the count is beyond it."""
+        if step > self._next_step:
+            self._next_step, self._top_step = step, step - 1
+
+    @property
+    def _count_to_keep(self) -> int:
+        """The step that a later attempt of this label counts on from."""
+        return max(self._top_step + 1, 0)
+
+    def _admit_key(self, key: str) -> bool:
+        if self._is_over(key):
+            return False
+        self._keys.add(key)
+        return True
+
+    def _is_over(self, key: str) -> bool:
+        """Tell whether a key is one too many, and count it: without a message for each, for there may be millions."""
+        if len(self._keys) < self._bounds.keys_max or key in self._keys:
+            return False
+        self._complaints.note_key_over(key, self._bounds.keys_max)
+        return True
+
+    # -- phases and steps --
+
+    @untraced
+    def phase(self, name: str = "", on_host: bool = False, *more: Any, **unknown: Any) -> Phase:
+        """Time a phase of the step: `with run.phase("forward"):`, or as a decorator. Belongs to the next `log()`.
+
+        Where CUDA is in use, seconds are those between two marks in the current stream, and nothing waits for them;
+        with on_host, and elsewhere, wall time. Phases inside of others count for both. With `step()`, a phase belongs
+        to the step that it ends.
+        """
+        if (more or unknown) and not self._finished:
+            self._complaints.note(unknown_argument("phase", more, unknown, "is left out; it takes name, on_host"))
+        try:
+            phase = self._phases.get(name)
+            if phase is None or on_host:
+                return self._new_phase(cleaned(str(name)), on_host)
+        except Exception as error:  # a name that cannot be hashed, or has no text
+            self._complaints.internal("phase", error)
+            return Phase(Timing(), "")
+        return phase
+
+    def _new_phase(self, key: str, on_host: bool) -> Phase:
+        size = len(key.encode())
+        if not 0 < size <= KEY_BYTES_MAX:
+            message = f"phase {key!r:.60} has {size} bytes, the limit is {KEY_BYTES_MAX}; give it a shorter name"
+            if not key:
+                message = "a phase has no name, and is not recorded; give the phase a name"
+            self._complaints.note(Bad("phase_length", key[:60], message))
+        elif self._admit_key(key):
+            phase = Phase(self._timing, key, on_host)
+            return phase if on_host else self._phases.setdefault(key, phase)
+        return Phase(Timing(), key)  # timed for nobody
+
+    @untraced
+    def step(self, *more: Any, **unknown: Any) -> Step:
+        """Mark the end of a step: `run.step()` behind each, or `with run.step():` around each, not both.
+
+        Records the phase `step`, seconds from end to end, or of what is inside and the waiting for its data. From then
+        on `log()` without a step logs to the current one, phases belong to it, and `gc` is what the garbage collector
+        took of it. A step has the number that was logged last, else the label's own count: it takes none.
+        """
+        if (more or unknown) and not self._finished:
+            self._complaints.note(unknown_argument("step", more, unknown, "is left out; log(…, step=…) takes a number"))
+        if not self._steps.is_entered:
+            self._end_step()
+        return Step(self._enter_step, self._end_step)
+
+    @untraced
+    @forgiving
+    def data(self, loader: Iterable[Any]) -> Loader:
+        """Return the loader with its waiting timed: `for batch in run.data(loader):`. Seconds are the phase `data`."""
+        return Loader(loader, self._steps)
+
+    @forgiving
+    def watch(self, model: Any, every: int = 100, name: str = "watch") -> None:
+        """Log the norms of a model's gradients and parameters at every so many steps of its optimizer.
+
+        Of all of it as `<name>/grad_norm` and `<name>/param_norm`, and of its submodules, at most 32, behind a slash.
+        They belong to the next `log()`, or `step()`. Gradients are as the optimizer takes them: clipped and unscaled.
+        Of sharded parameters it is the norm of this rank's part. Nothing waits for a device, and nothing is kept alive.
+        """
+        torch = sys.modules.get("torch")
+        try:
+            if torch is None or not isinstance(model, torch.nn.Module) or int(every) < 1:
+                message = (
+                    f"watch() takes a torch.nn.Module and a number of steps, not {shown(model)} and {shown(every)}"
+                )
+                self._complaints.note(Bad("not_a_model", type(model).__name__, message))
+            elif not self._finished and self._is_kept():
+                self._watches = [watch for watch in self._watches if not watch.is_over]
+                if len(self._watches) >= _WATCHES_MAX:
+                    return
+                complain = self._complaints.note
+                self._watches.append(Watch(torch, model, int(every), cleaned(str(name)), self._attach, complain))
+        except Exception as error:
+            self._complaints.internal("watch", error)
+
+    def _attach(self, tensors: Sequence[Any], make: Callable[[list[float]], Mapping[str, float]]) -> None:
+        """Log the numbers of some tensors with the next step: at once on the host, or when they arrived."""
+
+        def send(step: int) -> None:
+            if tensors[0].device.type in BACKENDS:
+                self._devices.send(sys.modules["torch"], step, tensors, make)
+            else:
+                numbers = [number for tensor in tensors for number in tensor.reshape(-1).tolist()]
+                self._append_arrived(step, time_ns() // 1000, make(numbers))
+
+        if len(self._attached) < _WATCHES_MAX:
+            self._attached.append(send)
+            self._timing.is_pending = True
+
+    def _enter_step(self) -> None:
+        if self._steps.enter():
+            self._next_step, self._top_step = self._count_before
+            self._last_step = self._next_step
+            _, phases = self._held.pop() if self._held else (0, {})
+            for name, seconds in phases.items():
+                self._timing.add(name, seconds)
+
+    def _end_step(self) -> None:
+        try:
+            if self._finished:
+                self._refuse("step()")
+                return
+            self._count_before, step = (self._next_step, self._top_step), self._last_step
+            if self._steps_per_log:
+                self._steps_per_log = 0
+                for name in (DATA, STEP, GC):
+                    self._admit_key(name)
+                self._held.append((step, self._timing.take()))
+                if self._timing.device is not None:
+                    self._timing.device.send(step)
+                self._steps.end()
+            else:
+                self._steps.end()
+                self._append_phases(step)
+            self._top_step = max(self._top_step, step)
+            self._next_step = min(self._top_step + 1, _STEP_MAX)
+            self._last_step = min(step + 1, _STEP_MAX)
+        except Exception as error:
+            self._complaints.internal("step", error)
+
+    def _append_phases(self, step: int) -> None:
+        timing = self._timing
+        timing.is_pending = False
+        phases: Mapping[str, float] = {}
+        try:
+            if self._held:
+                self._append_held()
+            phases = timing.take()
+            if phases:
+                self._append_matrix(EventKind.PHASES, step, phases)
+                phases = {}
+            if timing.device is not None:
+                timing.device.send(step)
+            while self._attached:
+                self._attached.pop(0)(step)
+        except BaseException:  # of a signal handler: what is not appended belongs to the next step
+            timing.is_pending = True
+            timing.add_all(phases)
+            raise
+
+    def _append_held(self) -> None:
+        held: tuple[int, dict[str, float]] | None = None
+        try:
+            held = self._held.pop() if self._held else None
+            if held is not None and held[1]:
+                self._append_matrix(EventKind.PHASES, *held)
+        except BaseException as error:
+            if held is not None:
+                self._held.append(held)
+            elif isinstance(error, IndexError) and not is_interrupt(error):
+                return  # another thread appends it
+            raise
+
+    def _append_last_phases(self) -> None:
+        """Append the phases that wait when the run ends, behind what the sender thread may just be saying of them."""
+        deadline = monotonic() + _LOOK_WAIT_S
+        while self._is_looking and monotonic() < deadline:
+            sleep(_LOOK_AGAIN_S)
+        self._append_phases(self._last_step)
+
+    def _look_at_open(self) -> None:
+        """Say of a step that goes on what ended in it, and which phase lingers. By the sender thread, at every look.
+
+        Else a step that hangs would show nothing, and what kills the process would take along what ended before.
+        """
+        self._is_looking = True  # before the question below: finish() answers that first, and then looks here
+        try:
+            if self._finished:
+                return
+            totals = self._timing.totals  # before the time: were they a later step's, it is young
+            now = perf_counter()
+            if not self._steps_per_log and self._steps.is_long(now):
+                self._append_early(totals)
+            self._lingering.look(now, None if self._steps_per_log else self._last_step)
+        finally:
+            self._is_looking = False
+
+    def _append_early(self, totals: dict[str, float]) -> None:
+        step, timing = self._last_step, self._timing
+        self._append_held()
+        if phases := timing.early(totals):
+            self._append_matrix(EventKind.PHASES, step, phases)
+        if timing.device is not None and timing.totals is totals:
+            timing.device.send(step)
+
+    def _append_times(self, step: int, ts: int, seconds: Mapping[str, float]) -> None:
+        self._append_matrix(EventKind.PHASES, step, seconds, ts)
+
+    # -- events --
+
+    def _say(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
+        payload = encode(kind, time_ns() // 1000, *fields)
+        if len(payload) <= (limit := self._bounds.event_bytes_max):
+            self._journal.append(payload, urgent=urgent)
+        else:
+            message = f"{kind.name.lower()} of {len(payload)} bytes exceeds the limit of {limit}; split it"
+            self._complaints.note(Bad("event_too_large", kind.name.lower(), message))

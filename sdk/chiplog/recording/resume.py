@@ -1,0 +1,107 @@
+"""What `init(resume=)` asks for: a run ID, or W&B's words about one."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from chiplog.identity.identity import Identity
+from chiplog.recording.step_counter import STEPS, label_to_resume, was_here
+from chiplog.recording.unfinished_runs import UNFINISHED, last_unfinished
+from chiplog.values.metrics import Bad, shown
+from chiplog_schemas.paths import Places
+
+ALLOW, MUST, NEVER, AUTO = "allow", "must", "never", "auto"
+_BY_ID = "id"  # resume= was itself a run ID
+_REMEDY = "give the ID of the run, such as resume='gpt-1' (chiplog runs lists them)"
+
+
+class Asked(NamedTuple):
+    """What was asked for. word: one of W&B's, `id` where resume= named the run, '' without resume=."""
+
+    run_id: str | None
+    word: str
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether a run that exists is continued, with the label that a lone process made up."""
+        return self.word not in ("", NEVER)
+
+
+def asked_for(given: Mapping[str, Any], environ: Mapping[str, str], remarks: list[Bad]) -> Asked:
+    """Return which run is asked for by run_id=, id=, resume= and CHIPLOG_RUN_ID. given: arguments of `init`."""
+    named, other, resume = given["run_id"], given["id"], given["resume"]
+    if named and other and str(named) != str(other):
+        what = f"id={shown(other)} and run_id={shown(named)} name two runs; the second is used"
+        remarks.append(Bad("bad_argument", "id", f"{what}, so leave out one of them"))
+    named = named or other
+    word = AUTO if resume is True else str(resume).strip().lower() if resume else ""
+    if word in ("", ALLOW, MUST, NEVER, AUTO):
+        run_id = named or environ.get("CHIPLOG_RUN_ID")
+        if word == MUST and not run_id:
+            message = "resume='must' needs the ID of the run; give run_id=, or CHIPLOG_RUN_ID. A new run begins"
+            remarks.append(Bad("bad_argument", "resume", message))
+        return Asked(run_id, word)
+    if named and str(named) != str(resume):
+        what = f"resume={shown(resume)} and run_id={shown(named)} name two runs; the second is used"
+        remarks.append(Bad("bad_argument", "resume", f"{what}, so leave out one of them"))
+    return Asked(named or resume, _BY_ID)
+
+
+def go_on(
+    identity: Identity, asked: Asked, label: str | None, key: str, where: Places, *, is_spawned: bool
+) -> tuple[Identity, str | None]:
+    """Return an identity in the run that is resumed, and its label if that was given or is resumed, too.
+
+    key: of `last_unfinished`. Ranks of several nodes may not find the same: they agree through torch.distributed.
+    """
+    if identity.joined:
+        return identity, label
+    run_id = asked.run_id
+    if asked.word == AUTO and not run_id:
+        run_id = last_unfinished(where.local / UNFINISHED, key, identity.launch)
+        if identity.told:
+            again = identity.launch_run or f"{identity.launch} {identity.run_id}"
+            identity = replace(identity, needs_agreement=True, launch_run=again)
+        if run_id is not None:
+            identity = replace(identity, run_id=run_id, settled=True, offer="")
+    if asked.word in (MUST, NEVER) and run_id and not identity.demand:
+        identity = replace(identity, demand=asked.word)
+    if asked.goes_on and run_id and not label and not (identity.told or is_spawned):
+        label = label_to_resume(where.local / STEPS, identity.run_id)
+        identity = replace(identity, label=label or identity.label)
+    return identity, label
+
+
+def note_unknown(where: Places, identity: Identity, asked: Asked, remarks: list[Bad]) -> None:
+    """Remark that the run that resume= names is not known on this node: it may be a slip of the pen."""
+    run_id = identity.run_id
+    if asked.word != _BY_ID or was_here(where.local / STEPS, run_id, identity.launch):
+        return
+    what = f"no run {run_id!r} is known on this node: unless it ran elsewhere, a new one begins"
+    if run_id == "latest":
+        what = f"resume={run_id!r} is taken as the ID of a run; {_REMEDY}"
+        remarks.append(Bad("resume_unknown", run_id, what))
+    else:
+        remarks.append(Bad("resume_unknown", run_id[:60], f"{what}; chiplog runs lists those there are"))
+
+
+def unmet_demand(where: Places, identity: Identity) -> str | None:
+    """Return a line if `must` or `never` seems not to be met, as far as this node knows. The collector decides."""
+    if not identity.demand or identity.demand_launch:
+        return None
+    is_here = was_here(where.local / STEPS, identity.run_id, identity.launch)
+    if is_here == (identity.demand == MUST):
+        return None
+    known = "was on this node before" if is_here else "is not known on this node"
+    has_it = "has it" if is_here else "does not have it"
+    other = f"it keeps this run as {identity.run_id}-2, or the next free number"
+    return f"resume={identity.demand!r}, but run {identity.run_id} {known}: if the collector {has_it}, {other}"
+
+
+def working_directory() -> str:
+    """Return the working directory; '' where it is gone."""
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""

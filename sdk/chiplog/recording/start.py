@@ -1,0 +1,505 @@
+"""`init`, the process's current run, and what must happen at fork, at an uncaught exception and at exit."""
+
+import atexit
+import copyreg
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+from chiplog.identity import process_info
+from chiplog.identity.identity import SETUP, Identity, first_run_id, identify, prepared_run
+from chiplog.identity.inherited_env import tell_children
+from chiplog.identity.launch_cache import as_before
+from chiplog.identity.modes import CREATE_NEW, RANK0, RETURN_PREVIOUS, beside, mode_of, own_run, reinit_of
+from chiplog.recording.failures import ending_of, note_exit
+from chiplog.recording.main_frame import has_returned, note_outermost
+from chiplog.recording.pickling import Ticket, known_run, run_of, ticket_of
+from chiplog.recording.resume import asked_for, go_on, note_unknown, working_directory
+from chiplog.recording.run import Run
+from chiplog.recording.unfinished_runs import key_of
+from chiplog.safety.diagnostics import shown_error
+from chiplog.safety.dynamo import untraced
+from chiplog.safety.interrupts import handlers_held
+from chiplog.safety.lenient_calls import NOTHING, forgiving
+from chiplog.settings import Settings, clean_text, safe_name, words_of
+from chiplog.values.config import config_of
+from chiplog.values.metrics import Bad
+from chiplog_schemas.bounds import read_bounds
+from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.paths import Places, own_dir, places
+from chiplog_schemas.process.owners import note_good_end
+
+_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
+_log = logging.getLogger("chiplog")
+_lock = threading.Lock()
+_current: Run | None = None
+_earlier: list[Run] = []  # opened by init() before the current one, and still open
+_guests: list[Run] = []  # came in a pickle while another run was the current one
+_hooked = False
+_opened: set[str] = set()  # IDs of runs that this process opened, as they were before any group was asked
+_left: SystemExit | None = None  # the last sys.exit() since init() that nobody caught
+
+
+@forgiving
+def init(
+    project: str | None = None,
+    *,
+    run_id: str | None = None,
+    id: str | None = None,
+    name: str | None = None,
+    group: str | None = None,
+    job_type: str | None = None,
+    tags: Iterable[str] = (),
+    notes: str | None = None,
+    config: Any = None,
+    label: str | None = None,
+    primary: bool | None = None,
+    resume: str | bool | None = None,
+    mode: str | None = None,
+    gpu_device_ids: Iterable[str] | None = None,
+    update_finish_state: bool | None = None,
+    capture_console: bool = True,
+    dir: str | os.PathLike[str] | None = None,
+    agent: str | None = None,
+    reinit: str | bool | None = None,
+) -> Run:
+    """Open a run in this process and make it the current one. Waits for no daemon and never raises.
+
+    Every rank calls this, unchanged: rank, label, primary and run ID come from the launcher's environment, or later
+    from torch.distributed. An argument wins over its variable (`CHIPLOG_PROJECT`, `CHIPLOG_RUN_ID`, `CHIPLOG_GROUP`,
+    `CHIPLOG_LABEL`, `CHIPLOG_PRIMARY`, `CHIPLOG_MODE`, `CHIPLOG_GPU_DEVICE_IDS`, `CHIPLOG_DIR`, `CHIPLOG_AGENT`).
+
+    id: another name of run_id.
+    resume: the ID of a run to go on with, as run_id; or about run_id: allow (go on if the run exists), must (it has to
+    exist), never (it must not exist). The collector decides; a demand that is not met leaves a row of kind
+    resume_refused in `events`, and the run is `<run_id>-2`. auto or True, without run_id: the last unfinished run of
+    this working directory and project on this node. A process without launcher also has the label again that the one
+    before it made up. What counts its own steps goes on where it was, on the same node.
+    mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`), disabled, or rank0:
+    disabled on all ranks but 0; in any case. dryrun is offline, run and shared are online, any other word is offline.
+    tags: words to find the run by; a single text is one tag.
+    group: without a run ID each process has a run of its own in this group; with one, the group of the run they share.
+    config: a dict, argparse namespace, dataclass, OmegaConf, attrs or pydantic object; the primary's is the run's.
+    gpu_device_ids: UUIDs of GPUs, prefixes of them, MIG names, or indices as nvidia-smi counts. By default
+    what CUDA_VISIBLE_DEVICES, the local rank and torch say, corrected by the process list of the driver.
+    update_finish_state: whether the run's state follows this label's; by default only the primary's does.
+    reinit: what becomes of runs that are open: finish_previous (default, True), return_previous (the latest of them is
+    returned, False), or create_new (they stay open beside this one, each with its label and end; the functions of the
+    package are the latest open run's, and the console belongs to the one opened first). By default the open run is also
+    returned where this call means the same run.
+    dir: in place of CHIPLOG_DIR. agent: a ZeroMQ address; without it the node's own, started when none listens.
+    """
+    environ = os.environ
+    given: dict[str, Any] = {
+        "project": project,
+        "run_id": run_id,
+        "id": id,
+        "resume": resume,
+        "name": name,
+        "group": group,
+        "job_type": job_type,
+        "tags": tags,
+        "notes": notes,
+        "config": config,
+        "label": label,
+        "primary": primary,
+        "mode": mode,
+        "gpu_device_ids": gpu_device_ids,
+        "update_finish_state": update_finish_state,
+        "capture_console": capture_console,
+        "dir": dir,
+        "agent": agent,
+        "reinit": reinit,
+    }
+    with handlers_held():
+        return _init(environ, given)
+
+
+def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
+    try:
+        settings = _settings(environ, **given)
+    except Exception as error:
+        _log.warning("chiplog: init() was given what it cannot use (%s); nothing is logged", shown_error(error))
+        settings = _nothing(environ, dict.fromkeys(given))
+    global _current, _left
+    previous = _previous(settings, reinit_of(given["reinit"])[0])
+    if previous is not None:
+        for remark in settings.remarks:
+            previous.complain(remark)
+        return previous
+    run = _open(settings)
+    for remark in settings.remarks:
+        run.complain(remark)
+    if run.mode != "disabled":
+        _opened.add(first_run_id(settings.identity))
+    with _lock:
+        _earlier[:] = _open_runs()
+        _current = run
+        _left = None
+        _install_hooks()
+        _mind_multiprocessing()
+    if run.mode != "disabled":
+        tell_children(environ, run, run.id, settings.identity)
+    return run
+
+
+def _previous(settings: Settings, reinit: str) -> Run | None:
+    """Return the open run that `init` is to return, if any. Finishes those that a new one is not opened beside."""
+    opened = _open_runs()
+    if not opened or reinit == CREATE_NEW:
+        return None
+    if reinit == RETURN_PREVIOUS:
+        return opened[-1]
+    same = next((run for run in reversed(opened) if run.is_same(settings)), None) if not reinit else None
+    if same is not None:
+        _log.warning("chiplog: init() was called twice for run %s; the open run is returned", same.id)
+        return same
+    for run in reversed(opened):
+        run.finish()
+    return None
+
+
+def _open_runs() -> list[Run]:
+    """Return the runs that `init` opened and that did not finish, the latest last."""
+    return [run for run in (*_earlier, _current) if run is not None and not run._finished]
+
+
+def rejoin(ticket: Ticket) -> Run:
+    """Return the run that a pickle is of. Unpickling calls this.
+
+    In the process that pickled it, or was forked from that, it is the very same object. Elsewhere it is a run that logs
+    into the same run, on the same agent, under a label of its own, from its first `log()` on; it is the current run if
+    there is no other, and ends with the process.
+    """
+    run = known_run(ticket)
+    if run is not None:
+        return run
+    with handlers_held():
+        return _rejoin(ticket)
+
+
+def _rejoin(ticket: Ticket) -> Run:
+    global _current
+    try:
+        run = run_of(ticket, os.environ)
+    except Exception as error:
+        _log.warning("chiplog: a run cannot be unpickled here (%s); nothing is logged", shown_error(error))
+        return Run(replace(ticket.settings, mode="disabled"))
+    with _lock:
+        if _current is None or _current._finished:
+            _current = run
+        else:
+            _guests[:] = [guest for guest in _guests if not guest._finished]
+            _guests.append(run)
+        _install_hooks()
+        _mind_bootstrap()  # the arguments of a child are unpickled before that
+        _mind_multiprocessing()
+    return run
+
+
+copyreg.pickle(Run, lambda run: (rejoin, (ticket_of(run),)))
+
+
+def current() -> Run | None:
+    """Return the latest run of this process that is open, else the latest; None before `init`."""
+    global _current
+    if _earlier and _current is not None and _current._finished and (opened := _open_runs()):
+        _current = opened.pop()
+        _earlier[:] = opened
+    return _current
+
+
+def _all_runs() -> list[Run]:
+    return [run for run in (*_guests, *_earlier, _current) if run is not None]
+
+
+@untraced
+def log(data: Mapping[str, Any] = NOTHING, step: int | None = None, *more: Any, **unknown: Any) -> None:
+    """Log to the current run; see `Run.log`. Without one, says so once and does nothing."""
+    run = current() if _earlier else _current
+    if run is None:
+        _warn_no_run()
+    elif unknown or more:
+        run.log(data, step, *more, **unknown)
+    else:
+        run.log(data, step)
+
+
+@forgiving
+def finish(exit_code: int = 0) -> None:
+    """Finish the current run, if there is one."""
+    run = current()
+    if run is not None:
+        run.finish(exit_code)
+
+
+@forgiving
+def setup() -> None:
+    """Prepare one run for this process and for all that it starts from now on, whoever calls `init` first, or at all.
+
+    For a parent that only starts workers: those that call `init` agree on one run, also when no launcher and no process
+    group tells them that they belong together. Never required: a parent that calls `init` itself, a launcher,
+    torch.multiprocessing.spawn() and torch.distributed do the same. Called again it prepares another run; in a child,
+    which may import the parent's script, it changes nothing.
+    """
+    with handlers_held():
+        _install_hooks()
+        try:
+            os.environ[SETUP] = prepared_run(os.environ, process_info.facts(_opened))
+        except Exception as error:
+            _log.warning("chiplog: setup() failed inside (%s); children are on their own", shown_error(error))
+
+
+def _open(settings: Settings) -> Run:
+    try:
+        return Run(settings)
+    except Exception as error:
+        _log.warning("chiplog: init() failed inside (%s %s); nothing is logged", type(error).__name__, error)
+        return Run(replace(settings, mode="disabled"))
+
+
+def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **given: Any) -> Settings:
+    remarks: list[Bad] = []
+    asked = asked_for(given, environ, remarks)
+    run_id = _name("run ID", asked.run_id, remarks)
+    asked = asked._replace(run_id=run_id)
+    label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"), remarks)
+    reinit, bad_reinit = reinit_of(given["reinit"])
+    if bad_reinit is not None:
+        remarks.append(bad_reinit)
+    opened = _open_runs()
+    still_open = first_run_id(opened[-1]._settings.identity) if opened and not reinit else ""
+    facts = process_info.facts(_opened - {still_open})
+    identity = identify(environ, facts, label, run_id)
+    where = places(own_dir(given["dir"], environ))
+    group = _line("group", given["group"] or environ.get("CHIPLOG_GROUP"), remarks)
+    name = _line("name", given["name"], remarks)
+    if group is not None and not run_id:
+        identity, name = own_run(identity, group, name, facts)
+    project = _line("project", given["project"] or environ.get("CHIPLOG_PROJECT"), remarks)
+    own = f"rank{identity.rank}" if group is not None and not run_id and identity.rank is not None else ""
+    key = key_of(working_directory(), project, group, own)
+    identity, label = go_on(identity, asked, label, key, where, is_spawned=facts.spawned is not None)
+    clean_id, clean_label = _name("run ID", identity.run_id, []), _name("label", identity.label, [])
+    identity = replace(identity, run_id=clean_id or "", label=clean_label or "")
+    primary = given["primary"] if given["primary"] is not None else _flag(environ, "CHIPLOG_PRIMARY")
+    mode, bad_mode = mode_of("disabled" if nothing_given else given["mode"], environ.get("CHIPLOG_MODE", ""), identity)
+    if bad_mode is not None:
+        remarks.append(bad_mode)
+    if primary is not None:
+        identity = replace(identity, primary=bool(primary), fallback=False)
+    if reinit == CREATE_NEW:
+        labels = [(run._identity.run_id, run._identity.label) for run in opened]
+        identity = beside(identity, labels, primary_given=primary is not None)
+    if identity.primary and mode != "disabled":  # of a thousand ranks one says it
+        note_unknown(where, identity, asked, remarks)
+    try:
+        config = config_of(given["config"])
+    except Exception as error:
+        why = f" ({shown_error(error)})" if str(error) else ""
+        what = f"config of type {type(given['config']).__name__} is no mapping{why}"
+        remarks.append(Bad("bad_argument", "config", f"{what} and is left out; give a dict"))
+        config = {}
+    gpus = given["gpu_device_ids"]
+    if gpus is None and environ.get("CHIPLOG_GPU_DEVICE_IDS"):
+        gpus = environ["CHIPLOG_GPU_DEVICE_IDS"].split(",")
+    return Settings(
+        identity=as_before(where, identity) if mode != "disabled" else identity,
+        places=where,
+        mode=mode,
+        agent_address=given["agent"] or environ.get("CHIPLOG_AGENT") or None,
+        project=project,
+        name=name,
+        group=group,
+        job_type=_line("job_type", given["job_type"], remarks),
+        tags=words_of(given["tags"]),
+        notes=_line("notes", given["notes"], remarks),
+        config=config,
+        run_given=bool(run_id),
+        label_given=bool(label),
+        primary_given=primary is not None or (group is not None and not run_id),
+        gpu_device_ids=None if gpus is None else tuple(word.strip() for word in words_of(gpus) if word.strip()),
+        speaks_for_node=str(given["mode"] or environ.get("CHIPLOG_MODE")).strip().lower() == RANK0,
+        update_finish_state=given["update_finish_state"],
+        capture_console=given["capture_console"],
+        bounds=read_bounds(environ, lambda message: remarks.append(Bad("bad_argument", message[:60], message))),
+        unfinished_key=key,
+        remarks=tuple(remarks),
+    )
+
+
+def _nothing(environ: Mapping[str, str], given: Mapping[str, None]) -> Settings:
+    """Return the settings of a disabled run, whatever the variables are, or the working directory."""
+    try:
+        return _settings(environ, **given, nothing_given=True)
+    except Exception:  # what init() said already: a relative CHIPLOG_DIR below a directory that is gone
+        nobody = Identity("disabled", "disabled", "")
+        return Settings(nobody, Places(*(Path("/nonexistent"),) * 3), "disabled", None)
+
+
+def _name(kind: str, value: Any, remarks: list[Bad]) -> str | None:
+    """Return a run ID or label as it can be kept, and remark what was changed; None when there is none."""
+    if value is None or value == "":
+        return None
+    clean, change = safe_name(kind, str(value), NAME_CHARS_MAX)
+    if change is not None:
+        remarks.append(Bad("bad_name", change[:60], change))
+    return clean or None
+
+
+def _line(kind: str, value: Any, remarks: list[Bad]) -> str | None:
+    text, change = clean_text(kind, value)
+    if change is not None:
+        remarks.append(change)
+    return text
+
+
+def _flag(environ: Mapping[str, str], name: str) -> bool | None:
+    text = environ.get(name, "").lower()
+    return True if text in _TRUE else False if text in _FALSE else None
+
+
+_warned_no_run = False
+
+
+def _warn_no_run() -> None:
+    global _warned_no_run
+    if not _warned_no_run:
+        _warned_no_run = True
+        _log.warning("chiplog: log() without a run; call chiplog.init() first")
+
+
+# -- the process --
+
+
+def _install_hooks() -> None:
+    global _hooked
+    if _hooked:
+        return
+    _hooked = True
+    note_outermost()
+    atexit.register(_at_exit)
+    os.register_at_fork(after_in_child=_after_fork)
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        for run in _all_runs():
+            run.mark_exit(error)
+        previous(kind, error, traceback)
+
+    sys.excepthook = hook
+    previous_of_threads = threading.excepthook
+
+    def thread_hook(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.exc_value is not None and arguments.exc_type is not SystemExit:
+            name = arguments.thread.name if arguments.thread is not None else "?"
+            for run in _open_runs():
+                run.note_thread(name, arguments.exc_value)
+        previous_of_threads(arguments)
+
+    threading.excepthook = thread_hook
+    leave = sys.exit
+
+    def exiting(status: Any = None, /) -> NoReturn:
+        global _left
+        try:
+            leave(status)
+        except SystemExit as error:
+            # In other threads it ends the thread, and behind the main thread's end, in atexit, nothing.
+            if threading.current_thread() is threading.main_thread() and threading.main_thread().is_alive():
+                _left = SystemExit(*error.args)
+                note_outermost()  # in a REPL, or embedded, init() was called from another one, which has returned
+                note_exit(_left, error)
+                error._chiplog_departure = _Departure(_left)  # type: ignore[attr-defined]  # any attribute may be set
+            raise
+
+    sys.exit = exiting  # nobody is told of a SystemExit; one that is raised without sys.exit is not seen
+
+
+class _Departure:
+    """Rides on the SystemExit of a sys.exit(). One that is dropped while code runs was caught: the process goes on.
+
+    The one that ends the process is dropped by the interpreter behind the last frame.
+    """
+
+    def __init__(self, left: SystemExit) -> None:
+        self._left = left  # a copy: what is raised must die when its catcher lets go of it
+
+    def __del__(self, frame: Callable[[], FrameType] = sys._getframe) -> None:
+        global _left
+        if _left is self._left and frame().f_back is not None:
+            _left = None
+
+    def __reduce__(self) -> tuple[type[str], tuple[()]]:
+        return str, ()  # an exception that is sent to another process leaves this here
+
+
+def _at_exit(*, is_seen: bool = False) -> None:
+    """End the runs of this process. is_seen: an exception that ends it is being handled, if there is one."""
+    global _left
+    returned = is_seen or has_returned()
+    if returned:
+        _left = None  # it was caught, and somebody keeps it
+    # A child of multiprocessing leaves while its exception is being handled, and never by way of the excepthook.
+    error = sys.exc_info()[1] or _left
+    if returned if error is None else not ending_of(error)[0]:
+        here = _current._settings.places if _current is not None else places(own_dir(None, os.environ))
+        note_good_end(here.owners)
+    for run in _all_runs():
+        if error is not None:
+            run.mark_exit(error)
+        elif not returned:
+            run.leave()  # `raise SystemExit(4)`: the interpreter tells its exit code to no hook
+        run.finish()
+
+
+def _at_exit_of_child() -> None:
+    global _left
+    _left = None  # what ends it is being handled; of what is not, somebody keeps a copy
+    _at_exit(is_seen=True)
+
+
+def _after_fork() -> None:
+    global _lock, _left
+    _left = None
+    _opened.clear()
+    _lock = threading.Lock()  # another thread of the parent may have held it
+    note_outermost()
+    if _current is not None:
+        for run in _all_runs():
+            run.after_fork()
+        _mind_bootstrap()
+
+
+def _mind_bootstrap() -> None:
+    """See to the end of a child of multiprocessing that does not know yet that it is one.
+
+    It empties its list of last things just after this, and then calls what is registered here.
+    """
+    global _registered
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and _registered != os.getpid():
+        _registered = os.getpid()
+        util.register_after_fork(_at_exit, _finish_with_multiprocessing)
+
+
+def _finish_with_multiprocessing(_: object = None) -> None:
+    """Finish the run at the end of a child of multiprocessing: it leaves without atexit, with a list of its own."""
+    sys.modules["multiprocessing.util"].Finalize(None, _at_exit_of_child, exitpriority=100)
+
+
+_minded = _registered = 0  # the process whose end by multiprocessing is minded, and before that, its beginning
+
+
+def _mind_multiprocessing() -> None:
+    """See to it, once, that a child of multiprocessing finishes its run."""
+    global _minded
+    if _minded != os.getpid() and process_info.is_multiprocessing_child() and "multiprocessing.util" in sys.modules:
+        _minded = os.getpid()
+        _finish_with_multiprocessing()

@@ -1,0 +1,151 @@
+"""Small files on this node by which a resumed run goes on: each label's own count of steps, and a lone one's label.
+
+    <local>/steps/<hash of run and label>       next step
+    <local>/steps/<hash of run>.lone            pid, its start, label: of a process that no launcher gave a name
+    <local>/steps/<hash of run>.run             the launch that opened it last
+
+They are written by the sender's thread and at the end, and never synced: after SIGKILL the count is at most one look of
+the sender behind, and then some steps come twice, under another attempt.
+"""
+
+import hashlib
+import os
+import time
+from pathlib import Path
+
+from chiplog.identity import process_info
+from chiplog.identity.identity import Identity
+from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.paths import check_private, make_private
+from chiplog_schemas.process.descriptors import OwnedDescriptor
+
+STEPS = "steps"  # the directory's name
+FILES_MAX = 4_096  # of runs on one node that may be resumed: the oldest quarter goes when there are more
+_BYTES_MAX = 1_024
+_STEP_MAX = (1 << 63) - 1
+_LOOK_AGAIN_S = 0.001
+_TURN_WAIT_S = 0.25  # of the second that finish() may take: for the sender's thread, which is writing
+
+
+class StepCount:
+    """The count of one label of one run. Never raises: a disk that refuses costs the count, not the run."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._path: Path | None = None
+        self._kept = 0
+        self._lone: tuple[Path, str] | None = None
+        self._mark: tuple[Path, str] | None = None
+        self._is_pruned = False
+        self._is_writing = False  # one thread does: the flag is set and the `try` entered without a call between
+        self._is_over = False
+        # The run has to be new and is not: the collector stores it under another ID; these files stay the old run's.
+        self.is_refused = False
+
+    def begin(self, identity: Identity, label_given: bool) -> int:
+        """Return the step that a label goes on with, 0 for a new one, or of a run that must be new."""
+        self.is_refused = identity.demand == "never" and was_here(self._directory, identity.run_id, identity.launch)
+        if self.is_refused:
+            self._path = self._lone = self._mark = None
+            return 0
+        self._path = self._directory / _digest(f"{identity.run_id}/{identity.label}")
+        is_lone = identity.rank is None and identity.primary and not identity.joined and not label_given
+        self._lone = (_lone_file(self._directory, identity.run_id), identity.label) if is_lone else None
+        self._mark = _mark_file(self._directory, identity.run_id), identity.launch
+        try:
+            self._kept = min(max(int(_read(self._path)), 0), _STEP_MAX)
+        except ValueError:
+            self._kept = 0
+        return self._kept
+
+    def keep(self, next_step: int, *, is_last: bool = False) -> None:
+        """Write the count, if it changed. Behind the last one nothing is written: it would be what was true before."""
+        deadline = time.monotonic() + _TURN_WAIT_S
+        while self._is_writing:
+            if time.monotonic() >= deadline:
+                return  # the disk hangs
+            time.sleep(_LOOK_AGAIN_S)
+        self._is_writing = True
+        try:
+            if not self._is_over:
+                self._is_over = is_last
+                self._keep(next_step)
+        except OSError as error:
+            if is_interrupt(error):
+                raise
+            self._path = None  # a resumed run counts from 0 then
+        finally:
+            self._is_writing = False
+
+    def _keep(self, next_step: int) -> None:
+        if self._lone is not None:
+            (path, label), self._lone = self._lone, None
+            self._write(path, f"{os.getpid()} {process_info.start_of(os.getpid())} {label}")
+        if self._mark is not None:
+            (mark, launch), self._mark = self._mark, None
+            if _read(mark) != launch:
+                self._write(mark, launch)
+        if self._path is not None and next_step != self._kept:
+            self._write(self._path, str(next_step))
+            self._kept = next_step
+
+    def _write(self, path: Path, text: str) -> None:
+        if not self._is_pruned:
+            if self._directory.parent.exists():
+                check_private(self._directory.parent)
+            make_private(self._directory)
+            prune(self._directory)
+            self._is_pruned = True
+        # One write in place of a short text: shorter only where a count went back, so it is cut behind.
+        opened = OwnedDescriptor(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        try:
+            os.pwrite(opened.number, text.encode(), 0)
+            os.ftruncate(opened.number, len(text.encode()))
+        finally:
+            opened.close()
+
+
+def label_to_resume(directory: Path, run_id: str) -> str | None:
+    """Return the made-up label of the process that had this run to itself, unless it still lives."""
+    pid, _, rest = _read(_lone_file(directory, run_id)).partition(" ")
+    start, _, label = rest.partition(" ")
+    if not pid.isdigit() or not label:
+        return None
+    is_alive = int(pid) != os.getpid() and process_info.start_of(int(pid)) == start
+    return None if is_alive else label
+
+
+def was_here(directory: Path, run_id: str, launch: str) -> bool:
+    """Return True if another launch had this run on this node: one of another node, or of very long ago, is unknown."""
+    mark = _mark_file(directory, run_id)
+    if mark.exists():
+        return _read(mark) != launch
+    return _lone_file(directory, run_id).exists()
+
+
+def _mark_file(directory: Path, run_id: str) -> Path:
+    return directory / f"{_digest(run_id)}.run"
+
+
+def _lone_file(directory: Path, run_id: str) -> Path:
+    return directory / f"{_digest(run_id)}.lone"
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def _read(path: Path) -> str:
+    try:
+        with open(path, "rb") as file:
+            return file.read(_BYTES_MAX).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def prune(directory: Path) -> None:
+    """Remove the oldest quarter of a directory's files when there are too many."""
+    entries = list(os.scandir(directory))
+    if len(entries) > FILES_MAX:
+        for entry in sorted(entries, key=lambda entry: entry.stat().st_mtime)[: FILES_MAX // 4]:
+            os.unlink(entry.path)

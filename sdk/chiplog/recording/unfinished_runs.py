@@ -1,0 +1,95 @@
+"""Small files on this node, one for each run that began and has not finished: `resume="auto"` goes on with the last.
+
+    <local>/unfinished/<hash of directory, project, group>-<hash of run>    JSON: run_id, launch, pid, journal
+
+They are written by the sender's thread and never synced. A run that finishes with exit code 0 takes its file along.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from chiplog.recording.step_counter import prune
+from chiplog_schemas.paths import check_private, make_private
+from chiplog_schemas.process.file_lock import holder_of
+
+UNFINISHED = "unfinished"  # the directory's name
+_BYTES_MAX = 8_192  # of one file: a run ID, a launch and a path
+_KEY_CHARS = 24  # of a hash
+
+
+class UnfinishedRun:
+    """The file of one run. Never raises: a disk that refuses costs the file, not the run."""
+
+    def __init__(self, directory: Path, key: str) -> None:
+        self._directory = directory
+        self._key = key
+        self._path: Path | None = None
+        self._is_over = False
+
+    def note(self, run_id: str, launch: str, journal: Path) -> None:
+        """Write the file, once for each name that the run has."""
+        path = self._directory / f"{self._key}-{_digest(run_id)}"
+        if path == self._path or self._is_over:
+            return
+        if self._path is not None:
+            _remove(self._path)  # the run has another name
+        self._path = path
+        text = json.dumps({"run_id": run_id, "launch": launch, "pid": os.getpid(), "journal": str(journal)})
+        try:
+            if self._directory.parent.exists():
+                check_private(self._directory.parent)
+            make_private(self._directory)
+            prune(self._directory)
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            temporary.write_text(text, encoding="utf-8")
+            os.replace(temporary, path)  # other ranks read it
+        except OSError:
+            pass  # `auto` begins a new run then
+
+    def clear(self, run_id: str) -> None:
+        """Remove the file, also one of an earlier attempt: the run has finished."""
+        self._is_over = True
+        _remove(self._directory / f"{self._key}-{_digest(run_id)}")
+
+
+def key_of(*parts: str | None) -> str:
+    """Return the name of what `auto` looks among: a directory, a project, a group, and a label in that."""
+    return _digest(json.dumps(parts))
+
+
+def last_unfinished(directory: Path, key: str, launch: str) -> str | None:
+    """Return the run of this launch, else the last one that began and neither finished nor goes on; None for none."""
+    try:
+        with os.scandir(directory) as entries:
+            found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.name.startswith(f"{key}-")]
+    except OSError:
+        return None
+    known = [run for _, path in sorted(found, reverse=True) if (run := _read(path)) is not None]
+    for run in known:
+        if run["launch"] == launch:
+            return run["run_id"]
+    # A lock that this process holds must not be looked at, see holder_of(); its own open run is resumed, too.
+    ended = (run for run in known if run["pid"] == str(os.getpid()) or not holder_of(Path(run["journal"]) / "lock"))
+    return next((run["run_id"] for run in ended), None)
+
+
+def _read(path: str) -> dict[str, str] | None:
+    try:
+        with open(path, "rb") as file:
+            run = json.loads(file.read(_BYTES_MAX))
+        return {name: str(run[name]) for name in ("run_id", "launch", "pid", "journal")}
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        pass  # the run is resumed once more
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:_KEY_CHARS]

@@ -1,0 +1,1 @@
+"""Keep chiplog from harming the training: input that is wrong, exceptions, secrets."""

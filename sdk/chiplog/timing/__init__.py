@@ -1,0 +1,1 @@
+"""Seconds of phases, steps, data waits and garbage collection."""

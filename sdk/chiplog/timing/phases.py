@@ -1,0 +1,213 @@
+"""Time spent in the phases of a step, gathered until the next `log()` or `step()` gives them a step."""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from threading import get_ident
+from time import perf_counter
+from typing import Any, Protocol
+
+from chiplog.safety.dynamo import untraced
+from chiplog.safety.interrupts import is_interrupt
+from chiplog.values.metrics import Bad
+
+DATA, STEP, GC = "data", "step", "gc"  # phases that are recorded unasked; the view `data_wait` goes by the first two
+
+# A phase that a thread is in: when it began on the host, the device's mark, and how often it was entered inside.
+Opened = list[Any]
+
+
+class Stopwatch(Protocol):
+    """What times a phase on a device."""
+
+    def begin(self) -> Any:
+        """Return a mark of now in the stream of work; None when the host is to time this phase."""
+        ...
+
+    def end(self, name: str, mark: Any) -> bool:
+        """Note what lies between that mark and now. False: the host is to time this phase."""
+        ...
+
+    def send(self, step: int) -> None:
+        """Give what was timed to a step."""
+        ...
+
+
+class Timing:
+    """The phases of one run that wait for their step. Seconds by name; each name's outermost phase counts.
+
+    device: what times on a device, once there is one.
+    """
+
+    def __init__(self, complain: Callable[[Bad], None] = lambda bad: None) -> None:
+        self.totals: dict[str, float] = {}
+        # Of totals, what was said before their step ended: who takes them leaves it out. By number, the highest counts.
+        self._said: dict[int, dict[str, float]] = {}
+        self._n_said = 0
+        self._said_last: tuple[dict[str, float], dict[str, float]] = ({}, {})  # of which totals, and what
+        self.is_pending = False  # something waits for its step
+        self.device: Stopwatch | None = None
+        self.complain = complain
+        self.opened: dict[str, dict[int, Opened]] = {}  # of each name, by thread
+
+    def mark(self) -> Any:
+        """Return the device's mark of now; None when the host is to time."""
+        try:
+            return None if self.device is None else self.device.begin()
+        except Exception as error:  # of the device, which says so to the training too
+            if is_interrupt(error):
+                raise
+            self._fails(error)
+            return None
+
+    def is_noted(self, name: str, mark: Any) -> bool:
+        """Give the device what lies between its mark and now; False: the host is to time this phase."""
+        try:
+            noted = self.device is not None and self.device.end(name, mark)
+        except Exception as error:  # likewise
+            if is_interrupt(error):
+                raise
+            self._fails(error)
+            return False
+        self.is_pending = self.is_pending or noted
+        return noted
+
+    def _fails(self, error: Exception) -> None:
+        message = f"phases are timed by the host: {type(error).__name__} {str(error)[:200]}"
+        self.complain(Bad("device_timing_failed", "", message))
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add seconds to a phase. Without a call within: no other thread and no signal handler comes between."""
+        totals = self.totals
+        if name in totals:
+            totals[name] += seconds
+        else:
+            totals[name] = seconds
+        self.is_pending = True
+
+    def add_all(self, totals: Mapping[str, float]) -> None:
+        """Add the seconds of several phases: what was taken, and could not be appended."""
+        for name, seconds in totals.items():
+            self.add(name, seconds)
+
+    def forget(self) -> None:
+        """Begin anew in a forked child: what was going on is the parent's."""
+        self.totals = {}
+        self._said = {}
+        self.is_pending = False
+        self.device = None
+        for opened in self.opened.values():
+            opened.clear()
+
+    def take(self) -> dict[str, float]:
+        """Return the seconds by name, and begin anew."""
+        totals, self.totals = self.totals, {}
+        return self._without_said(totals) if self._said else totals
+
+    def _without_said(self, totals: dict[str, float]) -> dict[str, float]:
+        last, said = 0, dict[str, float]()
+        while self._said:
+            try:
+                number, so_far = self._said.popitem()
+            except KeyError as error:  # the sender thread saw that it came too late
+                if is_interrupt(error):
+                    raise
+                break
+            last, said = (number, so_far) if number > last else (last, said)
+        left = {name: seconds - said.get(name, 0.0) for name, seconds in totals.items()}
+        return {name: seconds for name, seconds in left.items() if seconds > 0}
+
+    def early(self, totals: dict[str, float]) -> dict[str, float]:
+        """Return what came to these totals since this was asked before; nothing when they were taken. By one thread.
+
+        Without a lock, for the training must not wait: first it is noted what is about to be said, and then looked
+        whether the training took the totals meanwhile. Either it finds the note, or the note is taken back.
+        """
+        so_far = totals.copy()
+        of, said = self._said_last
+        before = said if of is totals else {}
+        new = {name: seconds - before.get(name, 0.0) for name, seconds in so_far.items()}
+        new = {name: seconds for name, seconds in new.items() if seconds > 0}
+        if not new:
+            return {}
+        self._n_said += 1
+        noted = self._said
+        noted[self._n_said] = so_far
+        if self.totals is not totals and noted.pop(self._n_said, None) is not None:
+            return {}
+        noted.pop(self._n_said - 1, None)
+        self._said_last = totals, so_far
+        return new
+
+
+class Phase:
+    """A context manager and decorator that adds the time spent inside to its phase. It may be entered again inside.
+
+    What is open is kept by thread, so one object serves all of a run. Few calls and few objects: beside a training the
+    caches are cold, and each of them costs a microsecond.
+    """
+
+    __slots__ = ("_name", "_on_host", "_opened", "_timing")
+
+    def __init__(self, timing: Timing, name: str, on_host: bool = False) -> None:
+        self._timing = timing
+        self._name = name
+        self._on_host = on_host
+        self._opened = timing.opened.setdefault(name, {})
+
+    @untraced
+    def __enter__(self) -> "Phase":
+        thread, opened, timing = get_ident(), self._opened, self._timing
+        if thread in opened:
+            opened[thread][2] += 1
+        else:
+            mark = None if timing.device is None or self._on_host else timing.mark()
+            opened[thread] = [perf_counter(), mark, 0]
+        return self
+
+    @untraced
+    def __exit__(self, *error: object) -> None:
+        thread, opened, timing = 0, self._opened, self._timing
+        try:
+            now, thread = perf_counter(), get_ident()
+            entry = opened.get(thread)
+            if entry is None:
+                thread, entry = self._opened_elsewhere()
+                if entry is None:
+                    return  # it was not entered, or before a fork
+            began, mark, n_inside = entry
+            if mark is None or not timing.is_noted(self._name, mark):
+                timing.add(self._name, now - began)
+            if n_inside:
+                # It goes on, for whoever is in it too: tasks that overlap may keep it open over many steps.
+                entry[:] = now, None if mark is None else timing.mark(), n_inside - 1
+            else:
+                opened.pop(thread, None)
+        except BaseException:  # of a signal handler: the training has left the phase all the same
+            opened.pop(thread or get_ident(), None)
+            raise
+
+    def _opened_elsewhere(self) -> tuple[int, Opened | None]:
+        """Return what another thread entered last: a callback may leave what the training entered."""
+        try:
+            thread = next(reversed(self._opened), 0)
+        except RuntimeError as error:  # one came just now
+            if is_interrupt(error):
+                raise
+            return 0, None
+        return thread, self._opened.get(thread)
+
+    def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function that is timed. Not for generators and coroutines: their calls return before they run."""
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            message = f"phase {self._name!r:.60} on a generator or coroutine times nothing; put `with` inside of it"
+            self._timing.complain(Bad("phase_of_generator", self._name, message))
+            return function
+
+        @untraced
+        @functools.wraps(function)
+        def timed(*arguments: Any, **named: Any) -> Any:
+            with self:
+                return function(*arguments, **named)
+
+        return timed

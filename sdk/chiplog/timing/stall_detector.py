@@ -1,0 +1,74 @@
+"""Phases that linger: a row in `events` for each that is open for long, so that a hang shows where it waits."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from chiplog.timing.phases import DATA, STEP, Timing
+from chiplog.timing.steps import Steps
+from chiplog_schemas.model.events import EventKind
+
+LINGERS_S = 2.0  # a phase that is open for so long is told …
+_TIMES_USUAL = 2.0  # … but not before it took twice as long as it does at other times: slow steps are no hang
+_FADES = 0.9  # what was usual counts this much less with each time: after one long hang the next one is told, too
+_LOOK_INTERVAL_S = 1.0
+_TOLD_MAX = 8  # at one look: a pool of threads is one thing that hangs
+
+_Key = tuple[str, int]  # phase, thread; 0 for what Steps times
+_WHOLE_STEP = (STEP, 0)
+
+
+class Lingering:
+    """Tells of one run which phases are open for long: each once, with its step and since when. One thread asks it."""
+
+    def __init__(self, timing: Timing, steps: Steps, say: Callable[..., None]) -> None:
+        self._timing = timing
+        self._steps = steps
+        self._say = say
+        self._look_at = 0.0
+        self._open: dict[_Key, tuple[float, float]] = {}  # at the look before: when it began, and how long ago
+        self._told: dict[_Key, float] = {}  # when it began
+        self._usual: dict[str, float] = {}  # seconds, of phases that were open at a look
+
+    def look(self, now: float, step: int | None) -> None:
+        """Tell what lingers. now: of perf_counter(). step: that it belongs to, if that is known by now."""
+        if now < self._look_at:
+            return
+        self._look_at = now + _LOOK_INTERVAL_S
+        found = self._found()
+        for key, (began, took) in self._open.items():
+            if found.get(key) != began:
+                self._usual[key[0]] = max(took, self._usual.get(key[0], 0.0) * _FADES)
+        self._open = {key: (began, now - began) for key, began in found.items()}
+        self._told = {key: began for key, began in self._told.items() if found.get(key) == began}
+        step_began = found.get(_WHOLE_STEP, 0.0)  # what was open before it is around the whole loop
+        is_in_phase = any(key != _WHOLE_STEP and began >= step_began for key, began in found.items())
+        lingering = [key for key in found if self._lingers(key) and not (key == _WHOLE_STEP and is_in_phase)]
+        for key in lingering[:_TOLD_MAX]:
+            self._told[key] = found[key]
+            self._tell(key[0], step, now - found[key])
+
+    def _found(self) -> dict[_Key, float]:
+        """Return when each open phase began. The training goes on meanwhile, so everything is copied in one step."""
+        found: dict[_Key, float] = {}
+        for name, by_thread in list(self._timing.opened.items()):
+            for thread, entry in list(by_thread.items()) if by_thread else ():
+                found[name, thread] = entry[0]
+        for name, began in ((DATA, self._steps.waiting_since), (STEP, self._steps.began)):
+            if began is not None:
+                found[name, 0] = began
+        return found
+
+    def _lingers(self, key: _Key) -> bool:
+        least = max(LINGERS_S, _TIMES_USUAL * self._usual.get(key[0], 0.0))
+        return key not in self._told and self._open[key][1] >= least
+
+    def _tell(self, name: str, step: int | None, took: float) -> None:
+        since = time.time() - took
+        clock = time.strftime("%H:%M:%S UTC", time.gmtime(since))
+        if name == STEP:
+            message = f"in no phase; step {step} goes on since {clock}"
+        else:
+            message = f"in phase {name}{'' if step is None else f' of step {step}'} since {clock}"
+        body: dict[str, Any] = {"phase": name, "step": step, "since_us": int(since * 1e6)}
+        self._say(EventKind.NOTICE, "phase_open", "info", message, body)

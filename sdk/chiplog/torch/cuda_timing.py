@@ -1,0 +1,122 @@
+"""Phases timed by CUDA events: two marks in the current stream, resolved when both have happened. Nothing waits.
+
+What lies between them is how far the phase moved the device's own timeline on: work that the host only queued counts
+when it runs, and waiting on the host that the device does not notice counts nothing.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from itertools import chain
+from typing import Any
+
+from chiplog.journal.deferred import Later
+
+MARKS_MAX = 4096  # events made, two for each phase: then the host times, for memory has to end somewhere
+_LANE = "phases"
+
+
+class Span:
+    """One time that a phase was gone through."""
+
+    __slots__ = ("begin", "end", "name")
+
+    def __init__(self, name: str, begin: Any, end: Any) -> None:
+        self.name = name
+        self.begin = begin
+        self.end = end
+
+
+class CudaTiming:
+    """The stopwatch of one run, for the devices of torch.cuda."""
+
+    def __init__(self, cuda: Any, later: Later, append: Callable[[int, int, Mapping[str, float]], None]) -> None:
+        self._cuda = cuda
+        self._later = later
+        self._append = append
+        self._free: dict[Any, list[Any]] = {}  # by device: an event stays with the one that recorded it first
+        self._n_made = 0
+        self._spans: deque[Span] = deque()  # that wait for their step; the sender thread may take them, too
+
+    def begin(self) -> Any:
+        """Return a mark of now in the current stream; None when the host is to time the phase."""
+        if self._cuda.is_current_stream_capturing():
+            return None
+        return self._mark(self._cuda.current_stream())
+
+    def end(self, name: str, mark: Any) -> bool:
+        """Note what lies between that mark and now. False: the host is to time this phase."""
+        stream = self._cuda.current_stream()
+        is_other = self._cuda.is_current_stream_capturing() or stream.device != mark[0]
+        end = None if is_other else self._mark(stream)
+        if end is None:
+            self._give_back(mark)
+            return False
+        self._spans.append(Span(name, mark, end))
+        return True
+
+    def send(self, step: int) -> None:
+        """Give what was timed since this was called before to a step."""
+        if self._spans:
+            spans = self._take()
+            self._later.add(_LANE, _Spans(self, step, spans))
+
+    def _take(self) -> list[Span]:
+        taken = []
+        try:
+            while self._spans:
+                taken.append(self._spans.popleft())
+        except IndexError:  # another thread took the last one
+            pass
+        return taken
+
+    def resolve(self, step: int, ts: int, spans: list[Span]) -> None:
+        """Add up the seconds of phases that are over, and append them."""
+        totals: dict[str, float] = {}
+        for span in spans:
+            seconds = span.begin[1].elapsed_time(span.end[1]) / 1e3  # in ms: cudaEventElapsedTime
+            totals[span.name] = totals.get(span.name, 0.0) + seconds
+        self._append(step, ts, totals)
+
+    def release(self, spans: list[Span]) -> None:
+        """Use the events again."""
+        for mark in chain.from_iterable((span.begin, span.end) for span in spans):
+            self._give_back(mark)
+
+    def _mark(self, stream: Any) -> tuple[Any, Any] | None:
+        device = stream.device
+        free = self._free.setdefault(device, [])
+        try:
+            event = free.pop()
+        except IndexError:
+            if self._n_made >= MARKS_MAX:
+                return None
+            self._n_made += 1
+            event = self._cuda.Event(enable_timing=True)
+        event.record(stream)
+        return device, event
+
+    def _give_back(self, mark: tuple[Any, Any]) -> None:
+        self._free[mark[0]].append(mark[1])
+
+
+class _Spans:
+    """All phases of one step: one event."""
+
+    def __init__(self, timing: CudaTiming, step: int, spans: list[Span]) -> None:
+        self._timing = timing
+        self._step = step
+        self._ts = time.time_ns() // 1000
+        self._spans = spans
+
+    def is_ready(self) -> bool:
+        """Tell whether every mark has happened."""
+        return all(span.begin[1].query() and span.end[1].query() for span in self._spans)
+
+    def append(self) -> None:
+        """Read the times and append them."""
+        self._timing.resolve(self._step, self._ts, self._spans)
+
+    def release(self) -> None:
+        """Use the events again."""
+        self._timing.release(self._spans)

@@ -1,0 +1,262 @@
+"""Values that are on a device: copied without waiting, and logged once they have arrived.
+
+    current stream   … training … │ pack into the staging ring │ … training …
+    side stream                            waits ─► copy to the pinned ring ─► event
+    sender thread                                                  asks the event, then reads
+
+One fused operation per dtype packs the values behind whatever computes them, so that a later change in place is not
+seen. The staging ring on the device and the pinned ring on the host are allocated once, by the first such call; a
+place in them is used again after its event. A call that finds no place is counted and declared lost: nothing waits.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
+from threading import RLock, get_ident
+from typing import Any
+
+from chiplog.journal.deferred import Later
+from chiplog.safety.interrupts import is_interrupt
+from chiplog.torch.backends import BACKENDS, Backend, Event
+from chiplog.values.metrics import Bad
+
+RING_BYTES = 1 << 20  # 131,072 values under way on each device: at 20 per step, thousands of steps
+SLOTS_MAX = 1024  # calls under way on each device: an event each
+_ALIGNMENT = 8
+FULL, CAPTURED, FAILED, INSIDE = (
+    f"values on a device: {why}"
+    for why in (
+        "ring full",
+        "logged while a graph was captured",
+        "could not be copied",
+        "logged by what interrupted log()",
+    )
+)
+
+Append = Callable[[int, int, Mapping[str, float]], None]  # step, ts in µs, values by key
+Make = Callable[[list[float]], Mapping[str, float]]  # what is logged, of the numbers that were on the device
+
+
+def _named(keys: tuple[str, ...], numbers: list[float]) -> dict[str, float]:
+    return dict(zip(keys, numbers, strict=True))
+
+
+class Slot:
+    """One call's place in the rings, and what is to be said of it."""
+
+    __slots__ = ("_append", "_make", "_ring", "_step", "_ts", "begin", "done", "end", "error", "launched", "parts")
+
+    def __init__(self, ring: "DeviceRing", begin: int, end: int, done: Event, append: Append) -> None:
+        self._ring = ring
+        self.begin = begin  # in bytes ever given out, like `end`
+        self.end = end
+        self.done = done
+        self.launched = False
+        self.error: BaseException | None = None
+        self.parts: list[tuple[Any, list[int], list[int], int, int]] = []
+        self._append = append
+
+    def say(self, step: int, ts: int, make: Make) -> None:
+        """Note what is to be said: at which step, when (µs since the epoch), and what becomes of the numbers."""
+        self._step, self._ts, self._make = step, ts, make
+
+    def is_ready(self) -> bool:
+        """Tell whether the copy is complete, or will never be."""
+        return self.error is not None or (self.launched and self.done.query())
+
+    def append(self) -> None:
+        """Read the numbers and append the event. Raises what the launch raised."""
+        if self.error is not None:
+            raise RuntimeError(f"{type(self.error).__name__}: {str(self.error)[:200]}")
+        self._append(self._step, self._ts, self._make(self._ring.read(self)))
+
+    def release(self) -> None:
+        """Give the place back."""
+        self._ring.release(self)
+
+
+class DeviceRing:
+    """The rings of one device."""
+
+    def __init__(self, torch: Any, backend: Backend, n_bytes: int = RING_BYTES, slots_max: int = SLOTS_MAX) -> None:
+        self._torch = torch
+        self._backend = backend
+        self._size = n_bytes
+        self._staging, self._host = backend.allocate(n_bytes)
+        self._head = self._tail = 0  # bytes ever given out, and given back
+        self._n_slots = 0
+        self._slots_max = slots_max
+        self._events: list[Event] = []  # to be used again
+        self._lock = RLock()  # a signal handler, or a __del__, may log while its thread is in here
+        self._inside = 0  # the thread that is in here
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether what asks has interrupted its own thread in here: it gets no place, for one is being given out."""
+        return self._inside == get_ident()
+
+    def reserve(self, tensors: Sequence[Any], append: Append, add: Callable[[Slot], None]) -> Slot | None:
+        """Return a place for these tensors, added to what is under way; None when there is none."""
+        if self.is_inside:
+            return None
+        layout: dict[Any, tuple[list[int], list[int]]] = {}
+        for index, tensor in enumerate(tensors):
+            indices, counts = layout.setdefault(tensor.dtype, ([], []))
+            indices.append(index)
+            counts.append(tensor.numel())
+        sizes = [-(-dtype.itemsize * sum(counts) // _ALIGNMENT) * _ALIGNMENT for dtype, (_, counts) in layout.items()]
+        slot: Slot | None = None
+        try:
+            with self._lock:
+                self._inside = get_ident()
+                try:
+                    slot = self._reserve(layout, sizes, append, add)
+                finally:
+                    self._inside = 0
+        except BaseException as error:
+            if slot is not None:
+                slot.error = error  # else what is never launched would hold up all that comes after it
+            raise
+        return slot
+
+    def _reserve(
+        self,
+        layout: Mapping[Any, tuple[list[int], list[int]]],
+        sizes: Sequence[int],
+        append: Append,
+        add: Callable[[Slot], None],
+    ) -> Slot | None:
+        size = sum(sizes)
+        begin = self._head
+        if begin % self._size + size > self._size:  # no place is in two pieces
+            begin += self._size - begin % self._size
+        if size > self._size or begin + size - self._tail > self._size or self._n_slots >= self._slots_max:
+            return None
+        slot = Slot(self, begin, begin + size, self._events.pop() if self._events else self._backend.event(), append)
+        at = begin % self._size
+        for (dtype, (indices, counts)), part_size in zip(layout.items(), sizes, strict=True):
+            slot.parts.append((dtype, indices, counts, at, at + dtype.itemsize * sum(counts)))
+            at += part_size
+        self._head = slot.end
+        self._n_slots += 1
+        try:
+            add(slot)
+        except BaseException as error:
+            slot.error = error
+            raise
+        return slot
+
+    def launch(self, slot: Slot, tensors: Sequence[Any]) -> None:
+        """Pack the tensors and send them on their way. What this raises is kept with the slot, but for an interrupt."""
+        try:
+            torch, staging = self._torch, self._staging
+            with torch.no_grad():
+                for dtype, indices, _, begin, end in slot.parts:
+                    flat = [tensors[index].detach().reshape(-1) for index in indices]
+                    torch.cat(flat, out=staging[begin:end].view(dtype))
+                begin, end = slot.begin % self._size, slot.begin % self._size + slot.end - slot.begin
+                self._backend.copy(self._host[begin:end], staging[begin:end], slot.done)
+            slot.launched = True
+        except BaseException as error:
+            slot.error = error
+            if not isinstance(error, Exception) or is_interrupt(error):
+                raise
+
+    def read(self, slot: Slot) -> list[float]:
+        """Return the numbers of a slot whose copy is complete, in the order of its tensors."""
+        found: dict[int, list[float]] = {}
+        for dtype, indices, counts, begin, end in slot.parts:
+            numbers = self._host[begin:end].view(dtype).to(self._torch.float64).tolist()
+            at = 0
+            for index, count in zip(indices, counts, strict=True):
+                found[index] = numbers[at : at + count]
+                at += count
+        return list(chain.from_iterable(found[index] for index in range(len(found))))
+
+    def release(self, slot: Slot) -> None:
+        """Give the place back. Slots come in the order in which they were reserved."""
+        with self._lock:
+            before, self._inside = self._inside, get_ident()
+            try:
+                self._tail = slot.end
+                self._n_slots -= 1
+                if slot.error is None:
+                    self._events.append(slot.done)
+            finally:
+                self._inside = before
+
+
+class Devices:
+    """The rings of all devices that one run logs from."""
+
+    def __init__(self, later: Later, append: Append, complain: Callable[[Bad], None]) -> None:
+        self._later = later
+        self._append = append
+        self._complain = complain
+        self._rings: dict[Any, tuple[Backend, DeviceRing | None]] = {}
+        self._lock = RLock()
+
+    def take(self, torch: Any, step: int, tensors: Mapping[str, Any]) -> None:
+        """Log tensors of one element each, by key, wherever they are."""
+        by_device: dict[Any, dict[str, Any]] = {}
+        for key, tensor in tensors.items():
+            by_device.setdefault(tensor.device, {})[key] = tensor
+        for part in by_device.values():
+            self.send(torch, step, list(part.values()), partial(_named, tuple(part)))
+
+    def send(self, torch: Any, step: int, tensors: Sequence[Any], make: Make) -> None:
+        """Send the numbers of some tensors of one device on their way; `make` says what is logged of them."""
+        device = tensors[0].device
+        backend, ring = self._rings.get(device) or self._make(torch, device)
+        if backend.is_capturing():
+            message = (
+                f"values on {device} were logged while a graph was captured, and nothing was launched; "
+                "log the graph's output behind replay()"
+            )
+            self._give_up(CAPTURED, Bad("device_values_in_capture", str(device), message))
+            return
+        if ring is None:
+            try:
+                ring = self._with_ring(torch, device)
+            except Exception as error:
+                if is_interrupt(error):
+                    raise
+                message = f"no memory for values on {device}: {error}; log float(value)"
+                self._give_up(FAILED, Bad("device_values_dropped", str(device), message))
+                return
+        slot = ring.reserve(tensors, self._append, lambda slot: self._add(device, slot, step, make))
+        if slot is None and ring.is_inside:
+            message = f"values on {device} were logged by what interrupted log() of others; log them in the loop"
+            self._give_up(INSIDE, Bad("device_values_dropped", "interrupted", message))
+        elif slot is None:
+            message = f"values on {device} are logged faster than they arrive; log them every few steps"
+            self._give_up(FULL, Bad("device_values_dropped", str(device), message))
+        else:
+            try:
+                ring.launch(slot, tensors)
+            except BaseException as error:  # of a signal handler, perhaps before it began
+                slot.error = slot.error or error
+                raise
+
+    def _add(self, device: Any, slot: Slot, step: int, make: Make) -> None:
+        slot.say(step, time.time_ns() // 1000, make)
+        self._later.add(device, slot)
+
+    def _give_up(self, reason: str, bad: Bad) -> None:
+        self._later.lose(reason)
+        self._complain(bad)
+
+    def _make(self, torch: Any, device: Any) -> tuple[Backend, DeviceRing | None]:
+        with self._lock:
+            backend = BACKENDS[device.type](torch, device)
+            self._later.guard = backend.polling
+            return self._rings.setdefault(device, (backend, None))
+
+    def _with_ring(self, torch: Any, device: Any) -> DeviceRing:
+        with self._lock:
+            backend, ring = self._rings[device]
+            if ring is None:
+                ring = DeviceRing(torch, backend)
+                self._rings[device] = (backend, ring)
+            return ring
