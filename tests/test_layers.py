@@ -17,14 +17,22 @@ PACKAGES = {
 }
 MAY_IMPORT = {name: {name, "chiplog_schemas"} for name in PACKAGES}
 PURE = [
-    *(f"schemas/chiplog_schemas/{name}.py" for name in ("record", "events", "blocks", "wire", "delivery", "intervals")),
-    *(f"schemas/chiplog_schemas/{name}.py" for name in ("file_wire", "file_delivery", "permits")),
+    "schemas/chiplog_schemas/storage/record.py",
+    *(f"schemas/chiplog_schemas/model/{name}.py" for name in ("events", "blocks", "intervals")),
+    *(
+        f"schemas/chiplog_schemas/protocol/{name}.py"
+        for name in ("messages", "delivery", "file_messages", "file_delivery")
+    ),
+    "schemas/chiplog_schemas/security/permissions.py",
     "agent/chiplog_agent/pipeline/batcher.py",
-    *(f"collector/chiplog_collector/{name}.py" for name in ("applier", "intake", "speakers", "identity")),
-    *(f"collector/chiplog_collector/{name}.py" for name in ("batch", "state", "definitions", "labels")),
+    "collector/chiplog_collector/receiver/commit.py",
+    *(
+        f"collector/chiplog_collector/index/{name}.py"
+        for name in ("applier", "authorization", "registry", "write_batch", "state", "definitions", "label_checks")
+    ),
     "sdk/chiplog/identity/identity.py",
-    "sdk/chiplog/values/config.py",
     "sdk/chiplog/identity/modes.py",
+    "sdk/chiplog/values/config.py",
 ]
 IMPURE = {"zmq", "duckdb", "threading", "asyncio", "time", "socket"}
 ONLY_IN = {

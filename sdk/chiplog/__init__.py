@@ -62,7 +62,12 @@ __all__ = [
     "watch",
 ]
 
-_QUERY_NAMES = {"Client": "client", "NoDataError": "client", "QueryError": "client", "Result": "result"}
+_QUERY_NAMES = {
+    "Client": "query.client",
+    "NoDataError": "query.client",
+    "QueryError": "query.client",
+    "Result": "query.result",
+}
 
 
 def connect(url: str | None = None, **options: Any) -> "Client":

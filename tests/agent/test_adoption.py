@@ -352,10 +352,10 @@ def test_adoption_gives_way_when_the_block_is_full(journals) -> None:
     core = Core(AGENT, "node-a", 7, "0.1", 0)
     core.build(0)
     adoption = Adoption(journals)
-    orphan_journals.look({})
-    orphan_journals.feed(core, 1.0, 5)
+    adoption.look({})
+    adoption.feed(core, 1.0, 5)
     assert not core.room
-    assert orphan_journals.is_busy
+    assert adoption.is_busy
 
 
 def test_journals_that_died_while_they_were_made_are_removed_and_those_of_the_living_are_not(journals: Path) -> None:

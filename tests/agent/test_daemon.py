@@ -463,7 +463,13 @@ def test_a_producer_that_is_gone_is_forgotten_in_all_respects(daemon: AgentDaemo
     producer = b"P" * 16
     lock = daemon.settings.places.journals / producer.hex() / "lock"
     lock.parent.mkdir(parents=True)
-    held = f"import pathlib, chiplog_schemas.process.file_lock as l; l = l.Lock(pathlib.Path({str(lock)!r})); print(); input()"
+    held = f"""
+import pathlib
+from chiplog_schemas.process.file_lock import Lock
+lock = Lock(pathlib.Path({str(lock)!r}))
+print()
+input()
+"""
     process = subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
@@ -489,7 +495,13 @@ def test_a_journal_that_is_looked_at_behind_the_goodbye_costs_no_descriptor(daem
     producer = b"P" * 16
     lock = daemon.settings.places.journals / producer.hex() / "lock"
     lock.parent.mkdir(parents=True)
-    held = f"import pathlib, chiplog_schemas.process.file_lock as l; l = l.Lock(pathlib.Path({str(lock)!r})); print(); input()"
+    held = f"""
+import pathlib
+from chiplog_schemas.process.file_lock import Lock
+lock = Lock(pathlib.Path({str(lock)!r}))
+print()
+input()
+"""
     with subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()

@@ -193,7 +193,7 @@ def helpers_of(root: str) -> list[int]:
     found = []
     for process in Path("/proc").iterdir():
         try:
-            if b"console_helper.py" in (process / "cmdline").read_bytes() and f"CHIPLOG_DIR={root}".encode() in (
+            if b"helper_main.py" in (process / "cmdline").read_bytes() and f"CHIPLOG_DIR={root}".encode() in (
                 process / "environ"
             ).read_bytes().split(b"\0"):
                 found.append(int(process.name))

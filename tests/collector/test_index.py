@@ -220,7 +220,7 @@ def test_damage_that_a_query_meets_ends_the_index_and_the_next_one_answers(index
         file.seek(3 * PAGE_BYTES + block * 262_144 + 100)
         file.write(b"damaged")
     address = f"ipc://{place.run}/query.sock"
-    command = [sys.executable, "-m", "chiplog_collector.index.process", str(place.root), "--query", address]
+    command = [sys.executable, "-m", "chiplog_collector.index", str(place.root), "--query", address]
     first = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
     remote = Remote(address)
     assert remote.answers(60)
@@ -281,7 +281,7 @@ def test_a_flush_of_texts_is_bounded_too(index: Index, monkeypatch, bound) -> No
 
 def test_an_expected_error_is_one_line(tmp_path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "chiplog_collector.index.process", str(tmp_path / "nothing")],
+        [sys.executable, "-m", "chiplog_collector.index", str(tmp_path / "nothing")],
         capture_output=True,
         text=True,
     )

@@ -24,7 +24,7 @@ if "chiplog_collector" in sys.orig_argv:
 # The next release: its blocks are of version 2, with the layout of version 1, and it reads both.
 READS_NEWER_BLOCKS = """
 import sys
-if "chiplog_collector.index.process" in " ".join(sys.orig_argv):
+if "chiplog_collector.index" in " ".join(sys.orig_argv):
     import chiplog_schemas.model.blocks as blocks
     decode = blocks.decode_block
     blocks.BLOCK_VERSION = 2

@@ -17,12 +17,12 @@ from typing import Any
 
 import zmq
 
-from chiplog_agent import daemon
+from chiplog_agent import daemon as agent_daemon
 from chiplog_agent.pipeline import collector_supervisor, spool
 from chiplog_agent.ranks.orphan_journals import Adopted, Adoption
 from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.state import State
-from chiplog_collector.receiver import daemon
+from chiplog_collector.receiver import daemon as receiver_daemon
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.model.blocks import decode_block, rows_of
 from chiplog_schemas.model.events import EventKind, decode, encode
@@ -344,7 +344,7 @@ class Node:
         self.address = f"agent-{name}"
         self.journals: dict[bytes, Journal] = {}
         self.rank: Rank | None = None
-        self.agent: daemon.AgentDaemon | None = None
+        self.agent: agent_daemon.AgentDaemon | None = None
         self.spool_path = DiskPath(f"/{name}/spool")
 
     def start_agent(self) -> None:
@@ -357,10 +357,10 @@ class Node:
             agent_link=None,
             owners=None,
         )
-        settings = daemon.Settings(places, self.name, stats=False, spool_bytes_max=SPOOL_BYTES)  # type: ignore[arg-type]
+        settings = agent_daemon.Settings(places, self.name, stats=False, spool_bytes_max=SPOOL_BYTES)  # type: ignore[arg-type]
         settings.credit_bytes = CREDIT
         try:
-            self.agent = daemon.AgentDaemon(settings, None)  # type: ignore[arg-type]
+            self.agent = agent_daemon.AgentDaemon(settings, None)  # type: ignore[arg-type]
         except (OSError, Killed):
             return  # whoever starts agents tries again
         self.agent._mind_files = lambda *more: None  # type: ignore[method-assign]
@@ -452,7 +452,7 @@ class World:
         self.owners: dict[bytes, str] = {}  # spool -> its directory
         self.raised: dict[bytes, int] = {}  # spool -> what it adds to its numbers
         self.log_path = DiskPath("/c/log")
-        self.collector: daemon.ReceiverDaemon | None = None
+        self.collector: receiver_daemon.ReceiverDaemon | None = None
         self.index: Index | None = None
         self.ends: dict[str, int] = {}  # path -> what the small file there says
         self.ends_at_least: dict[str, int] = {}  # and what of it has reached the disk
@@ -558,8 +558,8 @@ class World:
     def start_collector(self) -> None:
         places = SimpleNamespace(collector=DiskPath("/c"), run=DiskPath("/c/run"), files=None)
         try:
-            self.collector = daemon.ReceiverDaemon(
-                daemon.Settings(places, ["collector"], credit_bytes=CREDIT), with_index=False
+            self.collector = receiver_daemon.ReceiverDaemon(
+                receiver_daemon.Settings(places, ["collector"], credit_bytes=CREDIT), with_index=False
             )  # type: ignore[arg-type]
         except (OSError, Killed):
             self.network.routers.pop("collector", None)
@@ -739,11 +739,12 @@ def patched(world: World) -> Iterator[None]:
         spool: {"KIB": 8, "_RECENT_BYTES_MAX": CREDIT, "sync_directory": sync_names}
         | {"open_synced": lambda path: Synced(path, writable=True)},
         dealer: {"time": clock, "BATCH_BYTES_MAX": BATCH, "RECORD_BYTES_MAX": BATCH, "failure_of": nothing},
-        daemon: shared
+        agent_daemon: shared
         | {"Spool": VirtualSpool, "Link": VirtualLink, "Adoption": VirtualAdoption, "version": lambda name: "1"}
         | {"Endings": lambda journals: UNSEEN_ENDS, "remove_leftovers": nothing, "remove_old": nothing},
         collector_supervisor: {"write_link_status": nothing, "remove_link_status": nothing},
-        daemon: shared | {"Synced": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
+        receiver_daemon: shared
+        | {"Synced": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
     }
     missing = object()
     before = {(module, name): module.__dict__.get(name, missing) for module, own in names.items() for name in own}

@@ -23,13 +23,13 @@ import pytest
 
 import chiplog
 from chiplog.identity.identity import Facts, identify
-from chiplog.oracle import compare
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
 from tests.collector.log import START_US, VIEWS, Index, Rank, whole
 from tests.conftest import Node, wait_until
 from tests.fault.network import need
+from tests.fault.oracle import compare
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.xdist_group("clocks")  # one worker: what its fixture d
 SOURCE = Path(__file__).with_name("clock.c")
 HOUR_US = 3_600_000_000
 RANK, AGENT, SAMPLER = "tests.fault.rank_of_clocks", "chiplog_agent", "chiplog_agent.stats"
-RECEIVER, INDEX = "chiplog_collector", "chiplog_collector.index.process"
+RECEIVER, INDEX = "chiplog_collector", "chiplog_collector.index"
 WHO = (RANK, AGENT, SAMPLER, RECEIVER, INDEX)
 
 SAFEGUARDS = [

@@ -20,7 +20,6 @@ import pytest
 
 import chiplog_agent.pipeline.spool as spool_module
 from chiplog.journal.journal import Journal
-from chiplog.oracle import compare
 from chiplog_agent.pipeline.batcher import Core
 from chiplog_agent.pipeline.spool import DAMAGED, TRIMMED, Spool
 from chiplog_agent.ranks.orphan_journals import Adoption
@@ -41,6 +40,7 @@ from chiplog_schemas.storage.watermark import Synced
 from tests.collector.log import VIEWS, Rank, block_of, contents_of
 from tests.collector.test_database import everything
 from tests.conftest import Node, wait_until
+from tests.fault.oracle import ORACLE, compare
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
 
@@ -553,7 +553,7 @@ def test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_sam
     daemon._synced.set(daemon.log.next_number)
     daemon.close()
     process = subprocess.run(
-        [sys.executable, "-P", "-m", "chiplog_collector.index.process", str(place.root)],
+        [sys.executable, "-P", "-m", "chiplog_collector.index", str(place.root)],
         stdin=subprocess.DEVNULL,
         timeout=180,
     )
@@ -591,7 +591,7 @@ def test_a_spool_that_lost_its_end_says_so_and_gives_out_no_number_twice(tmp_pat
 
 
 def rank_to_its_end(node: Node, file: Path, events: int = 400) -> None:
-    command = [sys.executable, "-P", "-m", "chiplog.oracle", str(file), "--events", str(events), "--pause-s", "0.004"]
+    command = [sys.executable, "-P", ORACLE, str(file), "--events", str(events), "--pause-s", "0.004"]
     environment = os.environ | {"CHIPLOG_DIR": str(node.root)}
     subprocess.run([*command, "--label", "rank0", "--run-id", "r"], env=environment, check=True, timeout=180)
 

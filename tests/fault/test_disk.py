@@ -37,7 +37,6 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.oracle import read
 from chiplog_schemas.paths import places
 from chiplog_schemas.process.file_lock import holder_of
 from tests.conftest import end_process, wait_until
@@ -61,6 +60,7 @@ from tests.fault.disk.faults import (
     small_disk,
     until_hit,
 )
+from tests.fault.oracle import read
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from chiplog.oracle import compare
 from tests.conftest import Node
 from tests.fault.disk.faults import OPEN, RENAME, SYNC, WRITE, Disk, Faults, build_library, small_disk
+from tests.fault.oracle import ORACLE, compare
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
@@ -70,7 +70,7 @@ def chiplog(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
 
 
 def record(root: Path, file: Path, *options: str, **environment: str) -> None:
-    command = [sys.executable, "-P", "-m", "chiplog.oracle", str(file), "--run-id", "oracle", "--events", str(EVENTS)]
+    command = [sys.executable, "-P", ORACLE, str(file), "--run-id", "oracle", "--events", str(EVENTS)]
     subprocess.run([*command, *options], env={**os.environ, "CHIPLOG_DIR": str(root), **environment}, check=True)
 
 

@@ -23,10 +23,10 @@ from typing import Any
 
 import pytest
 
-from chiplog.oracle import compare
 from chiplog_agent.ranks.exit_cause import STATE_LOST, VANISHED
 from chiplog_schemas.limits import FINISH_WAIT_S
 from tests.conftest import Node, wait_until
+from tests.fault.oracle import compare
 from tests.fault.switch_off import Safeguard
 
 PROMISED_S = 2.0  # by which an end may be later with chiplog than without

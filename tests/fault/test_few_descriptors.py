@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.oracle import compare
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.conftest import Node, wait_until
+from tests.fault.oracle import compare
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [

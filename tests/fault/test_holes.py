@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.oracle import Verdict, compare
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import decode_block
 from chiplog_schemas.model.events import EventKind
@@ -28,6 +27,7 @@ from tests.collector.log import Rank, whole
 from tests.collector.test_receiver import Agent
 from tests.conftest import Node, end_daemons, wait_until
 from tests.fault import patched
+from tests.fault.oracle import ORACLE, Verdict, compare
 from tests.fault.patched import patch_daemons
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
@@ -178,7 +178,7 @@ class Cluster:
         self.node(node).root.mkdir(parents=True, exist_ok=True)
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "chiplog.oracle", str(self.file(label)), "--label", label),
+                *(sys.executable, "-P", ORACLE, str(self.file(label)), "--label", label),
                 *("--events", str(events), "--pause-s", "0.002"),
             ],
             env=dict(os.environ, **self.variables(node), **variables),

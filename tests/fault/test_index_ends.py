@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.oracle import compare
 from chiplog.query.result import QueryError
 from tests.conftest import Node, wait_until
+from tests.fault.oracle import ORACLE, compare
 from tests.fault.patched import patch_daemons
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
@@ -21,7 +21,7 @@ from tests.soak import Rounds
 # Checkpoints every 0.2 s; each leaves a line in a file.
 FREQUENT_CHECKPOINTS = """
 import sys
-if "chiplog_collector.index.process" in " ".join(sys.orig_argv):
+if "chiplog_collector.index" in " ".join(sys.orig_argv):
     import chiplog_collector.index.checkpoints as checkpoints
     from chiplog_collector.index.database import Database
     checkpoints.CHECKPOINT_INTERVAL_S = 0.2
@@ -40,12 +40,12 @@ if "chiplog_collector.index.process" in " ".join(sys.orig_argv):
 # does: its query raises, and from then on every statement of every connection. `fault_here` makes the writer fail.
 BREAKS = """
 import sys
-if "chiplog_collector.index.process" in " ".join(sys.orig_argv):
+if "chiplog_collector.index" in " ".join(sys.orig_argv):
     import os, signal, time
     import duckdb
     from chiplog_collector.index import checkpoints
     from chiplog_collector.index import database
-    from chiplog_collector.query import service
+    from chiplog_collector.query import service as query
     is_broken, is_faulty = [], []
     def check():
         if is_broken:
@@ -151,7 +151,7 @@ class Readers:
         with chiplog.connect(dir=self._node.root) as client:
             while not self._stop.is_set():
                 try:
-                    client.sql(service)
+                    client.sql(query)
                     self.n_answers[number] += 1
                 except QueryError as error:
                     self.failures.append(f"{error.kind}: {error}")
@@ -172,7 +172,7 @@ def test_checkpoints_cut_no_query_and_no_query_stops_checkpoints(
     patch_daemons(monkeypatch, tmp_path / "patch", FREQUENT_CHECKPOINTS.format(notes=str(notes)))
     node = bare_node.start()
     file = tmp_path / "oracle"
-    command = [sys.executable, "-m", "chiplog.oracle", str(file), "--events", "100000000", "--pause-s", "0.002"]
+    command = [sys.executable, "-P", ORACLE, str(file), "--events", "100000000", "--pause-s", "0.002"]
     rank = subprocess.Popen(command, env=dict(os.environ, CHIPLOG_DIR=str(node.root)))
     try:
         node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] > 50)
@@ -237,7 +237,7 @@ def stop_beside(node: Node, query: str, **source: str) -> "list[Any]":
     def ask() -> None:
         with chiplog.connect(**source) as client:
             try:
-                found.append(client.sql(service).rows())
+                found.append(client.sql(query).rows())
             except QueryError as error:
                 found.append(error)
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog.oracle import compare
 from chiplog_schemas.paths import Places, places
 from chiplog_schemas.process.file_lock import holder_of
+from tests.fault.oracle import ORACLE, compare
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
 
@@ -87,8 +87,8 @@ def index_of(place: Places) -> int:
 def start_rank(file: Path, label: str, events: int) -> subprocess.Popen[bytes]:
     command = [
         sys.executable,
-        "-m",
-        "chiplog.oracle",
+        "-P",
+        ORACLE,
         str(file),
         "--label",
         label,

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Node, end_process
+from tests.fault.oracle import ORACLE
 from tests.fault.switch_off import Safeguard
 
 pytestmark = pytest.mark.timeout(900)
@@ -39,7 +40,7 @@ SAFEGUARDS = [
 def start_rank(node: Node, label: str, file: Path) -> "subprocess.Popen[bytes]":
     options = ["--run-id", "oracle", "--label", label, "--events", "1000000", "--pause-s", "0.05"]
     environment = {**os.environ, "CHIPLOG_DIR": str(node.root), "CHIPLOG_AGENT": node.place.agent_address}
-    return subprocess.Popen([sys.executable, "-m", "chiplog.oracle", str(file), *options], env=environment)
+    return subprocess.Popen([sys.executable, "-P", ORACLE, str(file), *options], env=environment)
 
 
 def until(centre: Node, query: str, wanted: object) -> float:

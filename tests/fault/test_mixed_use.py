@@ -18,10 +18,10 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.oracle import compare
 from chiplog_schemas.paths import Places, places
 from chiplog_schemas.process.file_lock import holder_of
 from tests.conftest import end_daemons, wait_until
+from tests.fault.oracle import compare
 from tests.fault.rank_of_mixed_use import KINDS
 from tests.fault.test_kill import index_of
 from tests.soak import SOAK_MINUTES, Rounds

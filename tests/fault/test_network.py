@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,6 @@ import pytest
 import zmq
 
 import chiplog
-from chiplog.oracle import compare
 from chiplog_schemas.limits import PEER_SILENT_S
 from chiplog_schemas.paths import make_private, places
 from chiplog_schemas.process.file_lock import holder_of
@@ -32,6 +31,7 @@ from chiplog_schemas.security.key_files import KeyPair, read_public, write_pair,
 from chiplog_schemas.security.permissions import Permit, Role
 from tests.conftest import wait_until
 from tests.fault.network import Network, need, need_network_tools
+from tests.fault.oracle import ORACLE, compare
 from tests.fault.switch_off import Safeguard
 from tests.soak import SOAK_MINUTES, Rounds
 
@@ -290,26 +290,26 @@ class Site:
             if self._client is not None:
                 self._client.close()
                 self._client = None
-        self._collector = self._start(self.collector_host, "chiplog_collector", "--bind", self.address)
+        self._collector = self._start(self.collector_host, ["-m", "chiplog_collector"], "--bind", self.address)
 
     def start_agent(self, node: int) -> None:
-        self.agents[node] = self._start(node, "chiplog_agent", "--no-stats", "--collector", self.address)
+        self.agents[node] = self._start(node, ["-m", "chiplog_agent"], "--no-stats", "--collector", self.address)
 
     def _environ(self, host: int) -> dict[str, str]:
         environ = {name: value for name, value in os.environ.items() if not name.startswith(_OWN)}
         return {**environ, "CHIPLOG_DIR": str(self.root(host))}
 
-    def _start(self, host: int, module: str, *arguments: str) -> "subprocess.Popen[bytes]":
+    def _start(self, host: int, program: Sequence[str], *arguments: str) -> "subprocess.Popen[bytes]":
         self.root(host).mkdir(mode=0o700, exist_ok=True)
-        with open(self.root(host) / f"{module}.log", "ab") as log:
-            command = [sys.executable, "-P", "-m", module, *arguments]
+        with open(self.root(host) / f"{Path(program[-1]).stem}.log", "ab") as log:
+            command = [sys.executable, "-P", *program, *arguments]
             return self.network.start(
                 host, command, env=self._environ(host), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def _start_rank(self, node: int) -> None:
         count = ["--events", "100000000", "--pause-s", str(self._pause_s), "--label", self.label(node)]
-        self._ranks.append(self._start(node, "chiplog.oracle", str(self.file(node)), *count))
+        self._ranks.append(self._start(node, [ORACLE], str(self.file(node)), *count))
 
     def _make_keys(self) -> None:
         """Give each host its key; the collector's public half to all, theirs to the collector."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Node, end_process, wait_until
+from tests.fault.oracle import ORACLE
 
 REFUSE_JOURNALS = """
 import os
@@ -37,7 +38,7 @@ def started() -> Iterator[list["subprocess.Popen[bytes]"]]:
 
 def start_rank(root: Path, agent: str, file: Path, first: str = "") -> "subprocess.Popen[bytes]":
     """Start an oracle's rank that logs for minutes, and wait for nothing."""
-    code = f"{first}\nimport runpy\nrunpy.run_module('chiplog.oracle', run_name='__main__', alter_sys=True)"
+    code = f"{first}\nimport runpy\nrunpy.run_path({ORACLE!r}, run_name='__main__')"
     options = ["--run-id", "oracle", "--label", "rank0", "--events", "1000000", "--pause-s", "0.005"]
     environment = {**os.environ, "CHIPLOG_DIR": str(root), "CHIPLOG_AGENT": agent}
     return subprocess.Popen([sys.executable, "-P", "-c", code, str(file), *options], env=environment)

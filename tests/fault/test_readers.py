@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.oracle import compare
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import QuestionKind
 from tests.collector.test_query import (
@@ -26,6 +25,7 @@ from tests.collector.test_query import (
     assert_is_stopped,
 )
 from tests.conftest import Node, wait_until
+from tests.fault.oracle import ORACLE, compare
 from tests.fault.switch_off import Safeguard
 
 STUBBORN = 300_000  # letters: some minutes of work in one call
@@ -135,7 +135,7 @@ class Logging:
     def __init__(self, node: Node, directory: Path) -> None:
         self.node = node
         self.file = directory / "oracle"
-        command = [sys.executable, "-m", "chiplog.oracle", str(self.file), "--events", "1000000", "--pause-s", "0.002"]
+        command = [sys.executable, "-P", ORACLE, str(self.file), "--events", "1000000", "--pause-s", "0.002"]
         self.process = subprocess.Popen(command, env=dict(os.environ, CHIPLOG_DIR=str(node.root)))
         wait_until(lambda: self.n_visible() > 0, "an event of the oracle in SQL")
 

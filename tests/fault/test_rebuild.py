@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog.oracle import compare
 from chiplog_schemas.storage.segments import list_segments
 from tests.conftest import Node
+from tests.fault.oracle import ORACLE, compare
 from tests.fault.switch_off import Safeguard
 
 SAFEGUARDS = [
@@ -48,7 +48,7 @@ def recorded(tmp_path: Path) -> Iterator[tuple[Node, Path]]:
     node, file = Node(tmp_path / "chiplog"), tmp_path / "oracle"
     node.start()
     try:
-        command = [sys.executable, "-P", "-m", "chiplog.oracle", str(file), "--run-id", "oracle", "--pause-s", "0.0002"]
+        command = [sys.executable, "-P", ORACLE, str(file), "--run-id", "oracle", "--pause-s", "0.0002"]
         environment = {**os.environ, "CHIPLOG_DIR": str(node.root)}
         subprocess.run([*command, "--events", str(EVENTS)], env=environment, check=True)
         node.until(VALUES, lambda rows: len(rows) == EVENTS)

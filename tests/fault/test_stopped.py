@@ -17,11 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.oracle import compare
 from chiplog_schemas.limits import FINISH_WAIT_S, PEER_SILENT_S
 from chiplog_schemas.paths import places
 from chiplog_schemas.process.file_lock import holder_of
 from tests.conftest import Node, end_daemons, wait_until
+from tests.fault.oracle import compare
 from tests.fault.switch_off import Safeguard
 from tests.fault.test_kill import index_of
 from tests.soak import Rounds
@@ -170,7 +170,7 @@ class Pipeline:
                 environment = (entry / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue  # it ended while we looked
-            daemons = {b"chiplog_agent", b"chiplog_collector", b"chiplog_collector.index.process"}
+            daemons = {b"chiplog_agent", b"chiplog_collector", b"chiplog_collector.index"}
             if marker in environment and daemons & set(arguments):
                 found.add(int(entry.name))
         return found

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.oracle import compare
 from chiplog_schemas.process.file_lock import holder_of
 from tests.conftest import Node, wait_until
+from tests.fault.oracle import ORACLE, compare
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
 
@@ -96,7 +96,7 @@ def test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_com
 ) -> None:
     assert watched.node.agent is not None
     oracle = tmp_path / "oracle"
-    command = [sys.executable, "-m", "chiplog.oracle", str(oracle), "--pause-s", "0.01", "--events", "1000000"]
+    command = [sys.executable, "-P", ORACLE, str(oracle), "--pause-s", "0.01", "--events", "1000000"]
     rank = subprocess.Popen(command, env=os.environ | {"CHIPLOG_DIR": str(watched.node.root)})
     try:
         watched.node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] > 0)

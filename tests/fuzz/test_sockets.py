@@ -17,13 +17,14 @@ from pathlib import Path
 import pytest
 import zmq
 
-from chiplog import oracle
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import MIB, SESSIONS_MAX
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.transport.router import bind_router
 from tests.conftest import WAIT_S, Node, wait_until
+from tests.fault import oracle
+from tests.fault.oracle import ORACLE
 from tests.fault.switch_off import Safeguard
 from tests.fuzz.decoders import hostile_block, hostile_event, hostile_frames
 from tests.fuzz.grammar import hostile_record, mutate_bytes, pick
@@ -39,14 +40,14 @@ SAFEGUARDS = [
     Safeguard(
         "malformed messages are counted and ignored",
         "schemas/chiplog_schemas/protocol/delivery.py",
-        old="        except wire.WireError:\n            self.malformed += 1",
+        old="        except messages.WireError:\n            self.malformed += 1",
         new="        except ZeroDivisionError:\n            self.malformed += 1",
         test="test_garbage_at_every_socket_costs_the_ranks_nothing",
     ),
     Safeguard(
         "frames above MAXMSGSIZE are not taken",
         "schemas/chiplog_schemas/transport/router.py",
-        old="    router.setsockopt(zmq.MAXMSGSIZE, wire.FRAME_BYTES_MAX)\n",
+        old="    router.setsockopt(zmq.MAXMSGSIZE, messages.FRAME_BYTES_MAX)\n",
         new="",
         test="test_a_frame_longer_than_a_record_ends_its_connection",
     ),
@@ -92,7 +93,7 @@ class Watched:
         for pid, (rss, _) in now.items():
             grown = rss - self.before[pid][0]
             name = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-            more = self._index_bytes() - self._index_bytes_before if "chiplog_collector.index.process" in name else 0
+            more = self._index_bytes() - self._index_bytes_before if "chiplog_collector.index" in name else 0
             assert grown < RSS_GROWTH_BYTES + more, f"seed {seed}: {grown >> 20} MiB more in {name}"
 
 
@@ -224,7 +225,7 @@ def test_garbage_at_every_socket_costs_the_ranks_nothing(
 ) -> None:
     paths = [str(node.place.run / name) for name in ("agent.sock", "collector.sock", "query.sock")]
     file = tmp_path / "oracle"
-    command = [sys.executable, "-m", "chiplog.oracle", str(file), "--run-id", "oracle"]
+    command = [sys.executable, "-P", ORACLE, str(file), "--run-id", "oracle"]
     environment = dict(os.environ, CHIPLOG_DIR=str(node.root))
     subprocess.run([*command, "--events", "200"], env=environment, check=True, timeout=WAIT_S)  # warm
     node.until("SELECT count(*) AS n FROM metrics WHERE key = 'value'", lambda rows: rows[0]["n"] == 200)

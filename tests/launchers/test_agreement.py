@@ -40,7 +40,7 @@ class Rank:
         self.question = Question(Identity(word, "label", "launch", needs_agreement=True, settled=firm, launch_run="l"))
 
     def asks(self, wait_s=30.0):
-        agreement._agreed = 0  # each is a process of its own
+        rendezvous._agreed = 0  # each is a process of its own
         self.question.begin(self.word)
         return self.question.hear(wait_s)
 

@@ -45,7 +45,7 @@ SAFEGUARDS = [
     Safeguard(
         "connect() waits for a collector that is to come",
         "sdk/chiplog/query/client.py",
-        old="            elif not where.index.exists() and background.is_coming_up(where, background.AGENT):\n",
+        old="            elif not where.index.exists() and daemons.is_coming_up(where, daemons.AGENT):\n",
         new="            elif False:\n",
         test="test_connect_right_after_finish_waits_for_the_index",
     ),

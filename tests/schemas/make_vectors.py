@@ -227,13 +227,13 @@ def all_vectors() -> Iterator[tuple[str, bytes, str]]:
     for name, (event, fields) in LATER_EVENTS.items():
         yield f"event-{name}.bin", encode(event, TS, *fields), f"event of kind {event}, a later form"
     yield "block.bin", block(), "block of two producers: metrics, text, console, and two events kept verbatim"
-    for prefix, messages in (
+    for prefix, samples in (
         ("message", MESSAGES),
         ("message", LATER_MESSAGES),
         ("question", QUESTIONS),
         ("file", FILES),
     ):
-        for name, frames in messages.items():
+        for name, frames in samples.items():
             for index, frame in enumerate(frames):
                 yield f"{prefix}-{name}.{index}.bin", bytes(frame), f"{prefix} {name.upper()}, frame {index}"
 

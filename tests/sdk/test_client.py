@@ -504,7 +504,8 @@ def test_a_file_that_is_no_database_is_named(where):
 
 
 def test_importing_the_client_costs_no_heavy_module():
-    code = "import chiplog.query.client, sys; print([m for m in ('duckdb','numpy','arro3','rich','click') if m in sys.modules])"
+    code = "import chiplog.query.client, sys; "
+    code += "print([m for m in ('duckdb','numpy','arro3','rich','click') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -58,7 +58,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "the end of the process waits for threads in native code",
-        "sdk/chiplog/background_threads.py",
+        "sdk/chiplog/safety/background_threads.py",
         "        atexit.register(_wait_for_all)\n",
         "        pass\n",
         "test_a_process_ends_well_while_a_thread_of_chiplog_is_in_duckdb",
@@ -153,7 +153,7 @@ def test_the_attempt_is_the_collectors_number_once_it_is_known(node) -> None:
 
 IN_DUCKDB = """
 import duckdb
-from chiplog.background_threads import is_exiting, start_thread
+from chiplog.safety.background_threads import is_exiting, start_thread
 connection = duckdb.connect()
 is_begun = []
 def ask():

@@ -1,6 +1,6 @@
 """The index process: follows the log, applies it to DuckDB, answers SQL. Started and watched by the receiver.
 
-`python -m chiplog_collector.index.process DIR --query ADDRESS …`: ends, caught up, when its standard input does.
+`python -m chiplog_collector.index DIR --query ADDRESS …`: ends, caught up, when its standard input does.
 """
 
 import itertools
@@ -449,7 +449,3 @@ def main(arguments: list[str]) -> int:
         told = ("--after", str(_EXIT_FAULT)) in options
         _log.error("index ends by a fault of its own: %r", error, exc_info=None if told else error)
         return _EXIT_FAULT
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

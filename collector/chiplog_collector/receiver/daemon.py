@@ -409,7 +409,7 @@ class _IndexProcess:
         if self._settings.keys is not None:
             options += ["--keys", str(self._settings.keys.directory)]
         return subprocess.Popen(
-            [sys.executable, "-P", "-m", "chiplog_collector.index.process", str(self._settings.places.root), *options],
+            [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *options],
             stdin=subprocess.PIPE,
             env=os.environ | ALLOCATOR_SETTING,
             pass_fds=[self._page],

@@ -7,9 +7,9 @@ MIGRATION = 4  # grows with every change of tables.sql; a database of a lower on
 
 def tables_sql() -> str:
     """Return the statements that make an empty database of this migration."""
-    return (files("chiplog_schemas") / "sql" / "tables.sql").read_text(encoding="utf-8")
+    return (files("chiplog_schemas.sql") / "tables.sql").read_text(encoding="utf-8")
 
 
 def views_sql() -> str:
     """Return the statements that make or replace the views."""
-    return (files("chiplog_schemas") / "sql" / "views.sql").read_text(encoding="utf-8")
+    return (files("chiplog_schemas.sql") / "views.sql").read_text(encoding="utf-8")

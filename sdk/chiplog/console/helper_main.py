@@ -1,4 +1,4 @@
-"""The program that drains a rank's output: `python -P -S console_helper.py <socket> <path> …`, started by capture.py.
+"""The program that drains a rank's output: `python -P -S helper_main.py <socket> <path> …`, started by capture.py.
 
 It begins without site-packages and without `import chiplog`, which would cost each rank's helper 10 MB and a tenth of a
 second. What the first line needs (ZeroMQ, msgpack) is found under the paths given.
@@ -16,7 +16,7 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)  # meant for the training, whose last words are still to come
     package = types.ModuleType("chiplog")
-    package.__path__ = [os.path.dirname(os.path.abspath(__file__))]
+    package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     sys.modules["chiplog"] = package
     sys.path += sys.argv[2:]
     from chiplog.console.helper import drain

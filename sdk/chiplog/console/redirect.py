@@ -26,7 +26,7 @@ from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, sp
 from chiplog_schemas.process.descriptors import OwnedDescriptor
 from chiplog_schemas.process.exit_status import STATUS_NAME
 
-HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "console_helper.py")
+HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "helper_main.py")
 OUTPUT = "chiplog_console.out"  # what helpers say, which is nothing mostly
 STARTS_MAX = 4  # of helpers in one run: one, and three in place of it; then the streams are given back
 _SHELL_WAIT_S = 0.01  # it does nothing but start a process; what takes longer is waited for by the sender thread

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from chiplog.background_threads import start_thread
 from chiplog.identity.identity import Identity, with_rank
+from chiplog.safety.background_threads import start_thread
 from chiplog.safety.interrupts import is_interrupt
 
 _KEY = "chiplog/run_id"

@@ -9,7 +9,7 @@ def query_of(name: str) -> str:
     """Return the text of a saved query. Raises KeyError for a name that is not in NAMES."""
     if name not in NAMES:
         raise KeyError(name)
-    return (files("chiplog") / "queries" / f"{name}.sql").read_text(encoding="utf-8")
+    return (files("chiplog.query") / "sql" / f"{name}.sql").read_text(encoding="utf-8")
 
 
 def about(name: str) -> str:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from chiplog.background_threads import is_exiting, start_thread
+from chiplog.safety.background_threads import is_exiting, start_thread
 from chiplog_schemas.paths import Places
 from chiplog_schemas.process.file_lock import holder_of
 

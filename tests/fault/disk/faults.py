@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from chiplog.oracle import Verdict, compare
 from tests.conftest import Node, wait_until
+from tests.fault.oracle import Verdict, compare
 
 HERE = Path(__file__).parent
 RANK = HERE / "rank.py"

@@ -5,37 +5,37 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.fault.oracle import Verdict, compare, read
 from tests.fault.switch_off import Safeguard
 
-from chiplog.oracle import Verdict, compare, read
-
-ORACLE = "sdk/chiplog/oracle.py"
+ORACLE_FILE = "tests/fault/oracle.py"
 
 SAFEGUARDS = [
     Safeguard(
         "a loss that is declared and is none is seen",
-        ORACLE,
+        ORACLE_FILE,
         old="        return self.declared == len(self.lost) and not (",
         new="        return not self.undeclared and not (",
         test="test_what_is_declared_and_there_all_the_same_is_not_exact",
     ),
     Safeguard(
         "values are compared to their last bit",
-        ORACLE,
+        ORACLE_FILE,
         old="values[step] != value)",
         new="abs(values[step] - value) > 1e-9)",
         test="test_a_value_that_differs_in_its_last_bit_is_altered",
     ),
     Safeguard(
         "a row that is there twice is seen",
-        ORACLE,
+        ORACLE_FILE,
         old="if count > 1)",
         new="if count > 2)",
         test="test_each_trouble_is_found_by_its_step",
     ),
     Safeguard(
         "a line that a kill cut short does not count",
-        ORACLE,
+        ORACLE_FILE,
         old="        if len(bits) == _HEX_DIGITS:\n",
         new="        if bits:\n",
         test="test_a_last_line_that_a_kill_cut_short_does_not_count",

@@ -1,6 +1,6 @@
 """The oracle: a rank that writes what it logged into a file of its own as well, and what compares that file with SQL.
 
-    python -m chiplog.oracle FILE [--events N] [--pause-s S] [--label L] [--run-id R]
+    python -P tests/fault/oracle.py FILE [--events N] [--pause-s S] [--label L] [--run-id R]
 
 A line `step value` is written, with one write(2), after `log()` has returned and before the next call. What stands
 there must come out once and unaltered, or be declared lost. The pipeline cannot touch the file: it judges fault tests.
@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+ORACLE = str(Path(__file__).resolve())  # the program
 _HEX_DIGITS = 16  # of a float64
 
 
@@ -113,7 +114,7 @@ def produce(file: Path, events: int, pause_s: float, label: str, run_id: str, *,
 
 def main() -> None:
     """Be the rank."""
-    parser = argparse.ArgumentParser(prog="python -m chiplog.oracle", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="oracle.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("file", type=Path)
     parser.add_argument("--events", type=int, default=1000)
     parser.add_argument("--pause-s", type=float, default=0.0)
