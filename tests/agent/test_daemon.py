@@ -26,7 +26,7 @@ from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.journal_dir import LOCK_NAME
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
-from tests.agent.test_adoption import no_descriptors
+from tests.agent.ranks.test_orphan_journals import no_descriptors
 from tests.conftest import Node, end_process, wait_until
 from tests.fault.switch_off import Safeguard
 

@@ -15,11 +15,11 @@ from pathlib import Path
 import duckdb
 import psutil
 import pytest
-from tests.conftest import WAIT_S
 
 import chiplog
 from chiplog.query.client import NoDataError, QueryError
 from chiplog_schemas.storage.journal_dir import list_journals
+from tests.conftest import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

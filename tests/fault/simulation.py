@@ -62,7 +62,7 @@ _ZMQ = SimpleNamespace(
     Again=zmq.Again,
     ZMQError=zmq.ZMQError,
 )
-# Saved files go another way, and live through faults in a simulation of their own: tests/schemas/test_file_delivery.py.
+# Saved files take another path; tests/schemas/protocol/test_file_delivery.py simulates faults for them.
 NO_FILES = SimpleNamespace(step=lambda now: ([], []), committed=list, fileno=lambda: -1, close=lambda: None)
 
 

@@ -24,7 +24,7 @@ from chiplog_schemas.storage.journal_dir import list_journals
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segments import list_segments, read_segment
 from tests.collector.log import Rank, whole
-from tests.collector.test_receiver import Agent
+from tests.collector.receiver.test_daemon import Agent
 from tests.conftest import Node, end_daemons, wait_until
 from tests.fault import patched
 from tests.fault.oracle import ORACLE, Verdict, compare

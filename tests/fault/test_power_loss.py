@@ -27,7 +27,7 @@ from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.record import Kind, Record, scan
 from chiplog_schemas.storage.segments import SegmentLog, list_segments, read_segment
-from tests.collector.test_receiver import SENDER, Agent
+from tests.collector.receiver.test_daemon import SENDER, Agent
 from tests.fault.switch_off import Safeguard
 from tests.soak import Rounds
 

@@ -15,7 +15,7 @@ import pytest
 
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import QuestionKind
-from tests.collector.test_query import (
+from tests.collector.query.test_service import (
     A_SELECT_THAT_IS_STOPPED,
     FOR_EVER,
     NO_FILES,

@@ -21,7 +21,7 @@ from tests.soak import Rounds
 
 GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{index}" for index in range(2)]
 HOST = ""
-SOURCE = Path(__file__).parents[1] / "agent" / "fake_nvml" / "nvml.c"
+SOURCE = Path(__file__).parents[1] / "agent" / "stats" / "fake_nvml" / "nvml.c"
 MEANWHILE = 5  # samples, and steps, that must come out while the driver hangs
 WAIT_S = 25.0  # generous, and shorter than the library hangs
 SOAK = bool(os.environ.get("CHIPLOG_SOAK_MINUTES"))

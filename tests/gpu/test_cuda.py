@@ -1,6 +1,6 @@
 """What only a GPU can prove: that logging from it never waits for it, and that what arrives is right.
 
-Skipped where there is none; the logic behind it is tested with a stand-in in tests/sdk/test_device.py.
+Skipped where there is none; the logic behind it is tested with a stand-in in tests/sdk/torch/test_device_values.py.
 """
 
 import math
@@ -10,13 +10,13 @@ from collections import Counter
 
 import pytest
 import torch
-from tests.sdk.test_device import losses, resolve
-from tests.sdk.test_phases import phases
-from tests.sdk.test_runs import counted, numbers
 
 import chiplog
 from chiplog.torch.current_device import current_device
 from chiplog_schemas.model.events import EventKind
+from tests.sdk.recording.test_run import counted, numbers
+from tests.sdk.timing.test_phases import phases
+from tests.sdk.torch.test_device_values import losses, resolve
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 

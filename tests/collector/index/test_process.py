@@ -1,0 +1,315 @@
+"""The index process: it waits for what passes, sets aside what is damaged for good, and makes it anew from the log."""
+
+import logging
+import math
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import duckdb
+import pytest
+
+import chiplog_collector.index.database as database_module
+import chiplog_collector.index.process as index_module
+import chiplog_schemas.model.blocks as blocks_module
+from chiplog.query.connection import Remote
+from chiplog.query.result import QueryError
+from chiplog_collector.cli import collector
+from chiplog_collector.index.checkpoints import Checkpoints
+from chiplog_collector.index.database import proven_damage
+from chiplog_collector.index.process import main, open_index, set_aside
+from chiplog_collector.receiver import daemon as receiver_module
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.paths import Places, make_private
+from chiplog_schemas.storage.watermark import Synced
+from tests.collector.index.test_database import everything, place_of
+from tests.collector.log import VIEWS, Index, Rank, contents_of, whole
+
+PAGE_BYTES = 4096
+
+
+def never(wait_s: float) -> bool:
+    return False
+
+
+def put(index: Index) -> Places:
+    """Make the index, caught up, the one of a CHIPLOG_DIR, with the receiver's word on how far its log goes."""
+    limit = index.log.next_number
+    place = place_of(index)
+    Synced(place.collector / "synced", writable=True).set(limit)
+    return place
+
+
+def set_aside_files(place: Places) -> list[Path]:
+    return sorted(place.collector.glob("index.duckdb.set-aside-*"))
+
+
+def lived(place: Places) -> dict[str, list[str]] | str:
+    """Live once as `serve` does, and return all views; or the damage met, for which the file is set aside."""
+    follower = open_index(place, never)
+    assert follower is not None
+    synced = Synced(place.collector / "synced", writable=False)
+    database = follower.database
+    checkpoints = Checkpoints(database.checkpoint, lambda: math.inf, database.wal_bytes)
+    damage = index_module._follow(follower, synced, checkpoints, lambda: None, lambda: False)
+    found: dict[str, list[str]] = {}
+    try:
+        for view in () if damage else VIEWS:
+            found[view] = contents_of(lambda query: follower.database.connection.execute(query).fetchall(), view)
+    except duckdb.Error as error:
+        damage = proven_damage(error)
+        assert damage, error
+    follower.database.close()
+    if damage:
+        set_aside(place.index, damage)
+        return damage
+    return found
+
+
+@pytest.fixture
+def ends_at_once(monkeypatch) -> None:
+    monkeypatch.setattr(index_module, "_input_ended", lambda wait_s: True)
+
+
+# -- what passes is waited for --
+
+
+def test_a_full_disk_at_the_start_costs_a_healthy_file_nothing(index: Index, monkeypatch, caplog) -> None:
+    index.take(*everything(n_steps=5))
+    place = put(index)
+    original, pauses = database_module.views_sql, []
+
+    def refuse() -> str:
+        if len(pauses) < 3:
+            raise duckdb.IOException(f'IO Error: Could not write file "{place.index}": No space left on device')
+        return original()
+
+    monkeypatch.setattr(database_module, "views_sql", refuse)
+    follower = open_index(place, lambda wait_s: pauses.append(wait_s) or False)
+    assert follower.database.next_number > 0
+    follower.database.close()
+    assert not set_aside_files(place)
+    assert pauses == sorted(pauses)
+    assert len(pauses) == 3
+    assert [record.getMessage().count("No space left") for record in caplog.records] == [1], "said once"
+
+
+def test_a_disk_that_is_full_when_the_file_is_made_leaves_nothing_to_set_aside(index: Index, monkeypatch) -> None:
+    place = put(index)
+    place.index.unlink()
+    tries = []
+    with monkeypatch.context() as patched:
+        patched.setattr(database_module, "tables_sql", lambda: "SELECT error('full')")
+        assert open_index(place, lambda wait_s: tries.append(1) or len(tries) == 3) is None
+    assert not place.index.exists()
+    follower = open_index(place, never)
+    follower.database.close()
+    assert not set_aside_files(place)
+
+
+def test_waiting_for_the_file_ends_with_standard_input(index: Index) -> None:
+    place = put(index)
+    hold = f"import duckdb; c = duckdb.connect({str(place.index)!r}); print('held', flush=True); input()"
+    holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        assert open_index(place, lambda wait_s: True) is None
+    finally:
+        holder.communicate(b"\n")
+    assert not set_aside_files(place)
+
+
+# -- what is damaged is set aside --
+
+
+def test_a_directory_named_like_a_lock_keeps_no_damaged_file_in_use(tmp_path) -> None:
+    inside = Index(tmp_path / "review-blocks")
+    place = put(inside)
+    place.index.write_bytes(b"no database" * 1000)
+    follower = open_index(place, lambda wait_s: True)
+    assert follower is not None
+    follower.database.close()
+    assert len(set_aside_files(place)) == 1
+
+
+def test_what_was_set_aside_is_never_overwritten_and_the_newest_two_are_kept(index: Index) -> None:
+    place = put(index)
+    for content in (b"one" * 99, b"two" * 99, b"three" * 99):
+        place.index.write_bytes(content)
+        open_index(place, never).database.close()
+    assert sorted(path.read_bytes()[:3] for path in set_aside_files(place)) == [b"thr", b"two"]
+
+
+def test_a_flipped_byte_anywhere_in_the_file_costs_no_answer_after_the_rebuild(index: Index, ends_at_once) -> None:
+    """Invariant: whatever byte is wrong, every view answers as before after at most one rebuild."""
+    index.take(*everything())
+    before = index.views()
+    place = put(index)
+    sound = place.index.read_bytes()
+    seed = 20261121
+    chooser = random.Random(seed)
+    used = [page for page in range(0, len(sound), PAGE_BYTES) if any(sound[page : page + PAGE_BYTES])]
+    rebuilt = 0
+    for page in [0, *chooser.sample(used, 10)]:
+        for old in place.collector.glob("index.duckdb*"):
+            old.unlink()
+        damaged = bytearray(sound)
+        for at in chooser.sample(range(page, min(page + PAGE_BYTES, len(sound))), 8):
+            damaged[at] ^= 1 << chooser.randrange(8)
+        place.index.write_bytes(damaged)
+        found = lived(place)
+        if isinstance(found, str):
+            found = lived(place)
+        assert found == before, (seed, page)
+        rebuilt += len(set_aside_files(place))
+    assert rebuilt > 2, "the damage must be met to prove anything"
+
+
+@pytest.mark.parametrize("at", [5, 20, 60, 2000])
+def test_a_damaged_write_ahead_log_of_duckdb_costs_no_answer_either(index: Index, ends_at_once, at) -> None:
+    index.take(*everything(n_steps=5))
+    before, limit = index.views(), index.log.next_number
+    files = {path.name: path.read_bytes() for path in index.directory.glob("index.duckdb*")}
+    assert len(files) == 2
+    place = place_of(index)
+    Synced(place.collector / "synced", writable=True).set(limit)
+    for name, content in files.items():
+        (place.collector / name).write_bytes(content)
+    damaged = bytearray(files["index.duckdb.wal"])
+    damaged[at] ^= 0x55
+    (place.collector / "index.duckdb.wal").write_bytes(damaged)
+    assert lived(place) == before
+    assert set_aside_files(place)
+
+
+def test_damage_that_a_flush_meets_is_not_the_records_fault(index: Index, monkeypatch) -> None:
+    rank = Rank(0)
+    rank.log(1, a=1.0)
+
+    def refuse(self, table, columns):
+        raise duckdb.Error("Corrupt database file: computed checksum 1 does not match stored checksum 2")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database_module.Database, "_insert_facts", refuse)
+        with pytest.raises(duckdb.Error, match="Corrupt database file"):
+            index.take(whole(rank))
+    assert index.sql("SELECT count(*) FROM base.quarantine") == [(0,)]
+
+
+def test_only_duckdbs_own_words_prove_damage() -> None:
+    connection = duckdb.connect()
+    for query in ("SELECT error('Corrupt database file: x')", "SELECT 'Corrupt database file: '::INT"):
+        with pytest.raises(duckdb.Error) as caught:
+            connection.execute(query).fetchall()
+        assert proven_damage(caught.value) is None
+    connection.close()
+
+
+def test_damage_that_a_query_meets_ends_the_index_and_the_next_one_answers(index: Index) -> None:
+    index.take(*everything())
+    n_rows = index.sql("SELECT count(*) FROM metrics")[0][0]
+    total = "SELECT count(*) AS n, max(value) AS v FROM metrics"
+    place = put(index)
+    make_private(place.run)
+    with duckdb.connect(str(place.index)) as connection:
+        query = "SELECT block_id FROM pragma_storage_info('base.metrics') WHERE column_name = 'value'"
+        block = next(number for (number,) in connection.execute(query).fetchall() if number >= 0)
+    with open(place.index, "r+b") as file:
+        file.seek(3 * PAGE_BYTES + block * 262_144 + 100)
+        file.write(b"damaged")
+    address = f"ipc://{place.run}/query.sock"
+    command = [sys.executable, "-m", "chiplog_collector.index", str(place.root), "--query", address]
+    first = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    remote = Remote(address)
+    assert remote.answers(60)
+    with pytest.raises(QueryError, match="is damaged and is rebuilt"):
+        remote.ask(total, None, 30, lambda: True)
+    _, said = first.communicate(timeout=180)
+    assert first.returncode == 1
+    assert b"Traceback" not in said, said
+    second = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
+    second.communicate(timeout=180)  # catches up, and ends with its standard input
+    assert second.returncode == 0
+    remote.close()
+    with duckdb.connect(str(place.index), read_only=True) as connection:
+        assert connection.execute(total).fetchall()[0][0] == n_rows
+    assert len(set_aside_files(place)) == 1
+
+
+def test_blocks_that_were_too_new_are_applied_after_the_upgrade(index: Index, monkeypatch, ends_at_once) -> None:
+    rank = Rank(0)
+    rank.log(3, a=1.0)
+    newer = bytearray(whole(rank))
+    newer[4:6] = (2).to_bytes(2, "little")
+    index.take(bytes(newer))
+    assert index.views()["metrics"] == []
+    place = put(index)
+    assert lived(place)["metrics"] == [], "the same version again"
+    assert not set_aside_files(place)
+    monkeypatch.setattr(blocks_module, "BLOCK_VERSION", 2)
+    monkeypatch.setattr(database_module, "BLOCK_VERSION", 2)
+    assert len(lived(place)["metrics"]) == 1
+    assert len(lived(place)["metrics"]) == 1
+    assert len(set_aside_files(place)) == 1, "once"
+
+
+# -- how much at a time --
+
+
+@pytest.mark.parametrize("bound", ["rows", "bytes"])
+def test_a_flush_of_texts_is_bounded_too(index: Index, monkeypatch, bound) -> None:
+    monkeypatch.setattr(index_module, "_READ_BYTES", 1000)
+    monkeypatch.setattr(index_module, *{"rows": ("INDEX_FLUSH_ROWS", 30), "bytes": ("_FLUSH_BYTES", 3000)}[bound])
+    flushes = []
+    original = database_module.Database.write
+    monkeypatch.setattr(
+        database_module.Database, "write", lambda self, *rest: flushes.append(rest[0].n_events) or original(self, *rest)
+    )
+    ranks = [Rank(number) for number in range(10)]
+    for rank in ranks:
+        for step in range(10):
+            rank.say(EventKind.TEXT, step, "key", "text")
+    index.take(*(whole(rank) for rank in ranks))
+    assert sum(flushes) == 110
+    assert max(flushes) < 60
+
+
+# -- how it ends --
+
+
+def test_an_expected_error_is_one_line(tmp_path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "chiplog_collector.index", str(tmp_path / "nothing")],
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
+
+
+def test_a_fault_of_ours_is_traced_once(tmp_path, monkeypatch, caplog) -> None:
+    def fail(*rest: object) -> int:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(index_module, "serve", fail)
+    monkeypatch.setattr(logging, "basicConfig", lambda **options: None)
+    status = main([str(tmp_path)])
+    main([str(tmp_path), "--after", str(status)])
+    assert [bool(record.exc_info) for record in caplog.records] == [True, False]
+
+
+def test_a_collector_in_the_foreground_tells_its_directory_to_its_children(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("CHIPLOG_DIR", "elsewhere")
+    seen = []
+
+    class Daemon:
+        def __init__(self, settings: object) -> None:
+            pass
+
+        def run(self) -> None:
+            seen.append(os.environ["CHIPLOG_DIR"])
+
+    monkeypatch.setattr(receiver_module, "ReceiverDaemon", Daemon)
+    collector.main(["--dir", str(tmp_path)], standalone_mode=False)
+    assert seen == [str(tmp_path)]

@@ -1,0 +1,567 @@
+"""The query client: against a real collector's query service, and against the file itself."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pytest
+import zmq
+
+from chiplog.query import client as client_module
+from chiplog.query import connection as remote_module
+from chiplog.query import result as result_module
+from chiplog.query.client import NoDataError, QueryError, Result, connect
+from chiplog_schemas.limits import QUERY_CHARS_MAX
+from chiplog_schemas.paths import Places, make_private, places
+from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.query import query_messages
+from chiplog_schemas.query import result_sink as sink_module
+from chiplog_schemas.sql import tables_sql, views_sql
+from tests.conftest import WAIT_S
+
+FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
+
+
+# A collector as far as queries go: the lock, the database, the service; until its standard input ends.
+COLLECTOR = """
+import sys, duckdb
+from pathlib import Path
+from chiplog_collector.query.service import QueryService, lock_down
+from chiplog_schemas.process.file_lock import Lock
+from chiplog_schemas.paths import make_private, places
+where = places(Path(sys.argv[1]))
+address = sys.argv[2] if len(sys.argv) > 2 else where.query_address
+make_private(where.run)
+lock = Lock(where.collector / "lock")
+print("locked", flush=True)
+sys.stdin.readline()
+connection = duckdb.connect(str(where.index))
+lock_down(connection)
+service = QueryService(connection, address)
+service.start()
+print("ready", flush=True)
+sys.stdin.readline()
+service.close()
+connection.close()
+lock.release()
+"""
+
+
+class Collector:
+    """A real process that holds the lock and answers queries."""
+
+    def __init__(self, where: Places, address: str = "", answer: bool = True) -> None:
+        arguments = [sys.executable, "-c", COLLECTOR, str(where.root), *([address] if address else [])]
+        self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert self.process.stdin and self.process.stdout
+        assert self.process.stdout.readline() == b"locked\n"
+        if answer:
+            self.answer()
+
+    def answer(self) -> None:
+        self.process.stdin.write(b"\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == b"ready\n"
+
+    def stop(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(120)
+        self.process.stdout.close()
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait(120)
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+@pytest.fixture(autouse=True)
+def _no_environment(monkeypatch):
+    for name in ("CHIPLOG_DIR", "CHIPLOG_COLLECTOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory) -> Places:
+    found = places(tmp_path_factory.mktemp("recorded"))
+    make_private(found.collector)
+    with duckdb.connect(str(found.index)) as database:
+        database.execute(tables_sql())
+        database.execute(views_sql())
+        database.execute("INSERT INTO base.runs (run, run_id, project) VALUES (1, 'run-a', 'gpt')")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) "
+            "VALUES (1, 'rank', 1, 'rank0', 0, 0, TIMESTAMP '2026-01-02 03:04:05.000006')"
+        )
+        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
+        database.execute(
+            "INSERT INTO base.metrics SELECT 1, 1, range, range, TIMESTAMP '2026-01-02' + to_seconds(range), range / 2 "
+            "FROM range(1000)"
+        )
+    return found
+
+
+@pytest.fixture
+def where(tmp_path: Path, recorded: Places) -> Places:
+    found = places(tmp_path / "chiplog")
+    shutil.copytree(recorded.root, found.root)
+    return found
+
+
+@pytest.fixture
+def collector(where: Places) -> Iterator[Collector]:
+    running = Collector(where)
+    yield running
+    if running.process.poll() is None:
+        running.stop()
+
+
+@pytest.fixture
+def waits_there(monkeypatch) -> threading.Event:
+    """Set when a collector has said that it holds our question. Pings are frequent."""
+    seen = threading.Event()
+    parse = query_messages.parse
+
+    def spy(frames):
+        question = parse(frames)
+        if question.info.get("waiting"):
+            seen.set()
+        return question
+
+    monkeypatch.setattr(query_messages, "parse", spy)
+    monkeypatch.setattr(remote_module, "HEARTBEAT_INTERVAL_S", 0.1)
+    monkeypatch.setattr(remote_module, "PEER_SILENT_S", WAIT_S)  # a loaded machine starts a process slowly
+    return seen
+
+
+def killed_and_free(collector: Collector, where: Places) -> None:
+    collector.kill()
+    assert holder_of(where.collector / "lock") == 0
+
+
+# -- the same through the socket and from the file --------------------------------------------------------------------
+QUERIES = [
+    ("SELECT * FROM metrics ORDER BY step", None),
+    ("SELECT * FROM runs", None),
+    ("SELECT * FROM labels", None),
+    ("SELECT run_id, state FROM runs WHERE false", None),
+    ("SELECT count(*) AS n, sum(step) AS s, avg(value) AS m FROM metrics WHERE step < ?", [10]),
+    ("SELECT $a AS a, $b AS b, $c AS c, $d AS d", {"a": 1, "b": "ü'", "c": None, "d": [1.5, 2.5]}),
+    ("SELECT 'nan'::DOUBLE AS a, 'inf'::DOUBLE AS b, true AS c, 'x'::BLOB AS d, 1.25::DECIMAL(5, 2) AS e", None),
+    ("SELECT {'a': 1, 'b': [TIMESTAMPTZ '2026-01-02 03:04:05+01']} AS s, MAP {'k': 1} AS m, [[1], []] AS l", None),
+    ("SELECT DATE '2026-01-02' AS d, TIME '01:02:03' AS t, INTERVAL 90 SECOND AS i, TIMESTAMP 'infinity' AS f", None),
+    ("SELECT TIMESTAMPTZ '2026-01-02 03:04:05+05' AS t, 170141183460469231731687303715::HUGEINT AS h", None),
+    ("SELECT 1 AS a, 2 AS a, 3 AS A, '{\"x\": 1}'::JSON AS j, uuid() IS NULL AS u", None),
+    ("DESCRIBE metrics", None),
+    ("SHOW TABLES", None),
+]
+
+
+def test_a_result_is_equal_through_the_socket_and_from_the_file(where, collector):
+    with connect(dir=where.root) as live:
+        assert live._remote is not None
+        through_socket = [live.sql(sql, params) for sql, params in QUERIES]
+    collector.stop()
+    with connect(dir=where.root) as direct:
+        from_file = [direct.sql(sql, params) for sql, params in QUERIES]
+        assert direct._remote is None
+    for (sql, _), one, other in zip(QUERIES, through_socket, from_file, strict=True):
+        assert one.columns == other.columns, sql
+        assert repr(one.rows()) == repr(other.rows()), sql  # repr: NaN is not equal to itself
+        assert one.arrow().schema == other.arrow().schema, sql
+
+
+def test_what_duckdb_optimizes_wrongly_is_off_through_the_socket_and_from_the_file(where, collector):
+    query = "SELECT current_setting('disabled_optimizers') AS disabled"
+    with connect(dir=where.root) as live:
+        assert live.sql(query).rows() == [{"disabled": "common_subplan"}]
+    collector.stop()
+    with connect(dir=where.root) as from_file:
+        assert from_file.sql(query).rows() == [{"disabled": "common_subplan"}]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_errors_are_equal_through_the_socket_and_from_the_file(where, live):
+    running = Collector(where) if live else None
+    expected = [
+        ("SELECT nope FROM runs", "sql", "Binder Error"),
+        ("SELECT 1; SELECT 2", "refused", "holds 2 statements"),
+        ("DELETE FROM base.runs", "refused", "DELETE statement is refused"),
+        ("selec 1", "sql", "LINE 1: selec 1"),
+        ("", "refused", "query is empty"),
+        ("SELECT * FROM read_csv('/etc/passwd')", "sql", "disabled by configuration"),
+        ("WITH x AS (DELETE FROM base.runs RETURNING *) FROM x", "sql", "read-only"),
+        ("SELECT len(list(range)) FROM range(1000000000)", "too_large", "Out of Memory"),
+        ("SELECT '" + "x" * QUERY_CHARS_MAX + "'", "refused", "limit of 1048576"),
+    ]
+    with connect(dir=where.root) as client:
+        for sql, kind, part in expected:
+            with pytest.raises(QueryError) as error:
+                client.sql(sql)
+            assert (error.value.kind, part in error.value.message) == (kind, True), error.value.message
+            assert "\n" not in error.value.message
+        with pytest.raises(QueryError) as error:
+            client.sql(FOR_EVER, timeout_s=0.3)
+        assert error.value.kind == "timeout"
+        assert client.sql("SELECT 1 AS a").rows() == [{"a": 1}]
+        with pytest.raises(QueryError, match="not within 0 and 30 s"):
+            client.sql("SELECT 1", timeout_s=1000)
+    if running:
+        running.stop()
+
+
+def test_a_result_above_the_limit_is_too_large_from_the_file_too(where, monkeypatch):
+    monkeypatch.setattr(sink_module, "RESULT_BYTES_MAX", 100_000)
+    with connect(dir=where.root) as client:
+        with pytest.raises(QueryError, match="exceeds the limit of 100000 bytes") as error:
+            client.sql("SELECT hash(range) FROM range(1000000)")
+        assert error.value.kind == "too_large"
+
+
+# -- values -----------------------------------------------------------------------------------------------------------
+def test_rows_are_dicts_of_python_values(where):
+    with connect(dir=where.root) as client:
+        result = client.sql("SELECT label, step, ts, value, [step] AS l FROM metrics ORDER BY step LIMIT 2")
+        assert result.rows() == [
+            {"label": "rank0", "step": 0, "ts": datetime(2026, 1, 2), "value": 0.0, "l": [0]},
+            {"label": "rank0", "step": 1, "ts": datetime(2026, 1, 2, 0, 0, 1), "value": 0.5, "l": [1]},
+        ]
+        assert (len(result), result.columns) == (2, ["label", "step", "ts", "value", "l"])
+        assert list(result) == result.rows()
+        assert client.sql("SELECT sum(step) AS s FROM metrics").rows() == [{"s": 499_500}]
+
+
+def test_times_are_utc_wherever_the_client_is(where):
+    code = (
+        "from chiplog.query.client import connect; import sys\n"
+        "print(connect(dir=sys.argv[1]).sql(\"SELECT TIMESTAMPTZ '2026-01-02 03:04:05+01' AS a, min(ts) AS b \"\n"
+        '"FROM metrics WHERE ts >= ?", [__import__("datetime").datetime(2026, 1, 2)]).tuples())'
+    )
+    environment = {**os.environ, "TZ": "America/New_York"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, where.root], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "[(datetime.datetime(2026, 1, 2, 2, 4, 5), datetime.datetime(2026, 1, 2, 0, 0))]\n"
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_a_query_may_be_asked_in_a_zone_of_its_own_and_the_next_is_in_utc_again(where, live):
+    running = Collector(where) if live else None
+    noon = "SELECT strftime(TIMESTAMPTZ '2026-07-01 12:00:00+00', '%H') AS hour"
+    with connect(dir=where.root) as client:
+        for _ in range(3):  # by both workers
+            assert client.sql(noon, time_zone="Europe/Berlin").rows() == [{"hour": "14"}]
+            assert client.sql(noon).rows() == [{"hour": "12"}]
+        with pytest.raises(QueryError, match="Unknown TimeZone 'No'Where'") as error:
+            client.sql(noon, time_zone="No'Where")
+        assert error.value.kind == "sql"
+        assert client.sql(noon, time_zone="UTC").rows() == [{"hour": "12"}]
+    if running is not None:
+        running.stop()
+
+
+def test_arrow_is_pyarrow_where_that_is_installed_and_an_arrow_table_elsewhere(where, monkeypatch):
+    with connect(dir=where.root) as client:
+        result = client.sql("SELECT * FROM metrics")
+        assert isinstance(result.arrow(), pa.Table)
+        monkeypatch.setattr(result_module.importlib.util, "find_spec", lambda name: None)
+        bare = result.arrow()
+        assert not isinstance(bare, pa.Table)
+        assert pa.table(bare) == pa.table(result._table)
+
+
+def test_parameters_may_be_times_arrays_scalars_and_tuples(where):
+    with connect(dir=where.root) as client:
+        since = datetime(2026, 1, 2, 0, 10)
+        named = "SELECT count(*) AS n FROM metrics WHERE ts >= $since"
+        assert client.sql(named, {"since": since}).rows() == [{"n": 400}]
+        assert client.sql(named, {"since": since.replace(tzinfo=UTC)}).rows() == [{"n": 400}]
+        assert client.sql("SELECT ? + ? AS a", (np.float64(1.5), np.int32(2))).rows() == [{"a": 3.5}]
+        assert client.sql("SELECT count(*) AS n FROM metrics WHERE step = ANY(?)", [(1, 2, 3)]).rows() == [{"n": 3}]
+
+
+@pytest.mark.parametrize("params", [[object()], {"a": {1, 2}}, [1 << 70], ["\ud800"], "text", 5])
+def test_a_parameter_that_is_no_plain_value_is_named(where, params):
+    with connect(dir=where.root) as client, pytest.raises(QueryError, match=r"parameter .* is|params is") as error:
+        client.sql("SELECT ?", params)
+    assert error.value.kind == "refused"
+
+
+@pytest.mark.parametrize("stream", [b"", b"no stream", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\x10\0\0\0garbage"])
+def test_an_answer_that_is_no_arrow_stream_is_an_error_of_ours(stream):
+    with pytest.raises(QueryError) as error:
+        Result(stream)
+    assert error.value.kind == "internal"
+
+
+# -- where to ask -----------------------------------------------------------------------------------------------------
+def test_nothing_recorded_says_where_it_looked_and_what_to_do(tmp_path):
+    with pytest.raises(NoDataError, match=f"nothing has been recorded under {tmp_path}/empty yet; run a training"):
+        connect(dir=tmp_path / "empty")
+    assert not (tmp_path / "empty").exists()
+
+
+def test_the_directory_may_come_from_the_environment(where, monkeypatch):
+    monkeypatch.setenv("CHIPLOG_DIR", str(where.root))
+    with connect() as client:
+        assert client.sql("SELECT run_id FROM runs").rows() == [{"run_id": "run-a"}]
+
+
+def test_the_collector_may_come_from_the_environment_and_an_argument_wins(where, tmp_path, monkeypatch):
+    address = f"ipc://{tmp_path}/remote/query.sock"
+    (tmp_path / "remote").mkdir()
+    remote = Collector(where, address)
+    monkeypatch.setenv("CHIPLOG_COLLECTOR", f"ipc://{tmp_path}/remote/collector.sock")
+    with connect() as client:
+        assert client.sql("SELECT run_id FROM runs").rows() == [{"run_id": "run-a"}]
+    with pytest.raises(NoDataError):
+        connect(dir=tmp_path / "empty")
+    remote.stop()
+
+
+def test_a_collector_over_tcp_answers_at_the_next_port(where):
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    remote = Collector(where, f"tcp://127.0.0.1:{port}")
+    with connect(f"tcp://127.0.0.1:{port - 1}") as client:
+        assert len(client.sql("SELECT * FROM metrics")) == 1000
+    remote.stop()
+
+
+def test_an_address_where_nobody_answers_is_an_error_that_names_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(client_module, "CONNECT_WAIT_S", 0.1)
+    with pytest.raises(QueryError, match=f"no collector answers at ipc://{tmp_path}/query.sock") as error:
+        connect(f"ipc://{tmp_path}/collector.sock")
+    assert error.value.kind == "unreachable"
+
+
+@pytest.mark.parametrize("url", ["host:1", "tcp://host", "http://host:80"])
+def test_an_address_that_is_none_is_a_value_error(url):
+    with pytest.raises(ValueError, match=r"write tcp://HOST:PORT or ipc:///PATH"):
+        connect(url)
+    with pytest.raises(ValueError, match="give one of them"):
+        connect(url, dir="/tmp")
+
+
+def test_a_collector_that_is_still_starting_is_waited_for(where):
+    collector = Collector(where, answer=False)
+    threading.Timer(0.1, collector.answer).start()
+    with connect(dir=where.root) as client:
+        assert client._remote is not None
+        assert client.sql("SELECT run_id FROM runs").rows() == [{"run_id": "run-a"}]
+    collector.stop()
+
+
+def test_a_file_that_somebody_else_writes_is_waited_for_and_then_named(where, monkeypatch):
+    monkeypatch.setattr(client_module, "CONNECT_WAIT_S", 0.1)
+    monkeypatch.setattr(client_module, "LOOK_AGAIN_S", 0.05)
+    code = "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print(1, flush=True); sys.stdin.readline()"
+    holder = subprocess.Popen([sys.executable, "-c", code, where.index], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert holder.stdin and holder.stdout and holder.stdout.readline()
+    with pytest.raises(QueryError, match=f"PID {holder.pid}") as error:
+        connect(dir=where.root)
+    assert error.value.kind == "unreachable"
+    monkeypatch.setattr(client_module, "CONNECT_WAIT_S", WAIT_S)
+    threading.Timer(0.2, holder.stdin.close).start()
+    with connect(dir=where.root) as client:
+        assert len(client.sql("SELECT * FROM runs")) == 1
+    holder.wait(120)
+    holder.stdout.close()
+
+
+def test_an_open_client_does_not_keep_a_collector_from_starting_and_follows_it(where):
+    with connect(dir=where.root) as client:
+        assert client.sql("SELECT count(*) AS n FROM runs").rows() == [{"n": 1}]
+        first = Collector(where)  # would fail if the client still held the file
+        assert client.sql("SELECT count(*) AS n FROM runs").rows() == [{"n": 1}]
+        assert client._remote is not None
+        first.stop()
+        assert client.sql("SELECT count(*) AS n FROM runs").rows() == [{"n": 1}]
+
+
+def test_a_client_survives_a_collector_that_is_killed_in_the_middle_of_a_question(where, monkeypatch, waits_there):
+    ask_file = client_module._ask_file
+    asked_of_file = []
+
+    def ask_file_briefly(connection, query, params, timeout_s, time_zone):
+        asked_of_file.append(query)
+        return ask_file(connection, query, params, 0.2 if query == FOR_EVER else timeout_s, time_zone)
+
+    monkeypatch.setattr(client_module, "_ask_file", ask_file_briefly)
+    first = Collector(where)
+    with connect(dir=where.root) as client, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(client.sql, FOR_EVER)
+        assert waits_there.wait(WAIT_S)
+        killed_and_free(first, where)
+        with pytest.raises(QueryError) as error:
+            asked.result()
+        assert (error.value.kind, asked_of_file) == ("timeout", [FOR_EVER])
+        assert client.sql("SELECT count(*) AS n FROM runs").rows() == [{"n": 1}]
+
+
+def test_a_question_is_asked_again_when_another_collector_has_taken_over(where, tmp_path, waits_there):
+    (tmp_path / "remote").mkdir()
+    address = f"ipc://{tmp_path}/remote/query.sock"
+    first = Collector(where, address)
+    with connect(address) as client, ThreadPoolExecutor(1) as pool:
+        # It takes the first collector for ever, and the second one, who finds no metrics, no time.
+        asked = pool.submit(client.sql, "SELECT count(*) AS n FROM metrics a, metrics b, metrics c, metrics d")
+        assert waits_there.wait(WAIT_S)
+        killed_and_free(first, where)
+        with duckdb.connect(str(where.index)) as database:
+            database.execute("DELETE FROM base.metrics")
+        second = Collector(where, address)
+        assert asked.result().rows() == [{"n": 0}]
+        assert client.sql("SELECT count(*) AS n FROM runs").rows() == [{"n": 1}]
+    second.stop()
+
+
+def test_pings_that_piled_up_while_there_was_no_collector_cost_one_repetition(tmp_path, monkeypatch):
+    monkeypatch.setattr(remote_module, "HEARTBEAT_INTERVAL_S", 0.03)
+    monkeypatch.setattr(remote_module, "PEER_SILENT_S", WAIT_S)
+    table = pa.table({"a": [1]})
+    with pa.BufferOutputStream() as sink:
+        with pa.ipc.new_stream(sink, table.schema) as stream:
+            stream.write_table(table)
+        data = sink.getvalue().to_pybytes()
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket, ThreadPoolExecutor(1) as pool:
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RCVTIMEO, int(1000 * WAIT_S))
+        socket.bind(f"ipc://{tmp_path}/query.sock")
+
+        def receive() -> query_messages.Question:
+            nonlocal peer
+            peer, *frames = socket.recv_multipart()
+            return query_messages.parse(frames)
+
+        def answer(frames) -> None:
+            socket.send_multipart([peer, *frames])
+
+        peer = b""
+        connected = pool.submit(connect, f"ipc://{tmp_path}/query.sock")
+        answer(query_messages.pong(receive().id, {"versions": [1, 1], "waiting": False}))
+        with connected.result() as client:
+            asked = pool.submit(client.sql, "SELECT 1 AS a")
+            first = receive()
+            pings = [receive() for _ in range(2 * remote_module.ASK_AGAIN_MAX)]
+            assert {(ping.kind, ping.id) for ping in pings} == {(query_messages.QuestionKind.PING, first.id)}
+            for ping in pings:
+                answer(query_messages.pong(ping.id, {"waiting": False}))
+            seen = [receive() for _ in range(10)]
+            repeated = [question for question in seen if question.kind == query_messages.QuestionKind.ASK]
+            assert len(repeated) == 1
+            answer(query_messages.result(repeated[0].id, 1, data))
+            assert asked.result().rows() == [{"a": 1}]
+
+
+def test_sixteen_threads_share_a_client_and_sixteen_have_their_own(where, collector):
+    shared = connect(dir=where.root)
+
+    def work(number: int, own: bool) -> None:
+        client = connect(dir=where.root) if own else shared
+        for turn in range(2):
+            assert client.sql("SELECT ? AS a, ? AS b", [number, turn]).rows() == [{"a": number, "b": turn}]
+        if own:
+            client.close()
+
+    with ThreadPoolExecutor(32) as pool:
+        for done in [pool.submit(work, number, number % 2 == 0) for number in range(32)]:
+            done.result()
+    shared.close()
+
+
+def test_a_closed_client_says_so(where):
+    client = connect(dir=where.root)
+    client.close()
+    client.close()
+    with pytest.raises(QueryError, match="closed"):
+        client.sql("SELECT 1")
+
+
+def test_a_collector_of_another_version_is_named(where, collector, monkeypatch):
+    monkeypatch.setattr(remote_module, "QUESTION_VERSIONS", (7, 8))
+    with pytest.raises(QueryError, match=r"speaks query versions \[1, 1\], this client \[7, 8\]"):
+        connect(dir=where.root)
+
+
+def test_a_file_that_is_no_database_is_named(where):
+    where.index.write_bytes(b"x" * 100_000)
+    with pytest.raises(QueryError, match=r"cannot be read: .*; try chiplog rebuild"):
+        connect(dir=where.root)
+
+
+def test_importing_the_client_costs_no_heavy_module():
+    code = "import chiplog.query.client, sys; "
+    code += "print([m for m in ('duckdb','numpy','arro3','rich','click') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_messages_survive_their_own_encoding():
+    id = b"12345678"
+    question = query_messages.parse(query_messages.ask(id, "SELECT ?", [1, None, "x", b"y", [1.5]], 12))
+    assert (question.id, question.sql, question.params, question.timeout_s) == (
+        id,
+        "SELECT ?",
+        [1, None, "x", b"y", [1.5]],
+        12.0,
+    )
+    assert query_messages.parse(query_messages.ask(id, "SELECT 1", None, 1e9)).timeout_s == 30.0
+    answer = query_messages.parse([bytes(part) for part in query_messages.result(id, 5, b"stream")])
+    assert (answer.n_rows, bytes(answer.payload)) == (5, b"stream")
+    error = query_messages.parse(query_messages.failure(id, "sql", "Parser Error: a\n\nLINE 3: b\n   ^"))
+    assert (error.error_kind, error.message) == ("sql", "Parser Error: a (LINE 3: b)")
+    assert query_messages.parse(query_messages.ping(id)).id == id
+    assert query_messages.parse(query_messages.pong(id, {"pid": 1})).info == {"pid": 1}
+
+
+# -- what the file does not say ---------------------------------------------------------------------------------------
+def _acknowledged(where: Places, synced: int, applied: int) -> None:
+    (where.collector / "synced").write_bytes(synced.to_bytes(8, "little") + bytes(4088))
+    with duckdb.connect(str(where.index)) as database:
+        database.execute("INSERT INTO base.position VALUES (1, 'L'::BLOB, ?)", [applied])
+
+
+def test_records_that_are_not_in_the_file_yet_are_told_once(where, caplog):
+    _acknowledged(where, 12, 5)
+    with connect(dir=where.root) as client:
+        for _ in range(2):
+            assert client.sql("SELECT run_id FROM runs").rows() == [{"run_id": "run-a"}]
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "chiplog: 7 records of the log are not in the database yet; start the collector (chiplog up) to apply them"
+    )
+
+
+@pytest.mark.parametrize("page", ["caught up", "torn", "missing"])
+def test_a_file_that_has_all_records_is_answered_without_a_word(where, caplog, page):
+    _acknowledged(where, 5, 5)
+    if page == "torn":
+        (where.collector / "synced").write_bytes(b"abc")
+    elif page == "missing":
+        (where.collector / "synced").unlink()
+    with connect(dir=where.root) as client:
+        assert len(client.sql("SELECT run_id FROM runs")) == 1
+    assert not caplog.records
+
+
+def test_a_damaged_file_in_a_directory_named_like_a_lock_is_not_in_use(tmp_path):
+    where = places(tmp_path / "review-blocks")
+    make_private(where.collector)
+    where.index.write_bytes(b"no database" * 1000)
+    with pytest.raises(QueryError, match=r"cannot be read: .*; try chiplog rebuild") as error:
+        connect(dir=where.root)
+    assert error.value.kind == "internal"

@@ -1,0 +1,338 @@
+"""The functions and attributes of the package itself, and the names of other loggers that it does not have."""
+
+import argparse
+import copy
+import inspect
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import chiplog
+from chiplog.recording import api, foreign_names
+from chiplog.recording.disabled import DisabledRun
+from chiplog_schemas.model.events import EventKind
+from tests.conftest import wait_until
+from tests.fault.switch_off import Safeguard
+from tests.sdk.recording.test_run import numbers
+
+PACKAGE = Path(chiplog.__file__).parent
+# Methods of Run that are public by accident, and no part of the API.
+INTERNAL = {"after_fork", "complain", "is_same", "leave", "mark_exit", "mark_failed", "note_thread", "produced"}
+PUBLIC = {name for name in dir(chiplog.Run) if not name.startswith("_")} - INTERNAL
+CALLS = {name for name in PUBLIC if inspect.isfunction(getattr(chiplog.Run, name))}
+
+SAFEGUARDS = [
+    Safeguard(
+        "log() after commit=False has the same step",
+        "sdk/chiplog/recording/recorder.py",
+        'stays = unknown.pop("commit", None) is False',
+        'stays = unknown.pop("commit", None) is ...',
+        "test_calls_with_commit_false_belong_to_the_step_of_the_next_call",
+    ),
+    Safeguard(
+        "a name of another logger does nothing in place of raising",
+        "sdk/chiplog/recording/api.py",
+        "if name not in foreign_names.MODULE_NAMES:",
+        "if True:",
+        "test_names_of_other_loggers_do_nothing_and_warn_once",
+    ),
+    Safeguard(
+        "a renamed run is recorded",
+        "sdk/chiplog/recording/run.py",
+        "            self._record_identity()\n        except",
+        "            pass\n        except",
+        "test_what_scripts_assign_is_recorded",
+    ),
+    Safeguard(
+        "a run's attempt is the collector's number",
+        "sdk/chiplog/recording/collector_lookup.py",
+        'row["attempt"] if row else None',
+        "0",
+        "test_the_attempt_is_the_collectors_number_once_it_is_known",
+    ),
+    Safeguard(
+        "the end of the process waits for threads in native code",
+        "sdk/chiplog/safety/background_threads.py",
+        "        atexit.register(_wait_for_all)\n",
+        "        pass\n",
+        "test_a_process_ends_well_while_a_thread_of_chiplog_is_in_duckdb",
+    ),
+    Safeguard(
+        "the package imports without fcntl",
+        "sdk/chiplog/recording/api.py",
+        "if TYPE_CHECKING or _is_supported:",
+        "if True:",
+        "test_without_fcntl_the_package_imports_and_records_nothing",
+    ),
+]
+
+
+@pytest.fixture(autouse=True)
+def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_warned", set())
+    monkeypatch.setattr(api, "_stand_ins", {})
+
+
+@pytest.fixture
+def run(chiplog_dir: Path) -> chiplog.Run:
+    return chiplog.init("p", run_id="r", mode="offline", capture_console=False)
+
+
+@pytest.mark.parametrize("name", sorted(CALLS))
+def test_each_method_of_a_run_is_a_function_of_the_package_with_the_same_arguments(name: str) -> None:
+    def named(call: object) -> list[tuple[str, object]]:
+        parameters = inspect.signature(call).parameters.values()  # type: ignore[arg-type]
+        kinds = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        return [(p.name, p.default) for p in parameters if p.name != "self" and p.kind not in kinds]
+
+    assert named(getattr(chiplog, name)) == named(getattr(chiplog.Run, name))
+
+
+def test_a_disabled_run_has_each_public_name_of_a_run() -> None:
+    assert {name for name in PUBLIC if not hasattr(DisabledRun(), name)} == set()
+
+
+def test_no_module_hides_a_public_name_and_no_stand_in_hides_a_module() -> None:
+    modules = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    public = set(chiplog.__all__) | PUBLIC - {"dir", "id"}
+    assert modules & public == set()
+    assert foreign_names.MODULE_NAMES & (modules | set(chiplog.__all__)) == set()
+    assert foreign_names.RUN_NAMES & set(dir(chiplog.Run)) == set()
+
+
+def test_what_scripts_assign_is_recorded(run: chiplog.Run, offline) -> None:
+    wandb = chiplog
+    wandb.config.lr = 3
+    wandb.config.update({"depth": 2}, allow_val_change=True)
+    wandb.config.setdefaults({"lr": 5, "width": 7})
+    wandb.config = {"optimizer": "adam"}
+    wandb.run.name = "baseline"
+    wandb.run.tags += ("night",)
+    wandb.run.notes = "two\nlines"
+    wandb.summary["best"] = 1
+    wandb.define_metric("loss", summary="min")
+    wandb.alert("hot", "very")
+    wandb.finish()
+    said: dict[str, str] = {}
+    for event in offline(EventKind.CONFIG):
+        said |= event.fields["values"]
+    assert said == {"lr": "3", "depth": "2", "width": "7", "optimizer": '"adam"'}
+    identity = offline(EventKind.IDENTITY)[-1].fields["identity"]
+    assert (identity["name"], identity["tags"], identity["notes"]) == ("baseline", ["night"], "two\nlines")
+    assert offline(EventKind.SUMMARY)[0].fields["values"] == {"best": "1"}
+    assert [event.fields["name"] for event in offline(EventKind.DEFINE)] == ["loss"]
+    assert [e.fields["message"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "alert"] == ["hot"]
+
+
+def test_a_renamed_run_has_that_name_in_sql(node) -> None:
+    run = chiplog.init("p", run_id="renamed", name="first", dir=node.root, capture_console=False)
+    run.name = "second"
+    run.finish()
+    (row,) = node.until("SELECT name FROM runs WHERE run_id = 'renamed' AND name = 'second'")
+    assert row["name"] == "second"
+
+
+def test_the_attempt_is_the_collectors_number_once_it_is_known(node) -> None:
+    for attempt in range(2):
+        run = chiplog.init(run_id="again", label="trainer", dir=node.root, capture_console=False)
+        assert (run.attempt, run.restart_count) == (None, 0), "nothing waits for the answer"
+        wait_until(lambda run=run: run.attempt is not None, "the collector's answer")
+        assert run.attempt == attempt
+        run.finish()
+    rows = node.until(
+        "SELECT attempt FROM labels WHERE run_id = 'again' AND state = 'finished' ORDER BY ALL", lambda r: len(r) == 2
+    )
+    assert rows[-1]["attempt"] == 1
+
+
+IN_DUCKDB = """
+import duckdb
+from chiplog.safety.background_threads import is_exiting, start_thread
+connection = duckdb.connect()
+is_begun = []
+def ask():
+    while not is_exiting.is_set():
+        connection.sql("SELECT sum(range) FROM range(20000)").fetchall()
+        is_begun.append(1)
+start_thread(ask, name="asking")
+while not is_begun: pass
+"""
+
+
+def test_a_process_ends_well_while_a_thread_of_chiplog_is_in_duckdb() -> None:
+    for _ in range(8):
+        done = subprocess.run([sys.executable, "-c", IN_DUCKDB], capture_output=True, text=True, timeout=180)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_attributes_that_scripts_read_exist(run: chiplog.Run) -> None:
+    assert (chiplog.run.name, chiplog.run.project, chiplog.run.url, chiplog.run.tags) == (None, "p", None, ())
+    assert (chiplog.run.offline, chiplog.run.disabled, chiplog.run.restart_count, chiplog.run.attempt) == (
+        True,
+        False,
+        0,
+        None,
+    )
+    assert Path(chiplog.run.dir).is_dir()
+    assert chiplog.config is run.config
+    assert chiplog.summary is run.summary
+
+
+def test_names_of_other_loggers_do_nothing_and_warn_once(run: chiplog.Run, caplog, offline) -> None:
+    table = chiplog.Table(columns=["a"])
+    table.add_data(1)
+    assert not chiplog.Table(columns=["b"]).data
+    assert list(chiplog.Api().runs("x")) == []
+    assert not isinstance(run, chiplog.Image)
+    with chiplog.start_run() as other:
+        other.info.run_id.upper()
+    run.log_artifact("model.pt")
+    run.log({"table": table, "loss": 1.0})
+
+    class Mine(chiplog.Table):
+        def __init__(self, rows: int) -> None:
+            super().__init__()
+            self.rows = rows
+
+    @chiplog.trace
+    def traced() -> int:
+        return 5
+
+    assert (Mine(3).rows, traced()) == (3, 5)
+    copy.deepcopy(table)
+    names = [r.getMessage().split()[1] for r in caplog.records if "is not available" in r.getMessage()]
+    expected = ["Table", "Api", "Image", "start_run"]
+    assert names == [*(f"chiplog.{name}" for name in expected), "run.log_artifact", "chiplog.trace"]
+    run.finish()
+    rows = [e.fields["body"]["key"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "bad_value"]
+    assert "chiplog.Table" in rows
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda: time.time() - chiplog.run.start_time,
+        lambda: chiplog.run.starting_step > 0 or range(chiplog.run.starting_step),
+        lambda: Path(chiplog.run.sync_dir) / os.path.join(chiplog.run.sync_dir, "x"),
+        lambda: json.dumps({"u": chiplog.run.project_url}),
+        lambda: chiplog.get_tracking_uri() + "/x",
+        lambda: f"{chiplog.evaluate(1).metrics['a']:.3f}",
+        lambda: sorted([chiplog.Image, chiplog.Image]),
+        lambda: next(iter(chiplog.Api().runs("x")), None),
+        lambda: [chiplog.Api().run("x").summary["acc"] > 0.5, 1 / chiplog.Table().width, -chiplog.Table().width],
+        lambda: os.path.join(chiplog.Artifact("x").download(), "model.pt"),
+        lambda: float(chiplog.Api().run("x").summary["acc"]) + int(chiplog.Api().run("x").steps),
+        lambda: list(chiplog.integration) + list(chiplog.sdk["x"]),
+        lambda: chiplog.config.as_dict() | {"a": 1},
+        lambda: chiplog.config.setdefaults(None) or chiplog.config.setdefaults(5),
+        lambda: chiplog.config.setdefaults(argparse.Namespace(depth=3)),
+    ],
+)
+def test_no_use_of_a_foreign_name_raises(run: chiplog.Run, use) -> None:
+    use()
+
+
+@pytest.mark.parametrize("clause", ["Error", "MlflowException"])
+def test_an_except_clause_with_a_foreign_exception_lets_others_pass(clause: str) -> None:
+    with pytest.raises(ValueError, match="the user's"):
+        try:
+            raise ValueError("the user's")
+        except getattr(chiplog, clause):
+            pass
+    with pytest.raises(ValueError, match="the user's"):
+        try:
+            raise ValueError("the user's")
+        except chiplog.errors.CommError:
+            pass
+
+
+@pytest.mark.parametrize("name", ["__wrapped__", "__dataclass_fields__", "nonsense", "utils"])
+def test_any_other_name_is_an_attribute_error(name: str) -> None:
+    with pytest.raises(AttributeError):
+        getattr(chiplog, name)
+    run = chiplog.init(mode="disabled")
+    with pytest.raises(AttributeError):
+        getattr(run, name)
+    with pytest.raises(AttributeError):
+        getattr(chiplog.Table(), "__array__")  # noqa: B009
+
+
+def test_calls_without_a_run_are_one_warning_each_and_do_nothing(caplog, chiplog_dir: Path) -> None:
+    for _ in range(2):
+        chiplog.alert("x")
+        chiplog.config.lr = 1
+        with chiplog.phase("forward"), chiplog.step():
+            assert list(chiplog.data([1, 2])) == [1, 2]
+        assert chiplog.save("x") == []
+        chiplog.watch(None)
+        chiplog.define_metric("x")
+    assert sorted(r.getMessage().split()[1] for r in caplog.records) == sorted(
+        ["alert()", "config", "phase()", "step()", "data()", "save()", "watch()", "define_metric()"]
+    )
+
+
+def test_calls_with_commit_false_belong_to_the_step_of_the_next_call(run: chiplog.Run, offline, caplog) -> None:
+    run.log({"a": 1.0})
+    run.log({"b": 1.0}, commit=False)
+    run.log({"c": 1.0}, None, False)
+    run.log({"nested": {"d": "text"}, "e": 1.0}, commit=False)
+    run.log({"f": 1.0}, commit=True)
+    run.log({"g": 1.0})
+    run.log({"h": 1.0}, step=2, commit=False)  # not the largest: the count goes on
+    run.log({"i": 1.0}, step=9, commit=False)
+    run.log({"j": 1.0})
+    run.log(commit=False)
+    run.log({"k": 1.0})
+    run.finish()
+    steps = {key: step for key, step, _ in numbers(offline())}
+    assert steps == {"a": 0, **dict.fromkeys("bcef", 1), "g": 2, "h": 2, "i": 9, "j": 9, "k": 10}
+    assert len(caplog.records) == 1, "commit is no unknown argument; only the call without data is reported"
+
+
+def test_nan_is_counted_apart_from_values_that_could_not_be_logged(run: chiplog.Run, offline) -> None:
+    run.log({"loss": float("nan"), "list": [1]})
+    run.finish()
+    counts = {e.fields["notice"]: e.fields["body"] for e in offline(EventKind.NOTICE)}
+    assert (counts["bad_values"], counts["nonfinite_values"]) == ({"not_a_number": 1}, {"not_finite": 1})
+
+
+def test_classes_of_queries_are_names_of_the_package() -> None:
+    from chiplog.query.client import Client, NoDataError, QueryError
+    from chiplog.query.result import Result
+
+    found = (chiplog.Client, chiplog.NoDataError, chiplog.QueryError, chiplog.Result)
+    assert found == (Client, NoDataError, QueryError, Result)
+
+
+def test_without_fcntl_the_package_imports_and_records_nothing(tmp_path: Path) -> None:
+    code = """
+import json, sys
+for name in ("fcntl", "resource", "termios", "pty", "pwd", "grp"):
+    sys.modules[name] = None
+import chiplog
+run = chiplog.init(project="p", config={"lr": 1})
+chiplog.log({"loss": 1.0}, step=3)
+with chiplog.phase("forward"), run:
+    chiplog.config.lr = 2
+chiplog.setup()
+chiplog.finish()
+print(json.dumps([run.mode, run.config.lr, chiplog.run is run]))
+"""
+    environ = os.environ | {"CHIPLOG_DIR": str(tmp_path / "data")}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True, env=environ
+    )
+    assert json.loads(done.stdout) == ["disabled", 2, True]
+    assert done.stderr.count("\n") == 1
+    assert "has no module fcntl; nothing is recorded" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_package_can_still_be_pickled_by_reference() -> None:
+    assert pickle.loads(pickle.dumps(chiplog.Run)) is chiplog.Run

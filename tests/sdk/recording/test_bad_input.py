@@ -1,0 +1,146 @@
+"""Names that are none, calls in the wrong order or twice: one behaviour, one message with the remedy, and no exception.
+
+Config that is none has tests of its own (test_config.py), and so have values that are no numbers (test_run.py).
+"""
+
+import pytest
+
+import chiplog
+from chiplog_schemas.model.events import EventKind
+
+QUIET = {"mode": "offline", "capture_console": False}
+
+
+def said(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records]
+
+
+def identity_of(offline) -> dict[str, object]:
+    return offline(EventKind.IDENTITY)[0].fields["identity"]
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("sweep/17", "sweep_17"),
+        ("two\nlines", "two_lines"),
+        (" spaces ", "spaces"),
+        ("🚀 gpt 🔥", "🚀 gpt 🔥"),
+        (17, "17"),
+        ("\udcff", "_"),
+    ],
+)
+@pytest.mark.parametrize("what", ["run_id", "label"])
+def test_a_run_id_or_label_that_cannot_be_kept_is_changed_and_said_once(
+    chiplog_dir, offline, caplog, what, given, used
+):
+    run = chiplog.init(**QUIET, **{what: given})
+    run.log({"x": 1.0})
+    run.finish()
+    assert identity_of(offline)[what] == used
+    is_changed = str(given) != used
+    assert len(said(caplog)) == is_changed, said(caplog)
+    rows = [event.fields["message"] for event in offline(EventKind.NOTICE) if event.fields["notice"] == "bad_value"]
+    assert len(rows) == is_changed, "it is a row in `events` too"
+    if is_changed:
+        assert f"{used!r} is used" in rows[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "fault"),
+    [
+        ("a/b", "has a slash;"),
+        (" a ", "has space at its ends;"),
+        ("a\tb", "has control characters;"),
+        ("l" * 200, "has 200 characters, over the limit of 128;"),
+        (" a/b", "has space at its ends, a slash;"),
+    ],
+)
+def test_of_a_name_the_fault_that_it_has_is_named(chiplog_dir, caplog, given, fault) -> None:
+    chiplog.init(**QUIET, run_id="r", label=given).finish()
+    [message] = said(caplog)
+    assert fault in message
+
+
+def test_run_ids_of_ten_kilobytes_that_begin_alike_are_two_runs(chiplog_dir, caplog) -> None:
+    ids = []
+    for end in "ab":
+        run = chiplog.init(**QUIET, run_id="x" * 10_000 + end)
+        ids.append(run.id)
+        assert chiplog.init(**QUIET, run_id="x" * 10_000 + end) is run, "and the same one is the same"
+        run.finish()
+    assert ids[0] != ids[1]
+    assert {len(run_id) for run_id in ids} == {128}
+    assert all(len(message) < 400 for message in said(caplog))
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\n"])
+def test_an_empty_run_id_or_label_is_none_and_one_is_made_up(chiplog_dir, offline, caplog, blank) -> None:
+    run = chiplog.init(**QUIET, run_id=blank, label=blank)
+    run.finish()
+    assert len(run.id) > 10
+    assert "-" in run.label
+    assert len(said(caplog)) == (2 if blank else 0)
+
+
+def test_names_for_people_are_one_line_and_the_rest_of_them_is_kept(chiplog_dir, offline, caplog) -> None:
+    run = chiplog.init(project="gpt 🚀/nano", name="a\nb\x1b[31m", group="g" * 5_000, notes="two\nlines", **QUIET)
+    run.finish()
+    identity = identity_of(offline)
+    assert (identity["project"], identity["name"]) == ("gpt 🚀/nano", "a b [31m")
+    assert len(identity["group"]) == 1_024
+    assert identity["notes"] == "two\nlines"
+    assert sorted(message.split()[1] for message in said(caplog)) == ["group", "name"]
+
+
+def test_init_twice_without_a_word_of_another_run_is_the_open_run_where_the_run_is_known(chiplog_dir, caplog) -> None:
+    first = chiplog.init(**QUIET, run_id="r")
+    assert chiplog.init(**QUIET, run_id="r") is first
+    assert chiplog.init(**QUIET, run_id="r", label=first.label) is first
+    assert said(caplog) == ["chiplog: init() was called twice for run r; the open run is returned"] * 2
+    other = chiplog.init(**QUIET, run_id="r", label="another")
+    assert other is not first
+    assert first._finished, "one process is one writer at a time"
+    other.finish()
+
+
+def test_a_rank_that_calls_init_twice_has_one_run_and_after_a_finish_another(chiplog_dir, monkeypatch, caplog) -> None:
+    for name, value in {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    first = chiplog.init(**QUIET)
+    assert chiplog.init(**QUIET) is first
+    first.finish()
+    second = chiplog.init(**QUIET)
+    assert (second.id, second.label) == (f"{first.id}-2", "rank1")
+    second.finish()
+
+
+def test_finish_twice_and_log_after_it_end_nothing_and_are_said_once(chiplog_dir, offline, caplog) -> None:
+    run = chiplog.init(**QUIET, run_id="r")
+    run.finish()
+    run.finish(exit_code=3)
+    chiplog.finish()
+    for _ in range(3):
+        run.log({"x": 1.0})
+        chiplog.log({"x": 1.0})
+    assert said(caplog) == ["chiplog: log() after finish() of r is not recorded; call init() again"]
+    assert len(offline(EventKind.STATE)) == 1
+
+
+@pytest.mark.parametrize("bad", [object(), [], {"a": 1}, b"bytes", float("nan"), True])
+def test_whatever_is_given_as_a_name_init_returns_a_run_that_logs(chiplog_dir, offline, bad) -> None:
+    run = chiplog.init(bad, run_id=bad, label=bad, name=bad, group=bad, job_type=bad, notes=bad, tags=bad, **QUIET)
+    run.log({"x": 1.0})
+    run.finish()
+    assert len(offline(EventKind.METRICS)) == 1
+
+
+def test_a_metric_and_a_phase_without_a_name_are_told_to_have_one(chiplog_dir, caplog) -> None:
+    run = chiplog.init(**QUIET, run_id="r")
+    with run.phase(""):
+        run.log({"": 1.0})
+    run.finish()
+    assert said(caplog) == [
+        "chiplog: a phase has no name, and is not recorded; give the phase a name",
+        "chiplog: a metric has no name: its key is ''; give the metric a name",
+    ]

@@ -1,0 +1,369 @@
+"""fork, spawn and forkserver: children log as producers of their own and never touch what is their parent's."""
+
+import os
+import struct
+import subprocess
+import sys
+from collections import defaultdict
+
+import pytest
+
+import chiplog
+from chiplog_schemas.codec import unpack
+from chiplog_schemas.model.events import EventKind
+from tests.conftest import wait_until
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a forked child lets go of the journal that it inherits",
+        "sdk/chiplog/recording/start.py",
+        old="    os.register_at_fork(after_in_child=_after_fork)\n",
+        new="",
+        test="test_a_killed_child_leaves_the_parents_journal_whole",
+    ),
+]
+
+# A script of its own for each: the children must not inherit pytest.
+HEAD = """
+import multiprocessing, os, signal, sys
+import chiplog
+
+def child(number):
+    for step in range(20):
+        chiplog.log({"child": number}, step=step)
+
+def joining(number):
+    run = chiplog.init(mode="offline", label=f"child{number}")
+    run.log({"child": number}, step=0)
+
+def nameless(number):
+    chiplog.init(mode="offline").log({"child": number}, step=0)
+
+def silent(number):
+    return number * 2
+"""
+
+
+def run_script(body: str, functions: str = "", *, may_fail: bool = False) -> str:
+    script = (
+        HEAD
+        + functions
+        + "\nif __name__ == '__main__':\n"
+        + "".join(f"    {line}\n" for line in body.strip().splitlines())
+    )
+    # From a file: spawn imports the main module again.
+    path = os.path.join(os.path.dirname(os.environ["CHIPLOG_DIR"]), "script.py")
+    with open(path, "w") as file:
+        file.write(script)
+    done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert may_fail or "Traceback" not in done.stderr, done.stderr
+    assert "chiplog:" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def by_label(events):
+    """Return {label: events of one producer}; asserts that each producer's seqs are gapless."""
+    producers = defaultdict(list)
+    for event in events:
+        producers[event.producer].append(event)
+    for producer, found in list(producers.items()):
+        if found[0].fields["identity"]["role"] == "console":  # lines of one of the labels, and no label
+            del producers[producer]
+    labels = {}
+    for found in producers.values():
+        assert [event.seq for event in found] == list(range(len(found)))
+        assert found[0].kind == EventKind.IDENTITY
+        labels[found[0].fields["identity"]["label"]] = found
+    assert len(labels) == len(producers)
+    return labels
+
+
+def values(events, key):
+    found = []
+    for event in events:
+        if event.kind == EventKind.METRICS and unpack(event.fields["keys"]) == [key]:
+            found.append((event.fields["step"], struct.unpack("<d", event.fields["values"])[0]))
+    return found
+
+
+def test_a_forked_child_logs_into_the_same_run_under_a_label_of_its_own(chiplog_dir, offline) -> None:
+    run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+run.log({"parent": 1.0}, step=0)
+pid = os.fork()
+if not pid:
+    run.log({"child": 1.0}, step=0)
+    run.finish()
+    os._exit(0)
+os.waitpid(pid, 0)
+run.log({"parent": 2.0}, step=1)
+run.finish()
+""")
+    labels = by_label(offline())
+    assert values(labels.pop("main"), "parent") == [(0, 1.0), (1, 2.0)]
+    [(label, child)] = labels.items()
+    assert label.startswith("main.")
+    assert values(child, "child") == [(0, 1.0)]
+    identity = child[0].fields["identity"]
+    assert (identity["run_id"], identity["primary"]) == ("r", False)
+    assert identity["pid"] == int(label.removeprefix("main."))
+    assert child[-1].kind == EventKind.STATE
+
+
+def test_children_of_multiprocessing_that_inherit_the_run_log_and_finish(chiplog_dir, offline) -> None:
+    run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+context = multiprocessing.get_context("fork")
+children = [context.Process(target=child, args=(number,)) for number in range(3)]
+for process in children: process.start()
+for step in range(50): run.log({"parent": step}, step=step)
+for process in children: process.join()
+""")
+    labels = by_label(offline())
+    assert values(labels.pop("main"), "parent") == [(step, float(step)) for step in range(50)]
+    assert len(labels) == 3
+    assert sorted(values(events, "child")[0][1] for events in labels.values()) == [0.0, 1.0, 2.0]
+    for events in labels.values():
+        assert len(values(events, "child")) == 20
+        assert events[-1].kind == EventKind.STATE
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_child_that_calls_init_joins_the_run_of_its_parent(chiplog_dir, offline, method) -> None:
+    run_script(f"""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+context = multiprocessing.get_context({method!r})
+children = [context.Process(target=joining, args=(number,)) for number in range(2)]
+for process in children: process.start()
+for process in children: process.join()
+run.log({{"parent": 1.0}}, step=0)
+""")
+    labels = by_label(offline())
+    assert set(labels) == {"main", "child0", "child1"}
+    for number in range(2):
+        events = labels[f"child{number}"]
+        assert values(events, "child") == [(0, float(number))]
+        identity = events[0].fields["identity"]
+        assert (identity["run_id"], identity["primary"]) == ("r", False)
+        assert [event.kind for event in events].count(EventKind.STATE) == 1
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_a_child_of_a_rank_does_not_take_its_label_and_place(chiplog_dir, offline, monkeypatch, method) -> None:
+    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
+        monkeypatch.setenv(name, str(value))
+    run_script(f"""
+run = chiplog.init(mode="offline", run_id="r")
+process = multiprocessing.get_context({method!r}).Process(target=nameless, args=(0,))
+process.start()
+process.join()
+run.finish()
+run = chiplog.init(mode="offline", run_id="again")
+""")
+    identities = [event.fields["identity"] for event in offline(EventKind.IDENTITY)]
+    told = {(identity["run_id"], identity["label"]): identity for identity in identities}
+    [(_, label)] = told.keys() - {("r", "rank0"), ("again", "rank0")}
+    child = told["r", label]
+    assert label == f"rank0.{child['pid']}"
+    assert (child["primary"], child.get("rank")) == (False, None)
+    assert told["again", "rank0"]["primary"]
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_children_that_do_not_log_open_nothing(chiplog_dir, offline, method) -> None:
+    out = run_script(f"""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+with multiprocessing.get_context({method!r}).Pool(2) as pool:
+    print(pool.map(silent, range(4)))
+run.log({{"parent": 1.0}}, step=0)
+""")
+    assert out == "[0, 2, 4, 6]\n"
+    assert set(by_label(offline())) == {"main"}
+
+
+def test_workers_of_a_dataloader_double_nothing(chiplog_dir, offline) -> None:
+    run_script("""
+from torch.utils.data import DataLoader
+run = chiplog.init(mode="offline", run_id="r", label="main")
+for step, batch in enumerate(DataLoader(list(range(8)), num_workers=2, multiprocessing_context="fork")):
+    run.log({"batch": float(batch)}, step=step)
+""")
+    labels = by_label(offline())
+    assert set(labels) == {"main"}
+    assert values(labels["main"], "batch") == [(step, float(step)) for step in range(8)]
+
+
+def test_what_a_forked_child_prints_is_its_parents(chiplog_dir, offline) -> None:
+    out = run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+print("parent", flush=True)
+pid = os.fork()
+if not pid:
+    print("child", flush=True)
+    os._exit(0)
+os.waitpid(pid, 0)
+""")
+    assert out == "parent\nchild\n"
+    wait_until(lambda: [e.fields["line"] for e in offline(EventKind.CONSOLE)] == ["parent", "child"], "both lines")
+
+
+def test_a_killed_child_leaves_the_parents_journal_whole(chiplog_dir, offline) -> None:
+    run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main")
+pids = []
+for number in range(3):
+    pid = os.fork()
+    if not pid:
+        for step in range(1000): run.log({"child": number}, step=step)
+        os.kill(os.getpid(), signal.SIGKILL)
+    pids.append(pid)
+for step in range(2000): run.log({"parent": step}, step=step)
+for pid in pids: os.waitpid(pid, 0)
+run.log({"parent": 2000}, step=2000)
+""")
+    labels = by_label(offline())
+    assert values(labels.pop("main"), "parent") == [(step, float(step)) for step in range(2001)]
+    assert sorted(values(events, "child")[-1] for events in labels.values()) == [(999, 0.0), (999, 1.0), (999, 2.0)]
+
+
+def test_the_parents_lock_is_not_released_by_its_children(chiplog_dir) -> None:
+    """Whoever gets a journal's lock takes its process for dead."""
+    from chiplog_schemas.process.file_lock import holder_of
+
+    run = chiplog.init(mode="offline", capture_console=False)
+    lock = run._journal.directory / "lock"
+    ask = [
+        sys.executable,
+        "-c",
+        f"from chiplog_schemas.process.file_lock import *; print(holder_of(Path({str(lock)!r})))",
+    ]
+    pid = os.fork()
+    if not pid:
+        os._exit(0)  # closes every descriptor that it inherited
+    os.waitpid(pid, 0)
+    done = subprocess.run(ask, capture_output=True, text=True, timeout=180, check=True)
+    assert int(done.stdout) == os.getpid()
+    assert holder_of(chiplog_dir / "no such lock") == 0
+    run.finish()
+
+
+def test_a_fork_while_another_thread_logs_gives_a_child_that_can_log(chiplog_dir, offline) -> None:
+    out = run_script("""
+import threading
+run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False)
+stop = threading.Event()
+def busy():
+    while not stop.is_set(): run.log({"busy": 1.0})
+thread = threading.Thread(target=busy)
+thread.start()
+pids = []
+for _ in range(20):
+    pid = os.fork()
+    if not pid:
+        signal.alarm(30)
+        run.log({"child": 1.0}, step=0)
+        run.finish()
+        os._exit(0)
+    pids.append(pid)
+codes = [os.waitpid(pid, 0)[1] for pid in pids]
+stop.set()
+thread.join()
+print(codes)
+""")
+    assert out == f"{[0] * 20}\n"
+    labels = by_label(offline())
+    assert len(labels) == 21
+    labels.pop("main")
+    assert all(values(events, "child") == [(0, 1.0)] for events in labels.values())
+
+
+def test_threads_that_speak_first_in_a_child_share_one_journal_and_label(chiplog_dir, offline) -> None:
+    run_script("""
+import threading
+run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False)
+for _ in range(4):
+    pid = os.fork()
+    if not pid:
+        barrier = threading.Barrier(8)
+        def speak(number):
+            barrier.wait()
+            run.log({"child": number}, step=number)
+        threads = [threading.Thread(target=speak, args=(number,)) for number in range(8)]
+        for thread in threads: thread.start()
+        for thread in threads: thread.join()
+        run.finish()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+""")
+    labels = by_label(offline())
+    labels.pop("main")
+    assert sorted(labels) == sorted(f"main.{events[0].fields['identity']['pid']}" for events in labels.values())
+    assert len(labels) == 4
+    for events in labels.values():
+        assert sorted(values(events, "child")) == [(number, float(number)) for number in range(8)]
+
+
+def test_what_a_signal_handler_says_while_a_childs_journal_is_being_opened_comes_into_that_journal(
+    chiplog_dir, offline
+) -> None:
+    """A profile function is called where a handler may be: in the midst of opening."""
+    run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False)
+def interrupt(frame, event, argument):
+    if event == "call" and frame.f_code.co_name == "open_journal":
+        sys.setprofile(None)
+        run.log({"child": 1.0}, step=1)
+pid = os.fork()
+if not pid:
+    sys.setprofile(interrupt)
+    run.log({"child": 0.0}, step=0)
+    run.finish()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+""")
+    labels = by_label(offline())
+    labels.pop("main")
+    [(label, events)] = labels.items()
+    assert label == f"main.{events[0].fields['identity']['pid']}"
+    assert sorted(values(events, "child")) == [(0, 0.0), (1, 1.0)]
+
+
+def test_a_forked_child_knows_that_it_is_not_its_parent_before_its_first_word(chiplog_dir, offline) -> None:
+    """Nor is a child of a child that said nothing that one's: it is its first speaking parent's."""
+    out = run_script("""
+run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False, config={"lr": 1})
+pid = os.fork()
+if not pid:
+    print(run.label == f"main.{os.getpid()}", run.is_primary, run.rank, flush=True)
+    pid = os.fork()
+    if not pid:
+        print(run.label == f"main.{os.getpid()}", flush=True)
+        run.log({"child": 1.0}, step=0)
+        run.finish()
+        os._exit(0)
+    os._exit(os.waitpid(pid, 0)[1])
+assert os.waitpid(pid, 0)[1] == 0
+assert (run.label, run.is_primary) == ("main", True)
+""")
+    assert out == "True False None\nTrue\n"
+    labels = by_label(offline())
+    assert len(labels) == 2
+    assert not labels[max(labels)][0].fields["identity"]["primary"]
+
+
+def test_a_forked_child_of_the_primary_is_refused_a_file_aloud(chiplog_dir, offline) -> None:
+    out = run_script("""
+import logging
+logging.getLogger("chiplog").addHandler(logging.NullHandler())
+run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False)
+pid = os.fork()
+if not pid:
+    print(run.save(__file__), dict(run._complaints.counts), flush=True)
+    run.finish()
+    os._exit(0)
+assert os.waitpid(pid, 0)[1] == 0
+""")
+    assert out == "[] {'save_not_primary': 1}\n"
+    assert not offline(EventKind.FILE)

@@ -1,0 +1,294 @@
+"""A run that is resumed: the label's own steps go on, attempts count up, steps out of order are kept."""
+
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import chiplog
+from chiplog.identity.identity import Identity
+from chiplog.recording.step_counter import FILES_MAX, StepCount, label_to_resume
+from chiplog_schemas.model.events import EventKind
+from tests.conftest import Node, read_events, wait_until
+from tests.fault.switch_off import Safeguard
+from tests.sdk.recording.test_run import numbers
+
+SAFEGUARDS = [
+    Safeguard(
+        "log() without a step goes behind the largest step of its label",
+        "sdk/chiplog/recording/recorder.py",
+        old="            # No call in between: another thread's step cannot be overwritten by a smaller one.\n"
+        "            if step > self._top_step:",
+        new="            if False:",
+        test="test_a_log_without_a_step_goes_behind_the_largest_step_also_after_a_resume",
+    ),
+    Safeguard(
+        "a count of steps does not leave 64 bits",
+        "sdk/chiplog/recording/recorder.py",
+        old="                self._next_step = step + self._steps_per_log if step < _STEP_MAX else "
+        "self._stay_at_last_step()\n            elif not self._steps_per_log:\n                self._next_step = step\n"
+        "            self._last_step",
+        new="                self._next_step = step + self._steps_per_log\n            self._last_step",
+        test="test_the_largest_step_there_is_does_not_wrap_and_is_worth_one_warning",
+    ),
+]
+LONE = Identity("r", "host-word", "launch")
+RANK0 = replace(LONE, label="rank0", rank=0)
+
+# Resumes a run, logs without a step, and dies as it is told.
+RANK = """
+import os, signal, sys, time
+import chiplog
+run = chiplog.init(resume="gpt-1", mode=sys.argv[1], capture_console=False)
+for _ in range(5):
+    run.log({"loss": 1.0})
+print(run.label, flush=True)
+if sys.argv[2] == "wait":
+    sys.stdin.readline()
+elif sys.argv[2] == "die":
+    time.sleep(0.5)  # looks of the sender
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def resume(root: Path, mode: str, end: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-c", RANK, mode, end],
+        env=os.environ | {"CHIPLOG_DIR": str(root)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_runs_of_a_moment_leave_the_count_that_they_ended_with(chiplog_dir, offline) -> None:
+    """The sender's first look may be under way when the run ends already."""
+    for _ in range(20):
+        with chiplog.init(resume="r", mode="offline", capture_console=False) as run:
+            run.log({"a": 1.0})
+    assert sorted(step for _, step, _ in numbers(offline())) == list(range(20))
+
+
+def test_the_labels_own_steps_go_on_with_the_next_attempt_and_explicit_ones_are_as_given(chiplog_dir, offline) -> None:
+    for _ in range(2):
+        run = chiplog.init(run_id="r", label="rank0", mode="offline", capture_console=False)
+        run.log({"a": 1.0})
+        run.log({"a": 1.0}, step=100)
+        run.log({"a": 1.0})
+        run.finish()
+    other = chiplog.init(run_id="r", label="rank1", mode="offline", capture_console=False)
+    other.log({"b": 1.0})
+    other.finish()
+    found = numbers(offline())
+    assert sorted(step for key, step, _ in found if key == "a") == [0, 100, 100, 101, 102, 103]
+    assert [step for key, step, _ in found if key == "b"] == [0]
+    fresh = chiplog.init(label="rank0", mode="offline", capture_console=False)
+    fresh.log({"c": 1.0})
+    fresh.finish()
+    assert [step for key, step, _ in numbers(offline()) if key == "c"] == [0]
+
+
+def test_a_log_without_a_step_goes_behind_the_largest_step_also_after_a_resume(chiplog_dir, offline) -> None:
+    def logged(key: str) -> list[int]:
+        return sorted(step for name, step, _ in numbers(offline()) if name == key)
+
+    for _ in range(2):
+        with chiplog.init(run_id="r", label="rank0", mode="offline", capture_console=False) as run:
+            run.log({"first": 1.0})
+            for step in range(100):
+                run.log({"loss": 1.0}, step=step)
+            run.log({"test/acc": 0.5})
+            run.log({"loss": 1.0}, step=7)
+            run.log({"sample": "a text"})
+    assert logged("first") == [0, 102]
+    assert logged("test/acc") == [100, 103]
+    assert sorted(e.fields["step"] for e in offline(EventKind.TEXT)) == [101, 104]
+
+
+def test_the_largest_step_there_is_does_not_wrap_and_is_worth_one_warning(chiplog_dir, offline, caplog) -> None:
+    largest = (1 << 63) - 1
+    for _ in range(2):
+        with chiplog.init(run_id="r", label="rank0", mode="offline", capture_console=False) as run:
+            run.log({"counted": 1.0}, step=largest - 2)
+            for _ in range(3):
+                run.log({"counted": 1.0})
+    steps = sorted(step for _, step, _ in numbers(offline()))
+    assert steps == [largest - 2] * 2 + [largest - 1] + [largest] * 5
+    assert caplog.text.count(f"step {largest} is the last one") == 2, "one line a run"
+
+
+def test_with_step_a_log_without_one_is_in_the_step_that_is_being_logged(chiplog_dir, offline) -> None:
+    with chiplog.init(mode="offline", capture_console=False) as run:
+        for step in (*range(8), 5, 6):  # back to a checkpoint
+            with run.step():
+                run.log({"loss": 1.0}, step=step)
+                run.log({"aux": 1.0})
+        run.log({"test/acc": 1.0})
+    found = numbers(offline())
+    assert [step for key, step, _ in found if key == "aux"] == [*range(8), 5, 6]
+    assert [step for key, step, _ in found if key == "test/acc"] == [8]
+
+
+# Loads a checkpoint, evaluates, and trains on until it is killed: as torchelastic starts a rank again.
+ELASTIC = """
+import os, signal, sys, time
+import chiplog
+first, last = map(int, sys.argv[1:])
+run = chiplog.init(capture_console=False)
+run.log({"test/acc": 0.5})
+for step in range(first, last + 1):
+    run.log({"loss": 1.0}, step=step)
+    if step % 10 == 0:
+        run.log({"test/acc": 0.5})
+if last == 67:
+    time.sleep(0.5)  # the count of steps is kept; without it evaluations count from 0 again
+if last < 99:
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_restarts_tells_where_a_loop_resumed_that_gives_some_of_its_steps(node: Node) -> None:
+    environ = {"CHIPLOG_DIR": str(node.root), "TORCHELASTIC_RUN_ID": str(uuid.uuid4())}
+    environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    for restart, (first, last) in enumerate(((0, 67), (60, 90), (80, 99))):
+        command = [sys.executable, "-c", ELASTIC, str(first), str(last)]
+        subprocess.run(command, env=os.environ | environ | {"TORCHELASTIC_RESTART_COUNT": str(restart)}, timeout=180)
+    node.until("SELECT count(*) AS n FROM labels WHERE state <> 'running'", lambda rows: rows[0]["n"] == 3)
+    rows = node.sql("SELECT last_step, resumed_step, steps_again FROM restarts ORDER BY attempt")
+    assert [tuple(row.values()) for row in rows] == [(67, 60, 8), (90, 80, 11)]
+
+
+def test_a_run_resumed_after_sigkill_has_its_label_and_its_steps_again(chiplog_dir) -> None:
+    for end in ("die", "die", "end"):
+        process = resume(chiplog_dir, "offline", end)
+        process.communicate(timeout=180)
+        assert process.returncode == (-signal.SIGKILL if end == "die" else 0)
+    events = read_events(chiplog_dir / "offline")
+    assert len({e.fields["identity"]["label"] for e in events if e.kind == EventKind.IDENTITY}) == 1
+    assert sorted(step for _, step, _ in numbers(events)) == list(range(15))
+
+
+def known_as_rank0(offline) -> list[object]:
+    """Return the events by which a process that is no rank becomes rank 0."""
+    return [event for event in offline(EventKind.IDENTITY) if event.fields["identity"]["label"] == "rank0"]
+
+
+def test_a_rank_that_logs_before_its_group_tells_which_one_it_is_goes_on_with_that_ranks_steps(
+    chiplog_dir, offline
+) -> None:
+    import torch.distributed as dist
+
+    for number in range(2):
+        run = chiplog.init(run_id="r", mode="offline", capture_console=False)
+        run.log({"before": 1.0})
+        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            assert (run.rank, run.label) == (0, "rank0"), "the group's answer is not waited for"
+            wait_until(lambda number=number: len(known_as_rank0(offline)) > number, "the group's answer")
+            run.log({"after": 1.0})
+            run.log({"after": 1.0})
+            run.finish()
+        finally:
+            dist.destroy_process_group()
+    assert sorted(step for key, step, _ in numbers(offline()) if key == "after") == [1, 2, 3, 4]
+
+
+def test_the_label_of_a_process_that_lives_is_not_taken(chiplog_dir) -> None:
+    first = resume(chiplog_dir, "offline", "wait")
+    assert first.stdout is not None
+    label = first.stdout.readline()
+    second = resume(chiplog_dir, "offline", "end")
+    assert second.communicate(timeout=180)[0] != label
+    first.communicate("\n", timeout=180)
+
+
+def test_attempts_count_up_and_steps_out_of_order_are_all_there(node: Node) -> None:
+    for _ in range(2):
+        process = resume(node.root, "online", "end")
+        process.communicate(timeout=180)
+        assert process.returncode == 0
+    run = chiplog.init(resume="gpt-1", dir=node.root, capture_console=False)
+    for step in (50, 7, -3, 50, 8):
+        run.log({"odd": float(step)}, step=step)
+    run.log({"loss": 1.0})
+    run.finish()
+    node.until("SELECT count(*) AS n FROM metrics WHERE run_id = 'gpt-1'", lambda rows: rows[0]["n"] == 16)
+    assert node.sql("SELECT state, n_labels, n_attempts FROM runs") == [
+        {"state": "finished", "n_labels": 1, "n_attempts": 3}
+    ]
+    steps = node.sql("SELECT attempt, list(step ORDER BY seq) AS steps FROM metrics WHERE key = 'odd' GROUP BY ALL")
+    assert steps == [{"attempt": 2, "steps": [50, 7, -3, 50, 8]}]
+    counted = node.sql(
+        "SELECT attempt, list(step ORDER BY seq) AS s FROM metrics WHERE key = 'loss' GROUP BY ALL ORDER BY 1"
+    )
+    assert [row["s"] for row in counted] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9], [51]]
+
+
+def test_a_run_that_is_not_known_here_is_begun_with_a_word_about_it(chiplog_dir, offline, caplog) -> None:
+    for _ in range(2):  # and gone on with without one
+        with chiplog.init(resume="gpt-1", mode="offline", capture_console=False) as run:
+            run.log({"a": 1.0}, step=7)
+        assert run.id == "gpt-1"
+    said = [e.fields["message"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "bad_value"]
+    unknown = (
+        "no run 'gpt-1' is known on this node: unless it ran elsewhere, a new one begins; chiplog runs lists those"
+    )
+    assert [message for message in said if message.startswith(unknown)] == said and len(said) == 1
+    assert caplog.text.count(unknown) == 1
+    chiplog.init(resume="nope", mode="offline", label="rank1", primary=False, capture_console=False).finish()
+    chiplog.init(resume="nope", mode="disabled").finish()
+    assert "'nope'" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "run_id", "word"),
+    [
+        ({"resume": "latest"}, "latest", "resume='latest' is taken as the ID of a run; give the ID of the run"),
+        ({"resume": "x", "run_id": "y"}, "y", "resume='x' and run_id='y' name two runs; the second is used"),
+        ({"resume": "y", "run_id": "y"}, "y", ""),
+        ({"resume": False}, None, ""),
+    ],
+)
+def test_what_resume_cannot_be_is_said(chiplog_dir, caplog, given, run_id, word) -> None:
+    chiplog.init(run_id="y", mode="offline", capture_console=False).finish()
+    run = chiplog.init(**given, mode="offline", capture_console=False)
+    run.finish()
+    assert run.id == run_id or (run_id is None and run.id.count("-") == 2)
+    assert (word in caplog.text) if word else caplog.text == ""
+
+
+def test_a_file_that_is_damaged_or_cannot_be_written_costs_the_count_only(tmp_path) -> None:
+    steps = tmp_path / "steps"
+    lone, count = StepCount(steps), StepCount(steps)
+    assert lone.begin(LONE, False) == count.begin(RANK0, False) == 0
+    lone.keep(1)
+    assert label_to_resume(steps, "r") == "host-word"
+    count.keep(1_000)
+    assert StepCount(steps).begin(RANK0, False) == 1_000
+    count.keep(9)
+    assert StepCount(steps).begin(RANK0, False) == 9
+    for file in steps.iterdir():
+        file.write_bytes(b"\xff\x00 garbage")
+    assert StepCount(steps).begin(RANK0, False) == 0
+    assert label_to_resume(steps, "r") is None
+    (tmp_path / "file").write_text("")
+    blocked = StepCount(tmp_path / "file")
+    assert blocked.begin(LONE, False) == 0
+    blocked.keep(5)
+
+
+def test_the_files_of_old_runs_go(tmp_path) -> None:
+    steps = tmp_path / "steps"
+    steps.mkdir(mode=0o700)
+    for number in range(FILES_MAX + 1):
+        (steps / f"{number:032x}").write_text("1")
+    count = StepCount(steps)
+    count.begin(RANK0, False)
+    count.keep(1)
+    assert FILES_MAX // 2 < len(list(steps.iterdir())) < FILES_MAX

@@ -1,0 +1,985 @@
+"""What training code calls: nothing raises, nothing is dropped silently, and the journal holds what was said."""
+
+import enum
+import io
+import json
+import logging
+import math
+import os
+import re
+import resource
+import struct
+import subprocess
+import sys
+import threading
+from argparse import Namespace
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+
+import chiplog
+from chiplog.identity.identity import PARENT_RUN
+from chiplog.recording import start
+from chiplog.safety.diagnostics import Complaints
+from chiplog.values.metrics import Bad
+from chiplog_schemas.codec import unpack
+from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB, MIB
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.paths import Places
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
+from tests.conftest import read_events
+from tests.fault.switch_off import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a sys.exit() that was caught is no end",
+        "sdk/chiplog/recording/start.py",
+        old="        if _left is self._left and frame().f_back is not None:\n",
+        new="        if False:\n",
+        test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
+    ),
+    Safeguard(
+        "a sys.exit() that somebody keeps is no end",
+        "sdk/chiplog/recording/start.py",
+        old="    returned = is_seen or has_returned()\n",
+        new="    returned = is_seen\n",
+        test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
+    ),
+]
+
+
+@pytest.fixture
+def run(chiplog_dir):
+    with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
+        yield run
+
+
+def numbers(events) -> list[tuple[str, int, float]]:
+    """Return (key, step, value) of metrics in the order logged."""
+    found = []
+    for event in events:
+        if event.kind == EventKind.METRICS:
+            keys = unpack(event.fields["keys"])
+            values = struct.unpack(f"<{len(keys)}d", event.fields["values"])
+            found += [(key, event.fields["step"], value) for key, value in zip(keys, values, strict=True)]
+    return found
+
+
+def notices(events) -> list[tuple[str, str]]:
+    """Return (kind of fault, its key) of every notice about a bad value."""
+    return [
+        (event.fields["body"]["kind"], event.fields["body"]["key"])
+        for event in events
+        if event.kind == EventKind.NOTICE and event.fields["notice"] == "bad_value"
+    ]
+
+
+def counted(events) -> dict[str, int]:
+    """Return how often each fault happened, as said at the end."""
+    counts: dict[str, int] = {}
+    for event in events:
+        if event.kind == EventKind.NOTICE and event.fields["notice"] in ("bad_values", "nonfinite_values"):
+            counts |= event.fields["body"]
+    return counts
+
+
+def test_numbers_texts_and_histograms_are_logged_with_their_steps(run, offline) -> None:
+    run.log({"loss": 0.5, "n": 3})
+    run.log({"loss": 0.25, "n": 4})
+    run.log({"loss": np.float32(0.125), "n": True, "more": {"lr": torch.tensor(2.0)}}, step=10)
+    run.log({"loss": 1.0}, step=-5)
+    run.log({"loss": 2.0})
+    run.log({"note": "a text", "h": chiplog.Histogram((0.0, 1.0, 2.0), (3.0, 4.0))}, step=11)
+    run.finish()
+    assert numbers(offline()) == [
+        ("loss", 0, 0.5),
+        ("n", 0, 3.0),
+        ("loss", 1, 0.25),
+        ("n", 1, 4.0),
+        ("loss", 10, 0.125),
+        ("n", 10, 1.0),
+        ("more/lr", 10, 2.0),
+        ("loss", -5, 1.0),
+        ("loss", 11, 2.0),
+    ]
+    [text] = offline(EventKind.TEXT)
+    assert (text.fields["key"], text.fields["value"], text.fields["step"]) == ("note", "a text", 11)
+    [histogram] = offline(EventKind.HISTOGRAM)
+    assert struct.unpack("<3d", histogram.fields["edges"]) == (0.0, 1.0, 2.0)
+    assert struct.unpack("<2d", histogram.fields["counts"]) == (3.0, 4.0)
+
+
+def test_seqs_are_gapless_and_the_first_event_is_the_identity(run, offline) -> None:
+    for step in range(100):
+        run.log({"a": step}, step=step)
+    run.finish()
+    events = offline()
+    assert [event.seq for event in events] == list(range(len(events)))
+    assert events[0].kind == EventKind.IDENTITY
+    assert events[0].fields["identity"]["label"] == "rank0"
+    assert events[-1].kind == EventKind.STATE
+    assert run.produced == len(events)
+
+
+class Hostile:
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+    def __str__(self):
+        raise RuntimeError("no str")
+
+    def __float__(self):
+        raise RuntimeError("no float")
+
+    def __int__(self):
+        raise RuntimeError("no int")
+
+    def values(self):
+        raise RuntimeError("no values")
+
+
+DEEP: dict = {"x": 1.0}
+for _ in range(40):
+    DEEP = {"d": DEEP}
+
+# what is logged, how it is counted, and under which key it is named
+BAD = [
+    ({3: 1.0}, "key_not_string", "3"),
+    ({"x": None}, "not_a_number", "x"),
+    ({"x": "text", "y": [1]}, "not_a_number", "y"),
+    ({"x": np.zeros(3)}, "array", "x"),
+    ({"x": torch.zeros(2, 2)}, "array", "x"),
+    ({"x": torch.empty((), device="meta")}, "unreadable", "x"),
+    ({"k" * 10_000: 1.0}, "key_length", "k" * 60),
+    ({"": 1.0}, "key_length", ""),
+    ({"half \ud800": 1.0}, "key_not_text", "'half \\ud800'"),
+    ({"x": 2**2000}, "number_too_large", "x"),
+    ({"x": 1j}, "not_a_number", "x"),
+    ({"x": Hostile()}, "not_a_number", "x"),
+    (DEEP, "nested_too_deep", "/".join(["d"] * 17)),
+    (None, "not_a_dict", "NoneType"),
+    ([1], "not_a_dict", "list"),
+    (Hostile(), "not_a_dict", "Hostile"),
+    ({"x": "t" * 100_000}, "text_too_long", "x"),
+    ({"x": chiplog.Histogram(tuple(range(200_001)), (0.0,) * 200_000)}, "event_too_large", "histogram"),
+    ({"x": math.nan}, "not_finite", "x"),
+    ({"x": -math.inf}, "not_finite", "x"),
+]
+
+
+@pytest.mark.parametrize(("data", "kind", "key"), BAD, ids=[f"{row[1]}-{index}" for index, row in enumerate(BAD)])
+def test_bad_input_is_never_raised_but_counted_and_said_once_with_its_key(run, offline, caplog, data, kind, key):
+    with caplog.at_level(logging.WARNING, "chiplog"):
+        for _ in range(3):
+            run.log(data)
+        run.log({"good": 1.0})
+    run.finish()
+    events = offline()
+    assert notices(events) == [(kind, key)]
+    assert counted(events) == {kind: 3}
+    assert len(caplog.records) == 1
+    assert caplog.records[0].getMessage().startswith("chiplog: ")
+    assert key.strip("'") in caplog.records[0].getMessage() or len(key) > 40
+    assert [entry for entry in numbers(events) if entry[0] == "good"] != []
+
+
+@pytest.mark.parametrize(
+    "step",
+    [2**70, -(2**63) - 1, math.nan, math.inf, "x", [1], Hostile(), 2**20_000, 1j],
+    ids=lambda step: type(step).__name__,
+)
+def test_a_step_that_is_no_int64_is_replaced_by_the_labels_own_count(run, offline, caplog, step) -> None:
+    for _ in range(2):
+        run.log({"x": 1.0, "fast": 1.0}, step=step)
+    run.finish()
+    events = offline()
+    assert [step for key, step, _ in numbers(events) if key == "x"] == [0, 1]
+    assert counted(events) == {"bad_step": 2}
+    assert [kind for kind, _ in notices(events)] == ["bad_step"]
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("step", [7, np.int64(7), torch.tensor(7), 7.0, np.uint8(7)])
+def test_a_step_may_be_any_kind_of_integer(run, offline, step) -> None:
+    run.log({"x": 1.0}, step=step)
+    run.log({"x": 1.0}, step=step)
+    run.finish()
+    assert [step for _, step, _ in numbers(offline())] == [7, 7]
+    assert counted(offline()) == {}
+
+
+@pytest.mark.parametrize("step", [1.5, np.float32(1.5), torch.tensor(1.5), "1"], ids=lambda step: type(step).__name__)
+def test_a_step_that_had_to_be_made_an_integer_is_said(run, offline, step) -> None:
+    for _ in range(2):
+        run.log({"x": 1.0}, step=step)
+    run.finish()
+    events = offline()
+    assert [step for _, step, _ in numbers(events)] == [1, 1]
+    assert counted(events) == {"bad_step": 2}
+    [said] = [e.fields["message"] for e in events if e.kind == EventKind.NOTICE and e.fields["notice"] == "bad_value"]
+    assert said == f"step {step!r} is no integer; 1 is used, so pass int() of it"
+
+
+def test_two_values_of_one_name_in_one_call_are_said_and_the_later_one_is_kept(run, offline) -> None:
+    run.log({"d": {"e": {"f": 1}}, "d/e/f": 2})
+    run.finish()
+    assert numbers(offline()) == [("d/e/f", 0, 2.0)]
+    assert notices(offline()) == [("same_key", "d/e/f")]
+
+
+@pytest.mark.parametrize(
+    ("data", "remedy"),
+    [
+        ({"k" * 600: 1.0}, "has 600 bytes, the limit is 512; shorten it"),
+        ({"y": [1, 2]}, "log each under a name of its own, their mean, or chiplog.Histogram.of(it)"),
+        ({"y": None}, "leave it out, or log float('nan')"),
+        ({"y": 1j}, "log its abs(), or its real and imag"),
+        ({"y": object()}, "log float(value) or str(value)"),
+    ],
+)
+def test_a_remedy_is_one_that_helps(run, caplog, data, remedy) -> None:
+    run.log(data)
+    assert caplog.text.strip().endswith(remedy)
+
+
+def test_keywords_that_log_has_not_are_said_and_what_is_there_is_logged(run, offline, caplog) -> None:
+    for _ in range(2):
+        run.log(loss=1, lr=0.5)
+        run.log({"x": 2.0}, commit=False)
+        chiplog.log({"x": 3.0}, step=9, commit=True)
+        chiplog.log(acc=0.5, step=9)
+        run.log(acc=0.75, commit=True)
+        run.log({"x": 4.0}, sync=Hostile())
+        run.log({"x": 5.0}, loss=7)
+        run.log()
+        run.log(commit=False)
+    run.finish()
+    found = numbers(offline())
+    assert [(key, value) for key, _, value in found[: len(found) // 2]] == [
+        *(("loss", 1.0), ("lr", 0.5), ("x", 2.0), ("x", 3.0), ("acc", 0.5)),
+        *(("acc", 0.75), ("x", 4.0), ("x", 5.0)),
+    ]
+    assert [step for key, step, _ in found if key == "acc"] == [9, 10, 9, 14]
+    assert counted(offline()) == {"unknown_argument": 10, "not_a_dict": 4}
+    said = [record.getMessage() for record in caplog.records]
+    assert "chiplog: log() has no argument loss=, lr=, which is logged as if in a dict; log({'name': value})" in said
+    assert (
+        "chiplog: log() has no argument sync=, which is left out; pass the values of a step in one dict, or with the "
+        "same step="
+    ) in said
+    assert "chiplog: log() was given nothing; log {'name': value}" in said
+
+
+def test_arguments_that_a_call_has_not_are_said_and_left_out(offline, caplog) -> None:
+    run = chiplog.init("gpt", "p2", entity="team", label="rank0", mode="offline", settings=Hostile())
+    run.log({"x": 1.0}, 3, 7)
+    chiplog.log({"x": 2.0}, 4, 8, sync=True)
+    with run.step(5, step=5), run.phase("forward", sync=True):
+        pass
+    with run.phase():
+        pass
+    for value in range(20):
+        run.log({"y": 1.0}, 5, torch.ones(1) * value)
+    run.alert("odd", "text", "info", wait_duration=3)
+    run.define_metric("x", summary="max", goal="maximize")
+    run.watch(None, log="all", log_freq=7)
+    run.save(__file__, policy="now")
+    for call in (run.alert, run.save, run.define_metric, run.watch, run.mark_failed):
+        call()
+    chiplog.setup(1)
+    list(run.data([1], name="train"))
+    run.finish(0, quiet=True)
+    before = len(caplog.records)
+    run.alert("late", wait_duration=3)
+    run.step(7)
+    assert [record.getMessage()[:23] for record in caplog.records[before:]] == [
+        "chiplog: alert() after ",
+        "chiplog: step() after f",
+    ]
+    chiplog.finish(quiet=True)
+    assert [number for number in numbers(offline()) if number[0] == "x"] == [("x", 3, 1.0), ("x", 4, 2.0)]
+    said = [record.getMessage().removeprefix("chiplog: ") for record in caplog.records]
+    assert "init() has no argument 'p2', entity=, settings=, which is left out; it takes project, run_id, " in said[0]
+    for call in ("log() has no argument 7", "log() has no argument 8, sync=", "step() has no argument 5, step="):
+        assert any(line.startswith(f"{call}, which is left out; ") for line in said), call
+    takes = "alert() has no argument wait_duration=, which is left out; it takes title, text, level"
+    assert takes in said
+    assert "setup() has no argument 1, which is left out; it takes none" in said
+    assert len([line for line in said if line.startswith("log() has no argument")]) == 2, "of many values once"
+    for name in ("goal=", "log=, log_freq=", "name=", "policy=", "quiet=", "sync="):
+        assert any(f"() has no argument {name}, which is left out; " in line for line in said), name
+    assert counted(offline())["unknown_argument"] == 31
+
+
+def test_nan_and_infinities_are_kept_also_on_the_fast_path(run, offline) -> None:
+    for value in (1.0, math.nan, math.inf, -math.inf):
+        run.log({"x": value, "y": 1.0})
+    run.finish()
+    xs = [value for key, _, value in numbers(offline()) if key == "x"]
+    assert math.isnan(xs[1])
+    assert [xs[0], *xs[2:]] == [1.0, math.inf, -math.inf]
+    assert counted(offline()) == {"not_finite": 3}
+    assert notices(offline()) == [("not_finite", "x")]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1e308, 1e308], [np.float32(3e38), np.float32(3e38)], [np.uint8(200), np.uint8(200)], [np.True_, np.True_]],
+)
+def test_finite_numbers_whose_sum_overflows_are_nothing_special(run, offline, values) -> None:
+    for _ in range(3):
+        run.log(dict(zip("ab", values, strict=True)))
+    run.finish()
+    assert [value for _, _, value in numbers(offline())] == [float(value) for value in values] * 3
+    assert counted(offline()) == {}
+
+
+def test_a_million_keys_are_bounded_and_the_first_ones_kept(run, offline, caplog) -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    for part in range(10):
+        run.log({f"key{part}/{number}": 1.0 for number in range(100_000)})
+    run.log({"key0/0": 2.0})
+    assert len(run._keys) == KEYS_MAX
+    assert len(caplog.records) <= 100
+    run.finish()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400_000  # KiB
+    events = offline()
+    found = numbers(events)
+    assert [key for key, _, _ in found] == [f"key0/{number}" for number in range(KEYS_MAX)] + ["key0/0"]
+    assert counted(events) == {"too_many_keys": 1_000_000 - KEYS_MAX}
+
+
+def test_ever_new_combinations_of_keys_do_not_fill_the_memory(run) -> None:
+    growing: dict[str, float] = {}
+    for number in range(1500):
+        growing[f"a rather long key of some metric {number}"] = 1.0
+        run.log(growing)
+    assert sum(map(len, run._shapes)) <= 200_000
+
+
+def test_one_call_larger_than_an_event_is_split(run, offline) -> None:
+    data = {f"{number:05d}" + "k" * 300: float(number) for number in range(4000)}
+    run.log(data, step=3)
+    run.finish()
+    found = numbers(offline())
+    assert {key: value for key, _, value in found} == data
+    assert len(found) == len(data)
+    assert len(offline(EventKind.METRICS)) > 1
+
+
+def test_phases_belong_to_the_step_of_the_next_log(run, offline) -> None:
+    @run.phase("backward")
+    def backward(depth: int) -> None:
+        if depth:
+            backward(depth - 1)
+
+    with run.phase("forward"):
+        pass
+    with run.phase("forward"):
+        pass
+    backward(2)
+    run.log({"loss": 1.0}, step=5)
+    run.log({"loss": 1.0}, step=6)
+    with pytest.raises(ZeroDivisionError), run.phase("failing"):
+        raise ZeroDivisionError
+    run.finish()
+    phases = offline(EventKind.PHASES)
+    assert [(unpack(event.fields["keys"]), event.fields["step"]) for event in phases] == [
+        (["forward", "backward"], 5),
+        (["failing"], 6),
+    ]
+    assert all(seconds >= 0 for event in phases for seconds in struct.unpack("<d", event.fields["values"][:8]))
+
+
+def test_a_phase_with_an_impossible_name_is_timed_for_nobody(run, offline, caplog) -> None:
+    for name in ("", "p" * (KEY_BYTES_MAX + 1), "\ud800"):
+        with run.phase(name):
+            pass
+    run.log({"loss": 1.0})
+    run.finish()
+    assert [unpack(event.fields["keys"]) for event in offline(EventKind.PHASES)] == [["\\ud800"]]
+    assert counted(offline()) == {"phase_length": 2}
+
+
+def test_only_the_primary_says_the_config(chiplog_dir, offline) -> None:
+    config = Namespace(lr=3e-4, layers=[1, 2], name="gpt")
+    for label in ("rank0", "rank1"):
+        run = chiplog.init(
+            mode="offline", run_id="r", label=label, primary=label == "rank0", config=config, capture_console=False
+        )
+        run.config["batch"] = 8
+        run.config.update(epochs=2)
+        assert run.config.lr == 3e-4
+        assert dict(run.config) == {"lr": 3e-4, "layers": [1, 2], "name": "gpt", "batch": 8, "epochs": 2}
+        run.finish()
+    said = offline(EventKind.CONFIG)
+    assert len({event.producer for event in said}) == 1
+    merged = {key: json.loads(text) for event in said for key, text in event.fields["values"].items()}
+    assert merged == {"lr": 3e-4, "layers": [1, 2], "name": "gpt", "batch": 8, "epochs": 2}
+
+
+def test_one_bad_entry_of_the_config_costs_itself(chiplog_dir, offline, caplog) -> None:
+    cycle: list = []
+    cycle.append(cycle)
+    config = {"lr": 0.1, "hostile": Hostile(), "cycle": cycle, "tuple": {(1, 2): 3}, "odd": {1, 2}, "nan": math.nan}
+    run = chiplog.init(mode="offline", config=config, capture_console=False)
+    run.finish()
+    [said] = offline(EventKind.CONFIG)
+    values = {key: json.loads(text) for key, text in said.fields["values"].items()}
+    assert math.isnan(values.pop("nan"))
+    assert values == {"lr": 0.1, "hostile": "<Hostile>", "cycle": ["<cycle>"], "tuple": {"(1, 2)": 3}, "odd": [1, 2]}
+    assert counted(offline()) == {"not_json": 2}
+
+
+def test_a_config_larger_than_an_event_is_split(chiplog_dir, offline) -> None:
+    config = {f"k{number}": "v" * 100_000 for number in range(30)}
+    chiplog.init(mode="offline", config=config, capture_console=False).finish()
+    said = offline(EventKind.CONFIG)
+    assert len(said) > 1
+    assert {key: json.loads(text) for e in said for key, text in e.fields["values"].items()} == config
+    assert all(len(str(event.fields)) < EVENT_BYTES_MAX for event in said)
+
+
+def test_every_label_has_a_summary_of_its_own(run, offline) -> None:
+    run.summary["best"] = 0.9
+    run.summary.update({"epoch": 3})
+    del run.summary["epoch"]
+    assert dict(run.summary) == {"best": 0.9}
+    with pytest.raises(AttributeError):
+        _ = run.summary.nothing
+    run.finish()
+    assert [event.fields["values"] for event in offline(EventKind.SUMMARY)] == [{"best": "0.9"}, {"epoch": "3"}]
+
+
+def test_an_alert_is_an_event_whatever_it_is_made_of(run, offline) -> None:
+    run.alert("loss is high", "it is 7", level="error")
+    run.alert("half \ud800", 3, "odd")
+    run.alert(Hostile())
+    run.finish()
+    alerts = [e.fields for e in offline(EventKind.NOTICE) if e.fields["notice"] == "alert"]
+    assert [(a["message"], a["body"]["text"]) for a in alerts] == [("loss is high", "it is 7"), ("half \\ud800", "3")]
+    assert counted(offline()) == {"internal_error": 1, "bad_level": 1}
+
+
+@pytest.mark.parametrize("title", ["", None, " "])
+def test_an_alert_without_a_title_is_a_row_and_is_said(run, offline, caplog, title) -> None:
+    run.alert(title, "it is 7")
+    run.finish()
+    [alert] = [e.fields for e in offline(EventKind.NOTICE) if e.fields["notice"] == "alert"]
+    assert (alert["message"], alert["body"]["text"]) == ("alert", "it is 7")
+    [record] = caplog.records
+    assert record.getMessage() == (
+        f"chiplog: alert() has the title {title!r}; 'alert' stands in its place, so give it one"
+    )
+
+
+class Level(enum.Enum):
+    WARN = "WARN"
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        (Level.WARN, "warning"),
+        ("critical", "error"),
+        ("FATAL", "error"),
+        ("warn", "warning"),
+        ("WARNING", "warning"),
+        ("Info", "info"),
+        ("odd", "warning"),
+        (30, "warning"),
+    ],
+)
+def test_the_level_of_an_alert_may_be_called_as_elsewhere(run, offline, caplog, given, kept) -> None:
+    run.alert("loss is high", level=given)
+    run.finish()
+    assert [e.fields["level"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "alert"] == [kept]
+    is_changed = given in ("critical", "FATAL", "odd", 30)
+    assert [kind for kind, _ in notices(offline())] == ["bad_level"] * is_changed
+    assert (
+        f"alert level {given!r} is none of debug, info, warning, error; {kept} is used" in caplog.text
+    ) == is_changed
+
+
+def test_config_and_summary_take_attributes_and_no_wrong_call_raises(run, offline) -> None:
+    run.config.lr = 0.5
+    run.summary.best = 3
+    run.summary.update(5)
+    run.summary.update({"a": 1}, {"b": 2})
+    run.finish()
+    assert (run.config["lr"], run.config.lr) == (0.5, 0.5)
+    assert [e.fields["values"] for e in offline(EventKind.CONFIG)] == [{"lr": "0.5"}]
+    assert [e.fields["values"] for e in offline(EventKind.SUMMARY)] == [{"best": "3"}]
+    assert counted(offline()) == {"not_a_dict": 2}
+
+
+def test_a_histogram_of_what_is_no_numbers_is_counted_under_its_key(run, offline) -> None:
+    run.log({"weights": chiplog.Histogram.of([None, "a"]), "loss": 1.0})
+    run.log({"bins": chiplog.Histogram.of([1.0, 2.0], bins=0.5)})
+    run.finish()
+    assert notices(offline()) == [("not_a_histogram", "weights"), ("not_a_histogram", "bins")]
+    assert [key for key, _, _ in numbers(offline())] == ["loss"]
+
+
+def test_each_kind_of_fault_is_said_however_often_another_happens(run, offline, caplog) -> None:
+    for number in range(500):
+        run.log({f"bad{number}": None})
+    run.log({"x" * 600: 1.0})
+    run.finish()
+    said = notices(offline())
+    assert Counter(kind for kind, _ in said) == {"not_a_number": 10, "key_length": 1}
+    assert len(caplog.records) == 11
+    assert counted(offline()) == {"not_a_number": 500, "key_length": 1}
+
+
+def test_counts_of_faults_are_said_while_they_change_but_not_often() -> None:
+    said: list[dict[str, int]] = []
+    complaints = Complaints(lambda kind, notice, *fields: said.append(fields[-1]) if notice == "bad_values" else None)
+    for now in range(300):
+        if now == 10 or now == 200:
+            complaints.note(Bad("array", "x", "x is an array"))
+        complaints.report(float(now))
+    complaints.report()
+    assert said == [{"array": 1}, {"array": 2}]
+
+
+def test_what_is_logged_beside_a_finish_is_kept_or_said_to_be_refused(run, offline, caplog) -> None:
+    """Every log() that returned is before the end, or counted."""
+    n_logged = 0
+    logged, go_on = threading.Event(), True
+
+    def log() -> None:
+        nonlocal n_logged
+        while go_on:
+            run.log({"x": 1.0})
+            n_logged += 1
+            if n_logged == 1000:
+                logged.set()
+
+    thread = threading.Thread(target=log)
+    thread.start()
+    logged.wait(180)
+    run.finish()
+    go_on = False
+    thread.join()
+    run.log({"x": 1.0})
+    events = offline()
+    assert events[-1].kind == EventKind.STATE
+    assert len(numbers(events)) + run._complaints.counts["after_finish"] == n_logged + 1
+    assert [record.getMessage() for record in caplog.records] == [
+        "chiplog: log() after finish() of r is not recorded; call init() again"
+    ]
+
+
+def test_console_lines_go_first_when_the_journal_is_nearly_full(chiplog_dir, offline, monkeypatch) -> None:
+    monkeypatch.setenv("CHIPLOG_SPOOL_BYTES_MAX", str(4 * MIB))
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    with chiplog.init(mode="offline") as run:
+        for number in range(4500):
+            print("x" * 1000)
+            run.log({"x": float(number)})
+    events = offline()
+    assert len(numbers(events)) == 4500
+    kept = sum(event.kind == EventKind.CONSOLE for event in events)
+    lost = sum(e.fields["body"]["lines"] for e in events if e.fields.get("notice") == "console_lost")
+    assert 0 < kept < 4500
+    assert kept + lost == 4500
+
+
+EXITS = """
+import sys
+import chiplog
+def train():
+    with chiplog.init(mode="offline", capture_console=False) as run:
+        run.log({"x": 1.0})
+        EXIT
+if INSIDE:
+    train()
+chiplog.init(mode="offline", run_id="outside", capture_console=False).log({"x": 1.0})
+EXIT
+"""
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(
+    ("leave", "state", "code", "reason"),
+    [
+        ("sys.exit(0)", "finished", 0, None),
+        ("sys.exit()", "finished", 0, None),
+        ("sys.exit(3)", "failed", 3, "SystemExit: 3"),
+        ("sys.exit('no data')", "failed", 1, "SystemExit: no data"),
+        ("raise KeyboardInterrupt", "failed", 1, "KeyboardInterrupt"),
+    ],
+)
+def test_the_end_by_sys_exit_is_the_end_of_the_run(chiplog_dir, offline, inside, leave, state, code, reason) -> None:
+    script = EXITS.replace("EXIT", leave).replace("INSIDE", str(inside))
+    subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=180, check=False)
+    [event] = offline(EventKind.STATE)
+    found = event.fields["state"]
+    assert (found["state"], found["exit_code"], found.get("reason")) == (state, code, reason)
+
+
+KEEPS = """
+import multiprocessing, os, sys
+import chiplog
+kept = []
+def train(again=False):
+    try:
+        sys.exit(3)
+    except SystemExit as error:
+        kept.append(error)
+        if again: raise
+def drop():
+    try:
+        sys.exit(3)
+    except SystemExit:
+        pass
+def child(again):
+    chiplog.init(mode="offline", run_id="child", capture_console=False).log({"x": 1.0})
+    train(again)
+chiplog.init(mode="offline", run_id="r", capture_console=False).log({"x": 1.0})
+"""
+
+
+CHILD = "p = multiprocessing.get_context('fork').Process(target=child, args=({},)); p.start(); p.join()"
+
+
+@pytest.mark.parametrize(
+    ("how", "end", "ends"),
+    [
+        ("script", "train()", {"r": 0}),
+        ("script", "train(again=True)", {"r": 3}),
+        ("script", "train(); sys.exit(4)", {"r": 4}),
+        ("script", "train(); 1 / 0", {"r": 1}),
+        ("script", "drop(); raise SystemExit", {}),  # the exit status says how, for no hook sees this
+        ("script", CHILD.format(False), {"r": 0, "child": 0}),
+        ("script", CHILD.format(True), {"r": 0, "child": 3}),
+        ("-m", "train()", {"r": 0}),
+        ("-m", "train(again=True)", {"r": 3}),
+        ("-c", "train()", {"r": 0}),
+        ("-i", "train()", {"r": 0}),
+        ("-i", "train(again=True)", {"r": 3}),
+    ],
+)
+def test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end(chiplog_dir, tmp_path, offline, how, end, ends) -> None:
+    (tmp_path / "train.py").write_text(KEEPS + (end if how != "-i" else "") + "\n")
+    command = {"script": ["train.py"], "-m": ["-m", "train"], "-c": ["-c", KEEPS + end], "-i": ["-i", "train.py"]}[how]
+    typed = {"input": f"{end}\n", "text": True}
+    subprocess.run([sys.executable, *command], **typed, capture_output=True, timeout=180, cwd=tmp_path)
+    runs = {event.producer: event.fields["identity"]["run_id"] for event in offline(EventKind.IDENTITY)}
+    found = {runs[event.producer]: event.fields["state"]["exit_code"] for event in offline(EventKind.STATE)}
+    assert found == ends
+
+
+def test_offline_journals_lie_on_a_disk_of_this_node(tmp_path, monkeypatch) -> None:
+    """On a network file system a mapped file can kill its process."""
+    local = Places(tmp_path / "nfs", tmp_path / "local", tmp_path / "run")
+    monkeypatch.setattr(start, "places", lambda root: local)
+    chiplog.init(mode="offline", capture_console=False).finish()
+    assert len(list_journals(local.local / "offline")) == 1
+    assert not local.root.exists()
+
+
+def test_disabled_does_nothing(chiplog_dir) -> None:
+    before = (threading.active_count(), sys.stdout, sys.stderr, os.environ.get(PARENT_RUN))
+    run = chiplog.init(mode="disabled", config={"lr": 1})
+    run.log({"x": 1.0})
+    run.log(None)
+    run.alert("x")
+    run.summary["a"] = 1
+    with run.phase("p"):
+        pass
+    assert (threading.active_count(), sys.stdout, sys.stderr, os.environ.get(PARENT_RUN)) == before
+    assert (run.produced, run.config["lr"], run.mode) == (0, 1, "disabled")
+    run.finish()
+    assert not chiplog_dir.exists()
+
+
+def test_offline_leaves_a_journal_and_starts_nobody(chiplog_dir, offline) -> None:
+    run = chiplog.init(mode="offline", capture_console=False)
+    run.log({"x": 1.0})
+    run.finish()
+    names = {path.name for path in chiplog_dir.iterdir()}
+    assert names - {"unfinished"} == {"offline", "steps"}, "no agent's and no collector's"
+    assert not list(chiplog_dir.glob("unfinished/*")), "it finished"
+    assert len(offline()) == 3
+    assert offline(EventKind.STATE)[0].fields["state"] == {
+        "state": "finished",
+        "exit_code": 0,
+    }
+
+
+def test_finishing_twice_is_finishing_once(run, offline) -> None:
+    run.finish()
+    run.finish(exit_code=3)
+    assert len(offline(EventKind.STATE)) == 1
+
+
+def test_what_is_said_after_the_finish_is_harmless_and_said_to_be_for_nothing(run, offline, caplog) -> None:
+    run.log({"x": 1.0})
+    run.finish()
+    n_events = len(offline())
+    for _ in range(3):
+        run.log({"x": 2.0})
+    run.alert("too late")
+    run.summary["late"] = 1
+    run.config.update(late=1)
+    run.define_metric("late", summary="max")
+    with run.phase("late"):
+        pass
+    run.step()
+    assert run.save("late.pt") == []
+    run.log({"x": 3.0})
+    assert len(offline()) == n_events == run.produced
+    assert [record.getMessage() for record in caplog.records] == [
+        f"chiplog: {call} after finish() of r is not recorded; call init() again"
+        for call in ("log()", "alert()", "summary", "config", "define_metric()", "step()", "save()")
+    ]
+
+
+def test_an_exit_code_marks_the_label_failed(run, offline) -> None:
+    run.finish(exit_code=3)
+    state = offline(EventKind.STATE)[0].fields["state"]
+    assert (state["state"], state["exit_code"]) == ("failed", 3)
+
+
+@pytest.mark.parametrize(("given", "code"), [(1 << 70, 255), ("boom", 1), (-9, -9)])
+def test_an_exit_code_may_be_anything(run, offline, given, code) -> None:
+    run.finish(exit_code=given)
+    [state] = offline(EventKind.STATE)
+    assert (state.fields["state"]["state"], state.fields["state"]["exit_code"]) == ("failed", code)
+    assert f"finish(exit_code={given})" in state.fields["state"]["reason"]
+
+
+def test_a_fault_of_ours_at_the_end_does_not_cost_the_end(run, offline, caplog, monkeypatch) -> None:
+    def fails(*given: object, **named: object) -> None:
+        raise OSError("no")
+
+    for part, name in ((run._steps, "stop"), (run._count, "keep"), (run._surroundings, "end")):
+        monkeypatch.setattr(part, name, fails)
+    journal = run._journal
+    run.log({"x": 1.0})
+    run.finish()
+    assert [event.fields["state"]["state"] for event in offline(EventKind.STATE)] == ["finished"]
+    assert decode_head((journal.directory / HEAD_NAME).read_bytes()).finished
+    assert any("finish() failed inside: OSError no" in record.getMessage() for record in caplog.records)
+
+
+def test_an_exception_in_the_with_block_marks_the_label_failed_and_is_passed_on(chiplog_dir, offline) -> None:
+    with pytest.raises(ValueError, match="boom"), chiplog.init(mode="offline", capture_console=False):
+        raise ValueError("boom \ud800")
+    state = offline(EventKind.STATE)[0].fields["state"]
+    assert (state["state"], state["exit_code"], state["reason"]) == ("failed", 1, "ValueError: boom \\ud800")
+
+
+def test_an_exception_that_cannot_be_shown_is_still_the_users(chiplog_dir, offline) -> None:
+    class UnshownError(Exception):
+        def __str__(self):
+            raise RuntimeError("no")
+
+    with pytest.raises(UnshownError), chiplog.init(mode="offline", capture_console=False):
+        raise UnshownError
+    assert offline(EventKind.STATE)[0].fields["state"]["reason"] == "UnshownError: <UnshownError>"
+
+
+def test_a_second_init_of_the_same_run_and_label_returns_the_open_run(chiplog_dir, caplog) -> None:
+    options = {"mode": "offline", "run_id": "r", "label": "a", "capture_console": False}
+    first = chiplog.init(**options)
+    assert chiplog.init(**options) is first
+    assert "twice" in caplog.text
+    first.finish()
+    second = chiplog.init(**options)
+    assert second is not first
+    second.finish()
+
+
+def test_a_second_init_of_another_run_finishes_the_first(chiplog_dir, offline) -> None:
+    first = chiplog.init(mode="offline", capture_console=False)
+    second = chiplog.init(mode="offline", capture_console=False)
+    assert first.id != second.id
+    assert chiplog.run is second
+    chiplog.finish()
+    assert Counter(event.kind for event in offline())[EventKind.STATE] == 2
+
+
+def test_the_module_level_names_are_those_of_the_current_run(chiplog_dir, offline, caplog, monkeypatch) -> None:
+    monkeypatch.setattr(start, "_current", None)
+    monkeypatch.setattr(start, "_warned_no_run", False)
+    assert chiplog.run is None
+    chiplog.log({"x": 1.0})
+    chiplog.log({"x": 1.0})
+    chiplog.finish()
+    assert [record.getMessage() for record in caplog.records] == [
+        "chiplog: log() without a run; call chiplog.init() first"
+    ]
+    run = chiplog.init(mode="offline", capture_console=False)
+    assert chiplog.run is run
+    chiplog.log({"x": 2.0}, step=4)
+    chiplog.finish()
+    assert numbers(offline()) == [("x", 4, 2.0)]
+
+
+def test_a_run_is_named_to_child_processes_only_while_it_is_open(chiplog_dir) -> None:
+    run = chiplog.init(mode="offline", capture_console=False)
+    assert os.environ[PARENT_RUN].startswith(f"{os.getpid()}:{run.id}/{run.label}/")
+    run.finish()
+    assert PARENT_RUN not in os.environ
+
+
+def test_each_init_of_a_child_joins_its_parents_run(chiplog_dir, monkeypatch) -> None:
+    """As of a worker of a pool, which opens a run for each task."""
+    parents = "99:parents/node-a-word//"
+    monkeypatch.setenv(PARENT_RUN, parents)
+    for _ in range(3):
+        with chiplog.init(mode="offline", capture_console=False) as run:
+            assert (run.id, run.is_primary) == ("parents", False)
+            assert os.environ[PARENT_RUN].startswith(f"{os.getpid()}:")
+        assert os.environ[PARENT_RUN] == parents
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tags": None},
+        {"tags": 5},
+        {"gpu_device_ids": 3},
+        {"config": 5},
+        {"config": Hostile()},
+        {"mode": "sideways"},
+        {"project": "half \ud800", "name": 3, "notes": "\udcff"},
+        {"run_id": "a/b", "label": "x" * 500},
+        {"primary": "yes"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_init_takes_odd_arguments_without_raising(chiplog_dir, offline, caplog, options) -> None:
+    run = chiplog.init(**{"mode": "offline", "capture_console": False} | options)
+    assert run.mode == "offline"
+    run.log({"x": 1.0})
+    run.finish()
+    assert numbers(offline()) == [("x", 0, 1.0)]
+
+
+def test_arguments_and_variables_that_are_wrong_are_said_once_and_leave_rows(chiplog_dir, caplog, monkeypatch) -> None:
+    monkeypatch.setenv("CHIPLOG_KEYS_MAX", "many")
+    with chiplog.init(mode="onlin", config=5, agent="ipc:///nowhere/agent.sock", capture_console=False) as run:
+        assert (run.mode, dict(run.config)) == ("offline", {})
+        events = read_events(chiplog_dir / "offline")
+    assert {("bad_argument", "mode"), ("bad_argument", "config")} < set(notices(events))
+    said = [e.fields["message"] for e in events if e.kind == EventKind.NOTICE and e.fields["notice"] == "bad_value"]
+    assert said[:2] == [
+        "mode 'onlin' is unknown, so this run is offline: chiplog sync delivers it; give one of online, offline, "
+        "disabled, rank0",
+        "config of type int is no mapping and is left out; give a dict",
+    ]
+    assert any("CHIPLOG_KEYS_MAX" in message and "'many'" in message for message in said)
+    assert [record.getMessage() for record in caplog.records] == [f"chiplog: {message}" for message in said]
+
+
+@pytest.mark.parametrize(
+    "options", [{"dir": 5}, {"run_id": Hostile()}, {"name": Hostile()}], ids=lambda options: next(iter(options))
+)
+def test_init_with_arguments_that_cannot_be_read_logs_nothing_and_says_so(chiplog_dir, caplog, options) -> None:
+    run = chiplog.init(mode="offline", capture_console=False, **options)
+    run.log({"x": 1.0})
+    assert run.mode == "disabled"
+    assert "nothing is logged" in caplog.text
+
+
+def test_init_in_a_directory_that_is_gone_says_so_in_one_line_and_logs_nothing(tmp_path, caplog, monkeypatch) -> None:
+    """A relative CHIPLOG_DIR leads nowhere then, whatever arguments are left out."""
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    monkeypatch.setenv("CHIPLOG_DIR", "relative")
+    (tmp_path / "gone").rmdir()
+    run = chiplog.init(project="p", config={"lr": 0.1}, capture_console=False)
+    run.log({"loss": 1.0})
+    assert run.save("x") == []
+    run.finish()
+    assert (run.mode, run.produced) == ("disabled", 0)
+    [line] = [record.getMessage() for record in caplog.records]
+    assert "No such file or directory" in line and "nothing is logged" in line
+
+
+def test_a_directory_that_cannot_be_made_means_memory_and_a_warning(tmp_path, caplog) -> None:
+    (tmp_path / "file").write_text("")
+    run = chiplog.init(mode="offline", dir=tmp_path / "file", capture_console=False)
+    run.log({"x": 1.0})
+    assert run.mode == "offline"
+    assert len([record for record in caplog.records if "memory only" in record.getMessage()]) == 1
+    assert run.produced == 3
+    run.finish()
+    assert caplog.records[-1].getMessage() == (
+        "chiplog: 4 events reached no agent and end with this process: there is no journal on disk"
+    )
+
+
+def test_a_disk_that_fills_up_is_said_once_and_noted_in_the_journal(chiplog_dir, caplog) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    run = chiplog.init(mode="offline", capture_console=False)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300 * KIB, before[1]))
+        for step in range(3000):
+            run.log({f"key {number}": 1.0 for number in range(20)}, step=step)
+            if step % 500 == 0:
+                run._tick()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    run.finish()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert "kept in memory, bounded" in said[0]
+    assert re.fullmatch(r"chiplog: \d+ events reached no agent and end with this process: .*File too large", said[1])
+
+
+def test_the_identity_says_what_init_was_given(chiplog_dir, offline) -> None:
+    run = chiplog.init(
+        "gpt",
+        run_id="r",
+        name="n",
+        group="g",
+        job_type="train",
+        tags=["a", "b"],
+        notes="words",
+        label="eval",
+        primary=False,
+        gpu_device_ids=["GPU-00000000-0000-0000-0000-000000000001"],
+        mode="offline",
+        capture_console=False,
+    )
+    assert (run.id, run.label, run.is_primary, run.restart_count, run.rank) == ("r", "eval", False, 0, None)
+    run.finish()
+    said = offline(EventKind.IDENTITY)[0].fields["identity"]
+    expected = {
+        "role": "rank",
+        "run_id": "r",
+        "project": "gpt",
+        "name": "n",
+        "group": "g",
+        "job_type": "train",
+        "tags": ["a", "b"],
+        "notes": "words",
+        "label": "eval",
+        "primary": False,
+        "gpus": ["GPU-00000000-0000-0000-0000-000000000001"],
+        "pid": os.getpid(),
+    }
+    assert {name: said[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(("value", "primary"), [("0", False), ("no", False), ("1", True), ("", True), ("odd", True)])
+def test_variables_set_what_arguments_do_not(chiplog_dir, monkeypatch, value, primary) -> None:
+    monkeypatch.setenv("CHIPLOG_PRIMARY", value)
+    monkeypatch.setenv("CHIPLOG_MODE", "offline")
+    monkeypatch.setenv("CHIPLOG_LABEL", "from-variable")
+    monkeypatch.setenv("CHIPLOG_RUN_ID", "run-of-variable")
+    run = chiplog.init(run_id="run-of-argument", capture_console=False)
+    assert (run.id, run.label, run.is_primary, run.mode) == (
+        "run-of-argument",
+        "from-variable",
+        primary,
+        "offline",
+    )
+    run.finish()

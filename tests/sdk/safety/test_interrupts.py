@@ -1,0 +1,245 @@
+"""Which exceptions are a signal handler's: handlers of every shape, and what looks like one. And handlers that wait."""
+
+import functools
+import random
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import chiplog
+from chiplog.safety.interrupts import handlers_held, is_interrupt
+from chiplog.values.metrics import Bad, Histogram, flatten
+from tests.fault.switch_off import Safeguard
+
+N_INITS = 40
+
+SAFEGUARDS = [
+    Safeguard(
+        "what a signal handler raises passes through init()",
+        "sdk/chiplog/recording/start.py",
+        old="    with handlers_held():\n        return _init(environ, given)",
+        new="    return _init(environ, given)",
+        test="test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_that_is_whole",
+    ),
+]
+
+
+def plain(signum: int, frame: object) -> None:
+    raise TimeoutError("plain")
+
+
+def deep(signum: int, frame: object) -> None:
+    def helper() -> None:
+        raise ValueError("deep")
+
+    helper()
+
+
+def careless(signum: int, frame: object) -> None:
+    del frame
+    raise TimeoutError("careless")
+
+
+def with_more(limit: int, signum: int, frame: object) -> None:
+    raise TimeoutError(limit)
+
+
+class Handlers:
+    def method(self, *arguments: object) -> None:
+        raise TimeoutError("method")
+
+    def __call__(self, signum: int, frame: object) -> None:
+        raise TimeoutError("callable")
+
+
+class Dropping:
+    def __call__(self, *given: object) -> None:
+        del given
+        raise TimeoutError("dropping")
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {
+    "function": plain,
+    "deep": deep,
+    "careless": careless,
+    "lambda": lambda *given: plain(*given),
+    "method": Handlers().method,
+    "callable": Handlers(),
+    "dropping": Dropping(),
+    "partial": functools.partial(with_more, 3),
+    "wrapped": functools.wraps(plain)(lambda *given, **named: plain(*given, **named)),
+}
+
+
+@pytest.fixture(params=HANDLERS)
+def handled(request: pytest.FixtureRequest) -> Iterator[None]:
+    previous = signal.signal(signal.SIGUSR1, HANDLERS[request.param])
+    yield
+    signal.signal(signal.SIGUSR1, previous)
+
+
+def interrupted() -> None:
+    signal.raise_signal(signal.SIGUSR1)
+
+
+def test_what_a_handler_raises_is_an_interrupt_wherever_it_comes(handled) -> None:
+    with pytest.raises(Exception) as caught:
+        interrupted()
+    assert is_interrupt(caught.value)
+
+
+class Interrupted:
+    """A value and a dict whose methods a signal interrupts."""
+
+    def __float__(self) -> float:
+        signal.raise_signal(signal.SIGUSR1)
+        return 1.0
+
+    __repr__ = __str__ = lambda self: str(float(self))
+
+
+class InterruptedDict(dict):
+    def items(self):
+        signal.raise_signal(signal.SIGUSR1)
+        return super().items()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: list(flatten({"a": Interrupted()})),
+        lambda: list(flatten({Interrupted(): 1.0})),
+        lambda: list(flatten({"a": InterruptedDict(b=1.0)})),
+        lambda: list(flatten(InterruptedDict(b=1.0))),
+        lambda: Histogram.of([Interrupted()]),
+    ],
+)
+def test_what_a_handler_raises_while_a_value_is_read_passes(handled, call) -> None:
+    with pytest.raises((TimeoutError, ValueError)) as caught:
+        call()
+    assert is_interrupt(caught.value)
+
+
+class Broken:
+    def __float__(self) -> float:
+        raise TimeoutError("of the value itself")
+
+
+class BrokenDict(dict):
+    def items(self):
+        yield "fine", 1.0
+        raise TimeoutError("of the dict itself")
+
+
+def test_what_a_value_raises_is_a_bad_value(handled) -> None:
+    [bad] = flatten({"a": Broken()})
+    assert isinstance(bad, Bad)
+    found = list(flatten({"a": BrokenDict(), "b": 2.0}))
+    assert [entry for entry in found if not isinstance(entry, Bad)] == [("a/fine", 1.0), ("b", 2.0)]
+    [bad] = [entry for entry in found if isinstance(entry, Bad)]
+    assert (bad.kind, "'a'" in bad.message, "TimeoutError" in bad.message) == ("unreadable", True, True)
+
+
+def test_what_no_handler_raised_is_no_interrupt(handled) -> None:
+    def raise_with(frame_like: object) -> None:
+        raise OSError(frame_like)
+
+    for call in (lambda: raise_with(1), lambda: int("x"), lambda: {}["x"]):
+        with pytest.raises((OSError, ValueError, KeyError)) as caught:
+            call()
+        assert not is_interrupt(caught.value)
+
+
+# -- handlers that wait --
+
+
+@pytest.fixture
+def calls() -> Iterator[list[str]]:
+    """Install handlers of two signals that note their call; the second one's raises."""
+    noted: list[str] = []
+
+    def raising(signum: int, frame: object) -> None:
+        noted.append("alarm")
+        raise TimeoutError("late")
+
+    previous = [
+        signal.signal(signal.SIGUSR1, lambda *given: noted.append("user")),
+        signal.signal(signal.SIGALRM, raising),
+    ]
+    yield noted
+    for number, handler in zip((signal.SIGUSR1, signal.SIGALRM), previous, strict=True):
+        signal.signal(number, handler)
+
+
+def test_handlers_are_called_behind_the_block_each_of_them(calls) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    with pytest.raises(TimeoutError, match="late") as caught, handlers_held():
+        signal.raise_signal(signal.SIGALRM)
+        signal.raise_signal(signal.SIGUSR1)
+        assert calls == []
+    assert calls == ["alarm", "user"]
+    assert is_interrupt(caught.value)
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_a_signal_that_comes_twice_is_handled_at_once(calls) -> None:
+    with pytest.raises(TimeoutError), handlers_held():
+        signal.raise_signal(signal.SIGALRM)
+        with pytest.raises(TimeoutError):
+            signal.raise_signal(signal.SIGALRM)
+        assert calls == ["alarm"]
+    assert calls == ["alarm", "alarm"]
+
+
+def test_a_handler_that_was_installed_inside_stays(calls) -> None:
+    def other(signum: int, frame: object) -> None:
+        calls.append("other")
+
+    with handlers_held():
+        signal.signal(signal.SIGUSR1, other)
+    assert signal.getsignal(signal.SIGUSR1) is other
+
+
+def test_another_thread_leaves_handlers_alone(calls) -> None:
+    def run() -> None:
+        with handlers_held():
+            found.append(signal.getsignal(signal.SIGUSR1))
+
+    found: list[Any] = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert found == [signal.getsignal(signal.SIGUSR1)]
+
+
+def test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_that_is_whole(chiplog_dir) -> None:
+    def expire(signum: int, frame: object) -> None:
+        raised.append(signum)
+        raise TimeoutError("the training's own")
+
+    raised: list[int] = []
+    n_seen = n_whole = 0
+    chooser = random.Random(7)
+    previous = signal.signal(signal.SIGALRM, expire)
+    try:
+        for number in range(N_INITS):
+            signal.setitimer(signal.ITIMER_REAL, chooser.uniform(1e-5, 5e-3))
+            try:
+                chiplog.init(run_id=f"r{number}", mode="offline", capture_console=False)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.sigtimedwait([], 0)  # nothing is waited for: what came just now is handled here at the latest
+            except TimeoutError:
+                n_seen += 1
+            run = chiplog.run
+            if run and run.id == f"r{number}":  # else it was interrupted before it began
+                n_whole += 1
+                run.log({"a": 1.0})
+                run.finish()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert n_seen == len(raised)
+    assert n_whole > N_INITS - n_seen, "some were interrupted in the middle"

@@ -1,0 +1,510 @@
+"""Norms of gradients and parameters, phases timed by a device's events, and calls inside of torch.compile."""
+
+import gc
+import math
+import sys
+import warnings
+import weakref
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+import chiplog
+from chiplog.torch import allocator_stats, poller
+from chiplog.torch import watch as watch_module
+from chiplog.torch.cuda_timing import CudaTiming
+from chiplog.torch.watch import groups_of
+from chiplog_schemas.model.events import EventKind
+from tests.sdk.recording.test_run import counted, notices, numbers
+from tests.sdk.stand_in_device import StandIn, install, uninstall
+from tests.sdk.timing.test_phases import phases
+from tests.sdk.torch.test_device_values import resolve
+
+
+@pytest.fixture
+def run(chiplog_dir):
+    with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
+        yield run
+
+
+def hooks() -> int:
+    return len(sys.modules["torch.optim.optimizer"]._global_optimizer_pre_hooks)
+
+
+def watched() -> int:
+    """Return how many models are looked at before a step."""
+    return sum(not watch.is_over for watch in watch_module._watching)
+
+
+def small() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1, bias=False))
+
+
+def train(model, optimizer, run, steps, scaler=None) -> list[dict[str, float]]:
+    """Train; return the norms that torch itself finds in front of each optimizer's step."""
+    expected = []
+    for step in range(steps):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 3)).square().mean()
+        loss.backward()
+        grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        expected.append(
+            {
+                "watch/grad_norm": torch.nn.utils.get_total_norm(grads).item(),
+                "watch/param_norm": torch.nn.utils.get_total_norm(list(model.parameters())).item(),
+            }
+        )
+        optimizer.step()
+        run.log({"loss": loss}, step=step)
+    return expected
+
+
+def test_norms_are_those_that_the_optimizer_sees_every_so_many_steps(run, offline) -> None:
+    model = small()
+    run.watch(model, every=2)
+    expected = train(model, torch.optim.SGD(model.parameters(), lr=0.1), run, 5)
+    run.finish()
+    found = {(key, step): value for key, step, value in numbers(offline()) if key.startswith("watch/")}
+    assert {step for _, step in found} == {0, 2, 4}
+    for step in (0, 2, 4):
+        for key, value in expected[step].items():
+            assert found[key, step] == pytest.approx(value, rel=1e-6)
+        assert {key for key, at in found if at == step} == {
+            *expected[step],
+            *(f"watch/{kind}/{name}" for kind in ("grad_norm", "param_norm") for name in ("0", "2")),
+        }
+        assert found["watch/grad_norm", step] == pytest.approx(
+            math.hypot(found["watch/grad_norm/0", step], found["watch/grad_norm/2", step])
+        )
+    assert counted(offline()) == {}
+
+
+def test_norms_on_a_device_arrive_later_with_their_step(run, offline) -> None:
+    device = StandIn()
+    install(device)
+    try:
+        model = small()
+        run.watch(model, every=1)
+        expected = train(model, torch.optim.SGD(model.parameters(), lr=0.1), run, 1)
+        assert [key for key, _, _ in numbers(offline())] == []
+        device.advance()
+        resolve(run)
+        found = {key: value for key, _, value in numbers(offline())}
+        assert found["watch/grad_norm"] == pytest.approx(expected[0]["watch/grad_norm"], rel=1e-6)
+    finally:
+        device.advance()
+        run.finish()
+        uninstall()
+
+
+def test_a_model_that_is_gone_is_not_kept_nor_looked_at(run) -> None:
+    before = watched()
+    model = small()
+    run.watch(model)
+    assert watched() == before + 1
+    gone = weakref.ref(model)
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), run, 2)
+    del model
+    gc.collect()
+    assert gone() is None
+    assert watched() == before
+    for _ in range(70):  # more than are watched at a time
+        model = small()
+        run.watch(model)
+    assert watched() == before + 1
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), run, 1)
+    assert len(watch_module._watching) == before + 1
+
+
+def test_finish_stops_the_watching(run) -> None:
+    before = watched()
+    model = small()
+    run.watch(model)
+    run.finish()
+    assert watched() == before
+    run.watch(model)
+    assert watched() == before
+
+
+@pytest.mark.parametrize("end", ["the collector finds the model", "finish() in a signal handler"])
+def test_a_watch_that_ends_inside_of_a_hook_raises_nothing_there(run, end) -> None:
+    model, other = small(), small()
+    run.watch(other)
+    gone, other.itself = weakref.ref(other), [other]  # a cycle, as trainers make them
+    run.watch(model, every=1)
+    found: list[object] = [other]
+    del other
+
+    def hook(*_) -> None:  # as if it came at this very moment, while torch goes through its hooks
+        found.clear()
+        gc.collect() if end.startswith("the collector") else run.finish()
+
+    register = sys.modules["torch.optim.optimizer"].register_optimizer_step_pre_hook
+    handle, behind = register(hook), register(lambda *_: None)
+    n_hooks = hooks()
+    try:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), run, 1)
+        assert not found
+        assert gone() is None or not end.startswith("the collector")
+        assert hooks() == n_hooks
+    finally:
+        handle.remove()
+        behind.remove()
+
+
+def test_another_models_optimizer_does_not_count(run, offline) -> None:
+    model, other = small(), small()
+    run.watch(model, every=1, name="G")
+    train(other, torch.optim.SGD(other.parameters(), lr=0.1), run, 3)
+    run.log({"x": 1.0}, step=9)
+    train(model, torch.optim.Adam(model.parameters()), run, 1)
+    run.finish()
+    assert {step for key, step, _ in numbers(offline()) if key == "G/grad_norm"} == {0}
+
+
+def test_gradients_that_are_missing_or_sparse_or_half_are_no_trouble(run, offline) -> None:
+    model = nn.ModuleDict({"e": nn.Embedding(4, 2, sparse=True), "unused": nn.Linear(2, 2), "h": nn.Linear(2, 1)})
+    model["h"].half()
+    run.watch(model, every=1)
+    model["e"](torch.tensor([1])).sum().backward()
+    model["h"].weight.grad = torch.full((1, 2), 60_000.0, dtype=torch.float16)
+    torch.optim.SGD(model.parameters(), lr=0.1).step()
+    run.log({"x": 1.0})
+    run.finish()
+    found = {key: value for key, _, value in numbers(offline())}
+    assert found["watch/grad_norm"] == pytest.approx(60_000 * math.sqrt(2), rel=1e-3), "beyond what float16 holds"
+    assert "watch/grad_norm/unused" not in found
+    assert "watch/param_norm/e" in found
+    assert counted(offline()) == {}
+
+
+def test_weights_that_are_quantised_are_left_out_and_that_is_said_once(run, offline, caplog) -> None:
+    model = small()
+    model.q = nn.Parameter(torch.zeros(4, dtype=torch.uint8), requires_grad=False)
+    model.f8 = nn.Parameter(torch.ones(4).to(torch.float8_e4m3fn), requires_grad=False)
+    model.c = nn.Parameter(torch.full((1,), 3 + 4j), requires_grad=False)
+    run.watch(model, every=1)
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    expected = math.hypot(5, *(parameter.detach().norm().item() for parameter in trained))
+    for _ in range(2):
+        model[2](torch.tanh(model[0](torch.ones(2, 3)))).sum().backward()
+        torch.optim.SGD(trained, lr=0.0).step()
+        run.log({"x": 1.0})
+    run.finish()
+    found = {key: value for key, _, value in numbers(offline())}
+    assert found["watch/param_norm"] == pytest.approx(expected, rel=1e-6)
+    assert "watch/grad_norm" in found
+    assert counted(offline()) == {"not_watched": 2}
+    [said] = [record.getMessage() for record in caplog.records]
+    assert "leaves out 2 of 6 parameters: 'q' is torch.uint8" in said
+
+
+def test_a_fused_optimizer_that_unscales_by_itself_shows_unscaled_gradients(run, offline) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, fused=True)
+    run.watch(model, every=1)
+    (model(torch.ones(2, 3)).square().mean() * 1024).backward()
+    scaled = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()]).item()
+    optimizer.grad_scale, optimizer.found_inf = torch.tensor(1024.0), torch.tensor(0.0)  # as GradScaler.step does
+    optimizer.step()
+    run.log({"x": 1.0})
+    run.finish()
+    found = {key: value for key, _, value in numbers(offline())}
+    assert found["watch/grad_norm"] == pytest.approx(scaled / 1024, rel=1e-6)
+
+
+def test_a_scaler_on_the_host_unscales_before_the_hook(run, offline) -> None:
+    model = small()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=256.0)
+    run.watch(model, every=1)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = model(torch.ones(2, 3)).float().square().mean()
+        run.log({"under autocast": loss})
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    unscaled = torch.nn.utils.get_total_norm([parameter.grad for parameter in model.parameters()]).item()
+    run.log({"loss": loss})
+    run.finish()
+    found = {key: value for key, _, value in numbers(offline())}
+    assert found["watch/grad_norm"] == pytest.approx(unscaled, rel=1e-5)
+
+
+def test_what_is_no_model_is_said_and_not_raised(run, offline) -> None:
+    run.watch(None)
+    run.watch(small(), every=0)
+    run.watch(small(), every="often")
+    run.finish()
+    assert counted(offline())["not_a_model"] == 2
+    assert ("not_a_model", "NoneType") in notices(offline())
+
+
+def test_submodules_are_as_deep_as_there_are_few_enough() -> None:
+    names = [f"h.{layer}.{part}.weight" for layer in range(12) for part in ("attention", "mlp", "norm")] + [
+        "wte.weight"
+    ]
+    assert groups_of(names) == [*(f"h.{layer}" for layer in range(12) for _ in range(3)), "wte"]
+    assert groups_of(names, groups_max=2)[0] == "h"
+    assert set(groups_of(names, groups_max=1)) == {""}
+    assert groups_of(["weight", "bias"]) == ["", ""]
+
+
+@pytest.fixture
+def mesh():
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1,))
+    dist.destroy_process_group()
+
+
+def test_wrapped_and_sharded_models_are_watched_and_what_is_replicated_is_logged(run, mesh, offline) -> None:
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import DTensor, Partial
+
+    replicated = nn.parallel.DistributedDataParallel(small())
+    run.watch(replicated, every=1, name="ddp")
+    sharded = small()
+    fully_shard(sharded, mesh=mesh)
+    run.watch(sharded, every=1, name="fsdp")
+    for model in (replicated, sharded):
+        model(torch.ones(2, 3)).square().mean().backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 100.0)
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+    assert isinstance(norm, DTensor)
+    run.log({"norm": norm, "partial": DTensor.from_local(torch.tensor(1.0), mesh, [Partial()])}, step=1)
+    run.finish()
+    found = {key: value for key, _, value in numbers(offline())}
+    assert found["norm"] == pytest.approx(found["ddp/grad_norm"], rel=1e-6)
+    for key in ("grad_norm", "param_norm", "grad_norm/0", "param_norm/2"):
+        assert found[f"fsdp/{key}"] == pytest.approx(found[f"ddp/{key}"], rel=1e-6)
+    assert notices(offline()) == [("wrapped_tensor", "partial")]
+
+
+# -- phases timed by a device --
+
+
+class Event:
+    """A timing event of a stand-in: it happens, and knows when, once it is told."""
+
+    made = 0
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+        Event.made += 1
+        self.at_ms: float | None = None
+
+    def record(self, stream) -> None:
+        self.at_ms = None
+        stream.events.append(self)
+
+    def query(self) -> bool:
+        return self.at_ms is not None
+
+    def elapsed_time(self, end: "Event") -> float:
+        assert self.at_ms is not None and end.at_ms is not None, "asked before both have happened"
+        return end.at_ms - self.at_ms
+
+
+class Cuda:
+    """As much of torch.cuda as times phases."""
+
+    Event = Event
+
+    def __init__(self) -> None:
+        self.stream = SimpleNamespace(device="cuda:0", events=[])
+        self.capturing = False
+
+    def current_stream(self):
+        return self.stream
+
+    def is_current_stream_capturing(self) -> bool:
+        return self.capturing
+
+    def happen(self, every_ms: float) -> None:
+        for number, event in enumerate(self.stream.events):
+            event.at_ms = number * every_ms
+        self.stream.events.clear()
+
+
+@pytest.fixture
+def cuda(run):
+    cuda = Cuda()
+    run._timing.device = CudaTiming(cuda, run._later, run._append_times)
+    yield cuda
+    cuda.happen(1.0)
+
+
+def test_phases_on_a_device_have_its_seconds_and_their_step_once_they_are_over(run, cuda, offline) -> None:
+    with run.phase("forward"), run.phase("attention"):
+        pass
+    with run.phase("load", on_host=True):
+        pass
+    run.log({"x": 1.0}, step=5)
+    run._later.poll()
+    assert [(step, list(seconds)) for step, seconds in phases(offline())] == [(5, ["load"])]
+    cuda.happen(250.0)
+    resolve(run)
+    run.log({"x": 1.0}, step=6)
+    run.finish()
+    assert phases(offline())[1] == (5, {"attention": 0.25, "forward": 0.75})
+
+
+def test_events_are_used_again_and_a_capture_is_timed_by_the_host(run, cuda, offline) -> None:
+    Event.made = 0
+    for step in range(50):
+        with run.phase("forward"):
+            pass
+        run.log({"x": 1.0}, step=step)
+        cuda.happen(1000.0)
+        resolve(run)
+    assert Event.made == 2
+    cuda.capturing = True
+    with run.phase("captured"):
+        pass
+    cuda.capturing = False
+    with run.phase("begun before"):
+        cuda.capturing = True
+    cuda.capturing = False
+    run.log({"x": 1.0}, step=50)
+    run.finish()
+    found = phases(offline())
+    assert [seconds for _, seconds in found[:50]] == [{"forward": 1.0}] * 50
+    assert sorted(name for _, seconds in found[50:] for name in seconds) == ["begun before", "captured"]
+    assert all(value < 0.5 for _, seconds in found[50:] for value in seconds.values())
+
+
+def test_a_device_that_fails_leaves_the_host_to_time_and_raises_nothing(run, cuda, offline, caplog) -> None:
+    def fail(stream=None):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+
+    cuda.current_stream = fail
+    with run.phase("forward"):
+        pass
+    del cuda.current_stream
+    with run.phase("backward"):
+        cuda.current_stream = fail
+    run.log({"x": 1.0})
+    del cuda.current_stream
+    run.finish()
+    assert [list(seconds) for _, seconds in phases(offline())] == [["forward", "backward"]]
+    assert counted(offline()) == {"device_timing_failed": 2}
+    assert len(caplog.records) == 1
+
+
+def test_phases_that_a_device_never_ends_are_declared_and_hold_no_memory_without_bound(run, cuda, offline) -> None:
+    Event.made = 0
+    for step in range(3000):
+        with run.phase("forward"):
+            pass
+        run.log({"x": 1.0}, step=step)
+    run.finish()
+    assert Event.made <= 4096
+    stored = [step for step, _ in phases(offline())]
+    [lost] = offline(EventKind.LOST)
+    assert len(stored) + lost.fields["last"] - lost.fields["first"] + 1 == 3000
+
+
+def test_the_allocators_statistics_have_keys_that_ranks_share(monkeypatch) -> None:
+    stats = {
+        "allocated_bytes": {"all": {"current": 60, "peak": 80}},
+        "reserved_bytes": {"all": {"current": 100, "peak": 100}},
+        "num_alloc_retries": 1,
+        "num_ooms": 0,
+    }
+    none = {**stats, "reserved_bytes": {"all": {"current": 0, "peak": 0}}}
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True, device_count=lambda: 3, memory_stats_as_nested_dict=[none, stats, none].__getitem__
+    )
+    found = allocator_stats.sample(cuda)
+    assert found["chiplog/cuda/fragmentation"] == pytest.approx(0.4)
+    assert (found["chiplog/cuda/allocated_peak_bytes"], found["chiplog/cuda/alloc_retries"]) == (80.0, 1.0)
+    cuda.memory_stats_as_nested_dict = [stats, stats, none].__getitem__
+    assert {key.split("/")[1] for key in allocator_stats.sample(cuda)} == {"cuda:0", "cuda:1"}
+    cuda.is_initialized = lambda: False
+    assert allocator_stats.sample(cuda) == {}
+
+
+def test_the_allocators_statistics_are_logged_with_the_step_that_was_last(run, offline, monkeypatch) -> None:
+    run.log({"x": 1.0}, step=7)
+    monkeypatch.setattr(poller, "sample", lambda cuda: {"chiplog/cuda/ooms": 0.0})
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(run._timing, "device", object())
+    while not [entry for entry in numbers(offline()) if entry[0] == "chiplog/cuda/ooms"]:
+        run._tick()
+    run._timing.device = None
+    monkeypatch.undo()
+    run.finish()
+    assert ("chiplog/cuda/ooms", 7, 0.0) in numbers(offline())
+
+
+# -- torch.compile --
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["dynamo told", "dynamo not told"])
+def test_a_compiled_region_may_log_time_and_step(run, offline, monkeypatch, told) -> None:
+    import torch._dynamo
+
+    from chiplog.safety import dynamo
+
+    if told:
+        dynamo.tell_dynamo()
+        assert dynamo._told
+    else:
+        monkeypatch.setattr(dynamo, "_told", [True])
+        rules = sys.modules["torch._dynamo.trace_rules"]
+        monkeypatch.setattr(rules, "SKIP_DIRS", [path for path in rules.SKIP_DIRS if "chiplog" not in path])
+        rules._recompile_re()
+    torch._dynamo.reset()
+
+    @run.phase("decorated")
+    def inner(x):
+        return x.cos()
+
+    def step(x, number):
+        y = x * 2
+        with run.phase("forward"):
+            y = inner(y) + 1
+        run.log({"loss": y.sum(), "host": 1.0}, step=number)
+        run.step()
+        return y.sin()
+
+    compiled = torch.compile(step, backend="eager")
+    with warnings.catch_warnings():
+        # Not told, which lasts for a look of the sender thread, dynamo warns of what it cannot trace, and goes on.
+        warnings.simplefilter("error" if told else "ignore")
+        for number in range(4):
+            x = torch.full((3,), float(number))
+            assert torch.equal(compiled(x, number), ((x * 2).cos() + 1).sin())
+    run.finish()
+    found = numbers(offline())
+    assert [(key, step) for key, step, _ in found] == [(key, n) for n in range(4) for key in ("loss", "host")]
+    assert [value for key, _, value in found if key == "loss"] == pytest.approx(
+        [float(((torch.full((3,), float(n)) * 2).cos() + 1).sum()) for n in range(4)]
+    )
+    assert {name for _, seconds in phases(offline()) for name in seconds} - {"gc"} == {"decorated", "forward", "step"}
+    assert counted(offline()) == {}
+
+
+def test_dynamo_compiles_no_file_of_ours(run) -> None:
+    import torch._dynamo
+
+    from chiplog.safety import dynamo
+
+    dynamo._told.clear()
+    dynamo.tell_dynamo()
+    torch._dynamo.reset()
+    seen: list[str] = []
+
+    def backend(graph, inputs):
+        seen.extend(str(node.stack_trace) for node in graph.graph.nodes)
+        return graph.forward
+
+    compiled = torch.compile(lambda x: (run.log({"x": x.sum()}), x * 2)[1], backend=backend)
+    compiled(torch.ones(2))
+    assert seen
+    assert not [trace for trace in seen if "sdk/chiplog" in trace]
