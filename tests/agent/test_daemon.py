@@ -21,7 +21,7 @@ from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.paths import make_private, places
 from chiplog_schemas.process.file_lock import Lock, holder_of
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import Greeted, Left, Take
+from chiplog_schemas.protocol.delivery import Greeted, LeaveCause, Left, Take
 from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.journal_dir import LOCK_NAME
 from chiplog_schemas.storage.record import Kind
@@ -482,7 +482,7 @@ input()
     shutil.rmtree(lock.parent)
     assert daemon._endings.look(42)
     assert daemon._endings.of(producer, {}, 99, finished=False)[0] == 42
-    daemon._act([Left(producer, "bye")], 2.0)
+    daemon._act([Left(producer, LeaveCause.GOODBYE)], 2.0)
     daemon._flush(200.0)
     daemon._look_for_journals(200.0)
     assert producer not in daemon._core.peers
@@ -508,7 +508,7 @@ input()
         records = frame(Kind.EVENT, 0, encode(EventKind.STATE, 1, {"state": "finished"}))
         daemon._act([Greeted(producer, {}), Take(producer, 0, 0, records)], 1.0)
         daemon._flush(100.0)
-        daemon._act([Left(producer, "bye")], 100.0)
+        daemon._act([Left(producer, LeaveCause.GOODBYE)], 100.0)
         daemon._look_for_journals(100.0)
         assert daemon._endings.watched == {producer}, "its journal is still there"
         assert n_pidfds_of(process.pid) == 1
@@ -529,7 +529,7 @@ def n_pidfds_of(pid: int) -> int:
 def test_an_acknowledgement_behind_the_goodbye_is_forgotten_too(daemon: AgentDaemon) -> None:
     producer = b"P" * 16
     daemon._act([Greeted(producer, {}), Take(producer, 0, 0, frame(Kind.EVENT, 0, identity()))], 1.0)
-    daemon._act([Left(producer, "bye")], 1.0)
+    daemon._act([Left(producer, LeaveCause.GOODBYE)], 1.0)
     daemon._look_for_journals(100.0)
     daemon._flush(100.0)
     assert daemon._synced == {producer: 1}, "it was synced when nobody knew its producer any more"

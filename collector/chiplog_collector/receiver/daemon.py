@@ -38,7 +38,7 @@ from chiplog_schemas.paths import Places, check_root, make_private
 from chiplog_schemas.process.daemon import on_stop_signals
 from chiplog_schemas.process.file_lock import keep_lock, take_lock, touch
 from chiplog_schemas.process.offload import Offload
-from chiplog_schemas.protocol.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
+from chiplog_schemas.protocol.delivery import Gap, Greeted, LeaveCause, Left, Receiver, ReceiverAction, Reply, Take
 from chiplog_schemas.protocol.file_messages import is_of_files
 from chiplog_schemas.security.key_files import Keys
 from chiplog_schemas.security.permissions import Role
@@ -217,11 +217,12 @@ class ReceiverDaemon:
                 case Greeted(sender, info):
                     if (word := self._presence.greeted(sender, info.get("node"), info.get("boot"))) is not None:
                         self._note(word)
-                case Left(sender, reason):
+                case Left(sender, cause):
                     if not self._intake.next_numbers.get(sender):
                         continue  # it never delivered: nobody's labels hang on it, and senders can be made up
-                    silent_s = PEER_SILENT_S if reason.startswith("silent") else 0.0
-                    self._presence.left(sender, time.monotonic(), goodbye=reason == "bye", silent_s=silent_s)
+                    silent_s = PEER_SILENT_S if cause is LeaveCause.SILENT else 0.0
+                    goodbye = cause is LeaveCause.GOODBYE
+                    self._presence.left(sender, time.monotonic(), goodbye=goodbye, silent_s=silent_s)
 
     def _report_refused(self, now: float) -> None:
         """Tell agents what of theirs the index keeps and does not apply, and the index when their keys change."""

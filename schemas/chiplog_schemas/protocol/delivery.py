@@ -21,7 +21,7 @@ Whatever was sent in a session that ended is sent again in the next: the receive
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any
 
 from chiplog_schemas.limits import (
@@ -115,12 +115,22 @@ class Gap:
     reason: str
 
 
+class LeaveCause(StrEnum):
+    """Why a sender's session ended."""
+
+    GOODBYE = "goodbye"  # the sender sent BYE
+    SILENT = "silent"  # no message for PEER_SILENT_S
+    MESSAGE_LOST = "message_lost"  # the transport lost a message; the sender opens another session
+    NOT_PERMITTED = "not_permitted"  # its key no longer covers the node that it named
+    FORGOTTEN = "forgotten"  # the receiver drops what it knows of the sender
+
+
 @dataclass(slots=True)
 class Left:
     """Receiver: the sender's session is over."""
 
     sender: bytes
-    reason: str
+    cause: LeaveCause
 
 
 SenderAction = Connect | Disconnect | Send | Resume | Acked
@@ -327,7 +337,7 @@ class Receiver:
             if objection is not None:
                 return [
                     Reply(routing, messages.reset(message.session, objection), permit),
-                    self._end(sender, objection),
+                    self._end(sender, LeaveCause.NOT_PERMITTED),
                 ]
         session.heard_at = now
         session.routing = routing
@@ -348,7 +358,7 @@ class Receiver:
                 return self._lost_on_the_way(sender, expected, message.next)
             return [self._ack(sender)]
         if message.kind == MessageKind.BYE:
-            return [self._end(sender, "bye")]
+            return [self._end(sender, LeaveCause.GOODBYE)]
         return []
 
     def synced(self, sender: bytes, next_number: int) -> list[ReceiverAction]:
@@ -389,12 +399,12 @@ class Receiver:
     def tick(self, now: float) -> list[ReceiverAction]:
         """End the sessions of senders that fell silent."""
         silent = [s for s, session in self._sessions.items() if now - session.heard_at > PEER_SILENT_S]
-        return [self._end(sender, f"silent for {PEER_SILENT_S:g} s") for sender in silent]
+        return [self._end(sender, LeaveCause.SILENT) for sender in silent]
 
     def forget(self, sender: bytes) -> None:
         """Drop what is known of a sender that will not come again."""
         if sender in self._sessions:
-            self._end(sender, "forgotten")
+            self._end(sender, LeaveCause.FORGOTTEN)
         self.next_numbers.pop(sender, None)
         self._synced.pop(sender, None)
         self._owners.pop(sender, None)
@@ -452,7 +462,7 @@ class Receiver:
         reason = f"numbers {expected}..{first - 1} were lost on the way"
         return [
             Reply(session.routing, messages.reset(session.nonce, reason), session.permit),
-            self._end(sender, reason),
+            self._end(sender, LeaveCause.MESSAGE_LOST),
         ]
 
     def permit_of(self, sender: bytes) -> Permit | None:
@@ -469,10 +479,10 @@ class Receiver:
         frames = messages.ack(session.nonce, self._synced.get(sender, 0), self._credit_of(sender), refused)
         return Reply(session.routing, frames, session.permit)
 
-    def _end(self, sender: bytes, reason: str) -> Left:
+    def _end(self, sender: bytes, cause: LeaveCause) -> Left:
         session = self._sessions.pop(sender)
         self._senders.pop(session.nonce, None)
-        return Left(sender, reason)
+        return Left(sender, cause)
 
 
 def _is_same_key(one: Permit | None, other: Permit | None) -> bool:

@@ -5,6 +5,7 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,14 @@ import zmq
 
 from chiplog_collector.receiver import agent_liveness as presence_module
 from chiplog_collector.receiver import daemon as receiver_module
+from chiplog_collector.receiver.agent_liveness import GOODBYE_S, MISSED_AFTER_S
 from chiplog_collector.receiver.daemon import ReceiverDaemon, Settings
 from chiplog_schemas.codec import unpack
-from chiplog_schemas.limits import CREDIT_BYTES
+from chiplog_schemas.limits import CREDIT_BYTES, PEER_SILENT_S
 from chiplog_schemas.paths import places
 from chiplog_schemas.process.file_lock import LockHeldError, holder_of
 from chiplog_schemas.protocol import messages
+from chiplog_schemas.protocol.delivery import LeaveCause, Left
 from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.record import Damage, Kind, Record
 from chiplog_schemas.storage.record import encode as frame
@@ -40,6 +43,13 @@ SAFEGUARDS = [
         old="        for _ in range(MESSAGES_PER_TURN_MAX):\n",
         new="        while True:\n",
         test="test_a_turn_ends_however_many_messages_come",
+    ),
+    Safeguard(
+        "an agent that fell silent is missed since its last message",
+        "collector/chiplog_collector/receiver/daemon.py",
+        old="silent_s = PEER_SILENT_S if cause is LeaveCause.SILENT else 0.0",
+        new="silent_s = 0.0",
+        test="test_how_long_an_agent_is_waited_for_depends_on_the_cause_of_its_sessions_end",
     ),
 ]
 
@@ -344,6 +354,18 @@ def test_a_lost_agent_is_called_lost_once_however_often_the_receiver_starts(daem
             daemon.turn()
     said = [item for item in records_of(places(chiplog_dir)) if isinstance(item, Record) and item.kind == Kind.PRESENCE]
     assert [unpack(record.payload)[:2] for record in said] == [[agent.sender, False]]
+
+
+@pytest.mark.parametrize("cause", LeaveCause)
+def test_how_long_an_agent_is_waited_for_depends_on_the_cause_of_its_sessions_end(daemons, cause) -> None:
+    daemon = daemons()
+    daemon._intake.next_numbers[SENDER] = 1
+    heard_before_s = PEER_SILENT_S if cause is LeaveCause.SILENT else 0.0
+    patience_s = GOODBYE_S if cause is LeaveCause.GOODBYE else PEER_SILENT_S + MISSED_AFTER_S
+    before = time.monotonic()
+    daemon._act([Left(SENDER, cause)])
+    lost_at = daemon._presence._missed[SENDER].until + heard_before_s
+    assert before + patience_s <= lost_at <= time.monotonic() + patience_s
 
 
 def test_positions_of_all_senders_are_recovered_from_the_newest_segment(daemons, chiplog_dir) -> None:

@@ -17,6 +17,7 @@ from chiplog_schemas.protocol.delivery import (
     Disconnect,
     Gap,
     Greeted,
+    LeaveCause,
     Left,
     Receiver,
     Reply,
@@ -419,7 +420,7 @@ def test_a_receiver_ends_the_session_of_a_silent_sender() -> None:
     receiver = Receiver(credit=CREDIT)
     open_pair(receiver)
     assert receiver.tick(PEER_SILENT_S) == []
-    assert receiver.tick(PEER_SILENT_S + 0.1) == [Left(NAMES[0], f"silent for {PEER_SILENT_S:g} s")]
+    assert receiver.tick(PEER_SILENT_S + 0.1) == [Left(NAMES[0], LeaveCause.SILENT)]
     assert receiver.senders == set()
 
 
@@ -536,7 +537,7 @@ def test_a_sender_that_said_goodbye_never_comes_back_by_itself() -> None:
     receiver = Receiver(credit=CREDIT)
     machine, _ = open_pair(receiver)
     (bye,) = machine.bye()
-    assert receiver.receive(b"r", bye.frames, 0.0) == [Left(NAMES[0], "bye")]  # type: ignore[arg-type, union-attr]
+    assert receiver.receive(b"r", bye.frames, 0.0) == [Left(NAMES[0], LeaveCause.GOODBYE)]  # type: ignore[arg-type, union-attr]
     assert machine.tick(1e9, 0) == []
     assert machine.bye() == []
     assert machine.fail(0.0, "x") == []
