@@ -1,4 +1,4 @@
-# `make demo` and `make test` are the two commands. Each makes its own .venv first, and needs nothing but
+# `make demo`, `make test` and `make docs` are the three commands. Each makes its own .venv first, and needs nothing but
 # Python 3.11 or newer, git and make. A second call finds the .venv and starts at once.
 
 PYTHON ?= python3
@@ -9,11 +9,12 @@ TEST_WORKERS ?= 3
 PY := .venv/bin/python
 BOOTSTRAP := scripts/bootstrap.py
 
-.PHONY: help demo test matrix bench soak switch-off clean python
+.PHONY: help demo test docs matrix bench soak switch-off clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
 	@echo "make test              lint, types and all tests; the last line is pytest's summary"
+	@echo "make docs              build the documentation site into build/site; fails on any warning"
 	@echo "make matrix            start a training with every launcher, and print what arrived as a table"
 	@echo "make bench             measure: cost of log(), rates, latencies"
 	@echo "make soak MINUTES=n    kill, cut, damage and fuzz for n minutes (default 10), and print the counts reached"
@@ -40,6 +41,13 @@ test: python
 	@$(PY) -m mypy --no-error-summary
 	@echo "pytest $(ARGS)"
 	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup $(ARGS)
+
+# Lists that repeat code are written again first, so a page never disagrees with the code that it was built from.
+docs: python
+	@$(PYTHON) $(BOOTSTRAP) docs
+	@PYTHONPATH=scripts $(PY) -m cogapp -r --verbosity=1 $$(git ls-files 'docs/*.md')
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet $(ARGS)
+	@echo "built build/site/index.html"
 
 matrix: python
 	@$(PYTHON) $(BOOTSTRAP) dev

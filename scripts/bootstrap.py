@@ -1,4 +1,4 @@
-"""Make .venv and install chiplog into it, editable, with one extra: `python3 scripts/bootstrap.py dev|torch`.
+"""Make .venv and install chiplog into it, editable, with one extra: `python3 scripts/bootstrap.py dev|docs|torch`.
 
 What is installed is written to .venv/.chiplog-installed, so that a second call does nothing. It installs again when
 pyproject.toml has changed, and makes .venv anew when the clone was moved or its Python is gone.
@@ -16,7 +16,8 @@ import threading
 import time
 
 PYTHON_MIN = (3, 11)
-EXTRAS = {"torch": ("torch",), "dev": ("dev", "torch")}  # what each extra brings, itself included
+# extra -> all that it brings, itself included
+EXTRAS = {"docs": ("docs",), "torch": ("torch",), "dev": ("dev", "docs", "torch")}
 STILL_INTERVAL_S = 15.0  # a download of minutes says this often that it lives
 LINES_SHOWN = 40  # of pip, when it fails
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -121,7 +122,8 @@ def main():
         say("making .venv with Python " + ".".join(map(str, sys.version_info[:3])))
         if subprocess.run([sys.executable, "-m", "venv", VENV], stdin=subprocess.DEVNULL).returncode:
             fail(f"{sys.executable} -m venv failed; its own message stands above")
-    say(f"installing chiplog[{extra}] into .venv; the first time this downloads PyTorch, which is large")
+    large = "; the first time this downloads PyTorch, which is large" if "torch" in EXTRAS[extra] else ""
+    say(f"installing chiplog[{extra}] into .venv{large}")
     install(extra)
     with open(STAMP, "w", encoding="utf-8") as file:
         file.write("\n".join(stamp) + "\n")

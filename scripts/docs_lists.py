@@ -1,0 +1,117 @@
+"""The lists in the documentation that repeat code, made from the code. cog calls these functions (`make docs`).
+
+A page holds such a list between `[[[cog` and `[[[end]]]`. `python -m cogapp --check` fails when a list is out of date.
+"""
+
+import inspect
+from collections.abc import Iterator
+
+import click
+
+from chiplog.cli.root import COMMANDS, chiplog
+from chiplog_schemas import bounds
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield each command with its full name, subcommands after their group."""
+    context = click.Context(chiplog, info_name="chiplog")
+    for known in COMMANDS:
+        command = chiplog.get_command(context, known.name)
+        assert command is not None, known.name
+        yield from _with_subcommands(f"chiplog {known.name}", command)
+
+
+def _with_subcommands(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    yield name, command
+    if isinstance(command, click.Group):
+        for child in command.list_commands(click.Context(command)):
+            loaded = command.get_command(click.Context(command), child)
+            assert loaded is not None
+            yield from _with_subcommands(f"{name} {child}", loaded)
+
+
+def command_table() -> str:
+    """Return a table of the commands, by what they are for."""
+    lines = ["| command | what it does |", "|---|---|"]
+    for command in COMMANDS:
+        anchor = f"chiplog-{command.name}"
+        lines.append(f"| [`chiplog {command.name}`](#{anchor}) | {_escape(command.help)} |")
+    return "\n".join(lines)
+
+
+def command_reference() -> str:
+    """Return a section for each command: usage, help text, arguments and options."""
+    parts: list[str] = []
+    for name, command in commands():
+        context = click.Context(command, info_name=name)
+        usage = " ".join([name, *command.collect_usage_pieces(context)])
+        parts.append(f"{'#' * len(name.split())} {name}\n")
+        parts.append(f"```text\n{usage}\n```\n")
+        if command.help:
+            parts.append(_help_text(command.help))
+        if command.epilog:
+            parts.append(_help_text(command.epilog))
+        rows = [option for option in command.params if isinstance(option, click.Option) and not option.hidden]
+        if rows:
+            parts.append("| option | meaning |\n|---|---|\n" + "\n".join(_option(option, context) for option in rows))
+        parts.append("")
+    return "\n".join(parts).rstrip()
+
+
+def _help_text(text: str) -> str:
+    """Return a help text as Markdown. A paragraph that begins with click's mark (a backspace) keeps its lines."""
+    paragraphs = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith("\b"):
+            body = paragraph.removeprefix("\b").strip("\n")
+            paragraphs.append(f"```text\n{inspect.cleandoc(body)}\n```\n")
+        else:
+            paragraphs.append(paragraph.replace("<", "&lt;") + "\n")
+    return "\n".join(paragraphs)
+
+
+def _option(option: click.Option, context: click.Context) -> str:
+    names, meaning = option.get_help_record(context) or (", ".join(option.opts), option.help or "")
+    meaning = _escape(meaning).replace("[", "\\[")  # else `[x>=1]` reads as a link
+    return f"| `{_escape(names)}` | {meaning} |"
+
+
+def bounds_table() -> str:
+    """Return a table of the bounds that users may set: variable, default, least, most, who reads it, what it bounds."""
+    lines = ["| variable | default | least | most | read by | what it bounds |", "|---|---|---|---|---|---|"]
+    defaults = bounds.Bounds()
+    for variable, (least, most) in bounds.RANGES.items():
+        default = getattr(defaults, variable.removeprefix("CHIPLOG_").lower())
+        readers, meaning = BOUNDS[variable]
+        lines.append(f"| `{variable}` | {default:,} | {least:,} | {most:,} | {readers} | {meaning} |")
+    return "\n".join(lines)
+
+
+# variable -> (who reads it, what it bounds)
+BOUNDS = {
+    "CHIPLOG_JOURNAL_BYTES_MAX": (
+        "rank",
+        "journal on disk, per run and process; events that do not fit are dropped and declared lost",
+    ),
+    "CHIPLOG_JOURNAL_MEMORY_BYTES_MAX": ("rank", "journal in memory, while the disk refuses writes"),
+    "CHIPLOG_EVENT_BYTES_MAX": ("rank", "one event; can only be lowered"),
+    "CHIPLOG_KEYS_MAX": ("rank", "metric names per run and process; can only be lowered"),
+    "CHIPLOG_CONSOLE_LINES_PER_S": ("rank", "captured lines per second, sustained"),
+    "CHIPLOG_CONSOLE_BURST_LINES": ("rank", "captured lines in one burst"),
+    "CHIPLOG_FILE_BYTES_MAX": ("rank", "one file that `save()` accepts"),
+    "CHIPLOG_OUTBOX_BYTES_MAX": ("rank", "saved files on this node that the collector does not have yet"),
+    "CHIPLOG_FILES_BYTES_MAX": ("collector", "saved files of all runs; a file that does not fit waits in its outbox"),
+    "CHIPLOG_SPOOL_BYTES_MAX": (
+        "agent, rank",
+        "spool; `--spool-bytes-max` wins. In a rank: its journal in offline mode",
+    ),
+    "CHIPLOG_CREDIT_BYTES": ("agent, collector", "bytes sent and not yet acknowledged, per sender"),
+    "CHIPLOG_QUERY_TIMEOUT_S": ("collector", "seconds that one query may take, whatever its client asks for"),
+    "CHIPLOG_QUERIES_AT_ONCE": ("collector", "queries that run at the same time"),
+    "CHIPLOG_QUERIES_WAITING_MAX": ("collector", "queries that wait; one more is answered `busy`"),
+    "CHIPLOG_QUERY_MEMORY_BYTES": ("collector", "memory of all queries and of the index"),
+}
+
+
+def _escape(text: str) -> str:
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())
