@@ -9,7 +9,7 @@ import click
 import pytest
 
 from chiplog.cli.root import chiplog
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("sdk/chiplog", "agent/chiplog_agent", "collector/chiplog_collector", "schemas/chiplog_schemas")

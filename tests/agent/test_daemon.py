@@ -26,9 +26,10 @@ from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.journal_dir import LOCK_NAME
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
-from tests.agent.ranks.test_orphan_journals import no_descriptors
-from tests.conftest import Node, end_process, wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.descriptors import no_descriptors
+from tests.support.node import Node, end_process
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.collector.log import Index
+from tests.support.collector_log import Index
 
 
 @pytest.fixture

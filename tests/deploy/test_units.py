@@ -19,7 +19,7 @@ import pytest
 import chiplog
 from chiplog.query.client import NoDataError, QueryError
 from chiplog_schemas.storage.journal_dir import list_journals
-from tests.conftest import WAIT_S
+from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"

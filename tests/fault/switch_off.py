@@ -17,25 +17,15 @@ import tempfile
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.safeguard import Safeguard
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE_ROOTS = ("sdk", "agent", "collector", "schemas")
 TEST_FAILED = 1  # pytest's exit status; others mean that the test could not be run
 PATIENCE_S = 2400.0  # longer than the timeout of any test
-
-
-@dataclass(frozen=True)
-class Safeguard:
-    """One line of the product that keeps a promise, how to switch it off, and the test that must notice."""
-
-    promise: str
-    file: str  # relative to the repository
-    old: str  # stands in the file exactly once
-    new: str
-    test: str  # name of a test function in the module that declares this
-    environment: dict[str, str] = field(default_factory=dict, hash=False)  # a seed that finds it, a larger count
 
 
 @dataclass

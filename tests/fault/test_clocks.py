@@ -26,12 +26,13 @@ from chiplog.identity.identity import Facts, identify
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
-from tests.collector.log import START_US, VIEWS, Index, Rank, whole
-from tests.conftest import Node, wait_until
-from tests.fault.network import need
-from tests.fault.oracle import compare
-from tests.fault.switch_off import Safeguard
-from tests.soak import Rounds
+from tests.support.collector_log import START_US, VIEWS, Index, Rank, whole
+from tests.support.network import need
+from tests.support.node import Node
+from tests.support.oracle import compare
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("clocks")  # one worker: what its fixture does is costly
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Node
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -37,12 +37,13 @@ from chiplog_schemas.storage.record import Damage, Kind, Record
 from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.storage.segments import LogReader, SegmentLog, list_segments, log_owner, read_segment
 from chiplog_schemas.storage.watermark import Synced
-from tests.collector.index.test_database import everything
-from tests.collector.log import VIEWS, Rank, block_of, contents_of
-from tests.conftest import Node, wait_until
-from tests.fault.oracle import ORACLE, compare
-from tests.fault.switch_off import Safeguard
-from tests.soak import Rounds
+from tests.support.collector_log import VIEWS, Rank, block_of, contents_of
+from tests.support.node import Node
+from tests.support.oracle import ORACLE, compare
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
+from tests.support.sample_log import everything
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -12,9 +12,9 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.fault.machines import CREDIT, Hops
-from tests.fault.switch_off import Safeguard
-from tests.soak import SOAK_MINUTES, TIMES
+from tests.support.rounds import SOAK_MINUTES, TIMES
+from tests.support.safeguard import Safeguard
+from tests.support.simulation.machines import CREDIT, Hops
 
 SHRINKS = os.environ.get("CHIPLOG_SHRINK") != "0"  # takes minutes; who only wants to see it fail goes without
 _TEST = "test_both_hops_under_hypothesis"

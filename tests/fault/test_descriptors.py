@@ -16,9 +16,10 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from tests.conftest import Node, wait_until
-from tests.fault.switch_off import Safeguard
-from tests.process.test_security import Centre, Host, free_ports
+from tests.support.hosts import Centre, Host, free_ports
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 LIMIT = 1024  # open files of an agent under attack: it needs about 20 itself
 PER_TEN_MS = 10  # how many strangers come: an agent looks every 50 ms

@@ -39,8 +39,7 @@ import pytest
 
 from chiplog_schemas.paths import places
 from chiplog_schemas.process.file_lock import holder_of
-from tests.conftest import end_process, wait_until
-from tests.fault.disk.faults import (
+from tests.support.disk.faults import (
     ALLOCATE,
     BIND,
     LONG_MS,
@@ -60,8 +59,10 @@ from tests.fault.disk.faults import (
     small_disk,
     until_hit,
 )
-from tests.fault.oracle import read
-from tests.fault.switch_off import Safeguard
+from tests.support.node import end_process
+from tests.support.oracle import read
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

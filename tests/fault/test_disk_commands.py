@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Node
-from tests.fault.disk.faults import OPEN, RENAME, SYNC, WRITE, Disk, Faults, build_library, small_disk
-from tests.fault.oracle import ORACLE, compare
-from tests.fault.switch_off import Safeguard
+from tests.support.disk.faults import OPEN, RENAME, SYNC, WRITE, Disk, Faults, build_library, small_disk
+from tests.support.node import Node
+from tests.support.oracle import ORACLE, compare
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

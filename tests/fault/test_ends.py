@@ -25,9 +25,10 @@ import pytest
 
 from chiplog_agent.ranks.exit_cause import STATE_LOST, VANISHED
 from chiplog_schemas.limits import FINISH_WAIT_S
-from tests.conftest import Node, wait_until
-from tests.fault.oracle import compare
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.oracle import compare
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 PROMISED_S = 2.0  # by which an end may be later with chiplog than without
 NOISE_S = 4.0  # what a machine that is busy with other things may add to that, and to what finish() may take …

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.storage.journal_dir import list_journals
-from tests.conftest import Node, wait_until
-from tests.fault.oracle import compare
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.oracle import compare
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -16,8 +16,9 @@ import pytest
 
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segments import list_segments, read_segment
-from tests.conftest import Node, wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SIZE = 64 << 20
 STEP = 8 << 20  # so much arrives between two kills

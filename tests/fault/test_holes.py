@@ -23,14 +23,15 @@ from chiplog_schemas.process.file_lock import holder_of
 from chiplog_schemas.storage.journal_dir import list_journals
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segments import list_segments, read_segment
-from tests.collector.log import Rank, whole
-from tests.collector.receiver.test_daemon import Agent
-from tests.conftest import Node, end_daemons, wait_until
-from tests.fault import patched
-from tests.fault.oracle import ORACLE, Verdict, compare
-from tests.fault.patched import patch_daemons
-from tests.fault.switch_off import Safeguard
-from tests.soak import Rounds
+from tests.support import patched
+from tests.support.agent_by_hand import Agent
+from tests.support.collector_log import Rank, whole
+from tests.support.node import Node, end_daemons
+from tests.support.oracle import ORACLE, Verdict, compare
+from tests.support.patched import patch_daemons
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -12,11 +12,12 @@ import pytest
 
 import chiplog
 from chiplog.query.result import QueryError
-from tests.conftest import Node, wait_until
-from tests.fault.oracle import ORACLE, compare
-from tests.fault.patched import patch_daemons
-from tests.fault.switch_off import Safeguard
-from tests.soak import Rounds
+from tests.support.node import Node
+from tests.support.oracle import ORACLE, compare
+from tests.support.patched import patch_daemons
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 # Checkpoints every 0.2 s; each leaves a line in a file.
 FREQUENT_CHECKPOINTS = """

@@ -19,8 +19,8 @@ from chiplog_schemas.codec import unpack
 from chiplog_schemas.model.events import EventKind, decode
 from chiplog_schemas.storage.journal_dir import DeadJournal, list_journals
 from chiplog_schemas.storage.record import Record
-from tests.fault.switch_off import Safeguard
-from tests.soak import Rounds
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
 
 PATIENCE_S = 200.0
 RAISED_IN_A_SOAK = 40_000

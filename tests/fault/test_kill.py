@@ -19,9 +19,10 @@ import pytest
 import chiplog
 from chiplog_schemas.paths import Places, places
 from chiplog_schemas.process.file_lock import holder_of
-from tests.fault.oracle import ORACLE, compare
-from tests.fault.switch_off import Safeguard
-from tests.soak import Rounds
+from tests.support.index_process import index_of
+from tests.support.oracle import ORACLE, compare
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
 
 KILLS = 12  # of daemons in one round, besides its three ranks …
 LOGGED_BYTES = 4_000  # … of which one goes in the middle of it, in one moment with daemons, once it has logged so much
@@ -72,16 +73,6 @@ def end(pid: int, number: int) -> None:
             os.kill(pid, number)
         except ProcessLookupError:
             pass  # it left by itself between the look and the kill
-
-
-def index_of(place: Places) -> int:
-    """Return the PID of the index process of this directory."""
-    receiver = holder_of(place.collector / "lock")
-    try:
-        children = Path(f"/proc/{receiver}/task/{receiver}/children").read_text().split()
-    except OSError:
-        return 0
-    return int(children[0]) if children else 0
 
 
 def start_rank(file: Path, label: str, events: int) -> subprocess.Popen[bytes]:

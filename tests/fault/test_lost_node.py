@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Node, end_process
-from tests.fault.oracle import ORACLE
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node, end_process
+from tests.support.oracle import ORACLE
+from tests.support.safeguard import Safeguard
 
 pytestmark = pytest.mark.timeout(900)
 

@@ -20,11 +20,12 @@ import pytest
 import chiplog
 from chiplog_schemas.paths import Places, places
 from chiplog_schemas.process.file_lock import holder_of
-from tests.conftest import end_daemons, wait_until
-from tests.fault.oracle import compare
 from tests.fault.rank_of_mixed_use import KINDS
-from tests.fault.test_kill import index_of
-from tests.soak import SOAK_MINUTES, Rounds
+from tests.support.index_process import index_of
+from tests.support.node import end_daemons
+from tests.support.oracle import compare
+from tests.support.rounds import SOAK_MINUTES, Rounds
+from tests.support.waiting import wait_until
 
 ROUND_S = 240.0 if SOAK_MINUTES else 10.0
 SETTLE_S = 120.0

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Node, end_process, wait_until
-from tests.fault.oracle import ORACLE
+from tests.support.node import Node, end_process
+from tests.support.oracle import ORACLE
+from tests.support.waiting import wait_until
 
 REFUSE_JOURNALS = """
 import os

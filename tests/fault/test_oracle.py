@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from tests.fault.oracle import Verdict, compare, read
-from tests.fault.switch_off import Safeguard
+from tests.support.oracle import Verdict, compare, read
+from tests.support.safeguard import Safeguard
 
-ORACLE_FILE = "tests/fault/oracle.py"
+ORACLE_FILE = "tests/support/oracle.py"
 
 SAFEGUARDS = [
     Safeguard(

@@ -26,9 +26,10 @@ from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, NAME_CHARS_MA
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.storage.journal_dir import DeadJournal, list_journals
 from chiplog_schemas.storage.record import Record
-from tests.conftest import Node, wait_until
-from tests.fault.disk.faults import LONG_MS, FaultyNode, Rank, settled
-from tests.fault.switch_off import Safeguard
+from tests.support.disk.faults import LONG_MS, FaultyNode, Rank, settled
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 MIB = 1 << 20
 SAFEGUARDS = [

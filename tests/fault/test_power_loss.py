@@ -27,9 +27,9 @@ from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.record import Kind, Record, scan
 from chiplog_schemas.storage.segments import SegmentLog, list_segments, read_segment
-from tests.collector.receiver.test_daemon import SENDER, Agent
-from tests.fault.switch_off import Safeguard
-from tests.soak import Rounds
+from tests.support.agent_by_hand import SENDER, Agent
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

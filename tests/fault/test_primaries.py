@@ -17,10 +17,10 @@ import pytest
 from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.state import State
 from chiplog_schemas.model.events import EventKind
-from tests.collector.log import VIEWS, Index, Rank, block_of, contents_of, records
-from tests.conftest import Node
-from tests.fault.switch_off import Safeguard
-from tests.soak import Rounds
+from tests.support.collector_log import VIEWS, Index, Rank, block_of, contents_of, records
+from tests.support.node import Node
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
@@ -180,7 +180,7 @@ def test_what_was_decided_is_the_same_after_restarts_of_the_index_and_a_rebuild(
     """Invariant: the config that SQL shows is the model's holder's, and a rebuild shows the same in every view."""
     from chiplog_collector.index.database import Database
     from chiplog_collector.index.process import Follower
-    from tests.collector.log import LOG_ID
+    from tests.support.collector_log import LOG_ID
 
     for seed in rounds(1):
         chooser = random.Random(seed)

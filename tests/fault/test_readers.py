@@ -15,7 +15,9 @@ import pytest
 
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import QuestionKind
-from tests.collector.query.test_service import (
+from tests.support.node import Node
+from tests.support.oracle import ORACLE, compare
+from tests.support.query_client import (
     A_SELECT_THAT_IS_STOPPED,
     FOR_EVER,
     NO_FILES,
@@ -24,9 +26,8 @@ from tests.collector.query.test_service import (
     Asker,
     assert_is_stopped,
 )
-from tests.conftest import Node, wait_until
-from tests.fault.oracle import ORACLE, compare
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 STUBBORN = 300_000  # letters: some minutes of work in one call
 MEMORY_BYTES_MAX = 4 << 30  # of the index: what `memory.py` lets it have, and some for what it had before

@@ -10,9 +10,9 @@ import pytest
 
 import chiplog
 from chiplog_schemas.storage.segments import list_segments
-from tests.conftest import Node
-from tests.fault.oracle import ORACLE, compare
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.oracle import ORACLE, compare
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -15,11 +15,11 @@ from chiplog_schemas.codec import unpack
 from chiplog_schemas.protocol.messages import MessageKind, parse
 from chiplog_schemas.storage import segments
 from chiplog_schemas.storage.record import Kind, Record
-from tests.fault.machines import live
-from tests.fault.simulation import VirtualLink, World, patched
-from tests.fault.switch_off import Safeguard
-from tests.fault.virtual import DiskPath, Killed
-from tests.soak import Rounds
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
+from tests.support.simulation.machines import live
+from tests.support.simulation.virtual import DiskPath, Killed
+from tests.support.simulation.world import VirtualLink, World, patched
 
 _SEEDS = {"CHIPLOG_FAULT_SEED": "1"}
 _PATH = "test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path"

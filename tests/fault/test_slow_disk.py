@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import wait_until
-from tests.fault.disk.faults import SYNC, Faults, FaultyNode, Rank, build_library, settled
-from tests.fault.patched import patch_daemons
-from tests.fault.switch_off import Safeguard
+from tests.support.disk.faults import SYNC, Faults, FaultyNode, Rank, build_library, settled
+from tests.support.patched import patch_daemons
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 QUICK = """
 import chiplog_schemas.limits as limits

@@ -20,11 +20,12 @@ import pytest
 from chiplog_schemas.limits import FINISH_WAIT_S, PEER_SILENT_S
 from chiplog_schemas.paths import places
 from chiplog_schemas.process.file_lock import holder_of
-from tests.conftest import Node, end_daemons, wait_until
-from tests.fault.oracle import compare
-from tests.fault.switch_off import Safeguard
-from tests.fault.test_kill import index_of
-from tests.soak import Rounds
+from tests.support.index_process import index_of
+from tests.support.node import Node, end_daemons
+from tests.support.oracle import compare
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 STOPPED_S = PEER_SILENT_S + 2.0
 STOPPED_LONG_S = 45.0  # in a soak

@@ -14,14 +14,15 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.process.file_lock import holder_of
-from tests.conftest import Node, wait_until
-from tests.fault.oracle import ORACLE, compare
-from tests.fault.switch_off import Safeguard
-from tests.soak import Rounds
+from tests.support.node import Node
+from tests.support.oracle import ORACLE, compare
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{index}" for index in range(2)]
 HOST = ""
-SOURCE = Path(__file__).parents[1] / "agent" / "stats" / "fake_nvml" / "nvml.c"
+SOURCE = Path(__file__).parents[1] / "support" / "fake_nvml" / "nvml.c"
 MEANWHILE = 5  # samples, and steps, that must come out while the driver hangs
 WAIT_S = 25.0  # generous, and shorter than the library hangs
 SOAK = bool(os.environ.get("CHIPLOG_SOAK_MINUTES"))

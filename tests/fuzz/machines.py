@@ -239,7 +239,7 @@ class Index:
         self.applier = Applier(State())
         self._number = 0
         self._good = 0
-        from tests.collector.log import Rank
+        from tests.support.collector_log import Rank
 
         self._rank = Rank(200)
 

@@ -17,10 +17,10 @@ from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.storage import record
 from chiplog_schemas.storage.record import Kind, Record, scan
-from tests.fault.switch_off import Safeguard
 from tests.fuzz.decoders import Arrow
 from tests.fuzz.grammar import TOKENS, frame
 from tests.schemas.make_vectors import PRODUCER_A, SESSION, TS
+from tests.support.safeguard import Safeguard
 
 ROOT = Path(__file__).resolve().parents[2]
 

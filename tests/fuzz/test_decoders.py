@@ -12,10 +12,10 @@ from typing import IO, Any
 
 import pytest
 
-from tests.fault.switch_off import Safeguard
 from tests.fuzz.decoders import DECODERS
 from tests.fuzz.machines import MACHINES
-from tests.soak import Rounds
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
 
 ROOT = Path(__file__).resolve().parents[2]
 BATCH = 1_000  # inputs

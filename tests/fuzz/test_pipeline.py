@@ -12,12 +12,12 @@ import pytest
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import NUMBER_LIMIT, Kind
-from tests.collector.log import START_US, Index, Rank, block_of
-from tests.fault.switch_off import Safeguard
 from tests.fuzz.decoders import built_block
 from tests.fuzz.machines import Index as Hostile
 from tests.schemas.make_vectors import doubles
-from tests.soak import Rounds
+from tests.support.collector_log import START_US, Index, Rank, block_of
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
 
 RECORDS = 40  # hostile ones in a round, each with a good block behind it
 

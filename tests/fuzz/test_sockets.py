@@ -22,13 +22,14 @@ from chiplog_schemas.limits import MIB, SESSIONS_MAX
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.transport.router import bind_router
-from tests.conftest import WAIT_S, Node, wait_until
-from tests.fault import oracle
-from tests.fault.oracle import ORACLE
-from tests.fault.switch_off import Safeguard
 from tests.fuzz.decoders import hostile_block, hostile_event, hostile_frames
 from tests.fuzz.grammar import hostile_record, mutate_bytes, pick
-from tests.soak import Rounds
+from tests.support import oracle
+from tests.support.node import Node
+from tests.support.oracle import ORACLE
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S, wait_until
 
 RSS_GROWTH_BYTES = 64 * MIB
 DESCRIPTORS_MORE = 64

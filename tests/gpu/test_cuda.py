@@ -14,9 +14,8 @@ import torch
 import chiplog
 from chiplog.torch.current_device import current_device
 from chiplog_schemas.model.events import EventKind
-from tests.sdk.recording.test_run import counted, numbers
-from tests.sdk.timing.test_phases import phases
-from tests.sdk.torch.test_device_values import losses, resolve
+from tests.support.sdk_events import counted, losses, numbers, phases
+from tests.support.stand_in_device import resolve
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU on this machine")
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Node
 from tests.launchers.matrix import ROW
 from tests.launchers.training import Training
+from tests.support.node import Node
 
 HERE = Path(__file__).parent
 TIMEOUT_S = 900  # a launcher may take its time, and then the check; the default is for one process

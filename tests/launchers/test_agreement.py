@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from tests.fault.switch_off import Safeguard
-from tests.process.test_security import free_ports
+from tests.support.hosts import free_ports
+from tests.support.safeguard import Safeguard
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 

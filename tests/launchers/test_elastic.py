@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from chiplog_schemas.process.procfs import stat_fields
-from tests.conftest import wait_until
 from tests.launchers.training import TORCHRUN, Training, finished
-from tests.process.test_security import free_ports
+from tests.support.hosts import free_ports
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("elastic")
 

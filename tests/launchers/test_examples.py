@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import WAIT_S, Node, wait_until
+from tests.support.node import Node
+from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = pytest.mark.timeout(900)  # a few start torch six times, perhaps beside other tests
 

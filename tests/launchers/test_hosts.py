@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import wait_until
-from tests.fault.network import Network
-from tests.fault.test_network import Site
 from tests.launchers.scripts import RANKS
 from tests.launchers.training import TORCHRUN, Training, finished
+from tests.support.network import Network
+from tests.support.site import Site
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("network")  # one worker for all that has hosts
 

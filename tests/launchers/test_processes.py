@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.conftest import wait_until
 from tests.launchers.training import Training, finished
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
 

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import Node, wait_until
-from tests.fault.switch_off import Safeguard
 from tests.launchers.scripts import RANKS
 from tests.launchers.training import Training, finished
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("spark")
 

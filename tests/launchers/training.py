@@ -18,9 +18,9 @@ from typing import Any
 
 import psutil
 
-from tests.conftest import WAIT_S
-from tests.fault.network import Network
 from tests.launchers.truth import DIRECTORY, Writer, read
+from tests.support.network import Network
+from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.conftest import Node
+from tests.support.node import Node
 
 # rank1 raises while the others wait for it: rank0 for ever in native code, which the launcher ends by SIGTERM, and
 # rank2 on the connection that breaks.

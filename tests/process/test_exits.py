@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
-from tests.conftest import Node
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
@@ -93,7 +93,7 @@ def test_an_exit_that_no_hook_sees_has_the_code_of_the_kernel(
 def old_kernel(node: Node) -> list[str]:
     """Start collector and agent on an old kernel; return what a command is to begin with to run on one."""
     node.start_collector()
-    prefix = [sys.executable, "-m", "tests.fault.old_kernel"]
+    prefix = [sys.executable, "-m", "tests.support.old_kernel"]
     node.root.mkdir(parents=True, exist_ok=True)
     with open(node.root / "chiplog_agent.log", "ab") as log:
         command = [*prefix, sys.executable, "-P", "-m", "chiplog_agent", "--dir", str(node.root), "--no-stats"]

@@ -13,8 +13,9 @@ import pytest
 from chiplog.cli.root import main
 from chiplog.ops import daemons
 from chiplog_schemas.transport.link_status import LinkState
-from tests.conftest import WAIT_S, Node, wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.storage.journal_dir import list_journals
-from tests.conftest import Node, wait_until
-from tests.fault.switch_off import Safeguard
-from tests.process.test_security import Centre, Host, free_ports
+from tests.support.hosts import Centre, Host, free_ports
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.xdist_group("identity"),

@@ -9,8 +9,9 @@ import pytest
 import chiplog
 from chiplog.cli.root import main
 from chiplog_schemas.security.key_files import host_key_name
-from tests.conftest import Node, wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -11,7 +11,8 @@ import pytest
 
 from chiplog_schemas.paths import places
 from chiplog_schemas.process.file_lock import holder_of
-from tests.conftest import Node, wait_until
+from tests.support.node import Node
+from tests.support.waiting import wait_until
 
 PLAIN = """
 import sys

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from chiplog_agent.ranks.exit_cause import DISMISSED, VANISHED
-from tests.conftest import Node
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -17,8 +17,9 @@ from chiplog_schemas.paths import places
 from chiplog_schemas.process.file_lock import holder_of
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME
 from chiplog_schemas.storage.segments import segment_name
-from tests.conftest import Node, wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -15,8 +15,9 @@ from chiplog.cli.root import main
 from chiplog_agent.ranks.orphan_journals import Adoption
 from chiplog_schemas.process.file_lock import holder_of
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
-from tests.conftest import WAIT_S, Node, wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(

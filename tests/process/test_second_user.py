@@ -19,9 +19,10 @@ import pytest
 
 from chiplog_schemas.paths import places
 from chiplog_schemas.process.file_lock import holder_of
-from tests.conftest import end_process, wait_until
-from tests.fault.switch_off import Safeguard
-from tests.process.test_security import Centre
+from tests.support.hosts import Centre
+from tests.support.node import end_process
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 pytestmark = [
     pytest.mark.xdist_group("second_user"),

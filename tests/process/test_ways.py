@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from tests.conftest import Node, wait_until
+from tests.support.node import Node
+from tests.support.waiting import wait_until
 
-SOURCE = Path(__file__).parents[1] / "agent" / "stats" / "fake_nvml" / "nvml.c"
+SOURCE = Path(__file__).parents[1] / "support" / "fake_nvml" / "nvml.c"
 GPUS = [f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2)]
 pytestmark = [
     pytest.mark.skipif(shutil.which("gcc") is None, reason="the library that stands in for NVML needs gcc"),

@@ -16,7 +16,7 @@ from chiplog_agent.pipeline.file_uploader import FileLane
 from chiplog_schemas.limits import PEER_SILENT_S
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
-from tests.conftest import wait_until
+from tests.support.waiting import wait_until
 
 DATA = b"weights" * 1_000
 DIGEST = hashlib.sha256(DATA).digest()

@@ -14,8 +14,8 @@ from chiplog_schemas.storage import segments
 from chiplog_schemas.storage.record import Record, scan
 from chiplog_schemas.storage.segments import END_NAME, list_segments
 from chiplog_schemas.storage.watermark import Synced
-from tests.fault.switch_off import Safeguard
-from tests.soak import Rounds
+from tests.support.rounds import Rounds
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -16,9 +16,9 @@ import pytest
 from chiplog_agent.ranks.exit_cause import STATE_LOST, VANISHED, Endings
 from chiplog_agent.ranks.orphan_journals import Adoption
 from chiplog_schemas.process.file_lock import locker_of
-from tests.conftest import wait_until
-from tests.fault.network import need
-from tests.fault.switch_off import Safeguard
+from tests.support.network import need
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

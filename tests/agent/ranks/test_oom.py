@@ -14,7 +14,7 @@ import pytest
 
 from chiplog_agent.ranks.oom import OomKills
 from chiplog_agent.stats.cgroup import find_groups
-from tests.conftest import Node
+from tests.support.node import Node
 
 MIB = 1 << 20
 LIMIT_BYTES = 96 * MIB

@@ -8,7 +8,7 @@ import pytest
 
 from chiplog_agent.ranks.origins import Origin, origin_of_dead, origin_of_living
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, start_ticks, uptime_us
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

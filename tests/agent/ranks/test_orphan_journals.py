@@ -1,13 +1,10 @@
 """Journals of dead ranks: whoever gets the lock delivers what is left, and says what is missing."""
 
-import contextlib
-import os
 import resource
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +17,8 @@ from chiplog_schemas.model.blocks import decode_block, rows_of
 from chiplog_schemas.model.events import EventKind, decode
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
 from chiplog_schemas.storage.record import MAGIC_BYTES
-from tests.fault.switch_off import Safeguard
+from tests.support.descriptors import no_descriptors
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
@@ -380,19 +378,6 @@ def test_journals_that_died_while_they_were_made_are_removed_and_those_of_the_li
     remove_leftovers(journals, time.time() + 3600)
     assert {path.name for path in journals.iterdir()} == {"05" * 16}
     remove_leftovers(journals / "nowhere", 0.0)
-
-
-@contextlib.contextmanager
-def no_descriptors() -> Iterator[None]:
-    """Let nothing be opened in this process."""
-    lowest = os.open(os.devnull, os.O_RDONLY)
-    os.close(lowest)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def test_a_journal_is_not_set_aside_because_descriptors_are_short(journals: Path) -> None:

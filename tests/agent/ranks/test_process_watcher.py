@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from chiplog_agent.ranks.process_watcher import Death, Deaths
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

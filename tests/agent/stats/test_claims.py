@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from chiplog_agent.stats.claims import Claims, Gpu, MigDevice, bounded_claim, resolve, visible_gpus
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 TABLE = "test_each_rank_gets_the_gpus_that_cuda_gives_it"
 SAFEGUARDS = [

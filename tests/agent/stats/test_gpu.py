@@ -15,14 +15,14 @@ from chiplog_agent.stats.claims import MigDevice
 from chiplog_agent.stats.gpu import FIELDS, kernel_gpus
 from chiplog_agent.stats.gpu_threads import CHECK_INTERVAL_S, RETRY_MAX_S
 from chiplog_agent.stats.sampler_process import DeviceEvent, Gpus, Holders, Line, Message, Sample, SamplerFeed, Stale
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 WAIT_S = 40.0  # generous, and still shorter than the library hangs
 GPU0 = "GPU-00000000-0000-0000-0000-000000000000"
 GPU1 = "GPU-00000000-0000-0000-0000-000000000001"
 GPU2 = "GPU-00000000-0000-0000-0000-000000000002"
 MIG = [f"MIG-00000001-0000-0000-0000-00000000000{number}" for number in range(2)]
-SOURCE = Path(__file__).parent / "fake_nvml" / "nvml.c"
+SOURCE = Path(__file__).parents[2] / "support" / "fake_nvml" / "nvml.c"
 LOST = "test_lost_gpus_are_errors_said_once_and_are_back_after_their_return"
 
 SAFEGUARDS = [

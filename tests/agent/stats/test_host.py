@@ -16,7 +16,7 @@ import pytest
 from chiplog_agent.stats.cgroup import MemoryGroup
 from chiplog_agent.stats.host import HostStats
 from chiplog_agent.stats.process_tree import ProcessStats
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -13,9 +13,10 @@ import pytest
 
 from chiplog_agent.stats.lease import SamplerLease
 from chiplog_schemas.process.file_lock import holder_of
-from tests.conftest import Node, wait_until
-from tests.fault.switch_off import Safeguard
-from tests.process.test_security import Centre
+from tests.support.hosts import Centre
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from chiplog_agent.stats.process_tree import GROUP_NAMES, PROCESS_NAMES, ProcessStats, read_stat
-from tests.conftest import WAIT_S
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
     Safeguard(

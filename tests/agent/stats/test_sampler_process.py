@@ -14,7 +14,7 @@ import pytest
 
 from chiplog_agent.stats.frames import FrameReader, encode_frame
 from chiplog_agent.stats.sampler_process import Line, Message, Sample, SamplerFeed
-from tests.conftest import WAIT_S
+from tests.support.waiting import WAIT_S
 
 MODULE = [sys.executable, "-P", "-m", "chiplog_agent.stats"]
 

@@ -14,8 +14,8 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Damage, Kind
-from tests.collector.log import START_US, Index, Rank, apply, block_of, receipt, records, whole
-from tests.fault.switch_off import Safeguard
+from tests.support.collector_log import START_US, Index, Rank, apply, block_of, receipt, records, whole
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -16,7 +16,7 @@ from chiplog_collector.index.checkpoints import (
     Checkpoints,
 )
 from chiplog_collector.index.database import Database
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -6,8 +6,8 @@ import zlib
 import pytest
 
 from chiplog_schemas.model.events import EventKind
-from tests.collector.log import START_US, Index, Rank, block_of, whole
-from tests.fault.switch_off import Safeguard
+from tests.support.collector_log import START_US, Index, Rank, block_of, whole
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -1,6 +1,5 @@
 """The database's file: what was written is loaded again, poison is passed, and rewriting it changes no view."""
 
-import random
 import subprocess
 import sys
 
@@ -9,7 +8,6 @@ import pytest
 from click.testing import CliRunner
 
 import chiplog_collector.index.database as database_module
-from chiplog.values.metrics import Histogram
 from chiplog_collector import maintenance
 from chiplog_collector.cli import collector, compact, rebuild
 from chiplog_collector.index.database import Database, StaleDatabaseError
@@ -18,11 +16,11 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import places
-from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.segments import list_segments
 from chiplog_schemas.storage.watermark import Synced
-from tests.collector.log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
-from tests.fault.switch_off import Safeguard
+from tests.support.collector_log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
+from tests.support.safeguard import Safeguard
+from tests.support.sample_log import everything, place_of
 
 COMPACTED_ROWS = 3_000_000
 SAFEGUARDS = [
@@ -34,54 +32,6 @@ SAFEGUARDS = [
         test="test_compaction_keeps_to_the_memory_that_queries_may_take",
     ),
 ]
-
-
-def everything(n_steps: int = 40, seed: int = 1) -> list:
-    """Return payloads of every kind: overlapping, late, lost, hostile, with identities that change."""
-    import struct
-
-    chooser = random.Random(seed)
-    ranks = [Rank(n, launch="one", gpus=[f"GPU-{n}"], project="p", tags=["a", "b"]) for n in range(3)]
-    again = Rank(10, "rank0", rank=0, launch="one", restart=1, primary=True)
-    agent = Rank(9, label="agent", role="agent", pid=9)
-    for rank in (*ranks, again):
-        for step in range(n_steps):
-            rank.log(step, loss=chooser.random(), **{f"only/{rank.label}": float(step)})
-            rank.log(step, **{f"odd/{rank.label}": float("nan")})
-            rank.say(EventKind.PHASES, step, pack(["forward"]), struct.pack("<d", chooser.random()))
-        rank.say(EventKind.TEXT, 3, "note", f"text of {rank.label} 'quoted'")
-        histogram = Histogram((0.0, 1.0, 2.0), (3.0, 4.0))
-        packed = [struct.pack(f"<{len(values)}d", *values) for values in (histogram.edges, histogram.counts)]
-        rank.say(EventKind.HISTOGRAM, 3, "weights", *packed)
-        rank.say(EventKind.CONSOLE, 1, 1, "a line\0 with ü")
-        rank.say(EventKind.CONFIG, {"lr": "0.1", "deep": '{"a": [1, null]}'})
-        rank.say(EventKind.SUMMARY, {"best": "0.5"})
-        rank.say(EventKind.FILE, "last.pt", 10, bytes(32))
-        rank.say(EventKind.NOTICE, "alert", "warning", "high", {"text": "x"})
-        rank.say(EventKind.SUMMARY, "hostile")
-        rank.say(EventKind.DEFINE, "l*", {"summary": "min", "step_metric": "epoch"})
-        rank.say(EventKind.CONFIG_HASHES, 1, {"lr": rank.label})
-    ranks[0].say(EventKind.STATE, {"state": "finished", "exit_code": 0})
-    ranks[1].become(label="worker1", notes="moved")
-    for step in range(20):
-        for device in ("", "GPU-0", "GPU-7", "pid:101"):
-            keys = pack(["hw.power", "hw.util"])
-            agent.say(
-                EventKind.SYSTEM, device, keys, struct.pack("<2d", step, chooser.random()), ts=START_US + step * 1000
-            )
-    agent.say(EventKind.PEER, ranks[2].uuid, {"state": "crashed", "reason": "gone", "produced": 500})
-    agent.say(EventKind.LOST, ranks[2].uuid, 300, 350, "disk")
-    payloads = []
-    for rank in (*ranks, again, agent):
-        at = 0
-        while at < len(rank.events):
-            last = min(len(rank.events) - 1, at + chooser.randrange(1, 30))
-            payloads.append(block_of((rank, at, last)))
-            at = max(at + 1, last - chooser.randrange(3))
-    chooser.shuffle(payloads)
-    payloads += [whole(*ranks), b"garbage", (Kind.GAP, pack([b"S" * 16, 1, 2, "trimmed"])), (66, b"?")]
-    payloads.append((Kind.STORED, pack([b"S" * 16, bytes(32), 10])))
-    return payloads
 
 
 def copy_of(index: Index, name: str) -> dict[str, list[str]]:
@@ -133,17 +83,6 @@ def test_a_rebuild_has_the_same_contents_in_every_view(index: Index, monkeypatch
     assert rebuilt.next_number == index.database.next_number
     rebuilt.close()
     assert copy_of(index, "rebuilt.duckdb") == index.views()
-
-
-def place_of(index: Index):
-    """Make the index the one of a CHIPLOG_DIR, and return that."""
-    place = places(index.directory / "chiplog")
-    place.collector.parent.mkdir(parents=True)
-    index.close()
-    place.collector.mkdir()
-    (index.directory / "log").rename(place.collector / "log")
-    index.path.rename(place.index)
-    return place
 
 
 def test_rebuild_and_compact_leave_every_view_as_it_was(index: Index) -> None:

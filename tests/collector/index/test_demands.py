@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.limits import NAME_CHARS_MAX
-from tests.collector.log import Index, Rank, whole
-from tests.fault.switch_off import Safeguard
+from tests.support.collector_log import Index, Rank, whole
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -12,7 +12,7 @@ from chiplog_collector.query.running import (
     RunningQueries,
     digest_of,
 )
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

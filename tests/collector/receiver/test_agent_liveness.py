@@ -2,7 +2,7 @@
 
 from chiplog_collector.receiver.agent_liveness import GOODBYE_S, MISSED_AFTER_S, WORDS_PER_TURN_MAX, Presence
 from chiplog_schemas.limits import PEER_SILENT_S, SENDERS_MAX
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 A = b"A" * 16
 

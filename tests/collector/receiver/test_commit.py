@@ -7,8 +7,8 @@ from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.limits import RECORD_BYTES_MAX, SENDERS_MAX
 from chiplog_schemas.storage.record import Damage, Kind, Record, scan
 from chiplog_schemas.storage.record import encode as frame
-from tests.collector.log import START_US, Rank, block_of
-from tests.fault.switch_off import Safeguard
+from tests.support.collector_log import START_US, Rank, block_of
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -25,9 +25,10 @@ from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.record import Damage, Kind, Record
 from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.storage.segments import LogReader, list_segments, read_segment
-from tests.collector.log import Rank, whole
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.agent_by_hand import SENDER, Agent
+from tests.support.collector_log import Rank, whole
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -52,56 +53,6 @@ SAFEGUARDS = [
         test="test_how_long_an_agent_is_waited_for_depends_on_the_cause_of_its_sessions_end",
     ),
 ]
-
-SENDER = b"spool-of-agent-a"
-
-
-class Agent:
-    """An agent's end of the wire, written by hand."""
-
-    def __init__(self, address: str, sender: bytes = SENDER) -> None:
-        self.context = zmq.Context()
-        self.sender = sender
-        self.address = address
-        self.session = b""
-        self.socket = self._connect()
-
-    def _connect(self) -> "zmq.Socket[bytes]":
-        socket = self.context.socket(zmq.DEALER)
-        socket.setsockopt(zmq.LINGER, 0)
-        socket.connect(self.address)
-        return socket
-
-    def hello(self, first: int = 0) -> messages.Message:
-        """Open a session on a new socket and return the welcome."""
-        self.socket.close()
-        self.socket = self._connect()
-        self.session = os.urandom(8)
-        self.socket.send_multipart(messages.hello(self.session, self.sender, first, {"node": "a"}))
-        message = self.receive()
-        assert message.kind == MessageKind.WELCOME
-        return message
-
-    def send(self, first: int, *payloads: bytes, kind: int = Kind.BLOCK) -> None:
-        data = b"".join(frame(kind, first + index, payload) for index, payload in enumerate(payloads))
-        self.send_raw(first, first + len(payloads) - 1, data)
-
-    def send_raw(self, first: int, last: int, data: bytes) -> None:
-        self.socket.send_multipart(messages.data(self.session, first, last, data))
-
-    def receive(self) -> messages.Message:
-        assert self.socket.poll(180_000), "no answer"
-        return messages.parse(self.socket.recv_multipart())
-
-    def acknowledged(self, number: int) -> messages.Message:
-        """Wait until everything before a number is acknowledged."""
-        while (message := self.receive()).kind != MessageKind.ACK or message.next < number:
-            pass
-        return message
-
-    def close(self) -> None:
-        self.socket.close()
-        self.context.term()
 
 
 @pytest.fixture

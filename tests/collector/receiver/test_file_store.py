@@ -22,9 +22,9 @@ from chiplog_schemas.protocol.file_delivery import Close, Finish, Open, Write
 from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segments import list_segments, read_segment
-from tests.collector.log import START_US, Index, Rank, apply, whole
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.collector_log import START_US, Index, Rank, apply, whole
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

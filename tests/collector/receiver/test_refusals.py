@@ -6,7 +6,7 @@ from chiplog_collector.receiver.refusals import Refused, read_refused, write_ref
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.delivery import Receiver, Reply
 from chiplog_schemas.security.permissions import Permit
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -9,7 +9,7 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
-from tests.collector.log import START_US, Index, Rank
+from tests.support.collector_log import START_US, Index, Rank
 
 SENDER = b"S" * 16
 FIRST = """

@@ -3,7 +3,7 @@
 from typing import Any
 
 from chiplog_schemas.model.events import EventKind
-from tests.collector.log import START_US, Index, Rank, whole
+from tests.support.collector_log import START_US, Index, Rank, whole
 
 ENDS: dict[str, dict[str, Any]] = {
     "finished": {"state": "finished", "exit_code": 0},

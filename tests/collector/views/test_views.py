@@ -9,8 +9,8 @@ import pytest
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
-from tests.collector.log import START_US, Index, Rank, block_of, whole
-from tests.fault.switch_off import Safeguard
+from tests.support.collector_log import START_US, Index, Rank, block_of, whole
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -11,8 +11,8 @@ import pytest
 from chiplog_schemas.paths import Places, places
 from chiplog_schemas.process.daemon import output_path, start_daemon, start_daemon_once
 from chiplog_schemas.process.file_lock import Lock
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 MODULE = "this"  # prints a text of some lines, and ends
 STARTER = """

@@ -24,8 +24,8 @@ print(*exit_status(descriptor, pid), flush=True)
     [
         ([], True, "1024 pidfd"),
         ([], False, "1024 /proc/PID/stat"),
-        (["-m", "tests.fault.old_kernel", sys.executable], True, "None"),
-        (["-m", "tests.fault.old_kernel", sys.executable], False, "1024 /proc/PID/stat"),
+        (["-m", "tests.support.old_kernel", sys.executable], True, "None"),
+        (["-m", "tests.support.old_kernel", sys.executable], False, "1024 /proc/PID/stat"),
     ],
 )
 def test_a_status_is_known_until_the_kernel_forgets_it(prefix: list[str], is_reaped: bool, said: str) -> None:

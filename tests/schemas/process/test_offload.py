@@ -6,7 +6,7 @@ import pytest
 
 from chiplog_schemas.process import offload as offload_module
 from chiplog_schemas.process.offload import Offload
-from tests.conftest import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_the_caller_beats_while_the_call_blocks_and_gets_what_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:

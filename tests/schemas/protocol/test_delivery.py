@@ -27,7 +27,7 @@ from chiplog_schemas.protocol.delivery import (
     SenderState,
     Take,
 )
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 _DELIVERY = "schemas/chiplog_schemas/protocol/delivery.py"
 SAFEGUARDS = [

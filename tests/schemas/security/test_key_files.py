@@ -30,7 +30,7 @@ from chiplog_schemas.security.key_files import (
     write_toml,
 )
 from chiplog_schemas.security.permissions import Permit, Role, scoped
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -20,9 +20,9 @@ from chiplog_schemas.security.key_files import KeyPair, Keys, PublicKey, write_p
 from chiplog_schemas.security.permissions import Permit, Role
 from chiplog_schemas.security.zap import Gate, open_gate, receive
 from chiplog_schemas.transport.router import Door
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
-from tests.soak import SOAK_MINUTES, Rounds
+from tests.support.rounds import SOAK_MINUTES, Rounds
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 HELLO = messages.hello(b"12345678", bytes(16), 0, {"node": "node1"})
 _LATE_S = 0.6  # an answer that must not come is waited for so long; one that must come has a minute

@@ -15,7 +15,7 @@ from chiplog_schemas.limits import BACKOFF_MAX_S
 from chiplog_schemas.protocol.delivery import Receiver, Reply, SenderState, Take
 from chiplog_schemas.storage.record import Kind, Record, encode, scan
 from chiplog_schemas.transport.dealer import Link, Slice, need_descriptors
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -10,8 +10,8 @@ import pytest
 import zmq
 
 from chiplog_schemas.transport.zmtp import FRAME_BYTES_MAX, Dealer
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -12,8 +12,9 @@ import pytest
 from chiplog.ops import canary, daemons, health_checks
 from chiplog_schemas.paths import make_private, places
 from chiplog_schemas.storage.journal_dir import list_journals
-from tests.conftest import Node, wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

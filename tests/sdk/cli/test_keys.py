@@ -11,7 +11,7 @@ import zmq
 from chiplog.cli.root import main
 from chiplog_schemas.security.key_files import AllowList, Keys, host_key_name, read_permit
 from chiplog_schemas.security.permissions import Role
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 Captured = pytest.CaptureFixture[str]
 COMMAND = "sdk/chiplog/cli/keys.py"

@@ -33,8 +33,8 @@ from chiplog.cli.runs import complete_text, table_of
 from chiplog_schemas.paths import make_private, places
 from chiplog_schemas.sql import tables_sql, views_sql
 from chiplog_schemas.storage.journal_dir import list_journals
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -16,7 +16,7 @@ from chiplog.cli.root import main
 from chiplog.cli.run_page import first_failure_text
 from chiplog_schemas.paths import make_private, places
 from chiplog_schemas.sql import tables_sql, views_sql
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

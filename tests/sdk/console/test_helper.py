@@ -19,9 +19,10 @@ import pytest
 from chiplog.console.helper import Drain
 from chiplog.console.relay import Ends, Passage, Tally
 from chiplog_schemas.model.events import EventKind
-from tests.conftest import WAIT_S, read_events, wait_until
-from tests.fault.network import need
-from tests.fault.switch_off import Safeguard
+from tests.support.journals import read_events
+from tests.support.network import need
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(

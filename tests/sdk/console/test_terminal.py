@@ -20,8 +20,9 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.model.events import EventKind
-from tests.conftest import WAIT_S, read_events, wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.journals import read_events
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import WAIT_S, wait_until
 
 SAFEGUARDS = [
     Safeguard(

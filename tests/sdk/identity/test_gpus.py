@@ -14,8 +14,8 @@ from chiplog.identity.identity import Identity
 from chiplog.recording import run as run_module
 from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog_schemas.model.events import EventKind
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 import chiplog
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(

@@ -22,7 +22,7 @@ from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, DeadJournal, decode_head, list_journals
 from chiplog_schemas.storage.record import Record, scan
 from chiplog_schemas.transport.dealer import Slice
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 PRODUCER = bytes(range(16))
 IDENTITY = pack({"role": "rank", "label": "rank0", "run_id": "r"})

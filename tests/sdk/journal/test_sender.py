@@ -15,8 +15,8 @@ from chiplog.journal.sender import SenderThread
 from chiplog_schemas.paths import Places, places
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

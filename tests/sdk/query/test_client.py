@@ -27,7 +27,7 @@ from chiplog_schemas.process.file_lock import holder_of
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module
 from chiplog_schemas.sql import tables_sql, views_sql
-from tests.conftest import WAIT_S
+from tests.support.waiting import WAIT_S
 
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
 

@@ -17,9 +17,9 @@ import chiplog
 from chiplog.recording import api, foreign_names
 from chiplog.recording.disabled import DisabledRun
 from chiplog_schemas.model.events import EventKind
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
-from tests.sdk.recording.test_run import numbers
+from tests.support.safeguard import Safeguard
+from tests.support.sdk_events import numbers
+from tests.support.waiting import wait_until
 
 PACKAGE = Path(chiplog.__file__).parent
 # Methods of Run that are public by accident, and no part of the API.

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import chiplog
 from chiplog_schemas.model.events import EventKind
-from tests.sdk.recording.test_run import counted, notices, numbers
+from tests.support.sdk_events import counted, notices, numbers
 
 
 class Evil:

@@ -10,7 +10,7 @@ import pytest
 
 from chiplog.recording.environment import Teller, gather, git_of, packages
 from chiplog_schemas.model.events import EventKind
-from tests.conftest import Event, read_events
+from tests.support.journals import Event, read_events
 
 TRAINING = """
 import os, sys, time, chiplog

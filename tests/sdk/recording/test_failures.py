@@ -13,7 +13,7 @@ import chiplog
 from chiplog.recording.failures import TRACEBACK_CHARS_MAX, detail_of, ending_of
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
-from tests.conftest import read_events
+from tests.support.journals import read_events
 
 
 def caught(code: str, **names: Any) -> BaseException:

@@ -17,8 +17,10 @@ from chiplog.cli import main
 from chiplog.recording import files
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import places
-from tests.conftest import Event, Node, read_events, wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.journals import Event, read_events
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

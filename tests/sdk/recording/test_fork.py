@@ -1,18 +1,17 @@
 """fork, spawn and forkserver: children log as producers of their own and never touch what is their parent's."""
 
 import os
-import struct
 import subprocess
 import sys
-from collections import defaultdict
 
 import pytest
 
 import chiplog
-from chiplog_schemas.codec import unpack
 from chiplog_schemas.model.events import EventKind
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
+from tests.support.scripts import run_script
+from tests.support.sdk_events import by_label, values
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -23,69 +22,6 @@ SAFEGUARDS = [
         test="test_a_killed_child_leaves_the_parents_journal_whole",
     ),
 ]
-
-# A script of its own for each: the children must not inherit pytest.
-HEAD = """
-import multiprocessing, os, signal, sys
-import chiplog
-
-def child(number):
-    for step in range(20):
-        chiplog.log({"child": number}, step=step)
-
-def joining(number):
-    run = chiplog.init(mode="offline", label=f"child{number}")
-    run.log({"child": number}, step=0)
-
-def nameless(number):
-    chiplog.init(mode="offline").log({"child": number}, step=0)
-
-def silent(number):
-    return number * 2
-"""
-
-
-def run_script(body: str, functions: str = "", *, may_fail: bool = False) -> str:
-    script = (
-        HEAD
-        + functions
-        + "\nif __name__ == '__main__':\n"
-        + "".join(f"    {line}\n" for line in body.strip().splitlines())
-    )
-    # From a file: spawn imports the main module again.
-    path = os.path.join(os.path.dirname(os.environ["CHIPLOG_DIR"]), "script.py")
-    with open(path, "w") as file:
-        file.write(script)
-    done = subprocess.run([sys.executable, "-W", "error", path], capture_output=True, text=True, timeout=180)
-    assert done.returncode == 0, done.stderr
-    assert may_fail or "Traceback" not in done.stderr, done.stderr
-    assert "chiplog:" not in done.stderr, done.stderr
-    return done.stdout
-
-
-def by_label(events):
-    """Return {label: events of one producer}; asserts that each producer's seqs are gapless."""
-    producers = defaultdict(list)
-    for event in events:
-        producers[event.producer].append(event)
-    for producer, found in list(producers.items()):
-        if found[0].fields["identity"]["role"] == "console":  # lines of one of the labels, and no label
-            del producers[producer]
-    labels = {}
-    for found in producers.values():
-        assert [event.seq for event in found] == list(range(len(found)))
-        assert found[0].kind == EventKind.IDENTITY
-        labels[found[0].fields["identity"]["label"]] = found
-    assert len(labels) == len(producers)
-    return labels
-
-
-def values(events, key):
-    found = []
-    for event in events:
-        if event.kind == EventKind.METRICS and unpack(event.fields["keys"]) == [key]:
-            found.append((event.fields["step"], struct.unpack("<d", event.fields["values"])[0]))
-    return found
 
 
 def test_a_forked_child_logs_into_the_same_run_under_a_label_of_its_own(chiplog_dir, offline) -> None:

@@ -7,8 +7,9 @@ import threading
 import chiplog
 from chiplog.recording import start
 from chiplog_schemas.model.events import EventKind
-from tests.fault.switch_off import Safeguard
-from tests.sdk.recording.test_fork import run_script, values
+from tests.support.safeguard import Safeguard
+from tests.support.scripts import run_script
+from tests.support.sdk_events import values
 
 SAFEGUARDS = [
     Safeguard(

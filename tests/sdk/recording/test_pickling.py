@@ -10,7 +10,8 @@ import pytest
 import chiplog
 from chiplog.recording import pickling
 from chiplog_schemas.model.events import EventKind
-from tests.sdk.recording.test_fork import by_label, run_script, values
+from tests.support.scripts import run_script
+from tests.support.sdk_events import by_label, values
 
 HANDED = """
 def handed(run, number):

@@ -14,9 +14,11 @@ import chiplog
 from chiplog.identity.identity import Identity
 from chiplog.recording.step_counter import FILES_MAX, StepCount, label_to_resume
 from chiplog_schemas.model.events import EventKind
-from tests.conftest import Node, read_events, wait_until
-from tests.fault.switch_off import Safeguard
-from tests.sdk.recording.test_run import numbers
+from tests.support.journals import read_events
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.sdk_events import numbers
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

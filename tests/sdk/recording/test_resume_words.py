@@ -10,9 +10,10 @@ import pytest
 
 import chiplog
 from chiplog_schemas.model.events import EventKind
-from tests.conftest import Node, wait_until
-from tests.fault.switch_off import Safeguard
-from tests.sdk.recording.test_run import numbers
+from tests.support.node import Node
+from tests.support.safeguard import Safeguard
+from tests.support.sdk_events import numbers
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

@@ -29,8 +29,9 @@ from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Places
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
-from tests.conftest import read_events
-from tests.fault.switch_off import Safeguard
+from tests.support.journals import read_events
+from tests.support.safeguard import Safeguard
+from tests.support.sdk_events import counted, notices, numbers
 
 SAFEGUARDS = [
     Safeguard(
@@ -54,35 +55,6 @@ SAFEGUARDS = [
 def run(chiplog_dir):
     with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
         yield run
-
-
-def numbers(events) -> list[tuple[str, int, float]]:
-    """Return (key, step, value) of metrics in the order logged."""
-    found = []
-    for event in events:
-        if event.kind == EventKind.METRICS:
-            keys = unpack(event.fields["keys"])
-            values = struct.unpack(f"<{len(keys)}d", event.fields["values"])
-            found += [(key, event.fields["step"], value) for key, value in zip(keys, values, strict=True)]
-    return found
-
-
-def notices(events) -> list[tuple[str, str]]:
-    """Return (kind of fault, its key) of every notice about a bad value."""
-    return [
-        (event.fields["body"]["kind"], event.fields["body"]["key"])
-        for event in events
-        if event.kind == EventKind.NOTICE and event.fields["notice"] == "bad_value"
-    ]
-
-
-def counted(events) -> dict[str, int]:
-    """Return how often each fault happened, as said at the end."""
-    counts: dict[str, int] = {}
-    for event in events:
-        if event.kind == EventKind.NOTICE and event.fields["notice"] in ("bad_values", "nonfinite_values"):
-            counts |= event.fields["body"]
-    return counts
 
 
 def test_numbers_texts_and_histograms_are_logged_with_their_steps(run, offline) -> None:

@@ -9,9 +9,9 @@ import pytest
 import chiplog
 from chiplog.identity.identity import PARENT_RUN, read_record
 from chiplog_schemas.model.events import EventKind
-from tests.conftest import read_events
-from tests.fault.switch_off import Safeguard
-from tests.sdk.recording.test_run import numbers
+from tests.support.journals import read_events
+from tests.support.safeguard import Safeguard
+from tests.support.sdk_events import numbers
 
 SAFEGUARDS = [
     Safeguard(

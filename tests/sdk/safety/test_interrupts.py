@@ -12,7 +12,7 @@ import pytest
 import chiplog
 from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog.values.metrics import Bad, Histogram, flatten
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 N_INITS = 40
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from chiplog.safety.redaction import REDACTED, is_secret_name, redact_command, redact_text
-from tests.fault.switch_off import Safeguard
+from tests.support.safeguard import Safeguard
 
 SECRET = "hunter2"
 RANDOM = "Xq7Rt2Lp9Zk4Wm8Nv3Yb6"

@@ -1,32 +1,19 @@
 """Phases of a step: what is timed, to which step it belongs, and that nothing of it is raised into training."""
 
 import os
-import struct
 import threading
 import time
 
 import pytest
 
 import chiplog
-from chiplog_schemas.codec import unpack
-from chiplog_schemas.model.events import EventKind
+from tests.support.sdk_events import phases
 
 
 @pytest.fixture
 def run(chiplog_dir):
     with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
         yield run
-
-
-def phases(events) -> list[tuple[int, dict[str, float]]]:
-    """Return (step, seconds by phase) of each event of phases."""
-    found = []
-    for event in events:
-        if event.kind == EventKind.PHASES:
-            keys = unpack(event.fields["keys"])
-            seconds = struct.unpack(f"<{len(keys)}d", event.fields["values"])
-            found.append((event.fields["step"], dict(zip(keys, seconds, strict=True))))
-    return found
 
 
 def test_phases_wait_for_the_next_log_also_when_it_takes_the_fast_path(run, offline) -> None:

@@ -13,10 +13,9 @@ from chiplog.timing.phases import Phase, Timing
 from chiplog.timing.stall_detector import Lingering
 from chiplog.timing.steps import Steps
 from chiplog_schemas.model.events import EventKind
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
-from tests.sdk.recording.test_run import numbers
-from tests.sdk.timing.test_phases import phases
+from tests.support.safeguard import Safeguard
+from tests.support.sdk_events import numbers, phases
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(

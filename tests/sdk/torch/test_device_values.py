@@ -27,10 +27,10 @@ from chiplog.torch.device_values import DeviceRing, Devices
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
 from chiplog_schemas.storage.record import Record, scan
-from tests.conftest import wait_until
-from tests.fault.switch_off import Safeguard
-from tests.sdk.recording.test_run import counted, notices, numbers
-from tests.sdk.stand_in_device import Mark, StandIn, install, uninstall
+from tests.support.safeguard import Safeguard
+from tests.support.sdk_events import counted, losses, notices, numbers
+from tests.support.stand_in_device import Mark, StandIn, install, resolve, uninstall
+from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(
@@ -77,19 +77,6 @@ def run(chiplog_dir, device):
     with chiplog.init(mode="offline", run_id="r", label="rank0", capture_console=False) as run:
         yield run
         device.advance()
-
-
-def resolve(run) -> None:
-    """Do what the sender thread does at its next look, now."""
-    deadline = time.monotonic() + 120
-    while run._later.unresolved and time.monotonic() < deadline:
-        run._later.poll()
-
-
-def losses(events) -> list[tuple[int, str]]:
-    """Return (how many, why) of each loss that the journal declares of itself."""
-    found = [event.fields for event in events if event.kind == EventKind.LOST]
-    return [(fields["last"] - fields["first"] + 1, fields["reason"]) for fields in found]
 
 
 def test_a_value_on_a_device_arrives_when_its_copy_is_complete_with_the_step_and_time_of_its_call(
@@ -345,7 +332,7 @@ ROOT = str(Path(__file__).parents[3])
 KILLED = """
 import os, sys, time, torch, chiplog
 sys.path.append(sys.argv[1])
-from tests.sdk.stand_in_device import StandIn, install
+from tests.support.stand_in_device import StandIn, install
 device = StandIn()
 install(device)
 run = chiplog.init(project="p", run_id="killed", label="rank0", capture_console=False)

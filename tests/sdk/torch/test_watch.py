@@ -17,10 +17,8 @@ from chiplog.torch import watch as watch_module
 from chiplog.torch.cuda_timing import CudaTiming
 from chiplog.torch.watch import groups_of
 from chiplog_schemas.model.events import EventKind
-from tests.sdk.recording.test_run import counted, notices, numbers
-from tests.sdk.stand_in_device import StandIn, install, uninstall
-from tests.sdk.timing.test_phases import phases
-from tests.sdk.torch.test_device_values import resolve
+from tests.support.sdk_events import counted, notices, numbers, phases
+from tests.support.stand_in_device import StandIn, install, resolve, uninstall
 
 
 @pytest.fixture

@@ -193,7 +193,7 @@ class Network:
             self._pair(self._switch, f"b{host}", self._switch, port)
             for end in (f"a{host}", f"b{host}"):
                 _call("ip", "netns", "exec", self._switch, "ethtool", "-K", end, "gro", "off")
-            command = [sys.executable, "-m", "tests.fault.wire", f"a{host}", f"b{host}", *self._wire]
+            command = [sys.executable, "-m", "tests.support.wire", f"a{host}", f"b{host}", *self._wire]
             self._wires[host] = subprocess.Popen(["ip", "netns", "exec", self._switch, *command])
         else:
             self._pair(namespace, "e0", self._switch, port)

@@ -33,7 +33,7 @@ from chiplog_schemas.storage.record import HEADER_BYTES, Damage, Kind, Record, s
 from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.transport import dealer
 from chiplog_schemas.transport.dealer import Slice
-from tests.fault.virtual import Clock, Dealer, Disk, DiskPath, File, Killed, Monitor, Network, Router
+from tests.support.simulation.virtual import Clock, Dealer, Disk, DiskPath, File, Killed, Monitor, Network, Router
 
 CREDIT = 1_500
 BATCH = 400
@@ -787,4 +787,4 @@ class _Quiet:
     info = warning = error = exception = staticmethod(lambda *more: None)
 
 
-from tests.fault.chaos import ACTIONS  # noqa: E402  the actions need the world's classes
+from tests.support.simulation.chaos import ACTIONS  # noqa: E402  the actions need the world's classes

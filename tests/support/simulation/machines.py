@@ -22,7 +22,7 @@ from chiplog_schemas.protocol.delivery import (
     SenderState,
     Take,
 )
-from tests.fault.virtual import Clock, Dealer, Network, Router
+from tests.support.simulation.virtual import Clock, Dealer, Network, Router
 
 CREDIT = 6
 SLICE = 4  # a payload's length is the number of its records

@@ -1,6 +1,6 @@
 """The oracle: a rank that writes what it logged into a file of its own as well, and what compares that file with SQL.
 
-    python -P tests/fault/oracle.py FILE [--events N] [--pause-s S] [--label L] [--run-id R]
+    python -P tests/support/oracle.py FILE [--events N] [--pause-s S] [--label L] [--run-id R]
 
 A line `step value` is written, with one write(2), after `log()` has returned and before the next call. What stands
 there must come out once and unaltered, or be declared lost. The pipeline cannot touch the file: it judges fault tests.

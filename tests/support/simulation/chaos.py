@@ -8,7 +8,7 @@ from chiplog_schemas.storage.record import Record, scan
 from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES
 
 if TYPE_CHECKING:
-    from tests.fault.simulation import Node, World
+    from tests.support.simulation.world import Node, World
 
 
 def _node(world: "World") -> "Node":
@@ -47,7 +47,7 @@ def finish_rank(world: "World") -> None:
 
 
 def start_rank(world: "World") -> None:
-    from tests.fault.simulation import Rank
+    from tests.support.simulation.world import Rank
 
     node = _node(world)
     if node.rank is None:
@@ -82,7 +82,7 @@ def start_collector(world: "World") -> None:
 
 
 def restart_index(world: "World") -> None:
-    from tests.fault.simulation import Index
+    from tests.support.simulation.world import Index
 
     world.index = None if world.index is not None and world.chance.random() < 0.5 else Index(world)
 

@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tests.conftest import Node, wait_until
-from tests.fault.oracle import Verdict, compare
+from tests.support.node import Node
+from tests.support.oracle import Verdict, compare
+from tests.support.waiting import wait_until
 
 HERE = Path(__file__).parent
 RANK = HERE / "rank.py"

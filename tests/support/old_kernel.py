@@ -1,4 +1,4 @@
-"""Run a command as on a kernel before Linux 6.15: `python -m tests.fault.old_kernel COMMAND …`.
+"""Run a command as on a kernel before Linux 6.15: `python -m tests.support.old_kernel COMMAND …`.
 
 A seccomp filter answers the ioctl PIDFD_GET_INFO with ENOTTY, as a kernel does that does not know it. All processes
 that the command starts inherit the filter, daemons included.

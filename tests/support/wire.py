@@ -1,6 +1,6 @@
 """Relay Ethernet frames between two interfaces with delay, jitter and loss, as `tc netem` does in other kernels.
 
-`python -m tests.fault.wire IF_A IF_B DELAY_MS JITTER_MS LOSS_PERCENT`, in a network namespace that holds both. Frames
+`python -m tests.support.wire IF_A IF_B DELAY_MS JITTER_MS LOSS_PERCENT`, in a network namespace that holds both. Frames
 keep their order in each direction, and a burst that waits longer than _QUEUE_FRAMES_MAX is cut off, as in a router.
 Segmentation offload must be off at the hosts' ends, and receive offload at these two.
 """

@@ -1,0 +1,73 @@
+"""Hosts with keys: those of agents, and the collector's."""
+
+import socket
+from pathlib import Path
+
+import chiplog
+from chiplog.cli.root import main
+from tests.support.node import Node
+from tests.support.waiting import wait_until
+
+
+class Host(Node):
+    """A host: its directory, its keys, and what runs on it."""
+
+    def keys(self, *arguments: str) -> None:
+        assert main(["keys", "--keys", str(self.key_directory), *arguments]) == 0
+
+    @property
+    def key_directory(self) -> Path:
+        return self.root / "keys"
+
+    def start_at(self, address: str, *flags: str) -> None:
+        """Start an agent that delivers to this collector."""
+        self.start_agent("--collector", address, *flags)
+
+    def log(self, *values: float) -> None:
+        """Be a rank of this host."""
+        with chiplog.init(dir=self.root, agent=self.place.agent_address, capture_console=False) as run:
+            for value in values:
+                run.log({"x": value})
+
+
+class Centre(Host):
+    """The collector's host."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.address = f"tcp://127.0.0.1:{free_ports()}"
+
+    def start_collector(self, *flags: str) -> None:
+        self.collector = self._start("chiplog_collector", "--bind", self.address, *flags)
+        wait_until(lambda: self.try_sql("SELECT 1"), "a collector that answers")
+
+    def admit(self, host: Host, role: str, *flags: str) -> None:
+        """Let a new key of a host in, and give it the collector's."""
+        host.keys("new", role, "--name", f"{host.root.name}-{role}")
+        self.keys("allow", str(host.key_directory / f"{role}.pub"), *flags)
+        give(self, host)
+
+    def stored(self) -> list[float]:
+        return sorted(row["value"] for row in self.try_sql("SELECT value FROM metrics WHERE key = 'x'"))
+
+    def log_bytes(self) -> bytes:
+        """Return what the receiver has taken."""
+        return b"".join(path.read_bytes() for path in sorted((self.place.collector / "log").glob("*.seg")))
+
+
+def give(centre: Host, host: Host, name: str = "collector") -> None:
+    (host.key_directory / f"{name}.pub").write_bytes((centre.key_directory / f"{name}.pub").read_bytes())
+
+
+def free_ports() -> int:
+    """Return a port that is free, and so is the next."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            if port < 65_000:
+                try:
+                    other.bind(("127.0.0.1", port + 1))
+                except OSError:
+                    continue
+                return port
