@@ -18,7 +18,7 @@ PACKAGES = {
 MAY_IMPORT = {name: {name, "chiplog_schemas"} for name in PACKAGES}
 PURE = [
     "schemas/chiplog_schemas/storage/record.py",
-    *(f"schemas/chiplog_schemas/model/{name}.py" for name in ("events", "blocks", "intervals")),
+    *(f"schemas/chiplog_schemas/model/{name}.py" for name in ("events", "blocks", "codes", "intervals")),
     *(
         f"schemas/chiplog_schemas/protocol/{name}.py"
         for name in ("messages", "delivery", "file_messages", "file_delivery")

@@ -32,7 +32,7 @@ SAFEGUARDS = [
     Safeguard(
         "a block that cannot be decoded is quarantined",
         "collector/chiplog_collector/index/applier.py",
-        old="            self.quarantine(record.number, record.kind, str(error), bytes(record.payload))\n",
+        old="            self._set_aside(record, QuarantineCode.INVALID_BLOCK, str(error))\n",
         new="            pass\n",
         test="test_a_bad_block_leaves_a_row_that_says_why",
     ),

@@ -33,6 +33,7 @@ from chiplog_collector.receiver.commit import Receipt, Speaker, decode_receipt
 from chiplog_schemas.codec import CodecError, shown, unpack
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
+from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.model.events import CONSOLE_STREAMS, FIELDS, LOCATION_FIELDS, EventKind, decode, fits_schema, typed
 from chiplog_schemas.storage.record import Damage, Kind, Record
 
@@ -43,6 +44,8 @@ _KEY_IDS_BYTES_MAX = 64 << 20  # of tuples of keys whose integers are at hand: t
 _MISSING = "not there after its label ended, and records were lost: see events of kind gap and quarantined"
 _KEPT_PER_RECEIPT_MAX = 500  # records of 2 MiB at most, of many MB in all: one transaction must hold them
 _CLOCK_US_MAX = 1 << 53  # between two clocks: 285 years
+_KINDS_WITH_EVENTS = frozenset({-1, Kind.BLOCK, Kind.QUARANTINE})  # -1: bytes of the log that are no record
+_NOTHING_LOST = frozenset({QuarantineCode.NEWER_BLOCK, QuarantineCode.SEQ_OUT_OF_RANGE})
 _LEVELS = ("debug", "info", "warning", "error")
 
 # Events that say who is who, or depend on it: a producer's are applied in its order, whatever their kinds.
@@ -82,7 +85,7 @@ class Applier:
     def take(self, item: Record | Damage, number: int) -> None:
         """Take the next thing of the log. `number`: its number, or for damage that of what comes next."""
         if isinstance(item, Damage):
-            self.quarantine(number, -1, f"log damaged: {item.reason}", b"")
+            self.quarantine(number, -1, QuarantineCode.LOG_DAMAGED, f"log damaged: {item.reason}", b"")
         elif item.kind == Kind.RECEIPT:
             receipt = decode_receipt(item.payload, item.number) or Receipt(self.received_us)
             self.received_us = receipt.received_us
@@ -111,13 +114,28 @@ class Applier:
         batch, self.batch = self.batch, Batch()
         return batch
 
-    def quarantine(self, number: int, kind: int, reason: str, data: bytes, *, is_lost: bool = True) -> None:
-        """Set something aside that cannot be applied, and leave a row in `events`."""
-        if is_lost and kind in (-1, Kind.BLOCK, Kind.QUARANTINE):
+    def quarantine(
+        self,
+        number: int,
+        kind: int,
+        code: QuarantineCode,
+        reason: str,
+        data: bytes,
+        *,
+        block_version: int | None = None,
+    ) -> None:
+        """Set something aside that cannot be applied, and leave a row in `events`.
+
+        kind: of the record; -1 for bytes that are none. block_version: of a block that is newer than this version.
+        """
+        loses_events = kind in _KINDS_WITH_EVENTS and code not in _NOTHING_LOST
+        if loses_events:
             self._damage_met()
         reason = clean(reason[:_REASON_CHARS_MAX])
-        self.batch.add("quarantine", (number, kind, reason, data[:_QUARANTINE_BYTES_MAX]))
-        self.say(None, 0, self.received_us, "quarantined", "error", reason, {"record": number})
+        row = (number, kind, reason, data[:_QUARANTINE_BYTES_MAX], code.value, block_version, loses_events)
+        self.batch.add("quarantine", row)
+        body = {"record": number, "code": code.value}
+        self.say(None, 0, self.received_us, "quarantined", "error", reason, body)
 
     def _apply(self, record: Record) -> None:
         if record.kind == Kind.BLOCK:
@@ -131,9 +149,8 @@ class Applier:
         elif record.kind == Kind.QUARANTINE:
             self._apply_quarantine(record)
         else:
-            self.quarantine(
-                record.number, record.kind, f"record of kind {record.kind} is unknown", bytes(record.payload)
-            )
+            reason = f"record of kind {record.kind} is unknown"
+            self._set_aside(record, QuarantineCode.UNKNOWN_RECORD, reason)
 
     def _apply_gap(self, record: Record) -> None:
         try:
@@ -150,20 +167,25 @@ class Applier:
             _, digest, n_bytes = unpack(record.payload)
             self.batch.add("stored", (digest_of(digest), count_of(n_bytes), self.received_us))
         except (CodecError, ValueError, TypeError) as error:
-            self.quarantine(record.number, record.kind, f"record of a file: {error}", bytes(record.payload))
+            self._set_aside(record, QuarantineCode.INVALID_RECORD, f"record of a file: {error}")
 
     def _apply_quarantine(self, record: Record) -> None:
         try:
             _, reason, data = unpack(record.payload)
-            self.quarantine(record.number, record.kind, text_of(reason) or "no reason given", b"".join([data]))
+            reason, data = text_of(reason) or "no reason given", b"".join([data])
+            self.quarantine(record.number, record.kind, QuarantineCode.INVALID_DELIVERY, reason, data)
         except (CodecError, ValueError, TypeError):
-            self.quarantine(record.number, record.kind, "unreadable quarantine", bytes(record.payload))
+            self._set_aside(record, QuarantineCode.INVALID_RECORD, "unreadable quarantine")
 
     def _apply_presence(self, record: Record) -> None:
         try:
             self._absence.apply(record, self.received_us)
         except (ValueError, TypeError) as error:
-            self.quarantine(record.number, record.kind, f"a presence that cannot be read: {error}", b"")
+            reason = f"a presence that cannot be read: {error}"
+            self.quarantine(record.number, record.kind, QuarantineCode.INVALID_RECORD, reason, b"")
+
+    def _set_aside(self, record: Record, code: QuarantineCode, reason: str) -> None:
+        self.quarantine(record.number, record.kind, code, reason, bytes(record.payload))
 
     def _apply_kept(self, receipt: Receipt) -> None:
         """Apply what was refused of senders whose keys have other nodes now. Some at a time: each receipt goes on."""
@@ -187,7 +209,8 @@ class Applier:
         self.batch.add("refused", (number, speaker.sender, json_text(list(nodes)), -n_events, self.received_us))
         record = self._read_again(number)
         if record is None:
-            self.quarantine(number, Kind.BLOCK, "a record that was refused cannot be read any more", b"")
+            reason = "a record that was refused cannot be read any more"
+            self.quarantine(number, Kind.BLOCK, QuarantineCode.RECORD_GONE, reason, b"")
             return
         self._speaker, self._sender = (speaker, number), speaker.sender
         self._again = self._speakers.foreign(nodes, record.payload)  # before anything of it is applied
@@ -210,17 +233,18 @@ class Applier:
             beyond = frozenset(i for i, (_, had) in enumerate(block.producers) if had and had[-1][1] >= SEQ_END)
             if beyond:
                 reason = f"seqs of {len(beyond)} producers are beyond {SEQ_END}: nothing of them is taken"
-                self.quarantine(record.number, record.kind, reason, bytes(record.payload), is_lost=False)
+                self._set_aside(record, QuarantineCode.SEQ_OUT_OF_RANGE, reason)
                 refused |= beyond
             if refused and len(refused) == len(block.producers):
                 return
             ids = {group.keys_bin: self._keys(group.keys_bin) for group in block.groups if group.keys_bin}
         except NewerBlockError as error:
             # Parked: kept in the log and counted here; the first start after an upgrade rebuilds, and applies it.
-            self.quarantine(record.number, record.kind, str(error), b"", is_lost=False)
+            code, version = QuarantineCode.NEWER_BLOCK, error.version
+            self.quarantine(record.number, record.kind, code, str(error), b"", block_version=version)
             return
         except BlockError as error:
-            self.quarantine(record.number, record.kind, str(error), bytes(record.payload))
+            self._set_aside(record, QuarantineCode.INVALID_BLOCK, str(error))
             return
         masks, numbers = self._admit(block, refused)
         in_order: list[Row] = []
@@ -376,8 +400,7 @@ class Applier:
             reason = f"event of kind {event[0]} with {len(event) - 2} fields is unknown"
         except CodecError as error:
             reason = str(error)
-        self.batch.add("quarantine", (-1, OPAQUE, reason[:500], data[:_QUARANTINE_BYTES_MAX]))
-        self.say(producer, seq, ts, "quarantined", "error", reason[:500], {})
+        self._reject(producer, seq, ts, OPAQUE, QuarantineCode.UNKNOWN_EVENT, reason[:500], data)
 
     def _apply_event(self, kind: int, producer: Producer, seq: int, ts: int, fields: list[Any]) -> None:
         try:
@@ -386,8 +409,15 @@ class Applier:
             raise  # not its fault
         except Exception as error:  # whatever a peer's values make of our code costs this event, and is a row
             reason = clean(f"event of kind {kind} cannot be applied: {type(error).__name__} {error}"[:500])
-            self.batch.add("quarantine", (-1, kind, reason, b""))
-            self.say(producer, seq, ts, "quarantined", "error", reason, {})
+            self._reject(producer, seq, ts, kind, QuarantineCode.EVENT_REJECTED, reason, b"")
+
+    def _reject(
+        self, producer: Producer, seq: int, ts: int, kind: int, code: QuarantineCode, reason: str, data: bytes
+    ) -> None:
+        """Set one event aside. It is in the ledger, so nothing is lost that could still come. kind: of the event."""
+        row = (-1, kind, reason, data[:_QUARANTINE_BYTES_MAX], code.value, None, False)
+        self.batch.add("quarantine", row)
+        self.say(producer, seq, ts, "quarantined", "error", reason, {"code": code.value})
 
     def _dispatch(self, kind: int, producer: Producer, seq: int, ts: int, fields: list[Any]) -> None:
         number = producer.producer

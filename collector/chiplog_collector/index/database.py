@@ -15,7 +15,6 @@ from chiplog_collector.index.state import Producer, Run, State
 from chiplog_collector.index.write_batch import Batch, Columns, turn
 from chiplog_schemas.model.blocks import BLOCK_VERSION
 from chiplog_schemas.sql import MIGRATION, tables_sql, views_sql
-from chiplog_schemas.storage.record import Kind
 
 _TS_FIRST, _TS_LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999: what Python's datetime holds
 _NAN_KEPT = "coalesce(value, 'nan'::DOUBLE)"  # DuckDB takes a NaN of numpy for null; no value of ours is ever null
@@ -61,12 +60,20 @@ _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "stored": (("sha256", "o"), ("bytes", "i8"), ("ts", "ts")),
     "demands": (("run_id", "o"), ("launch", "o"), ("run", "i4")),
     "refused": (("number", "i8"), ("sender", "o"), ("nodes", "o"), ("events", "i8"), ("ts", "ts")),
-    "quarantine": (("number", "i8"), ("kind", "i4"), ("reason", "o"), ("bytes", "o")),
+    "quarantine": (
+        ("number", "i8"),
+        ("kind", "i4"),
+        ("reason", "o"),
+        ("bytes", "o"),
+        ("code", "o"),
+        ("block_version", "i8"),
+        ("loses_events", "?"),
+    ),
 }
 _TIMES = ("started_at", "ended_at")
-# Whether records were ever lost on the way, see State.damaged. A block that is only newer than we are is not lost.
+# Whether records were ever lost on the way, see State.damaged.
 _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 'gap') OR EXISTS (
-    FROM base.quarantine WHERE kind IN (?, ?, ?) AND NOT reason LIKE 'block of version % is newer%')"""
+    FROM base.quarantine WHERE loses_events)"""
 # What DuckDB 2.0 says of bytes that are wrong, as opposed to a disk that is full or a file that another process has.
 # Anchored: a query can make an error say anything, but not in front of its kind.
 _DAMAGE = re.compile(
@@ -141,11 +148,8 @@ class Database:
 
     def _parked(self) -> int:
         """Return how many blocks were set aside for being newer than we were, and are not any more."""
-        query = (
-            "SELECT count(*) FROM base.quarantine WHERE kind = ? AND "
-            r"try_cast(regexp_extract(reason, '^block of version (\d+) is newer', 1) AS BIGINT) <= ?"
-        )
-        row = self.connection.execute(query, [int(Kind.BLOCK), BLOCK_VERSION]).fetchone()
+        query = "SELECT count(*) FROM base.quarantine WHERE block_version <= ?"
+        row = self.connection.execute(query, [BLOCK_VERSION]).fetchone()
         return row[0] if row is not None else 0
 
     def _has_tables(self) -> bool:
@@ -195,7 +199,7 @@ class Database:
         kept = "SELECT number, sender, nodes, sum(events)::BIGINT FROM base.refused GROUP BY ALL HAVING sum(events) > 0"
         for number, sender, nodes, n_events in execute(kept).fetchall():
             state.kept.setdefault(bytes(sender), {})[number] = (tuple(json.loads(nodes)), n_events)
-        found = execute(_DAMAGED, [-1, int(Kind.BLOCK), int(Kind.QUARANTINE)]).fetchone()
+        found = execute(_DAMAGED).fetchone()
         state.damaged = bool(found and found[0])
         return state
 
@@ -265,6 +269,9 @@ class Database:
             elif name == "producer":
                 columns[name] = np.array([-1 if value is None else value for value in values], dtype="i4")
                 selected.append("nullif(producer, -1)")
+            elif name == "block_version":
+                columns[name] = np.array([0 if value is None else value for value in values], dtype="i8")
+                selected.append("nullif(block_version, 0)")  # versions count from 1
             else:
                 columns[name] = np.array(values, dtype=kind)
                 selected.append(_NAN_KEPT if kind == "f8" else name)

@@ -26,6 +26,7 @@ from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
 from chiplog_collector.receiver.refusals import Refused, write_refused
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
+from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.paths import Places, places
 from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
@@ -190,7 +191,8 @@ class Follower:
                 _log.error("record %d is set aside: %s", behind - 1, reason)
                 applier = Applier(self.database.load(), self._read_again)
                 data = bytes(item.payload) if isinstance(item, Record) else b""
-                applier.quarantine(behind - 1, item.kind if isinstance(item, Record) else -1, reason, data)
+                kind = item.kind if isinstance(item, Record) else -1
+                applier.quarantine(behind - 1, kind, QuarantineCode.RECORD_FAILED, reason, data)
                 self.database.write(applier.flush(), applier.state, behind)
         return n_events
 

@@ -49,6 +49,10 @@ class BlockError(ValueError):
 class NewerBlockError(BlockError):
     """A block of a version above ours: to be parked, not quarantined."""
 
+    def __init__(self, version: int) -> None:
+        super().__init__(f"block of version {version} is newer than {BLOCK_VERSION}; upgrade the collector")
+        self.version = version
+
 
 @dataclass(slots=True)
 class Group:
@@ -240,7 +244,7 @@ def decode_block(data: bytes | memoryview) -> Block:
         raise BlockError(f"block of {len(view)} bytes is shorter than its prefix of {_PREFIX.size}")
     header_length, version, _flags = _PREFIX.unpack_from(view)
     if version > BLOCK_VERSION:
-        raise NewerBlockError(f"block of version {version} is newer than {BLOCK_VERSION}; upgrade the collector")
+        raise NewerBlockError(version)
     if version != BLOCK_VERSION:
         raise BlockError(f"block of version {version} was never written")
     start = _PREFIX.size + header_length

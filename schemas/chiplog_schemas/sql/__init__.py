@@ -2,7 +2,7 @@
 
 from importlib.resources import files
 
-MIGRATION = 4  # grows with every change of tables.sql; a database of a lower one is rebuilt from the log
+MIGRATION = 5  # grows with every change of tables.sql; a database of a lower one is rebuilt from the log
 
 
 def tables_sql() -> str:

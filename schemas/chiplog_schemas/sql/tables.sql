@@ -1,4 +1,4 @@
--- Migration 4: the tables behind the views. Users never see them.
+-- Migration 5: the tables behind the views. Users never see them.
 -- Facts carry integers; names are in dimensions, so that an identity that becomes known later changes one row.
 -- Facts are inserted sorted by key, producer, step and have no primary key: exactly-once is kept by base.intervals.
 CREATE SCHEMA base;
@@ -59,7 +59,12 @@ CREATE TABLE base.events (
 CREATE TABLE base.intervals (producer INTEGER, first_seq BIGINT, last_seq BIGINT, seen_at TIMESTAMP);
 CREATE TABLE base.losses (producer INTEGER, first_seq BIGINT, last_seq BIGINT, reason VARCHAR);
 -- Records that could not be decoded or applied, as far as they may be kept (64 KiB each), and blocks newer than we are.
-CREATE TABLE base.quarantine (number BIGINT, kind INTEGER, reason VARCHAR, bytes BLOB);
+CREATE TABLE base.quarantine (
+    number BIGINT, kind INTEGER, reason VARCHAR, bytes BLOB,
+    code VARCHAR, -- QuarantineCode
+    block_version BIGINT, -- of a block that is newer than this version; NULL for anything else
+    loses_events BOOLEAN -- whether events may be missing since: see State.damaged
+);
 -- Records of the log of which something was refused, for a key does not cover its node: how many events, of which sender,
 -- and the names of its key then. A second row with the negative count takes it back, once a key covers it.
 CREATE TABLE base.refused (number BIGINT, sender BLOB, nodes VARCHAR, events BIGINT, ts TIMESTAMP);

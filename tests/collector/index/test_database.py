@@ -14,8 +14,10 @@ from chiplog_collector.index.database import Database, StaleDatabaseError
 from chiplog_collector.index.process import catch_up, open_index
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import MIB
+from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import places
+from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.segments import list_segments
 from chiplog_schemas.storage.watermark import Synced
 from tests.support.collector_log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
@@ -30,6 +32,13 @@ SAFEGUARDS = [
         old="limit_memory(connection, read_bounds(os.environ).query_memory_bytes)",
         new="pass",
         test="test_compaction_keeps_to_the_memory_that_queries_may_take",
+    ),
+    Safeguard(
+        "what was set aside without losing events is not taken for damage after a restart",
+        "collector/chiplog_collector/index/database.py",
+        old="FROM base.quarantine WHERE loses_events)",
+        new="FROM base.quarantine WHERE kind IN (-1, 2, 5))",
+        test="test_whether_events_were_lost_with_what_is_set_aside_is_the_same_after_a_restart",
     ),
 ]
 
@@ -192,6 +201,48 @@ def test_a_poison_batch_is_set_aside_and_its_neighbours_are_kept(index: Index, m
     assert index.sql("SELECT kind FROM events") == [("quarantined",)]
     index.reopen()
     assert index.database.next_number == index.log.next_number
+
+
+def hostile_console() -> bytes:
+    """Return a block with an event of kind 5, the number that records of kind QUARANTINE have."""
+    rank = Rank(1)
+    rank.say(EventKind.CONSOLE, 1, 1, b"bytes")
+    return whole(rank)
+
+
+def seqs_out_of_range() -> bytes:
+    builder = BlockBuilder()
+    builder.add(Rank(1).uuid, 1 << 60, Rank(1).events[0])
+    return builder.build(START_US)
+
+
+def newer_block() -> bytes:
+    block = bytearray(whole(Rank(1)))
+    block[4:6] = (2).to_bytes(2, "little")
+    return bytes(block)
+
+
+@pytest.mark.parametrize(
+    ("payload", "code", "loses_events"),
+    [
+        (hostile_console(), "event_rejected", False),
+        (seqs_out_of_range(), "seq_out_of_range", False),
+        (newer_block(), "newer_block", False),
+        ((66, b"?"), "unknown_record", False),
+        (b"garbage", "invalid_block", True),
+        ((Kind.QUARANTINE, pack([b"S" * 16, "block of version 1 is newer", b"?"])), "invalid_delivery", True),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_whether_events_were_lost_with_what_is_set_aside_is_the_same_after_a_restart(
+    index: Index, payload: object, code: str, loses_events: bool
+) -> None:
+    index.take(payload)
+    assert index.sql("SELECT code FROM base.quarantine") == [(code,)]
+    assert index.sql("SELECT body->>'code' FROM events WHERE kind = 'quarantined'") == [(code,)]
+    assert index.follower._applier.state.damaged is loses_events
+    index.reopen()
+    assert index.database.load().damaged is loses_events
 
 
 def test_a_disk_that_refuses_is_not_the_records_fault(index: Index, monkeypatch) -> None:
