@@ -1,6 +1,6 @@
-"""The guides of sdk/README.md, run as they stand: each command line, each query, and the rows that it shows.
+"""The guides in docs/guides, run as printed: each command line, each query, and the rows that it shows.
 
-A section is one test. Lines that begin with `$` are run in sdk/examples, by a shell; the lines behind a `chiplog sql`
+A page is one test. Lines that begin with `$` are run in sdk/examples, by a shell; the lines behind a `chiplog sql`
 are its answer, one row a line, columns apart by two spaces; `*` is what differs from time to time, `-` is NULL.
 Blocks that name a language are for other machines and are not run.
 """
@@ -39,15 +39,13 @@ class Line:
 
 
 def guides() -> dict[str, list[Line]]:
-    """Return the commands of each `### section` below `## Guides`, those without commands left out."""
-    text = (ROOT / "sdk" / "README.md").read_text(encoding="utf-8")
-    _, _, text = text.partition("\n## Guides\n")
-    text = text.partition("\n## ")[0]
+    """Return the commands of each page in docs/guides, pages without commands left out."""
     found: dict[str, list[Line]] = {}
-    for section in text.split("\n### ")[1:]:
-        title, _, body = section.partition("\n")
+    for page in sorted((ROOT / "docs" / "guides").glob("*.md")):
         lines: list[Line] = []
-        for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", body, re.DOTALL | re.MULTILINE):
+        for language, block in re.findall(
+            r"^```(\S*).*?\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+        ):
             for line in block.splitlines() if not language else ():
                 if line.startswith("$ "):
                     lines.append(Line(line.removeprefix("$ ")))
@@ -56,7 +54,7 @@ def guides() -> dict[str, list[Line]]:
                 else:
                     lines[-1].shown.append(line)
         if lines:
-            found[title] = lines
+            found[page.stem] = lines
     return found
 
 
@@ -158,6 +156,7 @@ def test_each_example_is_short_and_its_command_stands_in_a_guide(path: Path) -> 
     assert len(text.splitlines()) <= LINES_MAX
     command = re.search(r"^Run: `(.+?)`", text.split('"""')[1], re.MULTILINE)
     assert command is not None, "its docstring has the command that runs it"
-    assert command[1] in (ROOT / "sdk" / "README.md").read_text(encoding="utf-8"), f"no guide has: {command[1]}"
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "guides").glob("*.md"))
+    assert command[1] in pages, f"no guide has: {command[1]}"
     assert any(path.name in line.command for lines in GUIDES.values() for line in lines), "no guide runs it"
     assert f"`{path.name}`" in (EXAMPLES / "README.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The bounds that users may set: defaults, ranges, bad values, and the table in the README."""
+"""The bounds that users may set: defaults, ranges, bad values, and the table in the documentation."""
 
 import re
 from dataclasses import fields
@@ -9,7 +9,7 @@ import pytest
 from chiplog_schemas import limits
 from chiplog_schemas.bounds import RANGES, BoundError, Bounds, read_bounds
 
-README = Path(__file__).resolve().parents[2] / "schemas" / "README.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md"
 
 
 def name_of(variable: str) -> str:
@@ -51,8 +51,6 @@ def test_a_bad_value_is_one_line_and_the_default_when_somebody_is_told(text: str
 
 
 def test_the_table_of_the_readme_is_that_of_the_code() -> None:
-    rows = re.findall(
-        r"^\| `(CHIPLOG_[A-Z_]+)` \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|", README.read_text(), re.MULTILINE
-    )
+    rows = re.findall(r"^\| `(CHIPLOG_[A-Z_]+)` \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|", PAGE.read_text(), re.MULTILINE)
     documented = {name: tuple(int(number.replace(",", "")) for number in numbers) for name, *numbers in rows}
     assert documented == {variable: (getattr(Bounds(), name_of(variable)), *ends) for variable, ends in RANGES.items()}
