@@ -29,7 +29,7 @@ import os, sys, zmq
 from chiplog_schemas.query import query_messages
 context, poller = zmq.Context(), zmq.Poller()
 def ask(socket):
-    socket.send_multipart(questions.ask(os.urandom(8), {DASHBOARD!r}, None, 30.0))
+    socket.send_multipart(query_messages.ask(os.urandom(8), {DASHBOARD!r}, None, 30.0))
 for _ in range({CLIENTS}):
     socket = context.socket(zmq.DEALER)
     socket.connect(sys.argv[1])

@@ -596,14 +596,14 @@ import runpy, sys
 from pathlib import Path
 from chiplog_schemas.security import zap
 
-answer, dies = gate.Gate._answer, Path(sys.argv.pop(1))
+answer, dies = zap.Gate._answer, Path(sys.argv.pop(1))
 
 def mortal(self, request):
     if dies.exists():
         raise MemoryError("killed by the test")
     return answer(self, request)
 
-gate.Gate._answer = mortal
+zap.Gate._answer = mortal
 runpy.run_module("chiplog_collector", run_name="__main__", alter_sys=True)
 """
 

@@ -14,6 +14,7 @@ import zmq
 
 from chiplog.journal.journal import Journal
 from chiplog.journal.reachability import Reason, probe
+from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
 from chiplog_schemas.paths import Places
 from chiplog_schemas.process.daemon import STARTING_S, start_daemon_once
@@ -112,6 +113,7 @@ class SenderThread:
         while self._deadline == float("inf"):
             try:
                 need_descriptors()
+                check_connect(self._address)
                 keys = Keys(keys_dir(None, os.environ, self._places.root))
                 curve = client_curve(keys, self._address, Role.RANK, Role.AGENT)
                 # libzmq only where keys need it: it aborts the process when the training closes a descriptor of it.

@@ -203,7 +203,7 @@ class Saver:
             size, digest = self._fill(source, target)
             os.rename(new, self._outbox / digest.hex())  # one of the same content gives way
         except BaseException:
-            os.unlink(new)
+            new.unlink(missing_ok=True)  # a signal handler may raise behind the rename, too
             raise
         finally:
             os.close(target)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
-from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog.torch.backends import BACKENDS
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
@@ -80,6 +80,9 @@ class Histogram:
 
 def _count(values: Any, bins: int) -> tuple[Any, Any]:
     """Return edges and counts of the finite ones among some values."""
+    if "numpy" not in sys.modules:
+        with handlers_held():  # an import of numpy that is interrupted cannot be repeated in the same process
+            import numpy  # noqa: F401
     import numpy as np  # importing chiplog must not cost numpy
 
     # A tensor first becomes float64 itself: numpy has no bfloat16, which gradients often are.

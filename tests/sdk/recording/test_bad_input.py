@@ -7,6 +7,7 @@ import pytest
 
 import chiplog
 from chiplog_schemas.model.events import EventKind
+from tests.conftest import wait_until
 
 QUIET = {"mode": "offline", "capture_console": False}
 
@@ -144,3 +145,10 @@ def test_a_metric_and_a_phase_without_a_name_are_told_to_have_one(chiplog_dir, c
         "chiplog: a phase has no name, and is not recorded; give the phase a name",
         "chiplog: a metric has no name: its key is ''; give the metric a name",
     ]
+
+
+def test_an_address_that_is_none_is_named_with_the_form_of_an_address(chiplog_dir, caplog) -> None:
+    with chiplog.init(agent="garbage", capture_console=False) as run:
+        run.log({"a": 1.0})
+        wait_until(lambda: "garbage" in caplog.text, "a warning")
+    assert "'garbage' is no address; write tcp://HOST:PORT or ipc:///path" in caplog.text

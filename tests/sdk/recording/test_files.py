@@ -24,6 +24,13 @@ from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(
+        "what a signal handler raises passes through save()",
+        "sdk/chiplog/recording/files.py",
+        old="            new.unlink(missing_ok=True)",
+        new="            new.unlink()",
+        test="test_what_a_signal_handler_raises_while_a_file_is_saved_reaches_the_training",
+    ),
+    Safeguard(
         "save() takes no whole disk, no home and not chiplog's own directory",
         "sdk/chiplog/recording/files.py",
         old="        if self._is_too_much(directory):\n",
@@ -270,6 +277,27 @@ def test_a_file_that_is_written_to_meanwhile_is_saved_as_read_and_said_to_be(
     assert run.save("log.txt") == ["log.txt"]
     monkeypatch.undo()
     assert [kind for kind, _ in notices(offline)] == ["file_changed"]
+
+
+def test_what_a_signal_handler_raises_while_a_file_is_saved_reaches_the_training(
+    run: chiplog.Run, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expire(number: int, frame: object) -> None:
+        raise TimeoutError("the training's own")
+
+    def rename_and_expire(source: Path, target: Path) -> None:
+        rename(source, target)
+        signal.raise_signal(signal.SIGUSR1)
+
+    rename = os.rename
+    (here / "s.txt").write_text("saved")
+    previous = signal.signal(signal.SIGUSR1, expire)
+    monkeypatch.setattr(files.os, "rename", rename_and_expire)
+    try:
+        with pytest.raises(TimeoutError, match="own"):
+            run.save("s.txt")
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
 
 
 def test_only_the_primary_saves_and_others_are_told_once(
