@@ -42,7 +42,7 @@ def page_of(
         _labels(found["labels"], found["first_failure"], _bound(LABELS_SHOWN, everything)),
         _alerts(found["alerts"], _bound(ALERTS_SHOWN, everything), zone),
         _phases(found["phases"], _bound(PHASES_SHOWN, everything)),
-        _keys(found["keys"], found["summary"], _bound(KEYS_SHOWN, everything)),
+        _keys(found["keys"], _bound(KEYS_SHOWN, everything)),
         _values("Summary", _said(found), _bound(SUMMARY_SHOWN, everything)),
         _values("Config", found["config"], _bound(CONFIG_SHOWN, everything)),
         _files(found["files"], _bound(FILES_SHOWN, everything)),
@@ -332,11 +332,11 @@ def _events(events: list[dict[str, Any]], zone: Zone) -> Sheet | None:
 
 
 # -- what was logged and saved ----------------------------------------------------------------------------------------
-def _keys(keys: list[dict[str, Any]], summary: Mapping[str, Any], shown: int | None) -> Sheet | None:
+def _keys(keys: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     if not keys:
         return None
     rows = sorted(keys, key=lambda key: key["key"].startswith("chiplog/"))[:shown]  # the training's own first
-    told = {key["key"]: _summed_up(key, summary) for key in rows}
+    told = {key["key"]: _summed_up(key) for key in rows}
     columns = [
         Column("key"),
         Column("points", is_number=True, drop=2),
@@ -359,9 +359,9 @@ def _keys(keys: list[dict[str, Any]], summary: Mapping[str, Any], shown: int | N
     return _more(table, len(keys), shown, "keys")
 
 
-def _summed_up(key: dict[str, Any], summary: Mapping[str, Any]) -> str:
-    """Return a metric's summary where it is another value than a last one: somebody defined or set it."""
-    value = summary.get(key["key"])
+def _summed_up(key: dict[str, Any]) -> str:
+    """Return a metric's summary where it is another value than a last one: it was defined or set."""
+    value = key["summary"]
     return "" if value is None or value in key["last_values"].values() else _value_text(value)
 
 

@@ -27,16 +27,21 @@ LEFT JOIN (FROM completeness WHERE run_id = $run) c ON c.label = l.label AND c.a
 LEFT JOIN (FROM rank_progress WHERE run_id = $run) p ON p.label = l.label AND p.attempt = l.attempt
 WHERE l.run_id = $run ORDER BY l.rank NULLS LAST, l.label, l.attempt
 """
-# Attempts of a label follow one another, so the last value is the highest attempt's, and there the highest seq's.
+# Attempts of a label follow one another, so the last value is the highest attempt's, and there the highest seq's. Its
+# step is the last one, also where an earlier attempt got further. The summary is read with the values: between two
+# queries a run logs more.
 _KEYS = f"""
 WITH per_label AS (
-    SELECT key, label, min(rank) AS rank, count(*) AS points, max(step) AS last_step,
+    SELECT key, label, min(rank) AS rank, count(*) AS points,
+           arg_max(step, attempt::HUGEINT * 9223372036854775808 + seq) AS last_step,
            arg_max(value, attempt::HUGEINT * 9223372036854775808 + seq) AS last_value
     FROM metrics WHERE run_id = $run GROUP BY key, label
 )
 SELECT key, sum(points)::BIGINT AS points, count(*) AS labels, max(last_step) AS last_step,
        min(last_value) AS lowest, max(last_value) AS highest,
-       list({{'label': label, 'value': last_value}} ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}] AS last_values
+       list({{'label': label, 'value': last_value}} ORDER BY rank NULLS LAST, label)[1:{LAST_VALUES_MAX}]
+           AS last_values,
+       (SELECT any_value(s.value) FROM run_summary s WHERE s.run_id = $run AND s.key = per_label.key) AS summary
 FROM per_label GROUP BY key ORDER BY key LIMIT {KEYS_MAX}
 """
 # times: steps. A long step has several rows of a phase. mean_s is over the steps of all labels; slowest_s is the
@@ -121,6 +126,7 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
     keys = ask(_KEYS)
     for key in keys:
         key["last_values"] = {item["label"]: item["value"] for item in key["last_values"]}
+        key["summary"] = decoded(key["summary"])
     failures = ask(_FIRST_FAILURE)
     events = ask(_EVENTS)
     for event in events:

@@ -811,6 +811,7 @@ def test_show_has_everything_about_a_run(chiplog):
             "lowest": 2.99,
             "highest": 2.99,
             "last_values": {"rank0": 2.99},
+            "summary": 2.99,
         },
         {
             "key": "train/loss",
@@ -820,6 +821,7 @@ def test_show_has_everything_about_a_run(chiplog):
             "lowest": 1.99,
             "highest": 1.99,
             "last_values": {f"rank{rank}": 1.99 for rank in range(4)},
+            "summary": 1.99,
         },
     ]
 

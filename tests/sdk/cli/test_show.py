@@ -20,6 +20,13 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
+        promise="the last step is that of the newest attempt",
+        file="sdk/chiplog/cli/show.py",
+        old="           arg_max(step, attempt::HUGEINT * 9223372036854775808 + seq) AS last_step,\n",
+        new="           max(step) AS last_step,\n",
+        test="test_the_last_step_of_a_metric_is_that_of_its_last_value",
+    ),
+    Safeguard(
         promise="the mean of a phase counts every step of every label",
         file="sdk/chiplog/cli/show.py",
         old="       sum(seconds) / sum(times) AS mean_s,\n",
@@ -92,6 +99,10 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
         "(3, 'eval', 1, NULL, 'failed', 'ValueError: eval 1', 100, 150), "
         "(4, 'eval', 2, NULL, 'failed', 'ValueError: eval 2', 200, 250)"
         ") t(n, label, attempt, rank, state, reason, begun, ended)"
+    )
+    database.execute(  # the second attempt of rank1 is not as far as the first one was
+        f"INSERT INTO base.metrics SELECT 30000 + attempt, 1, s, s, {BEGUN}, 400 - s "
+        "FROM (VALUES (0, 363), (1, 20)) t(attempt, n), range(400) u(s) WHERE s < n"
     )
 
 
@@ -192,6 +203,11 @@ def test_the_summary_stands_beside_its_metric_where_it_is_not_the_last_value(sho
     assert re.search(r"\nbest/epoch +7\n", page)
     assert page.index("\nloss ") < page.index("\nchiplog/cuda/peak "), "the training's own metrics come first"
     assert json.loads(show("small", "--format", "json"))["summary"]["loss"] == 10.0
+
+
+def test_the_last_step_of_a_metric_is_that_of_its_last_value(show: Any) -> None:
+    [loss] = json.loads(show("again", "--format", "json"))["keys"]
+    assert (loss["points"], loss["last_step"], loss["last_values"]) == (383, 19, {"rank1": 381.0})
 
 
 def test_who_failed_first_is_of_the_newest_attempt_in_which_a_rank_failed_and_says_which_that_was(show: Any) -> None:
