@@ -7,7 +7,7 @@ import pytest
 
 import chiplog
 from chiplog_schemas.model.events import EventKind
-from tests.conftest import wait_until
+from tests.support.waiting import wait_until
 
 QUIET = {"mode": "offline", "capture_console": False}
 
