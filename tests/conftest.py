@@ -1,6 +1,7 @@
 """Fixtures of all tests: directories and nodes. What a test started ends with it."""
 
 import os
+import random
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from chiplog_schemas.paths import places
 pytest.register_assert_rewrite("tests.support")  # before the imports below: an assertion there prints its values
 
 from tests.support.journals import Event, read_events
+from tests.support.marks import MARKERS, marks_of
 from tests.support.node import Node, end_daemons
 from tests.support.rounds import Rounds, rounds, share_the_minutes, write_report
 
@@ -89,15 +91,44 @@ def node(bare_node: Node) -> Node:
     return bare_node.start()
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--shuffle", metavar="SEED", help="run modules, and the tests of each, in the order of this seed; 0: any"
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's job in the background: ranks would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.addinivalue_line("markers", "soak(weight): has small counts in `make test`, and long ones in `make soak`")
+    for name, meaning in MARKERS.items():
+        config.addinivalue_line("markers", f"{name}: {meaning}")
 
 
-@pytest.hookimpl(trylast=True)  # behind -k and -m: the minutes are for those that run
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_report_header(config: pytest.Config) -> str | None:
+    return f"order of seed {config.option.shuffle}" if config.option.shuffle else None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out, unread, what `-m pure` would deselect: to import all modules takes longer than the pure tests."""
+    if config.option.markexpr != "pure" or not collection_path.match("test_*.py"):
+        return None
+    return None if "pure" in marks_of(collection_path) else True
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m and -k
+def pytest_itemcollected(item: pytest.Item) -> None:
+    for name in sorted(marks_of(item.path)):
+        item.add_marker(name)
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m: the minutes are for those that run
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     share_the_minutes(items)
+    if config.option.shuffle:
+        chooser = random.Random(config.option.shuffle)
+        modules = {path: chooser.random() for path in sorted({item.path for item in items})}
+        items.sort(key=lambda item: (modules[item.path], random.Random(config.option.shuffle + item.nodeid).random()))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

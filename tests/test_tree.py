@@ -1,26 +1,138 @@
-"""The shape of tests/: what test modules share is in tests/support, and none imports another."""
+"""The shape of tests/: each module has its own test module, and no test module imports another."""
 
-import ast
 from pathlib import Path
 
+from tests.support.marks import imports_of, marks_of
+
 TESTS = Path(__file__).parent
+ROOT = TESTS.parent
+PACKAGES = {"sdk": "chiplog", "agent": "chiplog_agent", "collector": "chiplog_collector", "schemas": "chiplog_schemas"}
+# Modules that other test modules cover, and that have none of their own yet. This list may only become shorter.
+UNTESTED = [
+    "agent/cli.py",
+    "agent/pipeline/collector_supervisor.py",
+    "agent/ranks/elastic_error_file.py",
+    "agent/stats/cgroup.py",
+    "agent/stats/gpu_threads.py",
+    "agent/stats/sampler.py",
+    "collector/cli.py",
+    "collector/index/authorization.py",
+    "collector/index/memory_limit.py",
+    "collector/index/registry.py",
+    "collector/index/state.py",
+    "collector/index/validation.py",
+    "collector/index/write_batch.py",
+    "collector/maintenance.py",
+    "collector/query/binding.py",
+    "collector/query/sql_guard.py",
+    "collector/receiver/file_transfers.py",
+    "collector/receiver/lost_tail.py",
+    "schemas/limits.py",
+    "schemas/process/procfs.py",
+    "schemas/protocol/file_messages.py",
+    "schemas/query/query_messages.py",
+    "schemas/query/result_sink.py",
+    "schemas/security/curve.py",
+    "schemas/security/permissions.py",
+    "schemas/storage/content_files.py",
+    "schemas/storage/watermark.py",
+    "schemas/transport/router.py",
+    "sdk/cli/down.py",
+    "sdk/cli/fitted_table.py",
+    "sdk/cli/local_time.py",
+    "sdk/cli/logs.py",
+    "sdk/cli/options.py",
+    "sdk/cli/output.py",
+    "sdk/cli/run_page.py",
+    "sdk/cli/runs.py",
+    "sdk/cli/sql.py",
+    "sdk/cli/status.py",
+    "sdk/cli/sync.py",
+    "sdk/cli/up.py",
+    "sdk/console/capture.py",
+    "sdk/console/exit_watch.py",
+    "sdk/console/helper_main.py",
+    "sdk/console/line_journal.py",
+    "sdk/console/lines.py",
+    "sdk/console/redirect.py",
+    "sdk/console/relay.py",
+    "sdk/console/shared_counters.py",
+    "sdk/console/stream_fds.py",
+    "sdk/identity/inherited_env.py",
+    "sdk/identity/launch_cache.py",
+    "sdk/identity/process_info.py",
+    "sdk/identity/rendezvous.py",
+    "sdk/journal/deferred.py",
+    "sdk/journal/factory.py",
+    "sdk/journal/null.py",
+    "sdk/journal/promises.py",
+    "sdk/journal/reachability.py",
+    "sdk/journal/segment.py",
+    "sdk/ops/canary.py",
+    "sdk/ops/daemons.py",
+    "sdk/ops/delivered.py",
+    "sdk/ops/health_checks.py",
+    "sdk/query/arrow_validation.py",
+    "sdk/query/connection.py",
+    "sdk/query/result.py",
+    "sdk/query/saved_queries.py",
+    "sdk/recording/collector_lookup.py",
+    "sdk/recording/disabled.py",
+    "sdk/recording/exit_status.py",
+    "sdk/recording/foreign_names.py",
+    "sdk/recording/main_frame.py",
+    "sdk/recording/recorder.py",
+    "sdk/recording/run_text.py",
+    "sdk/recording/step_counter.py",
+    "sdk/recording/unfinished_runs.py",
+    "sdk/recording/unsupported.py",
+    "sdk/safety/background_threads.py",
+    "sdk/safety/diagnostics.py",
+    "sdk/safety/dynamo.py",
+    "sdk/safety/lenient_calls.py",
+    "sdk/settings.py",
+    "sdk/timing/gc_pauses.py",
+    "sdk/timing/stall_detector.py",
+    "sdk/torch/allocator_stats.py",
+    "sdk/torch/backends.py",
+    "sdk/torch/cuda_timing.py",
+    "sdk/torch/current_device.py",
+    "sdk/torch/poller.py",
+]
 
 
-def imported_by(path: Path) -> set[str]:
-    """Return the modules and names of tests/ that a file imports, in functions too."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return {name for name in found if name.startswith("tests.")}
+def own_tests_of(module: str) -> Path:
+    """Return where the tests of `agent/pipeline/batcher.py` are: tests/agent/pipeline/test_batcher.py."""
+    return TESTS / Path(module).with_name(f"test_{Path(module).name}")
+
+
+def modules() -> list[str]:
+    return [
+        f"{folder}/{path.relative_to(ROOT / folder / package)}"
+        for folder, package in PACKAGES.items()
+        for path in sorted((ROOT / folder / package).rglob("*.py"))
+        if not path.stem.startswith("_")
+    ]
+
+
+def test_every_module_has_its_own_test_module() -> None:
+    missing = [name for name in modules() if not own_tests_of(name).is_file()]
+    assert sorted(set(missing) - set(UNTESTED)) == [], "add tests/…/test_NAME.py; the list UNTESTED does not grow"
+    assert sorted(set(UNTESTED) - set(missing)) == [], "these have tests now or are gone: remove them from UNTESTED"
+
+
+def test_the_marks_of_a_test_module_follow_from_what_it_imports() -> None:
+    assert marks_of(TESTS / "agent/pipeline/test_batcher.py") == {"pure"}
+    assert marks_of(TESTS / "schemas/process/test_daemon.py") == {"process"}
+    assert marks_of(TESTS / "fault/test_kill.py") == {"process", "slow"}
+    assert marks_of(TESTS / "collector/views/test_views.py") == set()  # DuckDB, by a helper
 
 
 def test_no_module_imports_a_test_module_or_fixtures() -> None:
     def is_a_test_module(name: str) -> bool:
-        return any(part.startswith("test_") or part == "conftest" for part in name.split("."))
+        parts = name.split(".")
+        return parts[0] == "tests" and any(part.startswith("test_") or part == "conftest" for part in parts)
 
     paths = sorted(TESTS.rglob("*.py"))
-    found = {str(path.relative_to(TESTS)): sorted(filter(is_a_test_module, imported_by(path))) for path in paths}
+    found = {str(path.relative_to(TESTS)): sorted(filter(is_a_test_module, imports_of(path))) for path in paths}
     assert {name: imports for name, imports in found.items() if imports} == {}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.collector_log import Index
+from tests.support.index import Index
 
 
 @pytest.fixture

@@ -26,7 +26,8 @@ from chiplog.identity.identity import Facts, identify
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
-from tests.support.collector_log import START_US, VIEWS, Index, Rank, whole
+from tests.support.collector_log import START_US, VIEWS, Rank, whole
+from tests.support.index import Index
 from tests.support.network import need
 from tests.support.node import Node
 from tests.support.oracle import compare

@@ -20,7 +20,8 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
-from tests.support.collector_log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
+from tests.support.collector_log import LOG_ID, START_US, VIEWS, Rank, block_of, contents_of, whole
+from tests.support.index import Index
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
 

@@ -17,7 +17,8 @@ import pytest
 from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.state import State
 from chiplog_schemas.model.events import EventKind
-from tests.support.collector_log import VIEWS, Index, Rank, block_of, contents_of, records
+from tests.support.collector_log import VIEWS, Rank, block_of, contents_of, records
+from tests.support.index import Index
 from tests.support.node import Node
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard

@@ -15,7 +15,8 @@ from chiplog_schemas.storage.record import NUMBER_LIMIT, Kind
 from tests.fuzz.decoders import built_block
 from tests.fuzz.machines import Index as Hostile
 from tests.schemas.make_vectors import doubles
-from tests.support.collector_log import START_US, Index, Rank, block_of
+from tests.support.collector_log import START_US, Rank, block_of
+from tests.support.index import Index
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
 

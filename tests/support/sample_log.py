@@ -7,7 +7,8 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import places
 from chiplog_schemas.storage.record import Kind
-from tests.support.collector_log import START_US, Index, Rank, block_of, whole
+from tests.support.collector_log import START_US, Rank, block_of, whole
+from tests.support.index import Index
 
 
 def everything(n_steps: int = 40, seed: int = 1) -> list:

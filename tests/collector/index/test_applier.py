@@ -14,7 +14,8 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Damage, Kind
-from tests.support.collector_log import START_US, Index, Rank, apply, block_of, receipt, records, whole
+from tests.support.collector_log import START_US, Rank, apply, block_of, receipt, records, whole
+from tests.support.index import Index
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [

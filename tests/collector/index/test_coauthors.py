@@ -6,7 +6,8 @@ import zlib
 import pytest
 
 from chiplog_schemas.model.events import EventKind
-from tests.support.collector_log import START_US, Index, Rank, block_of, whole
+from tests.support.collector_log import START_US, Rank, block_of, whole
+from tests.support.index import Index
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [

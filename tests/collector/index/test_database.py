@@ -20,7 +20,8 @@ from chiplog_schemas.paths import places
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.segments import list_segments
 from chiplog_schemas.storage.watermark import Synced
-from tests.support.collector_log import LOG_ID, START_US, VIEWS, Index, Rank, block_of, contents_of, whole
+from tests.support.collector_log import LOG_ID, START_US, VIEWS, Rank, block_of, contents_of, whole
+from tests.support.index import Index
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything, place_of
 

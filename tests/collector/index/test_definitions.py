@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from chiplog_schemas.model.events import EventKind
-from tests.support.collector_log import START_US, Index, Rank, block_of, contents_of, whole
+from tests.support.collector_log import START_US, Rank, block_of, contents_of, whole
+from tests.support.index import Index
 
 NAN = float("nan")
 

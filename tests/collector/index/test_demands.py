@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.limits import NAME_CHARS_MAX
-from tests.support.collector_log import Index, Rank, whole
+from tests.support.collector_log import Rank, whole
+from tests.support.index import Index
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [

@@ -7,7 +7,8 @@ from chiplog_collector.index.applier import Applier
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
-from tests.support.collector_log import Index, Rank, apply, block_of, whole
+from tests.support.collector_log import Rank, apply, block_of, whole
+from tests.support.index import Index
 from tests.support.safeguard import Safeguard
 
 SENDER = b"S" * 16

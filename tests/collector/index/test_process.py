@@ -24,7 +24,8 @@ from chiplog_collector.receiver import daemon as receiver_module
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Places, make_private
 from chiplog_schemas.storage.watermark import Synced
-from tests.support.collector_log import VIEWS, Index, Rank, contents_of, whole
+from tests.support.collector_log import VIEWS, Rank, contents_of, whole
+from tests.support.index import Index
 from tests.support.sample_log import everything, place_of
 
 PAGE_BYTES = 4096

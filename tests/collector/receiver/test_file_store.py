@@ -22,7 +22,8 @@ from chiplog_schemas.protocol.file_delivery import Close, Finish, Open, Write
 from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segments import list_segments, read_segment
-from tests.support.collector_log import START_US, Index, Rank, apply, whole
+from tests.support.collector_log import START_US, Rank, apply, whole
+from tests.support.index import Index
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 

@@ -9,7 +9,8 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
-from tests.support.collector_log import START_US, Index, Rank
+from tests.support.collector_log import START_US, Rank
+from tests.support.index import Index
 
 SENDER = b"S" * 16
 FIRST = """

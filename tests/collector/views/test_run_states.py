@@ -3,7 +3,8 @@
 from typing import Any
 
 from chiplog_schemas.model.events import EventKind
-from tests.support.collector_log import START_US, Index, Rank, whole
+from tests.support.collector_log import START_US, Rank, whole
+from tests.support.index import Index
 
 ENDS: dict[str, dict[str, Any]] = {
     "finished": {"state": "finished", "exit_code": 0},

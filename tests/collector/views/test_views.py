@@ -9,7 +9,8 @@ import pytest
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
-from tests.support.collector_log import START_US, Index, Rank, block_of, whole
+from tests.support.collector_log import START_US, Rank, block_of, whole
+from tests.support.index import Index
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [

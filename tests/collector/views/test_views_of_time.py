@@ -7,7 +7,8 @@ import pytest
 
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
-from tests.support.collector_log import START_US, Index, Rank, whole
+from tests.support.collector_log import START_US, Rank, whole
+from tests.support.index import Index
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [

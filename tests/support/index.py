@@ -1,0 +1,65 @@
+"""An index over a log that a test writes."""
+
+from pathlib import Path
+from typing import Any
+
+from chiplog_collector.index.database import Database
+from chiplog_collector.index.process import Follower
+from chiplog_schemas.storage.record import Kind
+from chiplog_schemas.storage.segments import SegmentLog
+from tests.support.collector_log import LOG_ID, VIEWS, contents_of, receipt
+
+
+class Index:
+    """A log on disk, and the database that a follower makes of it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.log = SegmentLog(directory / "log", LOG_ID)
+        self.path = directory / "index.duckdb"
+        self.directory = directory
+        self._open()
+
+    def _open(self) -> None:
+        self.database = Database(self.path, LOG_ID)
+        self.follower = Follower(self.database, self.directory / "log")
+
+    def take(self, *payloads: Any) -> "Index":
+        """Log payloads, with a receipt behind each, and apply them."""
+        for payload in payloads:
+            kind, content, *version = payload if isinstance(payload, tuple) else (Kind.BLOCK, payload)
+            self.log.append(kind, content, *version)
+            self.log.append(Kind.RECEIPT, receipt(self.log.next_number))
+        self.log.commit()
+        self.follow()
+        return self
+
+    def take_from(self, name: str, payload: bytes | tuple[int, bytes], *, restricted: bool = True) -> "Index":
+        """Log one payload of an agent of its own; if restricted, with a key for the node of that name."""
+        kind, content = payload if isinstance(payload, tuple) else (Kind.BLOCK, payload)
+        self.log.append(kind, content)
+        sender = name.encode().ljust(16, b"-")
+        self.log.append(Kind.RECEIPT, receipt(self.log.next_number, sender, [name] if restricted else None))
+        self.log.commit()
+        self.follow()
+        return self
+
+    def follow(self) -> None:
+        while self.database.next_number < self.log.next_number:
+            before = self.database.next_number
+            self.follower.step(self.log.next_number)
+            assert self.database.next_number > before, "the position must move"
+
+    def reopen(self) -> None:
+        self.database.close()
+        self._open()
+
+    def sql(self, query: str) -> list[tuple[Any, ...]]:
+        return self.database.connection.execute(query).fetchall()
+
+    def views(self) -> dict[str, list[str]]:
+        """Return the contents of every view that users see, sorted."""
+        return {name: contents_of(self.sql, name) for name in VIEWS}
+
+    def close(self) -> None:
+        self.database.close()
+        self.log.close()

@@ -1,0 +1,69 @@
+"""The marks of tests: `pure`, `process` and `slow`, by what a test module imports and where it is.
+
+A pure test opens no socket, starts no process or thread, waits for no clock and runs no database. What decides is the
+text of the test module and of the helpers that it imports, so that a module need not be imported to be left out.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
+MIRRORS = ("agent", "collector", "schemas", "sdk")  # the folders whose modules mirror those of the packages
+PROCESS_FOLDERS = ("deploy", "fault", "fuzz", "gpu", "launchers", "process")
+SLOW_FOLDERS = ("fault", "fuzz", "launchers")  # minutes in sum; most of their tests take seconds each
+STARTS_PROCESSES = {"multiprocessing", "pty", "subprocess"}
+MOVES_BYTES_OR_TIME = {"asyncio", "concurrent", "ctypes", "duckdb", "signal", "socket", "threading", "time", "zmq"}
+MOVES_BYTES_OR_TIME_FOR_US = {
+    "chiplog",  # alone, as users import it: init() opens journals and starts threads
+    "chiplog_collector.index.database",  # DuckDB
+}
+MARKERS = {
+    "pure": "moves bytes and time by hand; opens no socket, process, thread or database (`make check`)",
+    "process": "starts processes",
+    "slow": "in a folder whose tests take minutes in sum",
+}
+
+
+@cache
+def imports_of(path: Path) -> frozenset[str]:
+    """Return the modules and names that a file imports, in functions too."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return frozenset(found)
+
+
+def with_helpers(path: Path) -> set[str]:
+    """Return what a file and the helpers of tests/ import that it uses, at any remove."""
+    found: set[str] = set()
+    left, seen = [path], {TESTS / "support" / "rounds.py"}  # which measures its own time
+    while left:
+        names = imports_of(left.pop())
+        found |= names
+        helpers = {ROOT.joinpath(*name.split(".")).with_suffix(".py") for name in names if name.startswith("tests.")}
+        new = {helper for helper in helpers - seen if helper.is_file()}
+        left += new
+        seen |= new
+    return found
+
+
+@cache
+def marks_of(path: Path) -> frozenset[str]:
+    """Return the names of the marks of all tests of a module."""
+    names = with_helpers(path)
+    roots = {name.split(".")[0] for name in names}
+    is_impure = roots & MOVES_BYTES_OR_TIME or names & MOVES_BYTES_OR_TIME_FOR_US
+    folder = path.relative_to(TESTS).parts[0]
+    marks = set()
+    if folder in PROCESS_FOLDERS or roots & STARTS_PROCESSES:
+        marks.add("process")
+    elif folder in MIRRORS and not is_impure:
+        marks.add("pure")
+    if folder in SLOW_FOLDERS:
+        marks.add("slow")
+    return frozenset(marks)
