@@ -1,23 +1,30 @@
 """A hook of MkDocs: draw each Mermaid block as an inline SVG while the site is built.
 
 A page then needs neither JavaScript nor a network to show its diagrams. GitHub draws the same blocks by itself.
+`<!-- imports: chiplog -->` becomes a drawing of what imports what in that package.
 """
 
 import hashlib
 import os
 import re
+import sys
 from typing import Any
 
 import mermaidx
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))  # MkDocs loads this file alone
+import docs_imports
+
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CACHE = os.path.join(ROOT, "build", "diagrams")  # drawing one takes about a second
 BLOCK = re.compile(r"^```mermaid\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+IMPORTS = re.compile(r"<!-- imports: (\w+) -->")
 DRAWN_ID = "my-svg"  # the ID that Mermaid gives every drawing; two drawings on one page need different ones
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Return the page's Markdown with each Mermaid block replaced by its drawing."""
+    markdown = IMPORTS.sub(lambda found: f"```mermaid\n{docs_imports.drawing(found[1])}```", markdown)
     return BLOCK.sub(lambda found: f'<div class="diagram">{draw(found[1])}</div>', markdown)
 
 
