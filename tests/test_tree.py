@@ -94,7 +94,6 @@ UNTESTED = [
     "sdk/timing/gc_pauses.py",
     "sdk/timing/stall_detector.py",
     "sdk/torch/allocator_stats.py",
-    "sdk/torch/backends.py",
     "sdk/torch/cuda_timing.py",
     "sdk/torch/current_device.py",
     "sdk/torch/poller.py",

@@ -8,6 +8,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 # -- what one thing may be --------------------------------------------------------------------------------------------
+NUMBER_LIMIT = (1 << 63) - 1  # of records: a number, and the next one, become signed columns
 RECORD_BYTES_MAX = 4 * MIB  # a damaged length must not make a reader allocate without bound
 RESYNC_BYTES_MAX = 256 * MIB  # checksums of false headers in one scan: hostile bytes must not hold a reader up
 EVENT_BYTES_MAX = 1 * MIB  # four events of the largest size still fit one record

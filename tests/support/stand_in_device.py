@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from chiplog.torch.backends import BACKENDS
+from chiplog.values.metrics import DEVICE_TYPES
 
 
 class Mark:
@@ -65,11 +66,13 @@ class StandIn:
 def install(device: StandIn) -> None:
     """Make every tensor of this process one on that device."""
     BACKENDS["cpu"] = lambda torch, where: device
+    DEVICE_TYPES.add("cpu")
 
 
 def uninstall() -> None:
     """Make them host tensors again."""
     BACKENDS.pop("cpu", None)
+    DEVICE_TYPES.discard("cpu")
 
 
 def resolve(run) -> None:

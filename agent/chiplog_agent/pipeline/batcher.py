@@ -7,9 +7,8 @@ gapless seq like any other's.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from struct import pack as struct_pack
-from typing import Any
+from typing import Any, NamedTuple
 
-from chiplog_agent.ranks.origins import Origin
 from chiplog_agent.stats.claims import bounded_claim
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import (
@@ -31,6 +30,23 @@ _PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in _PEER_NAMES}
 _PATH_CHARS_MAX = 4_096  # PATH_MAX of Linux
 _REASON_CHARS_MAX = 1_000  # one line
 _LIGHT_BYTES = SPOOL_SYNC_BYTES // 16  # below this the agent is in no hurry
+
+
+class Origin(NamedTuple):
+    """The process of a producer.
+
+    pid: in this process's PID namespace, 0 if unknown or not visible from it. start: in clock ticks since boot, 0
+    unless the process was seen alive. is_remote: it runs on another machine.
+    """
+
+    pid: int = 0
+    start: int = 0
+    is_remote: bool = False
+
+    @property
+    def can_sample(self) -> bool:
+        """Return True if its statistics may be read under this PID."""
+        return self.pid > 0 and self.start > 0 and not self.is_remote
 
 
 @dataclass(slots=True)

@@ -2,29 +2,13 @@
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+from chiplog_agent.pipeline.batcher import Origin as Origin
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, start_ticks
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _SLACK_US = 1_000_000  # a tick, and what rounding does
-
-
-class Origin(NamedTuple):
-    """The process of a producer.
-
-    pid: in this process's PID namespace, 0 if unknown or not visible from it. start: in clock ticks since boot, 0
-    unless the process was seen alive. is_remote: it runs on another machine.
-    """
-
-    pid: int = 0
-    start: int = 0
-    is_remote: bool = False
-
-    @property
-    def can_sample(self) -> bool:
-        """Return True if its statistics may be read under this PID."""
-        return self.pid > 0 and self.start > 0 and not self.is_remote
 
 
 def origin_of_living(pid: int, identity: Mapping[str, Any], *, is_local: bool) -> Origin:

@@ -24,10 +24,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chiplog_schemas.codec import CodecError, pack, shown, unpack
-from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX
+from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX, NUMBER_LIMIT
 from chiplog_schemas.model.events import FIELDS, MATRIX_KINDS, PRODUCER_BYTES, Column, decode, fits_schema
 from chiplog_schemas.model.intervals import Intervals, runs_of
-from chiplog_schemas.storage.record import NUMBER_LIMIT
 
 BLOCK_VERSION = 1
 OPAQUE = 0  # the group kind of events kept verbatim

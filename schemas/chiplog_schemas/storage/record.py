@@ -21,12 +21,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 from zlib import crc32
 
+from chiplog_schemas.limits import NUMBER_LIMIT as NUMBER_LIMIT
 from chiplog_schemas.limits import RECORD_BYTES_MAX, RESYNC_BYTES_MAX
 
 MAGIC = 0x31524C43  # b"CLR1"
 MAGIC_BYTES = b"CLR1"
 HEADER_BYTES = 24
-NUMBER_LIMIT = (1 << 63) - 1  # a number, and the one behind it, become signed columns
 TORN_HEADER = "torn header"
 TORN_PAYLOAD = "torn payload"
 MISMATCH = "checksum mismatch"

@@ -112,5 +112,5 @@ def _exchange() -> Any:
     return _driver[0]
 
 
-# What makes the backend of a device, by the device's type. Tensors on other devices are read at once.
+# What makes the backend of a device, by the device's type: values.metrics.DEVICE_TYPES names the same types.
 BACKENDS: dict[str, Callable[[Any, Any], Backend]] = {"cuda": CudaBackend}

@@ -8,10 +8,10 @@ from numbers import Real
 from typing import Any
 
 from chiplog.safety.interrupts import handlers_held, is_interrupt
-from chiplog.torch.backends import BACKENDS
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
 FLOAT_TYPES: set[type] = {float, int}  # what struct packs as a float64 without a look; numpy's scalars join when seen
+DEVICE_TYPES = {"cuda"}  # of torch: tensors there are read later; those of others at once
 _REPR_CHARS = 60
 
 
@@ -267,7 +267,7 @@ def _of_tensor(torch: Any, key: str, tensor: Any) -> Logged | Bad:
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             message = f"{key!r} is a value inside of a torch.func transformation; return it, and log it outside"
             return Bad("wrapped_tensor", key, message)
-        if tensor.device.type in BACKENDS and not tensor.dtype.is_complex:
+        if tensor.device.type in DEVICE_TYPES and not tensor.dtype.is_complex:
             return OnDevice(tensor.detach())
     return _one_element(key, tensor.detach(), tuple(tensor.shape), tensor.numel())
 
