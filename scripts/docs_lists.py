@@ -4,12 +4,16 @@ A page holds such a list between `[[[cog` and `[[[end]]]`. `python -m cogapp --c
 """
 
 import inspect
+import os
+import re
 from collections.abc import Iterator
 
 import click
 
 from chiplog.cli.root import COMMANDS, chiplog
 from chiplog_schemas import bounds
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -111,6 +115,18 @@ BOUNDS = {
     "CHIPLOG_QUERIES_WAITING_MAX": ("collector", "queries that wait; one more is answered `busy`"),
     "CHIPLOG_QUERY_MEMORY_BYTES": ("collector", "memory of all queries and of the index"),
 }
+
+
+def view_table() -> str:
+    """Return a table of the views, from the sections of the cookbook. A test compares those with the database."""
+    lines = ["| view | what a row is | page |", "|---|---|---|"]
+    for page in ("runs", "values", "time", "machine"):
+        with open(os.path.join(ROOT, "docs", "sql", f"{page}.md"), encoding="utf-8") as file:
+            text = file.read()
+        title = text.split("\n", 1)[0].removeprefix("# ")
+        for name, what in re.findall(r"^## (\w+)\n\n(.+)$", text, re.MULTILINE):
+            lines.append(f"| [`{name}`]({page}.md#{name}) | {what} | [{title}]({page}.md) |")
+    return "\n".join(lines)
 
 
 def _escape(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Who waited for data, who is slow and who is behind: the examples that collector/README.md works by hand."""
+"""Who waited for data, who is slow and who is behind: the examples that docs/sql works by hand."""
 
 import struct
 from datetime import datetime, timedelta
