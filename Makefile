@@ -6,13 +6,17 @@ MINUTES ?= 10
 ARGS ?=
 # Tests of processes wait most of their time: three side by side keep two cores busy.
 TEST_WORKERS ?= 3
+SEED ?= $(shell date +%s)
+SHAPE_TESTS := tests/test_layers.py tests/test_tree.py tests/deploy/test_readmes.py \
+    tests/test_readme.py::test_every_link_and_every_named_test_leads_to_a_file
 PY := .venv/bin/python
 BOOTSTRAP := scripts/bootstrap.py
 
-.PHONY: help demo test docs matrix bench soak switch-off clean python
+.PHONY: help demo check test docs matrix bench soak switch-off clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
+	@echo "make check             lint, types, imports, links and the tests of pure modules, within a minute"
 	@echo "make test              lint, types and all tests; the last line is pytest's summary"
 	@echo "make docs              build the documentation site into build/site; fails on any warning"
 	@echo "make matrix            start a training with every launcher, and print what arrived as a table"
@@ -30,6 +34,26 @@ python:
 demo: python
 	@$(PYTHON) $(BOOTSTRAP) torch
 	@$(PY) sdk/examples/demo.py $(ARGS)
+
+# The order of tests is another each time; `make check SEED=n` repeats one.
+check: python
+	@$(PYTHON) $(BOOTSTRAP) dev
+	@echo "ruff check"
+	@$(PY) -m ruff check --quiet
+	@echo "ruff format --check"
+	@$(PY) -m ruff format --check --quiet
+	@echo "mypy --strict"
+	@$(PY) -m mypy --no-error-summary
+	@echo "import-linter"
+	@$(PY) -c "from importlinter.cli import lint_imports_command; lint_imports_command()" --no-cache --no-logo
+	@echo "links and lists of the documentation"
+	@PYTHONPATH=scripts $(PY) -m cogapp --check --diff --verbosity=0 $$(git ls-files 'docs/*.md')
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet --site-dir build/check-site
+	@echo "pytest: the shape of the repository"
+	@$(PY) -m pytest $(SHAPE_TESTS)
+	@echo "pytest -m pure --shuffle $(SEED)"
+	@$(PY) -m pytest -m pure --shuffle $(SEED) -n 2 --cov --cov-report= $(ARGS)
+	@echo "the pure tests cover $$($(PY) -m coverage report --format=total) % of the lines of the four packages"
 
 test: python
 	@$(PYTHON) $(BOOTSTRAP) dev
