@@ -29,7 +29,7 @@ SAFEGUARDS = [
     Safeguard(
         "an agent that is heard again takes back that it was lost",
         "collector/chiplog_collector/index/node_loss.py",
-        old="    producer.state = producer.reason = producer.ended_at = None\n",
+        old="    producer.state = producer.reason = producer.cause = producer.ended_at = None\n",
         new="    producer.reason = None\n",
         test="test_a_lost_nodes_labels_crash_and_those_of_one_out_of_reach_run_on_when_it_is_back",
         environment={"CHIPLOG_LOST_NODE_WAIT_S": "30"},

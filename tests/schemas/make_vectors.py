@@ -123,6 +123,23 @@ LATER_EVENTS: dict[str, tuple[EventKind, list[Any]]] = {
             }
         ],
     ),
+    "state-cause": (
+        EventKind.STATE,
+        [{"state": "failed", "exit_code": 1, "reason": "RuntimeError: NCCL error", "cause": "peer_lost"}],
+    ),
+    "peer-cause": (
+        EventKind.PEER,
+        [PRODUCER_A, {"state": "crashed", "reason": "killed by SIGKILL", "exit_signal": 9, "cause": "exit_status"}],
+    ),
+    "notice-cause": (
+        EventKind.NOTICE,
+        [
+            "traceback",
+            "error",
+            "ConnectionResetError: [Errno 104] Connection reset by peer",
+            {"exception": "ConnectionResetError", "traceback": "Traceback …", "cause": "connection_lost"},
+        ],
+    ),
     "peer-gpus": (EventKind.PEER, [PRODUCER_A, {"gpus": ["GPU-00000000-0000-0000-0000-000000000003"]}]),
     "identity-console": (
         EventKind.IDENTITY,

@@ -8,6 +8,7 @@ import pytest
 from chiplog_schemas import limits
 from chiplog_schemas.model import events
 from chiplog_schemas.model.blocks import OPAQUE
+from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.storage import record
@@ -63,6 +64,11 @@ def test_every_limit_stands_in_the_law_with_its_number(name: str) -> None:
 
 def test_every_word_for_a_summary_stands_in_the_law() -> None:
     assert all(f"`{word}`" in LAW.split("- definition:")[1].splitlines()[0] for word in events.SUMMARIES)
+
+
+def test_every_cause_of_an_end_stands_in_the_law() -> None:
+    entry = LAW.split("\n- cause:")[1].split("\n- ")[0]
+    assert all(f"`{cause}`" in entry for cause in EndCause)
 
 
 def test_the_law_names_no_limit_that_is_not_there() -> None:

@@ -19,6 +19,7 @@ from chiplog_schemas.limits import (
     TEXT_CHARS_MAX,
 )
 from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.codes import EndCause, end_cause
 from chiplog_schemas.model.events import IDENTITY_FIELDS, EventKind, encode, typed
 from chiplog_schemas.model.intervals import Intervals
 from chiplog_schemas.storage.record import Damage, Record, scan
@@ -57,6 +58,7 @@ class Peer:
     origin: Origin | None = None  # where its process is; None until that was reported
     finished: bool = False  # it said so itself
     failure: str = ""  # the exception that ended its code, if it told one
+    failure_cause: EndCause | None = None  # that it named beside it
     next_seq: int = 0  # behind the highest seq seen
 
 
@@ -230,6 +232,8 @@ class Core:
             peer.finished = True
         elif event[0] == EventKind.NOTICE and event[2:3] == ["traceback"] and len(event) > 4:
             peer.failure = event[4][:_REASON_CHARS_MAX] if isinstance(event[4], str) else ""
+            body = event[5] if len(event) > 5 and isinstance(event[5], dict) else {}
+            peer.failure_cause = end_cause(body.get("cause"))
 
 
 def _kept(identity: Any) -> dict[str, Any]:

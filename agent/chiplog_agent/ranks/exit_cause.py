@@ -14,6 +14,8 @@ from chiplog_agent.ranks.elastic_error_file import ErrorFiles
 from chiplog_agent.ranks.oom import OomKills
 from chiplog_agent.ranks.process_watcher import Death, Deaths
 from chiplog_schemas.limits import ADOPT_INTERVAL_S
+from chiplog_schemas.model.codes import EndCause
+from chiplog_schemas.model.end_text import cause_of_text
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT, awaits_status, read_status
 from chiplog_schemas.process.file_lock import locker_of
 from chiplog_schemas.process.owners import ended_well, is_alive
@@ -127,7 +129,8 @@ class Endings:
         owner = identity.get("owner", "")
         if not (_may_be_dismissal(state) and owner and ended_well(self._owners, owner)):
             return None
-        return {**state, "state": "finished", "reason": DISMISSED}
+        kept = {name: value for name, value in state.items() if name != "cause"}
+        return {**kept, "state": "finished", "reason": DISMISSED}
 
     def forget(self, producer: bytes) -> None:
         """Drop what is known of a producer that is delivered."""
@@ -145,16 +148,17 @@ class Endings:
         finished: bool,
         left: bool = False,
         failure: str = "",
+        failure_cause: EndCause | None = None,
     ) -> tuple[int, dict[str, Any]]:
         """Return when a producer's process ended, and the STATE map that says how.
 
         identity: what it said of itself. finished, left: what its journal's head page says. failure: the exception
-        that ended its code, of which its journal tells.
+        that ended its code, of which its journal tells. failure_cause: the cause that its writer named, if any.
         """
         death = self._deaths.of(producer)
         if death is None or death.status is None:
             death = self._told_by_helper(producer) or death
-        state: dict[str, Any] = {"state": "crashed", "reason": _UNSEEN[finished, left]}
+        state: dict[str, Any] = {"state": "crashed", "reason": _UNSEEN[finished, left], "cause": EndCause.UNSEEN}
         detail: dict[str, Any] = {}
         ts_us = now_us
         if death is None:
@@ -173,21 +177,24 @@ class Endings:
         if death is not None and death.exit_signal == signal.SIGKILL:
             kill = self._kills.kill_of(producer, self._pids.get(producer, 0))
             if kill is not None:
-                state["reason"] = f"out of memory: {kill.text}"
+                state |= {"reason": f"out of memory: {kill.text}", "cause": EndCause.OUT_OF_MEMORY}
                 detail |= {"out_of_memory": kill.source, "cgroup": kill.group}
         if state["state"] != "finished":
             error = self._error_of(producer, identity)
             if error:
                 detail |= error
-                if "out_of_memory" not in detail and error["message"] and not failure:
-                    state["reason"] = f"{state['reason']}; its error file says: {error['message']}"
+                message = error["message"]
+                if state["cause"] is not EndCause.OUT_OF_MEMORY and message and not failure:
+                    cause = cause_of_text(message) or EndCause.EXCEPTION
+                    state |= {"reason": f"{state['reason']}; its error file says: {message}", "cause": cause}
         if failure and state["state"] != "finished":
-            state |= {"state": "failed", "reason": _after(failure, death, state["reason"])}
+            cause = failure_cause or cause_of_text(failure) or EndCause.EXCEPTION
+            state |= {"state": "failed", "reason": _after(failure, death, state["reason"]), "cause": cause}
         if failure == "":
             state = self.dismissal_of(identity, state) or state
         if detail:
             state["detail"] = detail
-        return ts_us, {name: value for name, value in state.items() if value is not None}
+        return ts_us, {name: _plain(value) for name, value in state.items() if value is not None}
 
     def _told_by_helper(self, producer: bytes) -> Death | None:
         """Return how a producer's process ended, by its console's helper, which has a pidfd of it from the start."""
@@ -218,12 +225,14 @@ def _after(failure: str, death: Death | None, reason: str) -> str:
 
 
 def _by_exit(code: int, *, finished: bool, left: bool) -> dict[str, Any]:
+    cause = EndCause.EXIT_STATUS if code else None
     if left:
         reason = f"exit code {code}: SystemExit, or an exception that no hook saw" if code else None
-        return {"state": "failed" if code else "finished", "exit_code": code, "reason": reason}
+        return {"state": "failed" if code else "finished", "exit_code": code, "reason": reason, "cause": cause}
     if finished:  # what was lost is only how it put that
-        return {"state": "failed" if code else "finished", "exit_code": code, "reason": STATE_LOST}
-    return {"exit_code": code, "reason": f"ended with exit code {code} without finish(): os._exit, or native code"}
+        return {"state": "failed" if code else "finished", "exit_code": code, "reason": STATE_LOST, "cause": cause}
+    reason = f"ended with exit code {code} without finish(): os._exit, or native code"
+    return {"exit_code": code, "reason": reason, "cause": EndCause.EXIT_STATUS}
 
 
 def _by_signal(number: int, *, finished: bool) -> dict[str, Any]:
@@ -231,4 +240,10 @@ def _by_signal(number: int, *, finished: bool) -> dict[str, Any]:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    return {"exit_signal": number, "reason": f"killed by {name}{', after finish()' if finished else ''}"}
+    reason = f"killed by {name}{', after finish()' if finished else ''}"
+    return {"exit_signal": number, "reason": reason, "cause": EndCause.EXIT_STATUS}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as msgpack takes it: a code as its text."""
+    return value.value if isinstance(value, EndCause) else value

@@ -197,9 +197,9 @@ class Adoption:
         if not (peer is not None and peer.finished) and not (finished and produced == adopted.next_seq):
             known = {**(head.identity if head is not None else {}), **(peer.identity if peer is not None else {})}
             left = bool(head is not None and head.left)
-            failure = peer.failure if peer is not None else ""
+            failure, cause = (peer.failure, peer.failure_cause) if peer is not None else ("", None)
             ts_us, state = self._endings.of(
-                adopted.producer, known, now_us, finished=finished, left=left, failure=failure
+                adopted.producer, known, now_us, finished=finished, left=left, failure=failure, failure_cause=cause
             )
             core.vanished(adopted.producer, produced, state, now, ts_us)
             if self._endings.may_be_dismissed(known, state) and len(self._undecided) < _UNDECIDED_MAX:

@@ -33,7 +33,8 @@ from chiplog_collector.receiver.commit import Receipt, Speaker, decode_receipt
 from chiplog_schemas.codec import CodecError, shown, unpack
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
-from chiplog_schemas.model.codes import QuarantineCode
+from chiplog_schemas.model.codes import EndCause, QuarantineCode, end_cause
+from chiplog_schemas.model.end_text import cause_of_text
 from chiplog_schemas.model.events import CONSOLE_STREAMS, FIELDS, LOCATION_FIELDS, EventKind, decode, fits_schema, typed
 from chiplog_schemas.storage.record import Damage, Kind, Record
 
@@ -461,8 +462,9 @@ class Applier:
                 level = "error" if n_missing else "info"
                 self.say(about, seq, ts, "lost", level, f"{some}events {first}..{last} are lost: {reason}", {})
             case EventKind.NOTICE:
-                notice, level, message, body = fields
-                self.say(producer, seq, ts, text_of(notice), text_of(level), text_of(message), body)
+                notice, level, message, body = text_of(fields[0]), text_of(fields[1]), text_of(fields[2]), fields[3]
+                cause = _cause_of(message, body) if notice == "traceback" else None
+                self.say(producer, seq, ts, notice, level, message, body, cause=cause)
             case EventKind.METRICS | EventKind.PHASES:
                 step, keys_bin, values = fields
                 target = "metrics" if kind == EventKind.METRICS else "phases"
@@ -508,12 +510,28 @@ class Applier:
             self.batch.names.append((number, name))
         return number
 
-    def say(self, producer: Producer | None, seq: int, ts: int, kind: str, level: str, message: str, body: Any) -> None:
-        """Add a row to `events`."""
+    def say(
+        self,
+        producer: Producer | None,
+        seq: int,
+        ts: int,
+        kind: str,
+        level: str,
+        message: str,
+        body: Any,
+        *,
+        cause: EndCause | None = None,
+        outcome: str | None = None,
+    ) -> None:
+        """Add a row to `events`.
+
+        cause: of a `traceback`. outcome: what the message says after its subject, where that is not known yet.
+        """
         level = level if level in _LEVELS else "info"
         text = json_text(body) if isinstance(body, dict) else "{}"
         number = producer.producer if producer is not None else None
-        self.batch.add("events", (number, seq, ts, kind[:128], level, clean(message), text))
+        codes = (None if cause is None else cause.value, None if outcome is None else clean(outcome))
+        self.batch.add("events", (number, seq, ts, kind[:128], level, clean(message), text, *codes))
 
     def _keys(self, keys_bin: bytes) -> tuple[int, ...]:
         ids = self._key_ids.get(keys_bin)
@@ -523,6 +541,12 @@ class Applier:
                 self._key_ids, self._key_ids_bytes = {}, len(keys_bin)
             ids = self._key_ids[keys_bin] = tuple(self.name(clean(key)) for key in keys_of(keys_bin))
         return ids
+
+
+def _cause_of(message: str, body: Any) -> EndCause:
+    """Return the cause of a `traceback`, by its writer's code, or by the message where an older writer gave none."""
+    named = end_cause(body.get("cause")) if isinstance(body, dict) else None
+    return named or cause_of_text(message) or EndCause.EXCEPTION
 
 
 def _without(first: int, last: int, cut_first: int, cut_last: int) -> list[tuple[int, int]]:

@@ -21,7 +21,8 @@ _NAN_KEPT = "coalesce(value, 'nan'::DOUBLE)"  # DuckDB takes a NaN of numpy for 
 _NAN_KEPT_IN_LIST = "list_transform({}, lambda x: coalesce(x, 'nan'::DOUBLE))"
 _LEDGER_ROWS_MAX = 200_000  # more than this and four times its ideal size: the ledger is joined
 
-# Small tables row by row: (column, type). All strings are never null; a null producer travels as -1.
+# Small tables row by row: (column, type). Strings of type o are never null, those of type t may be; a null producer
+# travels as -1.
 _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "metrics": (("producer", "i4"), ("key", "i4"), ("step", "i8"), ("seq", "i8"), ("ts", "ts"), ("value", "f8")),
     "phases": (("producer", "i4"), ("key", "i4"), ("step", "i8"), ("seq", "i8"), ("ts", "ts"), ("value", "f8")),
@@ -55,6 +56,8 @@ _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("level", "o"),
         ("message", "o"),
         ("body", "o"),
+        ("cause", "t"),
+        ("outcome", "t"),
     ),
     "files": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("path", "o"), ("bytes", "i8"), ("sha256", "o")),
     "stored": (("sha256", "o"), ("bytes", "i8"), ("ts", "ts")),
@@ -269,6 +272,9 @@ class Database:
             elif name == "producer":
                 columns[name] = np.array([-1 if value is None else value for value in values], dtype="i4")
                 selected.append("nullif(producer, -1)")
+            elif kind == "t":
+                columns[name] = _objects([value or "" for value in values])
+                selected.append(f"nullif({name}, '')")
             elif name == "block_version":
                 columns[name] = np.array([0 if value is None else value for value in values], dtype="i8")
                 selected.append("nullif(block_version, 0)")  # versions count from 1

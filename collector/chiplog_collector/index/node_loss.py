@@ -62,7 +62,7 @@ class Absence:
             name = run[0].node or node or "?"
             seconds = f"{silent_us / 1e6:.0f} s"
             for producer in run:
-                producer.state, producer.is_presumed = "crashed", True
+                producer.state, producer.cause, producer.is_presumed = "crashed", None, True
                 producer.reason = f"node {producer.node or name} is lost: nothing was heard of its agent for {seconds}"
                 # It died between the last that was heard and the heartbeat that did not come.
                 producer.ended_at, producer.late_us = received_us - silent_us + _HEARTBEAT_US, _HEARTBEAT_US
@@ -85,7 +85,7 @@ class Absence:
 
 
 def _revive(producer: Producer) -> None:
-    producer.state = producer.reason = producer.ended_at = None
+    producer.state = producer.reason = producer.cause = producer.ended_at = None
     producer.late_us, producer.is_presumed = 0, False
 
 

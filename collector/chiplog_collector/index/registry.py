@@ -8,6 +8,8 @@ from chiplog_collector.index.authorization import covers
 from chiplog_collector.index.state import Producer, Run, State
 from chiplog_collector.index.validation import SEQ_END, clean, count_of, detail_of, digest_of, json_of, text_of
 from chiplog_schemas.limits import NAME_CHARS_MAX
+from chiplog_schemas.model.codes import end_cause
+from chiplog_schemas.model.end_text import cause_of_old_reason
 from chiplog_schemas.model.events import IDENTITY_FIELDS, RESUME_DEMANDS, STATE_FIELDS, STATES, typed
 from chiplog_schemas.storage.content_files import path_objection
 
@@ -451,6 +453,7 @@ class Registry:
             return
         producer.state, producer.reason = state, said.get("reason")
         producer.exit_code, producer.exit_signal = exit_code, exit_signal
+        producer.cause = _cause_of(said)
         producer.ended_at, producer.is_presumed = ts, False
         producer.late_us = min(max(0, said.get("late_us", 0)), _LATE_US_MAX)
         if state != "finished" and producer.role == CONSOLE:
@@ -458,9 +461,19 @@ class Registry:
             message = f"the helper that recorded the console {state}: {producer.reason or 'no reason given'}"
             self._applier.say(producer, seq, ts, "console_helper", "warning", message, {})
         elif state != "finished":
-            message = f"{producer.label or 'a producer'} {state}: {producer.reason or 'no reason given'}"
-            self._applier.say(producer, seq, ts, state, "error", message, detail_of(detail))
+            outcome = f"{state}: {producer.reason or 'no reason given'}"
+            message = f"{producer.label or 'a producer'} {outcome}"
+            body, is_early = detail_of(detail), producer.label is None
+            self._applier.say(producer, seq, ts, state, "error", message, body, outcome=outcome if is_early else None)
         self._applier.labels.ended(producer, seq, ts)
+
+
+def _cause_of(said: dict[str, Any]) -> str | None:
+    """Return the cause of an end, by its writer's code, or by the reason where an older writer gave none."""
+    if said["state"] in ("finished", "running"):
+        return None
+    has_status = said["state"] == "failed" or "exit_code" in said or "exit_signal" in said
+    return end_cause(said.get("cause")) or cause_of_old_reason(said.get("reason", ""), has_status=has_status)
 
 
 def _is_parent(holder: Producer, rank: Producer) -> bool:

@@ -72,6 +72,7 @@ class Producer:
     parent: str | None = None  # label of the process with an open run that started this one's launcher
     is_coauthor: bool = False  # may write config and files beside the primary: its parent, or that one's primary before
     are_gpus_resolved: bool = False  # by its agent: what it says itself counts no more
+    cause: str | None = None  # EndCause of a bad end that was reported
 
     @property
     def key_node(self) -> str | None:

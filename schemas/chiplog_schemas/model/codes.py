@@ -20,3 +20,23 @@ class QuarantineCode(StrEnum):
     RECORD_FAILED = "record_failed"  # applying or writing the record raised an exception
     UNKNOWN_EVENT = "unknown_event"  # of a kind that this version does not know, or no event
     EVENT_REJECTED = "event_rejected"  # applying the event raised an exception
+
+
+class EndCause(StrEnum):
+    """Why a process ended badly: `cause` of a STATE map, and of the body of a NOTICE `traceback`."""
+
+    EXCEPTION = "exception"  # one that is none of the next three
+    INTERRUPTED = "interrupted"  # something outside asked it to end: KeyboardInterrupt, SystemExit of 128 + a signal
+    PEER_LOST = "peer_lost"  # torch.distributed, NCCL, gloo or a launcher says that another process is gone
+    CONNECTION_LOST = "connection_lost"  # an exception about a connection, perhaps one to another rank
+    OUT_OF_MEMORY = "out_of_memory"  # the kernel killed it
+    EXIT_STATUS = "exit_status"  # nothing but its exit code or signal is known
+    UNSEEN = "unseen"  # not even that
+
+
+def end_cause(value: object) -> EndCause | None:
+    """Return the cause that a peer names; None when it names none, or one that this version does not know."""
+    try:
+        return EndCause(value) if isinstance(value, str) else None
+    except ValueError:
+        return None

@@ -133,6 +133,7 @@ STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
     "start": int,  # of that process, in clock ticks since boot; only if the agent saw it alive
     "remote": bool,  # it runs on another machine than its agent; absent: false
     "gpus": list,  # UUIDs of the GPUs that it uses, by NVML (PEER only)
+    "cause": str,  # an EndCause, of an end that is not `finished`; absent in what older writers wrote
 }
 
 LOCATION_FIELDS = {name: STATE_FIELDS[name] for name in ("node", "pid", "start", "remote")}

@@ -23,7 +23,8 @@ CREATE TABLE base.producers (
     uptime_us BIGINT, hostname VARCHAR, rank_pid BIGINT, agent_node VARCHAR, start_ticks BIGINT, is_remote BOOLEAN,
     parent VARCHAR, -- label of the process with an open run that started this one's launcher
     is_coauthor BOOLEAN, -- may write config and files beside the primary: its parent, or what that had as primary before
-    are_gpus_resolved BOOLEAN
+    are_gpus_resolved BOOLEAN,
+    cause VARCHAR -- EndCause of its end, by its own word or its agent's; NULL while it runs, finished or is presumed dead
 );
 -- Which run each launch is in that demanded that a run of this name exist, or not: decided once, in log order.
 CREATE TABLE base.demands (run_id VARCHAR, launch VARCHAR, run INTEGER);
@@ -52,7 +53,9 @@ CREATE TABLE base.definitions (
 -- Hashes of each rank's config by key, as JSON with sorted keys: equal configs are equal texts.
 CREATE TABLE base.config_hashes (producer INTEGER, seq BIGINT, ts TIMESTAMP, is_whole BOOLEAN, hashes VARCHAR);
 CREATE TABLE base.events (
-    producer INTEGER, seq BIGINT, ts TIMESTAMP, kind VARCHAR, level VARCHAR, message VARCHAR, body VARCHAR
+    producer INTEGER, seq BIGINT, ts TIMESTAMP, kind VARCHAR, level VARCHAR, message VARCHAR, body VARCHAR,
+    cause VARCHAR, -- EndCause of a `traceback`
+    outcome VARCHAR -- what an end says after its subject, if that was not known when the end was reported
 );
 
 -- The ledger of exactly-once: closed, disjoint ranges of seq per producer, appended by every flush, joined now and then.

@@ -351,13 +351,13 @@ QUALIFY row_number() OVER (PARTITION BY run_id, path ORDER BY ts DESC, label) = 
 CREATE OR REPLACE VIEW base.told AS
 SELECT e.producer, e.seq, e.ts, CASE WHEN is_helper THEN 'console_helper' ELSE e.kind END AS kind,
        CASE WHEN is_helper THEN 'warning' ELSE e.level END AS level,
-       CASE WHEN is_helper THEN 'the helper that recorded the console' || substr(e.message, 11)
-            WHEN is_early AND e.label IS NOT NULL THEN e.label || substr(e.message, 11) ELSE e.message END AS message, e.body,
+       CASE WHEN is_helper THEN 'the helper that recorded the console ' || e.outcome
+            WHEN is_early AND e.label IS NOT NULL THEN e.label || ' ' || e.outcome ELSE e.message END AS message, e.body,
        e.run_id, e.label, e.attempt, e.node
 FROM (
     SELECT e.*, coalesce(i.run_id, CASE WHEN e.kind = 'refused_node' THEN e.body::JSON->>'run_id' END) AS run_id,
            coalesce(i.label, CASE WHEN e.kind = 'refused_node' THEN e.body::JSON->>'label' END) AS label, i.attempt,
-           i.node, kind IN ('failed', 'crashed') AND starts_with(message, 'a producer ' || kind || ': ') AS is_early,
+           i.node, e.outcome IS NOT NULL AS is_early,
            is_early AND coalesce(i.role = 'console', false) AS is_helper
     FROM base.events e LEFT JOIN base.identified i ON i.producer = e.producer
 ) e;
@@ -433,14 +433,14 @@ FROM put WHERE producer IS NOT NULL;
 
 -- Every attempt of a label that failed or crashed. An exception that was said before the end is when, and why, it failed.
 -- `at_us` is its time by the collector's clock, as far as its node's can be told; `is_told` whether it was told to end;
--- `is_lost` whether it lost a peer, by its words; `is_ours` whether only torch says such words. `is_echo` whether it
+-- `is_lost` whether it lost a peer, by its cause; `is_ours` whether torch or a launcher said so. `is_echo` whether it
 -- tells of somebody else's end: it was told to, or lost a peer and another failed before it, within the clocks'
 -- uncertainty. What torch says is an echo of what else failed in that round, whenever that was noticed: `is_explained`
 -- says that somebody neither was told to end nor lost a peer. `before` is near_us, far_us or nth. `is_unseen`: nobody
 -- knows how it ended. From when another was told to end, to 30 s later, it is taken for told to: a launcher ends all.
 --
 --     is_told  is_lost  before  is_ours  is_explained  is_echo
---     yes      no       -       -        -             yes      ended from outside, whatever its words are
+--     yes      no       -       -        -             yes      ended from outside, whatever its cause is
 --     no       no       -       -        -             no       a failure of its own
 --     no       yes      yes     -        -             yes      the peer that it lost had failed
 --     no       yes      no      yes      yes           yes      so it had here, and was found dead later
@@ -448,11 +448,11 @@ FROM put WHERE producer IS NOT NULL;
 --     no       yes      no      no       -             no       the connection may be one of its own, not a rank's
 CREATE OR REPLACE VIEW base.failures AS
 WITH said AS (
-    SELECT producer, min(ts) AS ts, arg_min(message, seq) AS message FROM base.events
+    SELECT producer, min(ts) AS ts, arg_min(message, seq) AS message, arg_min(cause, seq) AS cause FROM base.events
     WHERE kind = 'traceback' AND producer IS NOT NULL GROUP BY producer
 ), failed AS (
     SELECT p.producer, o.run_id, o.round, p.label, p.rank, p.node, p.state, p.exit_code, p.exit_signal,
-           coalesce(s.message, p.reason, '') AS words, coalesce(s.message, p.reason) AS reason,
+           coalesce(s.cause, p.cause, '') AS cause, coalesce(s.message, p.reason) AS reason,
            coalesce(s.ts, p.ended_at) AS ts, CASE WHEN s.ts IS NULL THEN coalesce(p.late_us, 0) ELSE 0 END AS late_us,
            s.ts IS NULL AS is_by_status, coalesce(p.is_presumed, false) AS is_presumed, o.clock_us
     FROM base.producers p JOIN base.rounds o ON o.producer = p.producer LEFT JOIN said s ON s.producer = p.producer
@@ -460,15 +460,10 @@ WITH said AS (
 ), judged AS (
     SELECT *, epoch_us(ts) + CASE WHEN is_presumed THEN 0 ELSE clock_us END AS at_us,
            (is_by_status AND (coalesce(exit_signal, 0) IN (1, 2, 15) OR coalesce(exit_code, 0) IN (129, 130, 143)))
-           OR regexp_matches(words, '^(KeyboardInterrupt|SystemExit: (129|130|137|143)$)|SignalException') AS is_told,
-           regexp_matches(words, '(?i)DistBackendError|DistNetworkError|DistStoreError|remote process exited'
-               || '|nccl(Remote|System)Error|gloo/transport|collective operation timeout|before timing out|timed out waiting'
-               || '|wait timeout|ChildFailedError|ProcessExitedException|ProcessRaisedException|Rendezvous\w*Error') AS is_ours,
-           is_ours OR regexp_matches(words, '(?i)connection (was )?(closed|reset|refused|aborted)|closed by peer|broken pipe'
-               || '|socket (was )?closed|lost connection') AS says_lost,
-           says_lost AND NOT is_told AS is_lost,
+           OR cause = 'interrupted' AS is_told,
+           cause = 'peer_lost' AS is_ours, cause IN ('peer_lost', 'connection_lost') AND NOT is_told AS is_lost,
            is_by_status AND state = 'crashed' AND NOT is_presumed AND exit_code IS NULL AND exit_signal IS NULL
-               AND NOT contains(words, 'error file says') AS is_unseen
+               AND cause = 'unseen' AS is_unseen
     FROM failed
 ), outside AS (
     SELECT *, min(at_us) FILTER (is_told) OVER of_round
@@ -496,7 +491,7 @@ FROM beside;
 CREATE OR REPLACE VIEW first_failure AS
 WITH ranked AS (
     SELECT *, row_number() OVER (PARTITION BY run_id, round ORDER BY is_echo, at_us, producer) AS place,
-           exit_signal IS NOT DISTINCT FROM 9 AND is_by_status AND NOT starts_with(words, 'out of memory') AS is_killed
+           exit_signal IS NOT DISTINCT FROM 9 AND is_by_status AND cause <> 'out_of_memory' AS is_killed
     FROM base.failures
 ), apart AS (
     SELECT f.run_id, f.round, o.producer, o.label, o.rank, o.node, o.ts, o.reason,

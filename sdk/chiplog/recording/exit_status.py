@@ -13,6 +13,7 @@ from chiplog.journal.sender import SenderThread
 from chiplog.safety.diagnostics import Complaints
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.values.metrics import cleaned
+from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
 
@@ -38,15 +39,16 @@ class Ending:
         """Whether a failure was noted."""
         return self._failed_us is not None
 
-    def note_failure(self, reason: str, exit_code: object) -> None:
+    def note_failure(self, reason: str, exit_code: object, cause: EndCause) -> None:
         """Note that this process is ending badly."""
-        self._said = {"state": "failed", "exit_code": _whole(exit_code), "reason": cleaned(reason)}
+        code = _whole(exit_code)
+        self._said = {"state": "failed", "exit_code": code, "reason": cleaned(reason), "cause": cause.value}
         self._failed_us = time.time_ns() // 1000
 
     def note_code(self, exit_code: object) -> None:
         """Note what finish() was given, unless a failure was noted before."""
         if exit_code and not self.is_failed:
-            self.note_failure(f"finish(exit_code={exit_code})", exit_code)
+            self.note_failure(f"finish(exit_code={exit_code})", exit_code, EndCause.EXIT_STATUS)
 
     def leave_open(self, *, is_adopted: bool) -> None:
         """Note that the process ends in an unknown way, unless a failure was noted before.
@@ -55,7 +57,7 @@ class Ending:
         """
         if not self.is_failed:
             self.is_open = is_adopted
-            self._said = {"state": "crashed", "reason": UNKNOWN_EXIT}
+            self._said = {"state": "crashed", "reason": UNKNOWN_EXIT, "cause": EndCause.UNSEEN.value}
 
     def event(self) -> bytes | None:
         """Return the last event; None when the agent says how the run ended."""

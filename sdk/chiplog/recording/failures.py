@@ -6,6 +6,8 @@ from typing import Any
 
 from chiplog.safety.diagnostics import shown_error
 from chiplog.values.metrics import cleaned
+from chiplog_schemas.model.codes import EndCause
+from chiplog_schemas.model.end_text import INTERRUPTED_TYPES, PEER_LOST_TYPES, SIGNALLED_EXIT_CODES, cause_of_text
 
 TRACEBACK_CHARS_MAX = 16_384  # its end: there stands what happened. It must find room in the journal's reserve
 _FRAMES_MAX = 100  # the innermost of each exception of the chain: a recursion has as many as it likes
@@ -39,9 +41,31 @@ def detail_of(error: BaseException) -> dict[str, Any]:
     if isinstance(error, SystemExit):
         said = _said_of(error) if error.code else None
         return said[1] if said is not None else {}
-    detail: dict[str, Any] = {"exception": type(error).__qualname__, "traceback": traceback_of(error)}
+    detail: dict[str, Any] = {
+        "exception": type(error).__qualname__,
+        "traceback": traceback_of(error),
+        "cause": cause_of(error).value,
+    }
     memory = _out_of_memory(error)
     return detail | ({"out_of_memory": memory} if memory else {})
+
+
+def cause_of(error: BaseException) -> EndCause:
+    """Return why a process ends by this exception: by its type, else by its text where the type says nothing."""
+    if isinstance(error, SystemExit):
+        said = _said_of(error) if error.code else None
+        if said is not None:
+            return EndCause(said[1]["cause"])
+        if isinstance(error.code, int):
+            return EndCause.INTERRUPTED if error.code in SIGNALLED_EXIT_CODES else EndCause.EXIT_STATUS
+    types = {kind.__name__ for kind in type(error).__mro__}
+    if isinstance(error, KeyboardInterrupt) or types & INTERRUPTED_TYPES:
+        return EndCause.INTERRUPTED
+    if types & PEER_LOST_TYPES:
+        return EndCause.PEER_LOST
+    if isinstance(error, ConnectionError):
+        return EndCause.CONNECTION_LOST
+    return cause_of_text(reason_of(error)) or EndCause.EXCEPTION
 
 
 def traceback_of(error: BaseException) -> str:

@@ -23,7 +23,7 @@ from chiplog.recording.collector_lookup import AttemptLookup, watch_demand
 from chiplog.recording.config import Config, Shared, Summary
 from chiplog.recording.environment import Teller
 from chiplog.recording.exit_status import Ending, close, take_all
-from chiplog.recording.failures import detail_of, ending_of, reason_of
+from chiplog.recording.failures import cause_of, detail_of, ending_of, reason_of
 from chiplog.recording.files import Saver
 from chiplog.recording.recorder import Recorder
 from chiplog.recording.resume import unmet_demand
@@ -39,6 +39,8 @@ from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog.values.metrics import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
+from chiplog_schemas.model.codes import EndCause
+from chiplog_schemas.model.end_text import cause_of_text
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import make_private
 from chiplog_schemas.process.owners import announce
@@ -424,13 +426,14 @@ class Run(Recorder):
     @forgiving
     def mark_failed(self, reason: str, exit_code: int = 1) -> None:
         """Note that this process is ending badly; `finish` reports it."""
-        self._ending.note_failure(str(reason), exit_code)
+        reason = str(reason)
+        self._ending.note_failure(reason, exit_code, cause_of_text(reason) or EndCause.EXCEPTION)
 
     def mark_exit(self, error: BaseException) -> None:
         """Note the exception that this process ends by, unless another ending was noted."""
         code, reason = ending_of(error)
         if code and not self._ending.is_failed and not self._finished:
-            self.mark_failed(reason, code)
+            self._ending.note_failure(reason, code, cause_of(error))
             if detail := detail_of(error):  # at once: a process that hangs at its end never comes to say its state
                 self._tell("traceback", reason, detail)
 

@@ -15,6 +15,7 @@ import pytest
 
 from chiplog_agent.ranks.exit_cause import STATE_LOST, VANISHED, Endings
 from chiplog_agent.ranks.orphan_journals import Adoption
+from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.process.file_lock import locker_of
 from tests.support.network import need
 from tests.support.safeguard import Safeguard
@@ -76,8 +77,12 @@ def verdict(endings: Endings, journals: Path, how: str, *, finished: bool = Fals
 @pytest.mark.parametrize(
     ("how", "finished", "said"),
     [
-        ("os._exit(3)", False, {"state": "crashed", "exit_code": 3}),
-        ("os.abort()", False, {"state": "crashed", "exit_signal": 6, "reason": "killed by SIGABRT"}),
+        ("os._exit(3)", False, {"state": "crashed", "exit_code": 3, "cause": "exit_status"}),
+        (
+            "os.abort()",
+            False,
+            {"state": "crashed", "exit_signal": 6, "reason": "killed by SIGABRT", "cause": "exit_status"},
+        ),
         ("os.kill(os.getpid(), 9)", True, {"state": "crashed", "exit_signal": 9}),
         ("os._exit(0)", True, {"state": "finished", "exit_code": 0, "reason": STATE_LOST}),
         ("os._exit(2)", True, {"state": "failed", "exit_code": 2, "reason": STATE_LOST}),
@@ -93,7 +98,7 @@ def test_the_exit_status_makes_the_verdict(
 
 def test_a_rank_that_nobody_saw_end_may_have_ended_any_time_since_it_started(endings: Endings) -> None:
     ts_us, state = endings.of(PRODUCER, {"started_at": 60}, 99, finished=False)
-    assert (ts_us, state) == (99, {"state": "crashed", "reason": VANISHED, "late_us": 39})
+    assert (ts_us, state) == (99, {"state": "crashed", "reason": VANISHED, "cause": "unseen", "late_us": 39})
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,22 @@ def test_the_exception_that_a_rank_reported_is_its_reason_however_it_ended(
     else:
         verdict(endings, tmp_path, how)
         _, state = endings.of(PRODUCER, {}, 99, finished=False, failure="ValueError: boom")
-    assert ({"state": "failed"} | said).items() <= state.items(), state
+    assert ({"state": "failed", "cause": "exception"} | said).items() <= state.items(), state
+
+
+@pytest.mark.parametrize(
+    ("failure", "named", "cause"),
+    [
+        ("RuntimeError: boom", EndCause.PEER_LOST, "peer_lost"),
+        ("RuntimeError: Broken pipe", None, "connection_lost"),
+        ("RuntimeError: Broken pipe", EndCause.EXCEPTION, "exception"),
+    ],
+)
+def test_the_cause_that_a_rank_named_beside_its_exception_is_its_ends(
+    endings: Endings, failure: str, named: EndCause | None, cause: str
+) -> None:
+    _, state = endings.of(PRODUCER, {}, 99, finished=False, failure=failure, failure_cause=named)
+    assert (state["state"], state["cause"], type(state["cause"])) == ("failed", cause, str)
 
 
 @pytest.mark.parametrize(("status", "said"), [("11 pidfd", {"exit_signal": 11}), ("1024 x", {"exit_code": 4})])

@@ -20,6 +20,13 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
+        "only an end that was reported before its label was known is worded again",
+        "schemas/chiplog_schemas/sql/views.sql",
+        old="e.outcome IS NOT NULL AS is_early",
+        new="e.message LIKE 'a producer %' AS is_early",
+        test="test_what_a_producer_words_like_an_early_end_stays_as_it_is",
+    ),
+    Safeguard(
         "what the index keeps of one identity is bounded",
         "collector/chiplog_collector/index/registry.py",
         old="            kept[name] = text[: _CHARS_MAX.get(name, NAME_CHARS_MAX)]\n",
@@ -499,6 +506,13 @@ def test_an_end_that_is_told_before_the_identity_names_its_label_once_that_is_kn
         ("crashed", "error", "rank0", "rank0 crashed: killed by SIGKILL"),
         ("console_helper", "warning", "rank0", of_helper),
     ]
+
+
+def test_what_a_producer_words_like_an_early_end_stays_as_it_is(index: Index) -> None:
+    rank = Rank(0)
+    rank.say(EventKind.NOTICE, "failed", "error", "a producer failed: of hydrogen", {})
+    index.take(whole(rank))
+    assert index.sql("SELECT kind, message FROM events") == [("failed", "a producer failed: of hydrogen")]
 
 
 def test_each_event_is_one_row_whatever_the_database_optimizes(index: Index) -> None:

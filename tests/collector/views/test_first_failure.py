@@ -11,7 +11,24 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, Rank
 from tests.support.index import Index
+from tests.support.safeguard import Safeguard
 
+SAFEGUARDS = [
+    Safeguard(
+        "a lost peer is known by the cause that a rank names",
+        "schemas/chiplog_schemas/sql/views.sql",
+        old="coalesce(s.cause, p.cause, '') AS cause",
+        new="CASE WHEN s.message LIKE '%NCCL%' THEN 'peer_lost' ELSE '' END AS cause",
+        test="test_the_cause_that_a_rank_names_counts_and_not_the_words_of_its_exception",
+    ),
+    Safeguard(
+        "an end that nobody saw is known by its cause",
+        "schemas/chiplog_schemas/sql/views.sql",
+        old="AND cause = 'unseen' AS is_unseen",
+        new="AS is_unseen",
+        test="test_whether_an_end_was_seen_is_what_its_agent_names",
+    ),
+]
 SENDER = b"S" * 16
 FIRST = """
 SELECT label, is_cause, uncertainty_s, is_certain, [o.label || ' ' || o.is_echo FOR o IN others] FROM first_failure
@@ -200,6 +217,45 @@ def test_of_lost_peers_alone_the_first_is_the_cause_and_what_was_ended_for_it_is
     vanishes(agent, ranks[2], 1_500_000, exit_signal=15, reason="killed by SIGTERM")
     deliver(index, 0, 0, *ranks, agent)
     assert index.sql(FIRST) == [("rank0", True, 0.0, True, ["rank1 true", "rank2 true"])]
+
+
+@pytest.mark.parametrize(
+    ("reason", "cause", "is_echo"),
+    [
+        (NCCL, "exception", False),
+        ("RuntimeError: in words that nobody has seen", "peer_lost", True),
+        ("KeyboardInterrupt", "exception", False),
+        ("Stopped: by the scheduler", "interrupted", True),
+        (NCCL, "of the future", True),
+    ],
+)
+def test_the_cause_that_a_rank_names_counts_and_not_the_words_of_its_exception(
+    index: Index, reason: str, cause: str, is_echo: bool
+) -> None:
+    early, late = Rank(0), Rank(1)
+    early.say(EventKind.NOTICE, "traceback", "error", reason, {"cause": cause}, ts=START_US + 1_000_000)
+    state = {"state": "failed", "exit_code": 1, "reason": reason, "cause": cause}
+    early.say(EventKind.STATE, state, ts=START_US + 1_001_000)
+    raises(late, 2_000_000, "ValueError: boom")
+    deliver(index, 0, 0, early, late)
+    assert index.sql("SELECT label FROM first_failure") == [("rank1" if is_echo else "rank0",)]
+
+
+@pytest.mark.parametrize(("cause", "is_certain"), [("exit_status", True), ("exception", True), ("unseen", False)])
+def test_whether_an_end_was_seen_is_what_its_agent_names(index: Index, cause: str, is_certain: bool) -> None:
+    ranks, agent = [Rank(0), Rank(1)], agent_of(8, "node-a")
+    vanishes(agent, ranks[0], 1_000_000, reason="in other words", cause=cause)
+    vanishes(agent, ranks[1], 1_500_000, exit_signal=15, reason="killed by SIGTERM", cause="exit_status")
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql("SELECT label, is_certain FROM first_failure") == [("rank0", is_certain)]
+
+
+def test_a_kill_for_lack_of_memory_is_known_by_its_cause(index: Index) -> None:
+    ranks, agent = [Rank(0), Rank(1)], agent_of(8, "node-a")
+    vanishes(agent, ranks[0], 1_000_000, reason="in other words", cause="unseen")
+    vanishes(agent, ranks[1], 1_100_000, exit_signal=9, reason="in other words", cause="out_of_memory")
+    deliver(index, 0, 0, *ranks, agent)
+    assert index.sql(FIRST) == [("rank0", True, 0.0, True, ["rank1 false"])]
 
 
 def test_who_loses_a_peer_that_was_ended_from_outside_is_no_cause(index: Index) -> None:

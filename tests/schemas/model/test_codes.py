@@ -1,6 +1,6 @@
 """The codes: what was written once keeps its meaning."""
 
-from chiplog_schemas.model.codes import QuarantineCode
+from chiplog_schemas.model.codes import EndCause, QuarantineCode, end_cause
 
 
 def test_values_that_were_written_are_never_changed() -> None:
@@ -17,3 +17,17 @@ def test_values_that_were_written_are_never_changed() -> None:
         "unknown_event",
         "event_rejected",
     ]
+    assert [cause.value for cause in EndCause] == [
+        "exception",
+        "interrupted",
+        "peer_lost",
+        "connection_lost",
+        "out_of_memory",
+        "exit_status",
+        "unseen",
+    ]
+
+
+def test_a_cause_that_is_not_known_is_none() -> None:
+    assert end_cause("peer_lost") is EndCause.PEER_LOST
+    assert [end_cause(value) for value in ("of the future", "", None, 3, ["unseen"], b"unseen")] == [None] * 6

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.recording.failures import TRACEBACK_CHARS_MAX, detail_of, ending_of
+from chiplog.recording.failures import TRACEBACK_CHARS_MAX, cause_of, detail_of, ending_of
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
 from tests.support.journals import read_events
@@ -45,6 +45,39 @@ def test_an_exit_says_in_the_middle_of_what_it_was_called(code: str, status: int
     error = caught(code)
     assert ending_of(error) == (status, reason)
     assert ("traceback" in detail_of(error)) == (reason.split(":")[0] != "SystemExit")
+
+
+class DistBackendError(RuntimeError):
+    """As torch names it."""
+
+
+class OtherDistError(DistBackendError):
+    """A subclass, whose name says nothing."""
+
+
+class SignalException(Exception):  # noqa: N818 - torchelastic's name
+    """As torchelastic names it."""
+
+
+@pytest.mark.parametrize(
+    ("code", "cause"),
+    [
+        ("raise ValueError('boom')", "exception"),
+        ("raise KeyboardInterrupt", "interrupted"),
+        ("raise SignalException('Process 7 got signal: 15')", "interrupted"),
+        ("raise SystemExit(143)", "interrupted"),
+        ("raise SystemExit(3)", "exit_status"),
+        ("try: raise OtherDistError('x')\nexcept Exception: raise SystemExit(1)", "peer_lost"),
+        ("raise OtherDistError('x')", "peer_lost"),
+        ("raise RuntimeError('[gloo/transport/tcp/pair.cc:547] Connection closed by peer')", "peer_lost"),
+        ("raise ConnectionResetError", "connection_lost"),
+        ("raise RuntimeError('Broken pipe')", "connection_lost"),
+    ],
+)
+def test_the_cause_of_an_end_is_known_by_the_exceptions_type_first(code: str, cause: str) -> None:
+    error = caught(code, OtherDistError=OtherDistError, SignalException=SignalException)
+    assert cause_of(error) == cause
+    assert detail_of(error).get("cause", cause) == cause
 
 
 def test_memory_that_ran_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,6 +148,7 @@ def test_an_uncaught_exception_leaves_its_traceback_before_its_process_ends(chip
     [row] = [row for row in rows if row["notice"] == "traceback"]
     assert row["message"] == state["reason"] == "ZeroDivisionError: division by zero"
     assert row["body"]["exception"] == "ZeroDivisionError"
+    assert row["body"]["cause"] == state["cause"] == "exception"
     assert "Traceback (most recent call last)" in row["body"]["traceback"]
     assert (state["state"], state["exit_code"]) == ("failed", 1)
 
@@ -169,11 +203,15 @@ WELL = {"state": "finished", "exit_code": 0}
 @pytest.mark.parametrize(
     ("where", "does", "said"),
     [
-        ("asking", "finishes", {"state": "failed", "exit_code": 143, "reason": "finish(exit_code=143)"}),
+        (
+            "asking",
+            "finishes",
+            {"state": "failed", "exit_code": 143, "reason": "finish(exit_code=143)", "cause": "exit_status"},
+        ),
         ("steps", "finishes", WELL),
-        ("asking", "leaves", {"state": "failed", "exit_code": 7, "reason": "SystemExit: 7"}),
-        ("report", "leaves", {"state": "failed", "exit_code": 7, "reason": "SystemExit: 7"}),
-        ("steps", "raises", {"state": "failed", "exit_code": 1, "reason": "KeyboardInterrupt"}),
+        ("asking", "leaves", {"state": "failed", "exit_code": 7, "reason": "SystemExit: 7", "cause": "exit_status"}),
+        ("report", "leaves", {"state": "failed", "exit_code": 7, "reason": "SystemExit: 7", "cause": "exit_status"}),
+        ("steps", "raises", {"state": "failed", "exit_code": 1, "reason": "KeyboardInterrupt", "cause": "interrupted"}),
         ("report", "is caught", WELL),
         ("sending", "raises", WELL),
     ],

@@ -1,0 +1,60 @@
+"""A log that was written before ends carried codes reads as it read then.
+
+`written_before_codes` holds the segment of such a log, made with the code of that time, and the rows that the views of
+that time gave for it. It is never made again.
+"""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chiplog_collector.index.database import Database
+from chiplog_collector.index.process import Follower
+from chiplog_schemas.storage.record import Record
+from chiplog_schemas.storage.segments import log_owner, read_segment
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "the cause of an end that an older agent reported is found in its reason",
+        "collector/chiplog_collector/index/registry.py",
+        old='or cause_of_old_reason(said.get("reason", ""), has_status=has_status)',
+        new='or end_cause("exit_status")',
+        test="test_the_views_give_the_rows_that_they_gave_then",
+    ),
+    Safeguard(
+        "the cause of an exception that an older rank reported is found in its message",
+        "collector/chiplog_collector/index/applier.py",
+        old="return named or cause_of_text(message) or EndCause.EXCEPTION",
+        new="return named or EndCause.EXCEPTION",
+        test="test_the_views_give_the_rows_that_they_gave_then",
+    ),
+]
+OLD = Path(__file__).parent / "written_before_codes"
+SAID = json.loads((OLD / "views.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """Return the index over the old log."""
+    directory = tmp_path_factory.mktemp("old")
+    segment = directory / "00000000000000000000.seg"
+    segment.write_bytes(gzip.decompress((OLD / "log.seg.gz").read_bytes()))
+    owner = log_owner(directory)
+    assert owner is not None
+    database = Database(directory / "index.duckdb", owner)
+    follower = Follower(database, directory)
+    end = max(item.number for item in read_segment(segment) if isinstance(item, Record)) + 1
+    while database.next_number < end:
+        follower.step(end)
+    yield database
+    database.close()
+
+
+@pytest.mark.parametrize("view", SAID)
+def test_the_views_give_the_rows_that_they_gave_then(database: Database, view: str) -> None:
+    rows = database.connection.execute(SAID[view]["query"]).fetchall()
+    assert [list(row) for row in rows] == SAID[view]["rows"]
