@@ -45,20 +45,30 @@ Params = Sequence[Any] | Mapping[str, Any] | None
 
 
 class NoDataError(RuntimeError):
-    """Nothing has been recorded yet where we looked."""
+    """Nothing has been recorded yet at this place."""
 
 
 def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None, start: bool = True) -> "Client":
     """Return a client for the collector at `url`, or for what was recorded under `dir`.
 
-    url: the collector's address as agents have it: tcp://HOST:PORT (SQL is answered at the next port) or ipc:///PATH.
-    start: whether to start the embedded daemons when journals of ended processes wait and no agent runs. One line on
-    stderr says so. Not with `url`, with CHIPLOG_AGENT or CHIPLOG_COLLECTOR set, or in a directory that this user
-    cannot write. A collector that is starting is waited for, as long as it needs.
-    dir: a CHIPLOG_DIR. With neither: the variable CHIPLOG_COLLECTOR, else CHIPLOG_DIR, else ~/.chiplog.
-    Raises NoDataError when nothing has been recorded there, QueryError('unreachable') when a collector does not answer
-    within 5 s or does not let this host's key in, and ValueError for an address that is none, or whose keys are missing
-    (`chiplog keys`): a collector on another host wants a reader's.
+    With neither it uses the variable CHIPLOG_COLLECTOR, else CHIPLOG_DIR, else ~/.chiplog.
+
+    Args:
+        url: The collector's address as agents have it: tcp://HOST:PORT (SQL is answered at the next port) or
+            ipc:///PATH.
+        dir: A CHIPLOG_DIR.
+        start: True starts the embedded daemons if journals of ended processes wait and no agent runs. One line on
+            stderr reports it. Nothing is started with `url`, with CHIPLOG_AGENT or CHIPLOG_COLLECTOR set, or in a
+            directory that this user cannot write. The call waits for a collector that is starting.
+
+    Returns:
+        A client; close it, or use it as a context manager.
+
+    Raises:
+        NoDataError: Nothing has been recorded there.
+        QueryError: The collector does not answer within 5 s, or refuses this host's key; `kind` is unreachable.
+        ValueError: The address is malformed, or its keys are missing (`chiplog keys`): a collector on another host
+            needs a reader's key.
     """
     if url is None and dir is None:
         url = os.environ.get("CHIPLOG_COLLECTOR") or None
@@ -81,7 +91,7 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
 
 
 class Client:
-    """Made by `connect`. Safe to use from several threads, which then take turns; not across fork."""
+    """Answers SQL; returned by `connect`. Safe to use from several threads, which take turns; not across fork."""
 
     def __init__(self, address: str | None, where: Places | None, curve: ClientCurve | None = None) -> None:
         self._address = address
@@ -118,7 +128,7 @@ class Client:
             return Result(self._ask(query, plain, timeout_s, "" if time_zone == "UTC" else time_zone))
 
     def close(self) -> None:
-        """Let go of the connection. May be called twice."""
+        """Close the connection. May be called twice."""
         with self._lock:
             self._closed = True
             self._hang_up()

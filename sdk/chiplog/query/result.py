@@ -14,7 +14,11 @@ __all__ = ["QueryError", "Result"]
 
 
 class QueryError(RuntimeError):
-    """A query without a result. `kind`: refused, sql, timeout, busy, too_large, internal, stopping or unreachable."""
+    """A query without a result.
+
+    Attributes:
+        kind: refused, sql, timeout, busy, too_large, internal, stopping or unreachable.
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -43,7 +47,7 @@ class Result:
 
     @property
     def wall_times(self) -> list[str]:
-        """The columns of times that have no zone: UTC in the views, else what the query made of them."""
+        """The columns of times without a zone: UTC in the views."""
         from arro3.core import DataType
 
         types = [self._table.schema.field(number).type for number in range(len(self.columns))]
@@ -70,10 +74,10 @@ class Result:
         return self.relation().fetchall()
 
     def relation(self) -> "duckdb.DuckDBPyRelation":
-        """Return the result as a relation of a DuckDB in memory, to go on from in SQL or to be written to a file.
+        """Return the result as a relation of a DuckDB in memory, for more SQL or to write it to a file.
 
-        What Arrow has no type for is put right: times with a zone are UTC without one, and what was a HUGEINT, as every
-        sum of integers is, is one again.
+        Types that Arrow lacks are restored: times with a zone become UTC without one, and a HUGEINT, such as every sum
+        of integers, is one again.
         """
         import duckdb
 
@@ -93,7 +97,7 @@ class Result:
         return relation.project(", ".join(projected)) if projected else relation
 
     def arrow(self) -> Any:
-        """Return a pyarrow.Table; without pyarrow an arro3 Table, which every Arrow library takes as it is."""
+        """Return a pyarrow.Table; without pyarrow an arro3 Table, which every Arrow library accepts."""
         if importlib.util.find_spec("pyarrow") is None:
             return self._table
         import pyarrow
@@ -101,11 +105,19 @@ class Result:
         return pyarrow.table(self._table)
 
     def df(self) -> Any:
-        """Return a pandas.DataFrame. Raises ImportError without pandas."""
+        """Return a pandas.DataFrame.
+
+        Raises:
+            ImportError: pandas is not installed.
+        """
         return self.relation().df()
 
     def pl(self) -> Any:
-        """Return a polars.DataFrame. Raises ImportError without polars."""
+        """Return a polars.DataFrame.
+
+        Raises:
+            ImportError: polars is not installed.
+        """
         import polars
 
         return polars.DataFrame(self._table)

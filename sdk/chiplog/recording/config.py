@@ -108,7 +108,7 @@ class Config(_Said):
         self.update({key: value for key, value in given.items() if key not in self})
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the entries as a dict of their own."""
+        """Return the entries as a plain dict."""
         return dict(self._values)
 
 

@@ -88,10 +88,19 @@ class Recorder:
     def log(self, data: Mapping[str, Any] = NOTHING, step: int | None = None, *more: Any, **unknown: Any) -> None:
         """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
 
-        Host values are durable when this returns: they survive SIGKILL of the process; values on a GPU once they were
-        copied, which nothing here waits for. step: int64, in any order; without it, one more than the largest step that
-        this label has logged, also after a resume, and 0 for its first call. more, unknown: metrics where there is no
-        dict, else what other loggers take; said once.
+        Host values are durable when the call returns: they survive SIGKILL of the process. Values on a GPU are durable
+        once they were copied; the call does not wait for that. NaN and infinities are kept.
+
+        Args:
+            data: Values by key: int, float, bool, str, `Histogram`, numpy scalars and arrays of one element, tensors
+                of one element on any device, and nested dicts, whose keys are joined with `/`.
+            step: int64, in any order. Default: one more than the largest step that this label has logged, also after a
+                resume; 0 in the first call.
+            *more: Arguments of other loggers; reported once and ignored.
+            **unknown: Metrics if there is no dict; else likewise.
+
+        Example:
+            run.log({"train/loss": loss, "opt": {"lr": 3e-4}}, step=step)
         """
         try:
             if unknown or more:
@@ -312,11 +321,20 @@ class Recorder:
 
     @untraced
     def phase(self, name: str = "", on_host: bool = False, *more: Any, **unknown: Any) -> Phase:
-        """Time a phase of the step: `with run.phase("forward"):`, or as a decorator. Belongs to the next `log()`.
+        """Time a phase of the step: `with run.phase("forward"):`, or as a decorator.
 
-        Where CUDA is in use, seconds are those between two marks in the current stream, and nothing waits for them;
-        with on_host, and elsewhere, wall time. Phases inside of others count for both. With `step()`, a phase belongs
-        to the step that it ends.
+        The seconds belong to the next `log()`; with `step()`, to the step that it ends. With CUDA in use they are the
+        time between two events in the current stream, and nothing waits for them; otherwise they are wall time. Of
+        nested phases each counts.
+
+        Args:
+            name: The name of the phase.
+            on_host: True measures wall time also with CUDA in use.
+            *more: Arguments that the call does not have; reported once and ignored.
+            **unknown: Likewise.
+
+        Returns:
+            A context manager that is also a decorator.
         """
         if (more or unknown) and not self._finished:
             self._complaints.note(unknown_argument("phase", more, unknown, "is left out; it takes name, on_host"))
@@ -343,11 +361,18 @@ class Recorder:
 
     @untraced
     def step(self, *more: Any, **unknown: Any) -> Step:
-        """Mark the end of a step: `run.step()` behind each, or `with run.step():` around each, not both.
+        """Mark the end of a step: `run.step()` after each step, or `with run.step():` around each, not both.
 
-        Records the phase `step`, seconds from end to end, or of what is inside and the waiting for its data. From then
-        on `log()` without a step logs to the current one, phases belong to it, and `gc` is what the garbage collector
-        took of it. A step has the number that was logged last, else the label's own count: it takes none.
+        Records the phase `step`: seconds from end to end, or of the block and the waiting for its data. From then on
+        `log()` without a step logs to the current step, phases belong to it, and the phase `gc` has the seconds of the
+        garbage collector. The step's number is the one that was logged last, else the label's own count.
+
+        Args:
+            *more: Arguments that the call does not have; reported once and ignored.
+            **unknown: Likewise.
+
+        Returns:
+            A context manager.
         """
         if (more or unknown) and not self._finished:
             self._complaints.note(unknown_argument("step", more, unknown, "is left out; log(…, step=…) takes a number"))
@@ -363,11 +388,16 @@ class Recorder:
 
     @forgiving
     def watch(self, model: Any, every: int = 100, name: str = "watch") -> None:
-        """Log the norms of a model's gradients and parameters at every so many steps of its optimizer.
+        """Log the norms of a model's gradients and parameters at some steps of its optimizer.
 
-        Of all of it as `<name>/grad_norm` and `<name>/param_norm`, and of its submodules, at most 32, behind a slash.
-        They belong to the next `log()`, or `step()`. Gradients are as the optimizer takes them: clipped and unscaled.
-        Of sharded parameters it is the norm of this rank's part. Nothing waits for a device, and nothing is kept alive.
+        The metrics are `<name>/grad_norm` and `<name>/param_norm` of the model, and of at most 32 submodules with
+        their name after a slash. They belong to the next `log()` or `step()`. Gradients are clipped and unscaled, as
+        the optimizer takes them. Of sharded parameters it is the norm of this rank's part. Nothing waits for a device.
+
+        Args:
+            model: A torch.nn.Module.
+            every: Number of optimizer steps between two measurements.
+            name: First part of the metrics' names.
         """
         torch = sys.modules.get("torch")
         try:

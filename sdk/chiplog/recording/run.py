@@ -50,7 +50,7 @@ _DEVICE_WAIT_S = FINISH_WAIT_S / 4  # of what finish() may take: for values that
 
 
 class Run(Recorder):
-    """A run as this process sees it. Made by `chiplog.init`."""
+    """A run as this process sees it. Returned by `chiplog.init`."""
 
     name = RunText("name")
     notes = RunText("notes")
@@ -119,7 +119,7 @@ class Run(Recorder):
 
     @property
     def id(self) -> str:
-        """The run ID. Under a launcher that shares nothing it may change once torch.distributed is initialised."""
+        """The run ID. Under a launcher that shares no ID it may change once torch.distributed is initialised."""
         return self._identity.run_id
 
     @property
@@ -129,7 +129,7 @@ class Run(Recorder):
 
     @property
     def attempt(self) -> int | None:
-        """Which incarnation of the label this is: the collector's number once it is known here, None before.
+        """Which incarnation of the label this is: the collector's number; None while it is unknown.
 
         The first read asks the collector in the background, if it runs on this host or CHIPLOG_COLLECTOR names it.
         """
@@ -153,7 +153,7 @@ class Run(Recorder):
 
     @property
     def is_primary(self) -> bool:
-        """Whether this label claims to be the one that writes config and run state."""
+        """True if this label claims to write the config, files and state of the run."""
         return self._identity.primary
 
     @property
@@ -163,17 +163,17 @@ class Run(Recorder):
 
     @property
     def offline(self) -> bool:
-        """Whether the journal waits for `chiplog sync`."""
+        """True if the journal waits for `chiplog sync`."""
         return self.mode == "offline"
 
     @property
     def disabled(self) -> bool:
-        """Whether nothing is recorded."""
+        """True if nothing is recorded."""
         return self.mode == "disabled"
 
     @property
     def url(self) -> str | None:
-        """Address of a page that shows this run: None, because no server is started for it."""
+        """The address of a page that shows this run: always None, because no web server is started."""
         return None
 
     @property
@@ -194,7 +194,7 @@ class Run(Recorder):
 
     @property
     def config(self) -> Config:
-        """What the run was started with: a dict, also by attribute. Assigning a dict updates it."""
+        """The config of the run: a dict, also by attribute. Assigning a dict updates it."""
         return self._config
 
     @config.setter
@@ -203,7 +203,7 @@ class Run(Recorder):
 
     @property
     def summary(self) -> Summary:
-        """What is worth remembering of this label: a dict, also by attribute. Assigning a dict updates it."""
+        """The summary of this label: a dict, also by attribute. Assigning a dict updates it."""
         return self._summary
 
     @summary.setter
@@ -257,7 +257,7 @@ class Run(Recorder):
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """Words to find the run by. Assigning others replaces them."""
+        """Words to find the run by. Assigning replaces them."""
         return self._settings.tags
 
     @tags.setter
@@ -307,9 +307,13 @@ class Run(Recorder):
 
     @forgiving
     def alert(self, title: str, text: str = "", level: str = "warning") -> None:
-        """Leave a row in `events` that people look at. level: debug, info, warning or error; else it is a warning.
+        """Record an alert: a row of kind `alert` in `events`. Never raises.
 
-        Of one title 5 at once and then one in 10 s, of all 100 a minute; how many more there were is a row, too.
+        Args:
+            title: One line. Of one title 5 alerts at once and then one in 10 s are kept, of all titles 100 a minute; a
+                row counts the others.
+            text: What the reader needs to know.
+            level: debug, info, warning or error. Any other word means warning.
         """
         try:
             if self._is_refused("alert()"):
@@ -322,13 +326,19 @@ class Run(Recorder):
 
     @forgiving
     def save(self, path: str | os.PathLike[str], name: str | None = None) -> list[str]:
-        """Save a file, a directory or what a pattern (`*`, `**`) matches as files of the run. Never raises.
+        """Save files as files of the run. Never raises.
 
-        Takes as long as a copy: when it returns, the copy survives SIGKILL of this process, and the file may change.
-        The agent delivers it, also after the end of the run. Only the primary's files are the run's; elsewhere this
-        does nothing, and says so once. name: of the file in the run, or of the directory that several go into; without
-        it, the path relative to the working directory, of one outside its last part.
-        Returns the names in the run of what was saved.
+        The call takes as long as a copy. When it returns, the copy survives SIGKILL of this process, and the file may
+        change. The agent delivers the copy, also after the end of the run. Only the primary's files become the run's;
+        on other labels the call does nothing, and reports that once.
+
+        Args:
+            path: A file, a directory or a pattern (`*`, `**`).
+            name: Name of the file in the run, or of the directory that several files go into. Default: the path
+                relative to the working directory; outside of it the last part of the path.
+
+        Returns:
+            The names of the saved files in the run.
         """
         try:
             if self._settings.mode == "disabled" or self._is_refused("save()"):
@@ -344,16 +354,24 @@ class Run(Recorder):
 
     @forgiving
     def define_metric(self, name: str, summary: str | None = None, step_metric: str | None = None) -> None:
-        """Say how a metric is summed up in the view `summary`, and which metric is the x axis of its curve.
+        """Define how a metric is summed up in the view `summary`, and which metric is the x axis of its curve.
 
-        name: a metric's name, or a pattern such as `val/*`. summary: min, max, mean, last, first, or none for no row;
-        without it the last value. The last call for a name counts; the primary's are the default of other labels.
+        The last call for a name counts. The primary's definitions are the default for other labels.
+
+        Args:
+            name: A metric's name, or a pattern such as `val/*`.
+            summary: min, max, mean, last, first, or none for no row. Default: the last value.
+            step_metric: The metric that is the x axis. Default: the step.
         """
         self._shared.define(name, summary, step_metric)
 
     @forgiving
     def finish(self, exit_code: int = 0) -> None:
-        """End the run for this label. Waits at most a second for the agent; what is left then is delivered later."""
+        """End the run for this label. Waits at most a second for the agent; the rest is delivered later.
+
+        Args:
+            exit_code: 0 marks the label as finished, any other number as failed.
+        """
         with self._finish_lock:
             if self._finished:
                 return

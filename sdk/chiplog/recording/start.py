@@ -69,31 +69,49 @@ def init(
     agent: str | None = None,
     reinit: str | bool | None = None,
 ) -> Run:
-    """Open a run in this process and make it the current one. Waits for no daemon and never raises.
+    """Open a run in this process and make it the current one. Never raises, and waits for no daemon.
 
-    Every rank calls this, unchanged: rank, label, primary and run ID come from the launcher's environment, or later
-    from torch.distributed. An argument wins over its variable (`CHIPLOG_PROJECT`, `CHIPLOG_RUN_ID`, `CHIPLOG_GROUP`,
-    `CHIPLOG_LABEL`, `CHIPLOG_PRIMARY`, `CHIPLOG_MODE`, `CHIPLOG_GPU_DEVICE_IDS`, `CHIPLOG_DIR`, `CHIPLOG_AGENT`).
+    Every rank calls this, unchanged. Rank, label, primary and run ID come from the launcher's environment, or later
+    from torch.distributed. An argument wins over its environment variable.
 
-    id: another name of run_id.
-    resume: the ID of a run to go on with, as run_id; or about run_id: allow (go on if the run exists), must (it has to
-    exist), never (it must not exist). The collector decides; a demand that is not met leaves a row of kind
-    resume_refused in `events`, and the run is `<run_id>-2`. auto or True, without run_id: the last unfinished run of
-    this working directory and project on this node. A process without launcher also has the label again that the one
-    before it made up. What counts its own steps goes on where it was, on the same node.
-    mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`), disabled, or rank0:
-    disabled on all ranks but 0; in any case. dryrun is offline, run and shared are online, any other word is offline.
-    tags: words to find the run by; a single text is one tag.
-    group: without a run ID each process has a run of its own in this group; with one, the group of the run they share.
-    config: a dict, argparse namespace, dataclass, OmegaConf, attrs or pydantic object; the primary's is the run's.
-    gpu_device_ids: UUIDs of GPUs, prefixes of them, MIG names, or indices as nvidia-smi counts. By default
-    what CUDA_VISIBLE_DEVICES, the local rank and torch say, corrected by the process list of the driver.
-    update_finish_state: whether the run's state follows this label's; by default only the primary's does.
-    reinit: what becomes of runs that are open: finish_previous (default, True), return_previous (the latest of them is
-    returned, False), or create_new (they stay open beside this one, each with its label and end; the functions of the
-    package are the latest open run's, and the console belongs to the one opened first). By default the open run is also
-    returned where this call means the same run.
-    dir: in place of CHIPLOG_DIR. agent: a ZeroMQ address; without it the node's own, started when none listens.
+    Args:
+        project: Name of the project (`CHIPLOG_PROJECT`).
+        run_id: ID of the run (`CHIPLOG_RUN_ID`). By default all ranks of a launch agree on one.
+        id: Another name of `run_id`.
+        name: Display name of the run.
+        group: Group of the run (`CHIPLOG_GROUP`). Without a run ID each process has its own run in this group; with
+            one, it is the group of the shared run.
+        job_type: Kind of the job in its group, such as train or eval.
+        tags: Words to find the run by. A single text is one tag.
+        notes: Free text.
+        config: A dict, argparse namespace, dataclass, OmegaConf, attrs or pydantic object. The primary's is the run's.
+        label: Name of this process in the run (`CHIPLOG_LABEL`). Default: `rank<n>`, else `<host>-<word>`.
+        primary: True if this label writes what the run shares (`CHIPLOG_PRIMARY`). Default: rank 0, or a process
+            without a launcher.
+        resume: The ID of a run to continue, like `run_id`; or a rule for `run_id`: allow (continue the run if it
+            exists), must (it must exist), never (it must not exist). The collector decides; a demand that is not met
+            leaves a row of kind resume_refused in `events`, and the data goes to `<run_id>-2`. auto or True without
+            `run_id`: the last unfinished run of this working directory and project on this node. A process without a
+            launcher also takes the label of the process before it. Counted steps continue on the same node.
+        mode: online (default), offline (journals stay under CHIPLOG_DIR/offline for `chiplog sync`), disabled, or
+            rank0 (disabled on all ranks but 0); in any case (`CHIPLOG_MODE`). dryrun means offline, run and shared
+            mean online, and any other word means offline.
+        gpu_device_ids: UUIDs of GPUs, prefixes of UUIDs, MIG names, or nvidia-smi indices (`CHIPLOG_GPU_DEVICE_IDS`).
+            Default: what CUDA_VISIBLE_DEVICES, the local rank and torch report, corrected by the driver's process
+            list.
+        update_finish_state: True if the state of the run follows this label's. Default: only the primary's does.
+        capture_console: False leaves stdout and stderr alone.
+        dir: Directory of journals, sockets and data (`CHIPLOG_DIR`). Default: ~/.chiplog.
+        agent: ZeroMQ address of the agent (`CHIPLOG_AGENT`). Default: the node's own agent, started if none listens.
+        reinit: What happens to open runs: finish_previous or True finishes them, return_previous or False returns the
+            latest of them, create_new leaves them open beside this one. By default an open run is returned if this
+            call means the same run, and else finished.
+
+    Returns:
+        The run; one that records nothing if it is disabled or could not be opened.
+
+    Example:
+        run = chiplog.init(project="gpt", config={"lr": 3e-4})
     """
     environ = os.environ
     given: dict[str, Any] = {
@@ -233,7 +251,11 @@ def log(data: Mapping[str, Any] = NOTHING, step: int | None = None, *more: Any, 
 
 @forgiving
 def finish(exit_code: int = 0) -> None:
-    """Finish the current run, if there is one."""
+    """Finish the current run, if there is one.
+
+    Args:
+        exit_code: 0 marks the label as finished, any other number as failed.
+    """
     run = current()
     if run is not None:
         run.finish(exit_code)
@@ -241,12 +263,12 @@ def finish(exit_code: int = 0) -> None:
 
 @forgiving
 def setup() -> None:
-    """Prepare one run for this process and for all that it starts from now on, whoever calls `init` first, or at all.
+    """Prepare one run for this process and for all processes that it starts from now on.
 
-    For a parent that only starts workers: those that call `init` agree on one run, also when no launcher and no process
-    group tells them that they belong together. Never required: a parent that calls `init` itself, a launcher,
-    torch.multiprocessing.spawn() and torch.distributed do the same. Called again it prepares another run; in a child,
-    which may import the parent's script, it changes nothing.
+    Call it in a parent that only starts workers: those that call `init` share one run, also when no launcher and no
+    process group shows that they belong together. It is never required: a parent that calls `init` itself, a launcher,
+    torch.multiprocessing.spawn() and torch.distributed have the same effect. Calling it again prepares another run. In
+    a child, which may import the parent's script, it changes nothing.
     """
     with handlers_held():
         _install_hooks()
