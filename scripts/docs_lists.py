@@ -77,7 +77,8 @@ def _help_text(text: str) -> str:
 def _option(option: click.Option, context: click.Context) -> str:
     names, meaning = option.get_help_record(context) or (", ".join(option.opts), option.help or "")
     meaning = _escape(meaning).replace("[", "\\[")  # else `[x>=1]` reads as a link
-    return f"| `{_escape(names)}` | {meaning} |"
+    names = names.replace("|", "&#124;").replace("<", "&lt;")  # in backticks an escaped bar would show its backslash
+    return f"| <code>{names}</code> | {meaning} |"
 
 
 def bounds_table() -> str:

@@ -99,8 +99,8 @@ class Recorder:
             *more: Arguments of other loggers; reported once and ignored.
             **unknown: Metrics if there is no dict; else likewise.
 
-        Example:
-            run.log({"train/loss": loss, "opt": {"lr": 3e-4}}, step=step)
+        Examples:
+            >>> run.log({"train/loss": loss, "opt": {"lr": 3e-4}}, step=step)
         """
         try:
             if unknown or more:

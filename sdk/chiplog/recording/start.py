@@ -110,8 +110,8 @@ def init(
     Returns:
         The run; one that records nothing if it is disabled or could not be opened.
 
-    Example:
-        run = chiplog.init(project="gpt", config={"lr": 3e-4})
+    Examples:
+        >>> run = chiplog.init(project="gpt", config={"lr": 3e-4})
     """
     environ = os.environ
     given: dict[str, Any] = {

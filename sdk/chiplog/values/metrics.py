@@ -38,8 +38,8 @@ class Histogram:
 
     Never raises: what cannot be used is named in `problem`, and `log()` counts it as a bad value.
 
-    Example:
-        run.log({"weights": chiplog.Histogram(model.weight)})
+    Examples:
+        >>> run.log({"weights": chiplog.Histogram(model.weight)})
     """
 
     edges: tuple[float, ...]
