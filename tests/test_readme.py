@@ -100,3 +100,14 @@ def test_every_command_that_the_readme_names_exists() -> None:
     section = README.split("## Commands")[1].split("## ")[0]
     words = set(re.findall(r"`([a-z]+)`", section))
     assert {word for word in words if word not in done.stdout} == set()
+
+
+@pytest.mark.parametrize("page", ["docs/index.md", "docs/sql/index.md"])
+def test_the_python_of_the_documentation_runs(recorded: Path, page: str) -> None:
+    programs = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert programs
+    for program in programs:
+        environ = os.environ | {"CHIPLOG_DIR": str(recorded)}
+        command = [sys.executable, "-c", f"import chiplog\n{program}"]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
