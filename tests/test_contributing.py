@@ -1,0 +1,43 @@
+"""CONTRIBUTING.md and SECURITY.md: each path, make target and name in them exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", "SECURITY.md")}
+MADE_BY_A_RECIPE = {"sdk/chiplog/cli/where.py", "tests/sdk/cli/test_where.py", "schemas/vectors/v1/event-note.bin"}
+# What the recipes name in a file.
+NAMED = {
+    "agent/chiplog_agent/stats/host.py": ["_table"],
+    "collector/chiplog_collector/index/applier.py": ["_dispatch"],
+    "collector/chiplog_collector/index/database.py": ["_ROW_TABLES"],
+    "schemas/chiplog_schemas/model/events.py": ["EventKind", "FIELDS"],
+    "schemas/chiplog_schemas/sql/__init__.py": ["MIGRATION"],
+    "sdk/chiplog/cli/root.py": ["COMMANDS"],
+    "tests/agent/stats/test_host.py": ["EVERYWHERE"],
+    "tests/collector/views/test_views.py": ["COLUMNS"],
+    "tests/schemas/make_vectors.py": ["EVENTS"],
+    "tests/support/collector_log.py": ["VIEWS"],
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_path_and_link_leads_to_a_file(page: str) -> None:
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", PAGES[page])
+    paths = re.findall(r"`((?:sdk|agent|collector|schemas|tests|docs)/[^`\s]*)`", PAGES[page])
+    assert [name for name in {*links, *paths} - MADE_BY_A_RECIPE if not (ROOT / name).exists()] == []
+
+
+def test_each_make_target_exists() -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert set(re.findall(r"`make ([a-z-]+)", PAGES["CONTRIBUTING.md"])) <= targets
+
+
+@pytest.mark.parametrize("file", NAMED)
+def test_each_name_that_a_recipe_gives_is_in_its_file(file: str) -> None:
+    text = (ROOT / file).read_text(encoding="utf-8")
+    for name in NAMED[file]:
+        assert name in PAGES["CONTRIBUTING.md"]
+        assert re.search(rf"\b{name}\b", text), f"{file} has no {name}"
