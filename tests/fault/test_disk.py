@@ -89,7 +89,7 @@ SAFEGUARDS = [
     Safeguard(
         "a commit that the disk refuses is not taken for a record's fault",
         "collector/chiplog_collector/index/database.py",
-        old="isinstance(error, duckdb.TransactionException) and _REFUSED_COMMIT.match(str(error)) is not None",
+        old="isinstance(error, duckdb.TransactionException) and is_refused_commit(str(error))",
         new="False",
         test="test_the_daemons_survive_every_write_that_fails_and_go_on_when_the_disk_does",
     ),

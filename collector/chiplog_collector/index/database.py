@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from chiplog_collector.index.state import Producer, Run, State
 from chiplog_collector.index.write_batch import Batch, Columns, turn
 from chiplog_schemas.model.blocks import BLOCK_VERSION
+from chiplog_schemas.query.duckdb_errors import is_damage, is_refused_commit
 from chiplog_schemas.sql import MIGRATION, tables_sql, views_sql
 
 _TS_FIRST, _TS_LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999: what Python's datetime holds
@@ -77,21 +77,6 @@ _TIMES = ("started_at", "ended_at")
 # Whether records were ever lost on the way, see State.damaged.
 _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 'gap') OR EXISTS (
     FROM base.quarantine WHERE loses_events)"""
-# What DuckDB 2.0 says of bytes that are wrong, as opposed to a disk that is full or a file that another process has.
-# Anchored: a query can make an error say anything, but not in front of its kind.
-_DAMAGE = re.compile(
-    r"(C Data interface error: )?(Data Corruption Error: |FATAL Error: .*)?"
-    r"(Corrupt database file: "
-    r'|IO Error: The file ".*" exists, but it is not a valid DuckDB database file!'
-    r'|IO Error: Could not read enough bytes from file ".*\.duckdb"'
-    r'|(IO Error: )?Failure while replaying WAL file ".*": '
-    r"(Corrupt WAL file|WAL does not match database file|Failed to read WAL of version))",
-    re.DOTALL,
-)
-
-
-# DuckDB tells of a disk that refuses a commit as of a failed transaction; what names a constraint is not of the disk.
-_REFUSED_COMMIT = re.compile(r"(TransactionContext Error: )?Failed to commit: .*(Could not|Cannot|fsync)", re.DOTALL)
 
 
 class StaleDatabaseError(Exception):
@@ -101,14 +86,14 @@ class StaleDatabaseError(Exception):
 def proven_damage(error: BaseException) -> str | None:
     """Return a line that names the damage when an error proves that the file holds wrong bytes, else None."""
     text = str(error)
-    return text.partition("\n")[0] if _DAMAGE.match(text) else None
+    return text.partition("\n")[0] if is_damage(text) else None
 
 
 def is_of_disk(error: BaseException) -> bool:
     """Tell whether an error is of a disk that refuses, or of memory: the same may succeed later."""
     if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException):
         return True
-    return isinstance(error, duckdb.TransactionException) and _REFUSED_COMMIT.match(str(error)) is not None
+    return isinstance(error, duckdb.TransactionException) and is_refused_commit(str(error))
 
 
 class Database:

@@ -37,6 +37,7 @@ from chiplog_schemas.limits import (
 from chiplog_schemas.paths import make_private
 from chiplog_schemas.process.file_lock import file_id
 from chiplog_schemas.query import query_messages
+from chiplog_schemas.query.duckdb_errors import is_out_of_memory, is_stream_error
 from chiplog_schemas.query.query_messages import (
     QUERY_WAIT_S,
     QUESTION_VERSIONS,
@@ -201,12 +202,11 @@ class _Worker(threading.Thread):
             return query_messages.failure(
                 job.id, "busy", "the database is damaged and is rebuilt from the log; ask again"
             )
-        if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
+        if isinstance(error, duckdb.OutOfMemoryException) or is_out_of_memory(text):
             return query_messages.failure(
                 job.id, "too_large", f"{one_line(text)}; narrow the query or aggregate earlier"
             )
-        # What fails while rows already flow comes through Arrow, as a plain Exception with this in front.
-        if isinstance(error, duckdb.Error) or text.startswith("C Data interface error: "):
+        if isinstance(error, duckdb.Error) or is_stream_error(text):
             return query_messages.failure(job.id, "sql", text)
         if isinstance(error, ValueError | TypeError):  # a parameter that DuckDB cannot take
             return query_messages.failure(job.id, "sql", text)

@@ -30,6 +30,7 @@ from chiplog_schemas.limits import (
     QUERY_TIMEOUT_S,
     RECORD_BYTES_MAX,
 )
+from chiplog_schemas.query.duckdb_errors import STREAM_PREFIX
 
 QUESTION_VERSIONS = (1, 1)  # lowest and highest that this code speaks
 ID_BYTES = 8
@@ -293,7 +294,7 @@ def one_line(message: str) -> str:
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     if not lines:
         return "no message"
-    text = lines[0].removeprefix("C Data interface error: ")
+    text = lines[0].removeprefix(STREAM_PREFIX)
     hints = [line for line in lines[1:] if line.startswith(_HINTS)]
     excerpt = [line for line in lines[1:] if re.match(r"LINE \d+:", line)][:1]
     text = " ".join([text, *hints, *(f"({line})" for line in excerpt)])

@@ -21,6 +21,7 @@ from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from chiplog_schemas.paths import Places, own_dir, places
 from chiplog_schemas.process.file_lock import holder_of
 from chiplog_schemas.query import query_messages
+from chiplog_schemas.query.duckdb_errors import is_damage, is_lock_conflict, is_out_of_memory, is_stream_error
 from chiplog_schemas.query.query_messages import LOCKED_SETTINGS, one_line
 from chiplog_schemas.security.curve import ClientCurve, client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
@@ -273,8 +274,9 @@ def _open_file(where: Places) -> "duckdb.DuckDBPyConnection | str":
     try:
         connection = duckdb.connect(str(where.index), read_only=True)
     except duckdb.IOException as error:
-        # A collector that starts, or one of another host or container. What DuckDB says begins with the file's path.
-        if "Conflicting lock is held in " in str(error).replace(str(where.index), ""):
+        if is_lock_conflict(
+            str(error), str(where.index)
+        ):  # of a collector that starts, or of another host or container
             return f"{where.index} is in use: {one_line(str(error))}"
         raise _unreadable(where, error) from error
     except duckdb.Error as error:
@@ -348,11 +350,11 @@ def _file_error(error: Exception, timed_out: bool, timeout_s: float) -> QueryErr
     if timed_out:
         message = f"query took longer than {timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
         return QueryError("timeout", message)
-    if isinstance(error, duckdb.OutOfMemoryException) or "Out of Memory Error" in text:
+    if isinstance(error, duckdb.OutOfMemoryException) or is_out_of_memory(text):
         return QueryError("too_large", f"{one_line(text)}; narrow the query or aggregate earlier")
-    if text.startswith("Corrupt database file: ") or "Data Corruption Error: Corrupt database file: " in text[:100]:
+    if is_damage(text):
         return QueryError("internal", f"{one_line(text)}; try chiplog rebuild")
-    if isinstance(error, duckdb.Error | ValueError | TypeError) or text.startswith("C Data interface error: "):
+    if isinstance(error, duckdb.Error | ValueError | TypeError) or is_stream_error(text):
         return QueryError("sql", one_line(text))
     return QueryError("internal", one_line(f"{type(error).__name__}: {text}"))
 

@@ -202,6 +202,7 @@ def test_errors_are_equal_through_the_socket_and_from_the_file(where, live):
         ("SELECT * FROM read_csv('/etc/passwd')", "sql", "disabled by configuration"),
         ("WITH x AS (DELETE FROM base.runs RETURNING *) FROM x", "sql", "read-only"),
         ("SELECT len(list(range)) FROM range(1000000000)", "too_large", "Out of Memory"),
+        ("SELECT error('Out of Memory Error: x')", "sql", "Out of Memory Error: x"),
         ("SELECT '" + "x" * QUERY_CHARS_MAX + "'", "refused", "limit of 1048576"),
     ]
     with connect(dir=where.root) as client:

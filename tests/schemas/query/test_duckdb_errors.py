@@ -1,0 +1,61 @@
+"""What DuckDB's messages are of, where it gives no type: real ones, and what a query can make them say."""
+
+from pathlib import Path
+
+import duckdb
+import pytest
+
+from chiplog_schemas.query.duckdb_errors import (
+    STREAM_PREFIX,
+    is_damage,
+    is_lock_conflict,
+    is_out_of_memory,
+    is_refused_commit,
+    is_stream_error,
+)
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "what a query says itself is not taken for a lack of memory",
+        "schemas/chiplog_schemas/query/duckdb_errors.py",
+        old="return _OUT_OF_MEMORY.match(text) is not None",
+        new="return _OUT_OF_MEMORY.search(text) is not None",
+        test="test_what_a_query_says_itself_is_neither_damage_nor_a_lack_of_memory",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    "said", ["Out of Memory Error: x", "Data Corruption Error: Corrupt database file: x", "Failed to commit: Could not"]
+)
+def test_what_a_query_says_itself_is_neither_damage_nor_a_lack_of_memory(said: str) -> None:
+    with duckdb.connect() as connection, pytest.raises(duckdb.Error) as caught:
+        connection.execute("SELECT error(?)", [said]).fetchall()
+    for text in (str(caught.value), STREAM_PREFIX + str(caught.value)):
+        assert said in text
+        assert not (is_damage(text) or is_out_of_memory(text) or is_refused_commit(text))
+    assert is_stream_error(STREAM_PREFIX + str(caught.value))
+    assert not is_stream_error(str(caught.value))
+
+
+def test_a_lack_of_memory_is_known_by_duckdbs_message() -> None:
+    bounds = {"memory_limit": "10MB", "max_temp_directory_size": "0KB"}
+    with duckdb.connect(config=bounds) as connection, pytest.raises(duckdb.OutOfMemoryException) as caught:
+        connection.execute("SELECT list(range) FROM range(100000000)").fetchall()
+    assert is_out_of_memory(str(caught.value))
+    assert is_out_of_memory(STREAM_PREFIX + str(caught.value))
+
+
+def test_a_file_of_wrong_bytes_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "x.duckdb"
+    path.write_bytes(b"x" * 10_000)
+    with pytest.raises(duckdb.IOException) as caught:
+        duckdb.connect(str(path))
+    assert is_damage(str(caught.value))
+
+
+def test_the_name_of_a_file_is_no_conflict() -> None:
+    path = "/tmp/Conflicting lock is held in x/index.duckdb"
+    assert not is_lock_conflict(f'IO Error: Cannot open file "{path}": Permission denied', path)
+    assert is_lock_conflict(f'IO Error: Could not set lock on file "{path}": Conflicting lock is held in python', path)
