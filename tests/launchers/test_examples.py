@@ -125,7 +125,7 @@ def test_a_guide_does_what_it_shows(title: str, shell: Any, shared_node: Node) -
             pytest.skip("Spark needs Java, of which there is none here")
     said = ""
     for line in GUIDES[title]:
-        if line.command.startswith("chiplog sql "):
+        if line.command.startswith('chiplog sql "'):
             query = shlex.split(line.command)[2]
             shown = [re.split(r" {2,}", row.strip()) for row in line.shown]
             found: list[list[str]] = []
@@ -141,11 +141,28 @@ def test_a_guide_does_what_it_shows(title: str, shell: Any, shared_node: Node) -
                 table = "\n".join("  ".join(row) for row in found)
                 raise AssertionError(f"{query}\nthe guide shows\n{line.shown}\nSQL has\n{table}\n{said}") from None
         else:
-            output = shell(line.command, line.shown)
-            said += f"$ {line.command}\n{output}"
-            printed = output.splitlines()
-            for row in line.shown:
-                assert any(re.fullmatch(re.escape(row).replace(r"\*", ".*"), text) for text in printed), (row, said)
+            said += run_until_shown(shell, line)
+
+
+def run_until_shown(shell: Any, line: Line) -> str:
+    """Run a command that is no query, and return its output. Commands of chiplog are repeated until data arrived."""
+    output, missing = "", list(line.shown)
+
+    def shows() -> bool:
+        nonlocal output, missing
+        output = shell(line.command, line.shown)
+        printed = output.splitlines()
+        missing = [row for row in line.shown if not any(as_pattern(row).fullmatch(text) for text in printed)]
+        return not missing or not line.command.startswith("chiplog ")
+
+    wait_until(shows, line.command, WAIT_S / 3)
+    assert not missing, (missing, output)
+    return f"$ {line.command}\n{output}"
+
+
+def as_pattern(row: str) -> "re.Pattern[str]":
+    """Return the pattern of a printed line in which `*` is any text."""
+    return re.compile(re.escape(row).replace(r"\*", ".*"))
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
