@@ -1,0 +1,42 @@
+"""The Unix socket for SQL: private, never taken from a living listener, and free again after a killed one."""
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zmq
+
+from chiplog_collector.query.binding import bind_ipc
+
+
+@pytest.fixture
+def router() -> Iterator["zmq.Socket[bytes]"]:
+    context = zmq.Context()
+    router = context.socket(zmq.ROUTER)
+    yield router
+    router.close(0)
+    context.term()
+
+
+def test_the_socket_is_for_its_user_only(router: "zmq.Socket[bytes]", tmp_path: Path) -> None:
+    bind_ipc(router, f"ipc://{tmp_path}/sql")
+    assert stat.S_IMODE(os.stat(tmp_path / "sql").st_mode) == 0o600
+
+
+def test_a_living_listener_keeps_its_path(router: "zmq.Socket[bytes]", tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "sql"))
+        listener.listen()
+        with pytest.raises(OSError, match="is in use"):
+            bind_ipc(router, f"ipc://{tmp_path}/sql")
+
+
+def test_the_path_of_one_that_was_killed_is_taken(router: "zmq.Socket[bytes]", tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "sql"))
+    bind_ipc(router, f"ipc://{tmp_path}/sql")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(tmp_path / "sql"))
