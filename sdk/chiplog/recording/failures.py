@@ -103,5 +103,7 @@ def _out_of_memory(error: BaseException) -> str:
     kind = getattr(torch, "OutOfMemoryError", None)
     if isinstance(kind, type) and isinstance(error, kind):
         return "cuda"
+    # torch gives these no type of their own: c10/cuda/CUDACachingAllocator.cpp before OutOfMemoryError, and
+    # cudaErrorMemoryAllocation by cudaGetErrorString, as c10/cuda/CUDAException.cpp words it.
     said = shown_error(error)
     return "cuda" if isinstance(error, RuntimeError) and (_CUDA in said or "CUDA error: out of memory" in said) else ""
