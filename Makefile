@@ -6,7 +6,7 @@ MINUTES ?= 10
 ARGS ?=
 # Tests of processes wait most of their time: three side by side keep two cores busy.
 TEST_WORKERS ?= 3
-SEED ?= $(shell date +%s)
+SEED := $(or $(SEED),$(shell date +%s))
 SHAPE_TESTS := tests/test_layers.py tests/test_tree.py tests/test_contributing.py tests/deploy/test_readmes.py \
     tests/test_readme.py::test_every_link_and_every_named_test_leads_to_a_file
 PY := .venv/bin/python
