@@ -95,6 +95,6 @@ clean:
 	@if [ -e demo-data/.chiplog-demo ] && [ -x .venv/bin/chiplog ]; then \
 	    CHIPLOG_DIR=demo-data .venv/bin/chiplog down >/dev/null 2>&1 || true; fi
 	@if [ -e demo-data/.chiplog-demo ]; then rm -rf demo-data; fi
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage build dist
 	@find agent collector schemas scripts sdk tests -name __pycache__ -type d -prune -exec rm -rf {} +
 	@echo "removed .venv, caches and the demo's data"

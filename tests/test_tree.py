@@ -23,7 +23,6 @@ UNTESTED = [
     "collector/query/sql_guard.py",
     "collector/receiver/file_transfers.py",
     "collector/receiver/lost_tail.py",
-    "schemas/process/procfs.py",
     "schemas/protocol/file_messages.py",
     "schemas/query/query_messages.py",
     "schemas/security/curve.py",

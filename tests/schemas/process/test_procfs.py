@@ -1,0 +1,44 @@
+"""What the kernel says of this machine and its processes, compared with what else knows it."""
+
+import mmap
+import os
+import re
+import time
+from pathlib import Path
+
+import psutil
+
+from chiplog_schemas.process.procfs import boot_id, is_mapped, pid_namespace, start_ticks, uptime_us
+
+UNUSED_PID = 1 << 22  # PID_MAX_LIMIT of Linux: no process has it
+
+
+def test_the_boot_has_an_id_that_stays() -> None:
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", boot_id())
+    assert boot_id() == boot_id()
+
+
+def test_the_start_of_a_process_is_that_which_psutil_reads() -> None:
+    started_s = start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
+    assert abs(psutil.boot_time() + started_s - psutil.Process().create_time()) < 2
+    assert start_ticks(UNUSED_PID) == 0
+
+
+def test_uptime_counts_on_and_includes_what_the_monotonic_clock_counts() -> None:
+    before = uptime_us()
+    assert time.monotonic_ns() // 1000 - 1_000_000 < before <= uptime_us()
+
+
+def test_the_pid_namespace_is_that_of_this_process() -> None:
+    assert os.readlink("/proc/self/ns/pid") == f"pid:[{pid_namespace()}]"
+
+
+def test_a_file_is_mapped_while_a_process_maps_it_also_when_it_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "mapped"
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    assert not is_mapped(str(path))
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), 0):
+        assert is_mapped(str(path))
+        path.unlink()
+        assert is_mapped(str(path))
+    assert not is_mapped(str(path))
