@@ -125,7 +125,8 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
         "(10, 0, '2026-01-02 03:04:05', 'model', '\"gpt2\"')"
     )
     database.execute(
-        "INSERT INTO base.events VALUES (20, 991, '2026-01-03 05:10:45', 'exit', 'error', 'killed by SIGKILL', "
+        "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) "
+        "VALUES (20, 991, '2026-01-03 05:10:45', 'exit', 'error', 'killed by SIGKILL', "
         "'{\"signal\": 9}'), (10, 1, '2026-01-02 03:04:05', 'environment', 'info', 'told', "
         '\'{"commit": "0123456789abcdef", "branch": "main", "command": ["train.py", "a b"]}\')'
     )

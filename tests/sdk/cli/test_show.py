@@ -84,7 +84,8 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     database.execute("INSERT INTO base.definitions VALUES (20000, 1, '2026-01-02', 'loss', 'max', '')")
     database.execute("INSERT INTO base.summary VALUES (20000, 2, '2026-01-02', 'best/epoch', '7')")
     database.execute(
-        f"INSERT INTO base.events SELECT 20000 + n % 2, n, {BEGUN} + to_seconds(n), 'alert', 'error', 'loss is NaN', "
+        "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) "
+        f"SELECT 20000 + n % 2, n, {BEGUN} + to_seconds(n), 'alert', 'error', 'loss is NaN', "
         "json_object('text', 'at step ' || n) FROM range(30) t(n) UNION ALL "
         f"SELECT 20000, 50, {BEGUN}, 'traceback', 'error', 'ValueError: boom', '{{}}'"
     )
