@@ -295,7 +295,7 @@ class Index:
                 decode_block(payload)
             except BlockError:
                 require(n_bad == 1, f"a bad block left {n_bad} rows of quarantine")
-        for _, _, reason, kept in batch.rows.get("quarantine", ()):
+        for _, _, reason, kept, *_ in batch.rows.get("quarantine", ()):
             require(0 < len(reason) <= 1000 and len(kept) <= 65_536, "a reason or bytes without bound")
             reason.encode()
         for row in batch.rows.get("events", ()):

@@ -64,7 +64,7 @@ assert Rank("third").asks().run_id == "before the restart"
 """
 
 STANDS_STILL = """
-import os, signal
+import atexit, os, signal
 import torch.distributed as dist
 import chiplog
 from chiplog.identity.rendezvous import Question
@@ -75,9 +75,11 @@ host = os.fork()
 if host == 0:
     store = dist.TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
     signal.pause()
+atexit.register(os.kill, host, signal.SIGKILL)  # stopped, it would keep the pipes of a test that fails
 store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 os.kill(host, signal.SIGSTOP)
+os.waitpid(host, os.WUNTRACED)  # until it has stopped: it may be answering on another core
 question = Question(Identity("mine", "label", "launch", needs_agreement=True))
 question.begin("mine")
 assert question.hear(0.1) is None

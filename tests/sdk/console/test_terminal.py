@@ -282,9 +282,15 @@ termios.tcsetattr(2, termios.TCSANOW, before)
 def test_modes_that_a_child_sets_are_those_of_the_terminal_until_it_restores_them(run, tmp_path: Path) -> None:
     child = tmp_path / "child.py"
     child.write_text(READS_STDIN)
-    terminal = run(f"print('helper', run._console.helper)\nsubprocess.run([sys.executable, {str(child)!r}])\n")
+    start = tmp_path / "start"
+    terminal = run(
+        f"print('helper', run._console.helper)\n"
+        f"while not os.path.exists({str(start)!r}): time.sleep(0.01)\n"
+        f"subprocess.run([sys.executable, {str(child)!r}])\n"
+    )
     helper = int(terminal.expect(r"helper (\d+)\r")[1])
     before = terminal.modes
+    start.touch()
     terminal.expect(r"keys\?")
     wait_until(lambda: not terminal.modes[3] & termios.ICANON, "the modes of the child at the terminal")
     assert not terminal.modes[3] & termios.ECHO
