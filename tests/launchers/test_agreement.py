@@ -88,7 +88,7 @@ for step in range(1000):
     run.log({"x": 1.0})
 begun = time.monotonic()
 run.finish()
-print(f"finished in {time.monotonic() - begun:.1f} s")
+print(f"finished in {time.monotonic() - begun:.1f} s", flush=True)
 os.kill(host, signal.SIGKILL)
 os._exit(0)
 """

@@ -226,8 +226,8 @@ def test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_tha
     previous = signal.signal(signal.SIGALRM, expire)
     try:
         for number in range(N_INITS):
-            signal.setitimer(signal.ITIMER_REAL, chooser.uniform(1e-5, 5e-3))
             try:
+                signal.setitimer(signal.ITIMER_REAL, chooser.uniform(1e-5, 5e-3))
                 chiplog.init(run_id=f"r{number}", mode="offline", capture_console=False)
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.sigtimedwait([], 0)  # nothing is waited for: what came just now is handled here at the latest
