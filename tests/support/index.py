@@ -5,6 +5,7 @@ from typing import Any
 
 from chiplog_collector.index.database import Database
 from chiplog_collector.index.process import Follower
+from chiplog_schemas.query.query_messages import disable_faulty_optimizers
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.segments import SegmentLog
 from tests.support.collector_log import LOG_ID, VIEWS, contents_of, receipt
@@ -21,6 +22,7 @@ class Index:
 
     def _open(self) -> None:
         self.database = Database(self.path, LOG_ID)
+        disable_faulty_optimizers(self.database.connection)  # as wherever queries are answered
         self.follower = Follower(self.database, self.directory / "log")
 
     def take(self, *payloads: Any) -> "Index":

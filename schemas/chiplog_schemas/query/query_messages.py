@@ -56,8 +56,9 @@ LOCKED_SETTINGS = (
     "SET GLOBAL allowed_configs = ['TimeZone']",  # of one query's connection: a reader may ask in its own zone
     "SET GLOBAL lock_configuration = true",
 )
-# Of DuckDB 2.0.0: where a view joins another one that it stands in for as well, it gives a row several times.
-_FAULTY_OPTIMIZERS = ("common_subplan",)
+# Of DuckDB 2.0.0. common_subplan: where a view joins another one that it stands in for as well, it gives a row several
+# times. statistics_propagation: the view `restarts` loses rows, in 4 of 10 processes.
+_FAULTY_OPTIMIZERS = ("common_subplan", "statistics_propagation")
 
 
 def disable_faulty_optimizers(connection: Any) -> None:
