@@ -12,7 +12,7 @@ SHAPE_TESTS := tests/test_layers.py tests/test_tree.py tests/test_contributing.p
 PY := .venv/bin/python
 BOOTSTRAP := scripts/bootstrap.py
 
-.PHONY: help demo check test docs matrix bench soak switch-off clean python
+.PHONY: help demo lint check test docs matrix bench soak switch-off clean python
 
 help:
 	@echo "make demo              train a small model on two ranks, then ask chiplog what happened (two minutes)"
@@ -35,8 +35,7 @@ demo: python
 	@$(PYTHON) $(BOOTSTRAP) torch
 	@$(PY) sdk/examples/demo.py $(ARGS)
 
-# The order of tests is another each time; `make check SEED=n` repeats one.
-check: python
+lint: python
 	@$(PYTHON) $(BOOTSTRAP) dev
 	@echo "ruff check"
 	@$(PY) -m ruff check --quiet
@@ -44,6 +43,9 @@ check: python
 	@$(PY) -m ruff format --check --quiet
 	@echo "mypy --strict"
 	@$(PY) -m mypy --no-error-summary
+
+# The order of tests is another each time; `make check SEED=n` repeats one.
+check: lint
 	@echo "import-linter"
 	@$(PY) -c "from importlinter.cli import lint_imports_command; lint_imports_command()" --no-cache --no-logo
 	@echo "links and lists of the documentation"
@@ -55,14 +57,7 @@ check: python
 	@$(PY) -m pytest -m pure --shuffle $(SEED) -n 2 --cov --cov-report= $(ARGS)
 	@echo "the pure tests cover $$($(PY) -m coverage report --format=total) % of the lines of the four packages"
 
-test: python
-	@$(PYTHON) $(BOOTSTRAP) dev
-	@echo "ruff check"
-	@$(PY) -m ruff check --quiet
-	@echo "ruff format --check"
-	@$(PY) -m ruff format --check --quiet
-	@echo "mypy --strict"
-	@$(PY) -m mypy --no-error-summary
+test: lint
 	@echo "pytest $(ARGS)"
 	@$(PY) -m pytest -n $(TEST_WORKERS) --dist loadgroup $(ARGS)
 
