@@ -1,4 +1,3 @@
--- The primary of a run alone: how it is doing, what it logged last, what it printed last.
 WITH chosen AS (
     SELECT * FROM labels WHERE run_id = $run
     QUALIFY row_number() OVER (PARTITION BY label ORDER BY attempt DESC) = 1
@@ -22,5 +21,3 @@ SELECT c.label, c.attempt, c.rank, c.node, c.is_primary, c.state, c.exit_code, c
 FROM chosen c
 LEFT JOIN last_logged l ON l.label = c.label AND l.attempt = c.attempt
 LEFT JOIN printed p ON p.label = c.label AND p.attempt = c.attempt
-WHERE c.is_primary
-ORDER BY c.rank NULLS LAST, c.label
