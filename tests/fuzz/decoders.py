@@ -16,13 +16,13 @@ from chiplog_agent.stats.frames import FRAME_BYTES_MAX, FrameError, FrameReader
 from chiplog_collector.query.sql_guard import Examiner
 from chiplog_collector.receiver.commit import decode_receipt, recover_lost, recover_senders
 from chiplog_schemas.codec import CodecError, pack, unpack
-from chiplog_schemas.limits import FILE_CHUNK_BYTES, KEY_BYTES_MAX, KEYS_MAX
+from chiplog_schemas.limits import FILE_CHUNK_BYTES, KEY_BYTES_MAX, KEYS_MAX, NUMBER_LIMIT
 from chiplog_schemas.model.blocks import OPAQUE, Block, BlockBuilder, BlockError, decode_block, rows_of
 from chiplog_schemas.model.events import FIELDS, IDENTITY_FIELDS, STATE_FIELDS, Column, decode, fits_schema, typed
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.storage.journal_dir import decode_head, encode_head
-from chiplog_schemas.storage.record import NUMBER_LIMIT, Damage, Kind, Record, read_one, scan
+from chiplog_schemas.storage.record import Damage, Kind, Record, read_one, scan
 from chiplog_schemas.storage.segments import SegmentHeader, decode_header, encode_header
 from tests.fuzz import samples
 from tests.fuzz.grammar import (

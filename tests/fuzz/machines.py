@@ -14,7 +14,7 @@ from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.state import State
 from chiplog_collector.receiver.commit import Intake, recover_senders
 from chiplog_schemas.codec import pack
-from chiplog_schemas.limits import FILE_CREDIT_BYTES, FILES_AT_ONCE, RECORD_BYTES_MAX
+from chiplog_schemas.limits import FILE_CREDIT_BYTES, FILES_AT_ONCE, NUMBER_LIMIT, RECORD_BYTES_MAX
 from chiplog_schemas.model.blocks import BlockError, decode_block
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.model.events import encode as encode_event
@@ -23,7 +23,7 @@ from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.protocol.delivery import Gap, Greeted, Left, Receiver, Reply, Sender, Take
 from chiplog_schemas.protocol.file_delivery import Close, FileReceiver, FileSender, Finish, Open, Write
 from chiplog_schemas.storage.journal_dir import DeadJournal
-from chiplog_schemas.storage.record import NUMBER_LIMIT, Damage, Kind, Record, scan
+from chiplog_schemas.storage.record import Damage, Kind, Record, scan
 from chiplog_schemas.storage.segments import LogReader, SegmentHeader, SegmentLog, encode_header, read_segment
 from tests.fuzz.decoders import Target, built_block, hostile_block, hostile_event, hostile_frames, require
 from tests.fuzz.grammar import frame, hostile_record, integer, mutate_bytes, mutate_value, pack_hostile, pick

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.codec import pack
+from chiplog_schemas.limits import NUMBER_LIMIT
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.storage.record import NUMBER_LIMIT, Kind
+from chiplog_schemas.storage.record import Kind
 from tests.fuzz.decoders import built_block
 from tests.fuzz.machines import Index as Hostile
 from tests.schemas.make_vectors import doubles

@@ -12,8 +12,8 @@ import errno
 from collections import deque
 from pathlib import Path
 
-from chiplog_schemas.limits import CREDIT_BYTES, KIB, SEGMENT_BYTES, SPOOL_BYTES_MAX
-from chiplog_schemas.storage.record import NUMBER_LIMIT, Kind, Record, encode, reframe
+from chiplog_schemas.limits import CREDIT_BYTES, KIB, NUMBER_LIMIT, SEGMENT_BYTES, SPOOL_BYTES_MAX
+from chiplog_schemas.storage.record import Kind, Record, encode, reframe
 from chiplog_schemas.storage.segments import LogReader, SegmentLog, log_owner
 from chiplog_schemas.storage.watermark import Synced, open_synced, sync_directory
 from chiplog_schemas.transport.dealer import Slice

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from chiplog_agent.pipeline.batcher import Origin as Origin
+from chiplog_agent.pipeline.batcher import Origin
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, start_ticks
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")

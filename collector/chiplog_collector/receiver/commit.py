@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from chiplog_schemas.codec import CodecError, pack, unpack
-from chiplog_schemas.limits import SENDERS_MAX
+from chiplog_schemas.limits import NUMBER_LIMIT, SENDERS_MAX
 from chiplog_schemas.protocol.messages import SENDER_BYTES
-from chiplog_schemas.storage.record import NUMBER_LIMIT, Damage, Kind, Record, scan
+from chiplog_schemas.storage.record import Damage, Kind, Record, scan
 
 _QUARANTINE_BYTES_MAX = 65_536  # of a damaged slice: enough to see what it was
 _TIME_LIMIT_US = 1 << 61  # beyond lie times that no column holds

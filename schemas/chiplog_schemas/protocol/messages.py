@@ -20,8 +20,8 @@ from enum import IntEnum
 from typing import Any
 
 from chiplog_schemas.codec import CodecError, pack, shown, unpack
-from chiplog_schemas.limits import RECORD_BYTES_MAX
-from chiplog_schemas.storage.record import HEADER_BYTES, NUMBER_LIMIT
+from chiplog_schemas.limits import NUMBER_LIMIT, RECORD_BYTES_MAX
+from chiplog_schemas.storage.record import HEADER_BYTES
 
 PROTOCOL_VERSIONS = (1, 1)  # lowest and highest that this code speaks
 SESSION_BYTES = 8

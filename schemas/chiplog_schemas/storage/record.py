@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from zlib import crc32
 
-from chiplog_schemas.limits import NUMBER_LIMIT as NUMBER_LIMIT
-from chiplog_schemas.limits import RECORD_BYTES_MAX, RESYNC_BYTES_MAX
+from chiplog_schemas.limits import NUMBER_LIMIT, RECORD_BYTES_MAX, RESYNC_BYTES_MAX
 
 MAGIC = 0x31524C43  # b"CLR1"
 MAGIC_BYTES = b"CLR1"

@@ -25,11 +25,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
-from chiplog_schemas.limits import RECORD_BYTES_MAX, SEGMENT_BYTES
+from chiplog_schemas.limits import NUMBER_LIMIT, RECORD_BYTES_MAX, SEGMENT_BYTES
 from chiplog_schemas.paths import make_private
 from chiplog_schemas.storage.record import (
     HEADER_BYTES,
-    NUMBER_LIMIT,
     Damage,
     Record,
     encode,

@@ -15,7 +15,7 @@ import struct
 from pathlib import Path
 from zlib import crc32
 
-from chiplog_schemas.storage.record import NUMBER_LIMIT
+from chiplog_schemas.limits import NUMBER_LIMIT
 
 _NUMBER = struct.Struct("<Q")
 _PAGE = struct.Struct("<QI")

@@ -5,8 +5,7 @@ import struct
 
 import pytest
 
-from chiplog_agent.pipeline.batcher import Core
-from chiplog_agent.ranks.origins import Origin
+from chiplog_agent.pipeline.batcher import Core, Origin
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, RECORD_BYTES_MAX, SPOOL_SYNC_BYTES, SPOOL_SYNC_INTERVAL_S
 from chiplog_schemas.model.blocks import decode_block, rows_of

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from chiplog_agent.ranks.origins import Origin, origin_of_dead, origin_of_living
+from chiplog_agent.pipeline.batcher import Origin
+from chiplog_agent.ranks.origins import origin_of_dead, origin_of_living
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, start_ticks, uptime_us
 from tests.support.safeguard import Safeguard
 
