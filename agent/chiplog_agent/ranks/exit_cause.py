@@ -15,7 +15,7 @@ from chiplog_agent.ranks.oom import OomKills
 from chiplog_agent.ranks.process_watcher import Death, Deaths
 from chiplog_schemas.limits import ADOPT_INTERVAL_S
 from chiplog_schemas.model.codes import EndCause
-from chiplog_schemas.model.end_text import cause_of_text
+from chiplog_schemas.model.end_text import cause_of_exception
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT, awaits_status, read_status
 from chiplog_schemas.process.file_lock import locker_of
 from chiplog_schemas.process.owners import ended_well, is_alive
@@ -185,10 +185,10 @@ class Endings:
                 detail |= error
                 message = error["message"]
                 if state["cause"] is not EndCause.OUT_OF_MEMORY and message and not failure:
-                    cause = cause_of_text(message) or EndCause.EXCEPTION
+                    cause = cause_of_exception(message)
                     state |= {"reason": f"{state['reason']}; its error file says: {message}", "cause": cause}
         if failure and state["state"] != "finished":
-            cause = failure_cause or cause_of_text(failure) or EndCause.EXCEPTION
+            cause = cause_of_exception(failure, failure_cause)
             state |= {"state": "failed", "reason": _after(failure, death, state["reason"]), "cause": cause}
         if failure == "":
             state = self.dismissal_of(identity, state) or state

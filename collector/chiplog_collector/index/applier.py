@@ -34,7 +34,7 @@ from chiplog_schemas.codec import CodecError, shown, unpack
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
 from chiplog_schemas.model.codes import EndCause, QuarantineCode, end_cause
-from chiplog_schemas.model.end_text import cause_of_text
+from chiplog_schemas.model.end_text import cause_of_exception
 from chiplog_schemas.model.events import CONSOLE_STREAMS, FIELDS, LOCATION_FIELDS, EventKind, decode, fits_schema, typed
 from chiplog_schemas.storage.record import Damage, Kind, Record
 
@@ -546,7 +546,7 @@ class Applier:
 def _cause_of(message: str, body: Any) -> EndCause:
     """Return the cause of a `traceback`, by its writer's code, or by the message where an older writer gave none."""
     named = end_cause(body.get("cause")) if isinstance(body, dict) else None
-    return named or cause_of_text(message) or EndCause.EXCEPTION
+    return cause_of_exception(message, named)
 
 
 def _without(first: int, last: int, cut_first: int, cut_last: int) -> list[tuple[int, int]]:

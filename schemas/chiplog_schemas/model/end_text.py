@@ -47,6 +47,11 @@ def cause_of_text(text: str) -> EndCause | None:
     return EndCause.CONNECTION_LOST if connection_lost.search(text) else None
 
 
+def cause_of_exception(line: str, named: EndCause | None = None) -> EndCause:
+    """Return the cause of an exception: what its writer named, else what its line, `Type: message`, gives away."""
+    return named or cause_of_text(line) or EndCause.EXCEPTION
+
+
 def cause_of_old_reason(reason: str, *, has_status: bool) -> EndCause:
     """Return the cause of an end that was written without one.
 
@@ -63,9 +68,10 @@ def cause_of_old_reason(reason: str, *, has_status: bool) -> EndCause:
 
 @cache
 def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
+    codes = "|".join(map(str, sorted(SIGNALLED_EXIT_CODES)))
     return (
         # Python's own names, at the front, and torchelastic's.
-        re.compile(r"\A(KeyboardInterrupt|SystemExit: (129|130|137|143)\Z)|SignalException"),
+        re.compile(rf"\A(KeyboardInterrupt|SystemExit: ({codes})\Z)|SignalException"),
         # Types as above; NCCL (ncclGetErrorString, torch/csrc/distributed/c10d/NCCLUtils.cpp), gloo (the path of its
         # sources, torch/third_party/gloo), c10d's watchdog and store, torch.distributed's time-outs.
         re.compile(

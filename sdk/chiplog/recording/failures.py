@@ -7,7 +7,12 @@ from typing import Any
 from chiplog.safety.diagnostics import shown_error
 from chiplog.values.metrics import cleaned
 from chiplog_schemas.model.codes import EndCause
-from chiplog_schemas.model.end_text import INTERRUPTED_TYPES, PEER_LOST_TYPES, SIGNALLED_EXIT_CODES, cause_of_text
+from chiplog_schemas.model.end_text import (
+    INTERRUPTED_TYPES,
+    PEER_LOST_TYPES,
+    SIGNALLED_EXIT_CODES,
+    cause_of_exception,
+)
 
 TRACEBACK_CHARS_MAX = 16_384  # its end: there stands what happened. It must find room in the journal's reserve
 _FRAMES_MAX = 100  # the innermost of each exception of the chain: a recursion has as many as it likes
@@ -65,7 +70,7 @@ def cause_of(error: BaseException) -> EndCause:
         return EndCause.PEER_LOST
     if isinstance(error, ConnectionError):
         return EndCause.CONNECTION_LOST
-    return cause_of_text(reason_of(error)) or EndCause.EXCEPTION
+    return cause_of_exception(reason_of(error))
 
 
 def traceback_of(error: BaseException) -> str:

@@ -39,8 +39,7 @@ from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog.values.metrics import Bad, cleaned, encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
-from chiplog_schemas.model.codes import EndCause
-from chiplog_schemas.model.end_text import cause_of_text
+from chiplog_schemas.model.end_text import cause_of_exception
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import make_private
 from chiplog_schemas.process.owners import announce
@@ -445,7 +444,7 @@ class Run(Recorder):
     def mark_failed(self, reason: str, exit_code: int = 1) -> None:
         """Note that this process is ending badly; `finish` reports it."""
         reason = str(reason)
-        self._ending.note_failure(reason, exit_code, cause_of_text(reason) or EndCause.EXCEPTION)
+        self._ending.note_failure(reason, exit_code, cause_of_exception(reason))
 
     def mark_exit(self, error: BaseException) -> None:
         """Note the exception that this process ends by, unless another ending was noted."""

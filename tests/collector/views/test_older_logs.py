@@ -28,7 +28,7 @@ SAFEGUARDS = [
     Safeguard(
         "the cause of an exception that an older rank reported is found in its message",
         "collector/chiplog_collector/index/applier.py",
-        old="return named or cause_of_text(message) or EndCause.EXCEPTION",
+        old="return cause_of_exception(message, named)",
         new="return named or EndCause.EXCEPTION",
         test="test_the_views_give_the_rows_that_they_gave_then",
     ),
