@@ -522,7 +522,7 @@ def test_each_event_is_one_row_whatever_the_database_optimizes(index: Index) -> 
         agent.say(EventKind.PEER, rank.uuid, {"state": "crashed", "reason": "killed by SIGKILL"})
     index.take(whole(agent), *map(whole, ranks))
     # As for people who ask chiplog, or open the file with DuckDB itself.
-    for disabled in ("common_subplan,statistics_propagation", ""):
+    for disabled in ("common_subplan,compressed_materialization", ""):
         index.sql(f"SET GLOBAL disabled_optimizers = '{disabled}'")
         assert len(index.sql("SELECT run_id, label, kind, message, ts FROM events")) == 8
 

@@ -180,8 +180,9 @@ def test_a_restart_is_measured_by_the_metric_that_goes_back_beside_one_that_only
                 top += 1
                 reach(rank, top, now_s, key="test/acc")
     index.take(whole(*attempts))
-    rows = index.sql("SELECT attempt, last_step, resumed_step, steps_again FROM restarts ORDER BY attempt")
-    assert rows == [(1, 67, 60, 8), (2, 90, 80, 11)]
+    for _ in range(8):  # one of DuckDB's optimizers lost rows in every second query
+        rows = index.sql("SELECT attempt, last_step, resumed_step, steps_again FROM restarts ORDER BY attempt")
+        assert rows == [(1, 67, 60, 8), (2, 90, 80, 11)]
 
 
 def test_a_round_that_logged_no_step_is_time_lost_and_one_that_goes_on_at_the_next_step_repeats_nothing(

@@ -184,7 +184,7 @@ def test_a_result_is_equal_through_the_socket_and_from_the_file(where, collector
 def test_what_duckdb_optimizes_wrongly_is_off_through_the_socket_and_from_the_file(where, collector):
     query, disabled = (
         "SELECT current_setting('disabled_optimizers') AS disabled",
-        {"common_subplan", "statistics_propagation"},
+        {"common_subplan", "compressed_materialization"},
     )
     with connect(dir=where.root) as live:
         assert set(live.sql(query).rows()[0]["disabled"].split(",")) == disabled
