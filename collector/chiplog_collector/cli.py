@@ -69,7 +69,7 @@ def collector(
 @click.command()
 @_DIRECTORY
 def rebuild(directory: str | None) -> None:
-    """Make the DuckDB file anew from the collector's log. The collector must be stopped."""
+    """Rebuild the DuckDB file from the collector's log. The collector must be stopped."""
     from chiplog_collector import maintenance  # `--help` needs no duckdb
 
     place = places(chiplog_dir(directory, os.environ))

@@ -202,7 +202,7 @@ def test_a_named_agent_that_does_not_listen_is_reported_while_the_run_goes_on(ce
     logged_at = time.monotonic()
     if not select.select([rank.stderr], [], [], 30.0)[0]:
         rank.kill()
-        pytest.fail("30 s without a line about the agent, while the run goes on")
+        pytest.fail("30 s without a line about the agent, while the run continues")
     line = rank.stderr.readline()
     print(f"reported {time.monotonic() - logged_at:.2f} s after the first values")
     assert address in line and "no such file" in line and "chiplog up" in line and f"{homes}/bob/.chiplog" in line

@@ -80,7 +80,7 @@ class Node:
             return rows
 
     def try_sql(self, query: str) -> list[dict[str, Any]]:
-        """Return the rows; none while nobody answers."""
+        """Return the rows; none while no collector answers."""
         try:
             return self.sql(query)
         except (chiplog.query.client.QueryError, chiplog.query.client.NoDataError):

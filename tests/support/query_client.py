@@ -94,7 +94,7 @@ REFUSALS = (
 
 
 def assert_is_stopped(sql: str, answer: query_messages.Question, words: str) -> None:
-    """Assert that a text was stopped by what is there for it, and not because the machine was slow."""
+    """Assert that a text was stopped by its own limit, and not because the machine was slow."""
     kind = "refused" if words == REFUSALS else "sql"
     assert answer.kind == QuestionKind.ERROR, f"{sql} was answered"
     assert answer.error_kind == kind, f"{sql}: {answer.error_kind} {answer.message}"

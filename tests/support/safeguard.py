@@ -9,7 +9,7 @@ class Safeguard:
 
     promise: str
     file: str  # relative to the repository
-    old: str  # stands in the file exactly once
+    old: str  # occurs in the file exactly once
     new: str
     test: str  # name of a test function in the module that declares this
     environment: dict[str, str] = field(default_factory=dict, hash=False)  # a seed that finds it, a larger count

@@ -86,7 +86,7 @@ class Watch:
         return max(b - a for a, b in itertools.pairwise(grown))
 
     def disturbance(self, begun: float, ended: float) -> str:
-        """Return how the machine was kept busy by others meanwhile, '' when it was not."""
+        """Return what else kept the machine busy during the measurement, '' if nothing did."""
         looks = [look.at for look in self.logged if begun - LOOK_S <= look.at <= ended + LOOK_S]
         latest_s = max((b - a for a, b in itertools.pairwise(looks)), default=ended - begun) - LOOK_S
         if latest_s > LATE_S:
@@ -122,7 +122,7 @@ def _processors() -> tuple[float, float]:
 
 @dataclass
 class Drain:
-    """How a backlog came out: how many times as fast as it had arisen, and what kept the machine busy meanwhile."""
+    """How a backlog came out: how many times as fast as it had arisen, and what else kept the machine busy."""
 
     ratio: float
     disturbance: str
@@ -221,7 +221,7 @@ class Site:
     # -- questions, which pass no network: they are asked at the collector's Unix socket --
 
     def sql(self, query: str, params: list[Any]) -> list[dict[str, Any]]:
-        """Return the rows; none while nobody answers."""
+        """Return the rows; none while no collector answers."""
         with self._lock:
             try:
                 if self._client is None:
@@ -240,7 +240,7 @@ class Site:
         during = watch.logged_per_s(begun, ended)
         pause_s = watch.longest_pause_s(begun, ended)
         self.say(
-            f"{ended - begun:.1f} s of fault; log() {before:.0f}/s before, {during:.0f}/s meanwhile, "
+            f"{ended - begun:.1f} s of fault; log() {before:.0f}/s before, {during:.0f}/s during it, "
             f"at most {pause_s:.1f} s between two looks that saw a new one"
         )
         assert during > before / 5, f"the rank logged {during:.0f}/s during the fault, {before:.0f}/s before"

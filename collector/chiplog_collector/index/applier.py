@@ -189,7 +189,7 @@ class Applier:
         self.quarantine(record.number, record.kind, code, reason, bytes(record.payload))
 
     def _apply_kept(self, receipt: Receipt) -> None:
-        """Apply what was refused of senders whose keys have other nodes now. Some at a time: each receipt goes on."""
+        """Apply refused records of senders whose keys now have other nodes, a bounded number per receipt."""
         for _, speaker in receipt.runs if self.state.kept else ():
             kept = self.state.kept.get(speaker.sender, {}) if speaker is not None else {}
             if speaker is None or not kept:

@@ -25,7 +25,7 @@ class QuarantineCode(StrEnum):
 class EndCause(StrEnum):
     """Why a process ended badly: `cause` of a STATE map, and of the body of a NOTICE `traceback`."""
 
-    EXCEPTION = "exception"  # one that is none of the next three
+    EXCEPTION = "exception"  # of another kind than the next three
     INTERRUPTED = "interrupted"  # something outside asked it to end: KeyboardInterrupt, SystemExit of 128 + a signal
     PEER_LOST = "peer_lost"  # torch.distributed, NCCL, gloo or a launcher says that another process is gone
     CONNECTION_LOST = "connection_lost"  # an exception about a connection, perhaps one to another rank

@@ -56,7 +56,7 @@ LOCKED_SETTINGS = (
     "SET GLOBAL allowed_configs = ['TimeZone']",  # of one query's connection: a reader may ask in its own zone
     "SET GLOBAL lock_configuration = true",
 )
-# Of DuckDB 2.0.0. common_subplan: where a view joins another one that it stands in for as well, it gives a row several
+# Of DuckDB 2.0.0. common_subplan: a view that joins another view, which it also reads directly, returns a row several
 # times. compressed_materialization: about every second query of the view `restarts` loses rows.
 _FAULTY_OPTIMIZERS = ("common_subplan", "compressed_materialization")
 

@@ -62,7 +62,7 @@ def handlers_held() -> Iterator[None]:
             signal.signal(number, note)
         yield
     finally:
-        is_over = True  # from here on a handler may raise; one that is not put back is still called, by note()
+        is_over = True  # handlers may raise from here on; note() still calls a handler that was not restored
         for number, handler in held.items():
             if signal.getsignal(number) is note:
                 signal.signal(number, handler)

@@ -1,4 +1,4 @@
-"""Which run `resume="auto"` goes on with: that of the same launch, else the last one that did not finish."""
+"""Which run `resume="auto"` continues: that of the same launch, else the last one that did not finish."""
 
 import os
 from pathlib import Path

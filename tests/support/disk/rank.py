@@ -1,4 +1,4 @@
-"""A rank that logs when it is told to, and writes what it logged into an oracle's file (`oracle.py`).
+"""A rank that logs on command, and writes what it logged into an oracle's file (`oracle.py`).
 
     python rank.py FILE LABEL RUN [PAD]
 
