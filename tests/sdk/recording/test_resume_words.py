@@ -65,8 +65,13 @@ print(run.id, run.label, flush=True)
 if end == "exit":
     raise SystemExit(4)
 if end == "kill":
-    import time
-    time.sleep(0.5)
+    import json, pathlib, time
+    marks = pathlib.Path(os.environ["CHIPLOG_DIR"], "unfinished")
+    until = time.monotonic() + 60
+    # The sender's thread writes the mark, and on a machine with much to do it has its first turn late.
+    while run.id not in [json.loads(path.read_text())["run_id"] for path in marks.glob("[!.]*")]:
+        assert time.monotonic() < until, "no mark of the unfinished run"
+        time.sleep(0.05)
     os.kill(os.getpid(), signal.SIGKILL)
 elif end == "wait":
     sys.stdin.readline()
