@@ -12,7 +12,7 @@ import pytest
 import chiplog
 from chiplog.recording import start
 from chiplog_schemas.bounds import RANGES
-from chiplog_schemas.paths import places
+from chiplog_schemas.paths import paths_for_root
 
 pytest.register_assert_rewrite("tests.support")  # before the imports below: an assertion there prints its values
 
@@ -64,7 +64,7 @@ def chiplog_dir(tmp_path: Path) -> Iterator[Path]:
     yield root
     if chiplog.run is not None:
         chiplog.finish()
-    end_daemons(places(root))
+    end_daemons(paths_for_root(root))
 
 
 @pytest.fixture

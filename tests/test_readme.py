@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog_schemas.paths import places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 
 pytestmark = pytest.mark.xdist_group("readme")  # one worker: what its fixture does is costly
 
@@ -46,7 +46,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     ranks = [subprocess.Popen([sys.executable, "-c", TWO_RANKS, str(rank)], env=environ) for rank in (0, 1)]
     for process in ranks:
         process.wait(180)
-    where = places(root)
+    where = paths_for_root(root)
     deadline = time.monotonic() + 240
     with chiplog.connect(dir=root) as client:
         while not client.sql(
@@ -57,7 +57,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             time.sleep(0.2)
     yield root
     for directory in (where.agent, where.collector):
-        pid = holder_of(directory / "lock")
+        pid = lock_holder_pid(directory / "lock")
         if pid > 0:
             os.kill(pid, signal.SIGTERM)
             while Path(f"/proc/{pid}").exists():

@@ -8,10 +8,10 @@ import click
 
 from chiplog_agent.stats.frames import PERIOD_MAX_S
 from chiplog_schemas.addresses import AddressError, check_bind, check_connect
-from chiplog_schemas.bounds import BoundError, read_bounds
+from chiplog_schemas.bounds import LimitError, read_bounds
 from chiplog_schemas.limits import LEAVER_WAIT_S, SAMPLE_INTERVAL_S
-from chiplog_schemas.paths import check_root, chiplog_dir, make_private, places
-from chiplog_schemas.process.daemon import keep_files_private, use_all_cores, use_all_descriptors
+from chiplog_schemas.paths import check_root, ensure_private_dir, paths_for_root, resolve_root
+from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
 from chiplog_schemas.process.file_lock import LockHeldError, take_lock
 from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, KeysError, host_key_name, keys_dir, node_name
@@ -60,25 +60,25 @@ def agent(
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     keep_files_private()
     collector_address = collector_address or os.environ.get("CHIPLOG_COLLECTOR") or None
-    place = places(chiplog_dir(directory, os.environ))
+    place = paths_for_root(resolve_root(directory, os.environ))
     os.environ["CHIPLOG_DIR"] = str(place.root)  # what it starts must see the same
     try:
         bounds = read_bounds(os.environ, logging.warning if embedded else None)  # one that a training starts must run
         keys = Keys(keys_dir(keys_directory, os.environ, place.root))
         check_root(place)
-        make_private(place.agent)
+        ensure_private_dir(place.agent)
         lock = take_lock(
             place.agent / "lock", patient_s=LEAVER_WAIT_S if embedded else 0.0, note="embedded" if embedded else ""
         )
         # With the lock in hand: of many that race, all but one leave before they load numpy.
-        from chiplog_agent.daemon import AgentDaemon, Settings
+        from chiplog_agent.daemon import AgentDaemon, AgentSettings
 
-        use_all_descriptors()
+        raise_fd_limit()
         if embedded:
-            use_all_cores()
+            reset_affinity()
         keyed = bool(bind) and keys.pair(Role.AGENT) is not None
         collector = check_connect(collector_address) if collector_address else None
-        settings = Settings(
+        settings = AgentSettings(
             places=place,
             node=node_name(node or os.environ.get("CHIPLOG_NODE", "").strip() or host_key_name()),
             collector_address=collector,
@@ -92,7 +92,7 @@ def agent(
             curve=client_curve(keys, collector, Role.AGENT, Role.COLLECTOR) if collector else None,
         )
         daemon = AgentDaemon(settings, lock)
-    except (AddressError, BoundError, KeysError) as error:
+    except (AddressError, LimitError, KeysError) as error:
         raise click.UsageError(str(error)) from error
     except LockHeldError as error:
         raise click.ClickException(f"{place.agent} is served by process {error.pid} already") from error

@@ -11,16 +11,25 @@ from typing import Any
 
 import zmq
 
-from chiplog_agent.pipeline.batcher import Core
-from chiplog_agent.pipeline.collector_supervisor import Upstream
-from chiplog_agent.pipeline.file_uploader import FileLane
+from chiplog_agent.pipeline.batcher import EventBatcher
+from chiplog_agent.pipeline.collector_supervisor import CollectorSupervisor
+from chiplog_agent.pipeline.file_uploader import FileUploader
 from chiplog_agent.pipeline.spool import Spool
-from chiplog_agent.ranks.exit_cause import Endings
+from chiplog_agent.ranks.exit_cause import ExitCauseResolver
 from chiplog_agent.ranks.origins import origin_of_living
-from chiplog_agent.ranks.orphan_journals import Adoption, remove_leftovers
+from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector, remove_stale_staging
 from chiplog_agent.stats.claims import Claims
 from chiplog_agent.stats.lease import SamplerLease
-from chiplog_agent.stats.sampler_process import DeviceEvent, Gpus, Holders, Line, Message, Sample, SamplerFeed, Stale
+from chiplog_agent.stats.sampler_process import (
+    DeviceEvent,
+    DeviceStale,
+    Gpus,
+    Holders,
+    Message,
+    Sample,
+    SamplerLog,
+    SamplerProcess,
+)
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.limits import (
     ADOPT_INTERVAL_S,
@@ -31,21 +40,29 @@ from chiplog_schemas.limits import (
     SAMPLE_INTERVAL_S,
     SPOOL_BYTES_MAX,
 )
-from chiplog_schemas.paths import Places, make_private
+from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals, start_daemon_once
 from chiplog_schemas.process.file_lock import Lock, keep_lock, touch
 from chiplog_schemas.process.offload import Offload
 from chiplog_schemas.process.owners import remove_old
 from chiplog_schemas.process.procfs import boot_id
-from chiplog_schemas.protocol.delivery import Gap, Greeted, Left, Receiver, ReceiverAction, Reply, Take
+from chiplog_schemas.protocol.delivery import (
+    DataReceived,
+    NumbersLost,
+    ReceiverAction,
+    ReceiverProtocol,
+    Reply,
+    SessionClosed,
+    SessionOpened,
+)
 from chiplog_schemas.security.curve import ClientCurve
 from chiplog_schemas.security.key_files import Keys
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_gate
 from chiplog_schemas.storage.journal_dir import list_journals
 from chiplog_schemas.storage.segments import now_us
-from chiplog_schemas.transport.dealer import Link
-from chiplog_schemas.transport.router import Door
+from chiplog_schemas.transport.dealer import DeliveryClient
+from chiplog_schemas.transport.router import RouterSocket
 
 _MESSAGES_PER_TURN = 64  # then the other inputs get their turn
 _GATHER_S = 0.025  # half of the time in which a block is due
@@ -61,10 +78,10 @@ _log = logging.getLogger("chiplog.agent")
 
 
 @dataclass(slots=True)
-class Settings:
+class AgentSettings:
     """How an agent runs."""
 
-    places: Places
+    places: Paths
     node: str
     collector_address: str | None = None  # None: the embedded collector of the same CHIPLOG_DIR
     bind: list[str] = field(default_factory=list)  # besides the node's own ipc socket
@@ -84,25 +101,25 @@ class AgentDaemon:
     lock: of places.agent, held. Raises OSError when the directory or a socket is refused.
     """
 
-    def __init__(self, settings: Settings, lock: Lock) -> None:
+    def __init__(self, settings: AgentSettings, lock: Lock) -> None:
         self.settings = settings
         places = settings.places
-        make_private(places.agent)
-        make_private(places.journals)
+        ensure_private_dir(places.agent)
+        ensure_private_dir(places.journals)
         self._lock = lock
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         now = time.monotonic()
-        self._core = Core(os.urandom(16), settings.node, os.getpid(), version("chiplog"), now_us())
+        self._core = EventBatcher(os.urandom(16), settings.node, os.getpid(), version("chiplog"), now_us())
         self._spool = Spool(places.agent / "spool", os.urandom(16), bytes_max=settings.spool_bytes_max)
         self._disk = Offload("chiplog-spool", self._beat)
-        self._receiver = Receiver(credit=settings.credit_bytes)
-        self._endings = Endings(places.journals)
-        self._adoption = Adoption(places.journals, self._endings)
+        self._receiver = ReceiverProtocol(credit=settings.credit_bytes)
+        self._endings = ExitCauseResolver(places.journals)
+        self._adoption = OrphanJournalCollector(places.journals, self._endings)
         self._synced: dict[bytes, int] = {}  # producer -> next seq in the spool, while its journal may exist
         self._acks: dict[bytes, int] = {}  # to be sent after the next sync
         self._gate = open_gate(self._context, settings.keys, Role.AGENT) if settings.bind else None
         self._door = self._bind()
-        self._link = Link(
+        self._link = DeliveryClient(
             self._context,
             settings.collector_address or places.collector_address,
             self._spool.id,
@@ -111,7 +128,7 @@ class AgentDaemon:
             curve=settings.curve,
             on_change=lambda state, reason: self._upstream.on_change(state, reason),
         )
-        self._files = FileLane(
+        self._files = FileUploader(
             self._context,
             self._link.address,
             self._spool.id,
@@ -120,15 +137,15 @@ class AgentDaemon:
             self._say_of_file,
             curve=settings.curve,
         )
-        self._upstream = Upstream(
+        self._upstream = CollectorSupervisor(
             self._link,
             places,
             self._say_no_collector,
-            self._complain,
+            self._warn_throttled,
             may_start=settings.embedded and settings.collector_address is None,
             now=now,
         )
-        self._feed = SamplerFeed(period_s=settings.sample_interval_s) if settings.stats else None
+        self._feed = SamplerProcess(period_s=settings.sample_interval_s) if settings.stats else None
         collector = settings.curve.server.public if settings.curve is not None else self._link.address
         self._lease = SamplerLease(boot_id(), settings.node, collector)
         self._poller = zmq.Poller()
@@ -165,17 +182,17 @@ class AgentDaemon:
             now = time.monotonic()
             self._take_messages(now)
             self._take_samples(now)
-            self._door.mind_descriptors(now)
+            self._door.throttle_listeners(now)
             self._look_for_journals(now)
             self._flush(now)
             now = time.monotonic()  # a sync may have taken long
-            self._link.step(now)
+            self._link.poll(now)
             self._files.step(now, is_open=self._link.is_open)
             # In every turn: what makes room is the collector's acknowledgement, when there may be nothing to flush.
             self._act(self._receiver.set_credit(self._credit), now)
-            self._upstream.mind(now)
+            self._upstream.ensure_running(now)
             self._upstream.poll_refused(self._say_refused)
-            if self._may_leave(now) and self._leave():
+            if self._is_idle(now) and self._try_exit_idle():
                 break
         self._shut_down()
 
@@ -194,10 +211,10 @@ class AgentDaemon:
             self._poller.register(socket, zmq.POLLIN)
         self._polled = upstream
         idle_s = 0.05 if self.settings.bind or not self._link.is_open else ADOPT_INTERVAL_S
-        wait_s = 0.0 if self._may_feed else self._core.wait_s(now, idle_s)
+        wait_s = 0.0 if self._can_drain_orphans else self._core.wait_s(now, idle_s)
         if self._write_after > now:
             time.sleep(min(_REFUSED_TURN_S, self._write_after - now))  # unread messages must not keep the loop awake
-        elif self._core.is_light:
+        elif self._core.is_small:
             time.sleep(min(_GATHER_S, wait_s))  # gather company for a small block, rather than wake for each message
         else:
             self._poller.poll(int(wait_s * 1000))
@@ -206,7 +223,7 @@ class AgentDaemon:
         if self._spool.waiting_bytes > CREDIT_BYTES or self._door.socket.closed:
             return  # the disk refuses: what is unread stays with the senders
         for _ in range(_MESSAGES_PER_TURN):
-            if not self._core.room:
+            if not self._core.has_capacity:
                 return
             try:
                 received = self._door.receive(now)
@@ -222,17 +239,17 @@ class AgentDaemon:
     def _act(self, actions: list[ReceiverAction], now: float) -> None:
         for action in actions:
             match action:
-                case Take(sender, first, last, payload):
-                    self._core.take(sender, first, last, payload, now, now_us())
+                case DataReceived(sender, first, last, payload):
+                    self._core.add_slice(sender, first, last, payload, now, now_us())
                 case Reply():
                     self._door.reply(action, now)
-                case Greeted(sender, info):
-                    self._core.greet(sender, info)
+                case SessionOpened(sender, info):
+                    self._core.register(sender, info)
                     self._locate(sender, now)
                     self._watch()
-                case Gap(sender, first, last, reason):
+                case NumbersLost(sender, first, last, reason):
                     self._core.declare_lost(sender, first, last, reason, now_us())
-                case Left(sender, _):
+                case SessionClosed(sender, _):
                     peer = self._core.peers.get(sender)
                     if peer is not None and peer.finished:
                         self._forget(sender)
@@ -260,7 +277,7 @@ class AgentDaemon:
                     self._core.sample(device, names, values, ts_us, now)
                 case Sample():
                     self._core.samples_dropped += 1
-                case Stale(device):
+                case DeviceStale(device):
                     message = f"device {device} has not answered; other statistics go on"
                     self._core.notice("device_stale", "warning", message, {"device": device}, now, now_us())
                 case Gpus(gpus):
@@ -270,7 +287,7 @@ class AgentDaemon:
                 case DeviceEvent(kind, level, text, device):
                     _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
                     self._core.notice(kind, level, text, {"device": device}, now, now_us())
-                case Line(text):
+                case SamplerLog(text):
                     _log.info("%s", text)
                     self._core.notice("sampler", "info", text, {}, now, now_us())
         if self._core.has_news:
@@ -309,7 +326,7 @@ class AgentDaemon:
         self._core.notice("samples_dropped", "warning", message, {"samples": dropped}, now, now_us())
 
     @property
-    def _may_feed(self) -> bool:
+    def _can_drain_orphans(self) -> bool:
         """Whether dead ranks' journals may move into the spool: not while it is full or its disk refuses."""
         return self._adoption.is_busy and self._has_room
 
@@ -319,21 +336,21 @@ class AgentDaemon:
         if has_ended or now - self._looked_at >= ADOPT_INTERVAL_S:
             self._looked_at = now
             self._mind_files(now)
-            self._adopt(now)
+            self._collect_orphans(now)
             self._adoption.decide(self._core, now)
         if now >= self._tidy_at:
             self._tidy_at = now + _TIDY_INTERVAL_S
-            remove_leftovers(self.settings.places.journals, time.time())
+            remove_stale_staging(self.settings.places.journals, time.time())
             remove_old(self.settings.places.owners, time.time() - _OWNERS_KEPT_S)
-        if self._may_feed:
-            self._adoption.feed(self._core, now, now_us())
+        if self._can_drain_orphans:
+            self._adoption.drain_into(self._core, now, now_us())
 
-    def _adopt(self, now: float) -> bool:
+    def _collect_orphans(self, now: float) -> bool:
         """Adopt what dead ranks left, forget who is gone and delivered; tell whether it was possible to look."""
         try:
-            adopted = self._adoption.look(self._synced)
+            adopted = self._adoption.scan(self._synced)
         except OSError as error:  # strangers may have taken all descriptors
-            self._complain("journals cannot be looked for", error)
+            self._warn_throttled("journals cannot be looked for", error)
             return False
         for producer in adopted:
             self._receiver.forget(producer)
@@ -352,7 +369,7 @@ class AgentDaemon:
         self._endings.forget(producer)
         self._synced.pop(producer, None)
 
-    def _complain(self, what: str, error: Exception) -> None:
+    def _warn_throttled(self, what: str, error: Exception) -> None:
         """Say what could not be done and will be tried again: once, however long it goes on."""
         now = time.monotonic()
         if now - self._failed_at.get(what, -math.inf) >= _SAID_AGAIN_S:
@@ -363,9 +380,9 @@ class AgentDaemon:
         """Make a block of what waits, sync it, then acknowledge."""
         if now < self._write_after:
             return
-        if not self._core.due(now) and not self._spool.waiting_bytes and not self._adoption.is_waiting:
+        if not self._core.is_flush_due(now) and not self._spool.waiting_bytes and not self._adoption.is_waiting:
             return
-        self._spool_what_waits()
+        self._append_pending()
         try:
             self._disk.run(self._spool.sync)
         except OSError as error:
@@ -380,8 +397,8 @@ class AgentDaemon:
         acks, self._acks = self._acks, {}
         for producer, next_seq in acks.items():
             self._synced[producer] = next_seq
-            self._act(self._receiver.synced(producer, next_seq), now)
-        for producer in self._adoption.synced():
+            self._act(self._receiver.acknowledge(producer, next_seq), now)
+        for producer in self._adoption.on_spool_synced():
             self._forget(producer)
 
     def _beat(self) -> None:
@@ -390,7 +407,7 @@ class AgentDaemon:
         self._act(self._receiver.beat(), now)
         self._link.beat(now)
 
-    def _spool_what_waits(self) -> None:
+    def _append_pending(self) -> None:
         """Append everything taken so far, so that the next sync covers every acknowledgement and removal that waits."""
         blocks, taken = self._core.build(now_us())
         for block in blocks:
@@ -433,7 +450,7 @@ class AgentDaemon:
 
     # -- the end --
 
-    def _may_leave(self, now: float) -> bool:
+    def _is_idle(self, now: float) -> bool:
         return (
             self.settings.embedded
             and self._adoption.is_idle
@@ -443,14 +460,14 @@ class AgentDaemon:
             and self._files.is_idle
         )
 
-    def _leave(self) -> bool:
+    def _try_exit_idle(self) -> bool:
         """Unbind, look once more, and leave; or bind again because somebody came."""
         self._door.close(0)
-        if self._adopt(time.monotonic()) and self._adoption.is_idle:
+        if self._collect_orphans(time.monotonic()) and self._adoption.is_idle:
             _log.info("nothing to do for %g s; leaving", self.settings.idle_exit_s)
             return True
         self._poller.unregister(self._door.socket)
-        self._listen_anew()
+        self._rebind()
         self._busy_at = time.monotonic()
         return False
 
@@ -464,12 +481,12 @@ class AgentDaemon:
             self._touch_at = now + FILES_TOUCH_S
             self._touch_files()
         if self._door.socket.closed:
-            self._listen_anew()
+            self._rebind()
             return
         try:
             self._door.mind_files()
         except (OSError, zmq.ZMQError) as error:
-            self._complain("ranks cannot be listened to", error)
+            self._warn_throttled("ranks cannot be listened to", error)
 
     def _touch_files(self) -> None:
         """Keep this agent's files young for cleaners that go by age. What a rank holds it touches itself."""
@@ -478,12 +495,12 @@ class AgentDaemon:
             self._lock.touch()
         touch([ipc_path(places.agent_address), places.agent_link], [places.agent / "spool", places.run])
 
-    def _listen_anew(self) -> None:
+    def _rebind(self) -> None:
         try:
             self._door = self._bind()
             self._poller.register(self._door.socket, zmq.POLLIN)
         except (OSError, zmq.ZMQError) as error:  # a full disk, or no descriptor: at the next look; ranks keep events
-            self._complain("ranks cannot be listened to", error)
+            self._warn_throttled("ranks cannot be listened to", error)
 
     def _shut_down(self) -> None:
         """Stop intake, drain, flush, close: in this order."""
@@ -494,13 +511,13 @@ class AgentDaemon:
             self._take_messages(time.monotonic())
         if self._core.samples_dropped:
             self._declare_dropped_samples(time.monotonic())
-        self._spool_what_waits()
+        self._append_pending()
         with contextlib.suppress(OSError):  # what the disk refuses is still in the ranks' journals
             self._disk.run(self._spool.sync)
             for producer, next_seq in self._acks.items():
-                self._act(self._receiver.synced(producer, next_seq), time.monotonic())
-            self._adoption.synced()
-        self._link.step(time.monotonic())
+                self._act(self._receiver.acknowledge(producer, next_seq), time.monotonic())
+            self._adoption.on_spool_synced()
+        self._link.poll(time.monotonic())
         self._link.close()
         self._upstream.close()
         self._files.close()
@@ -528,10 +545,12 @@ class AgentDaemon:
         except OSError as error:
             _log.warning("no agent can be started for the journals in %s: %s", places.journals, error)
 
-    def _bind(self) -> Door:
-        return Door(self._context, [self.settings.places.agent_address, *self.settings.bind], self._gate, "ranks")
+    def _bind(self) -> RouterSocket:
+        return RouterSocket(
+            self._context, [self.settings.places.agent_address, *self.settings.bind], self._gate, "ranks"
+        )
 
 
 def _is_of_node(message: Message) -> bool:
     """Return True if a message of the sampler is about the host or its GPUs, and not about a rank."""
-    return isinstance(message, Sample | Stale | DeviceEvent) and not message.device.startswith(RANK_DEVICE)
+    return isinstance(message, Sample | DeviceStale | DeviceEvent) and not message.device.startswith(RANK_DEVICE)

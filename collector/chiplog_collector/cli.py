@@ -7,9 +7,9 @@ import sys
 import click
 
 from chiplog_schemas.addresses import AddressError, check_bind, port_after
-from chiplog_schemas.bounds import BoundError, read_bounds
-from chiplog_schemas.paths import Places, chiplog_dir, places
-from chiplog_schemas.process.daemon import keep_files_private, use_all_cores, use_all_descriptors
+from chiplog_schemas.bounds import LimitError, read_bounds
+from chiplog_schemas.paths import Paths, paths_for_root, resolve_root
+from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
 from chiplog_schemas.process.file_lock import Lock, LockHeldError
 from chiplog_schemas.security.key_files import Keys, KeysError, keys_dir
 from chiplog_schemas.security.permissions import Role
@@ -27,11 +27,11 @@ def collector(
     bind: tuple[str, ...], query: tuple[str, ...], directory: str | None, keys_directory: str | None, embedded: bool
 ) -> None:
     """Run the daemon that takes all streams, keeps them in a log, indexes them in DuckDB and answers SQL."""
-    from chiplog_collector.receiver.daemon import ReceiverDaemon, Settings  # `--help` needs no zmq
+    from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings  # `--help` needs no zmq
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     keep_files_private()
-    place = places(chiplog_dir(directory, os.environ))
+    place = paths_for_root(resolve_root(directory, os.environ))
     try:
         keys = Keys(keys_dir(keys_directory, os.environ, place.root))
         bounds = read_bounds(os.environ, logging.warning if embedded else None)  # one that a training starts must run
@@ -40,7 +40,7 @@ def collector(
         queries = [check_bind(address, keyed=keyed) for address in query] or [
             check_bind(port_after(address), keyed=keyed) for address in binds if address.startswith("tcp://")
         ]
-        settings = Settings(
+        settings = ReceiverSettings(
             place,
             [place.collector_address, *binds],
             [place.query_address, *queries],
@@ -54,11 +54,11 @@ def collector(
             click.echo(
                 "CHIPLOG_COLLECTOR tells others where a collector is; to listen beyond this host use --bind", err=True
             )
-        use_all_descriptors()
+        raise_fd_limit()
         if embedded:
-            use_all_cores()
+            reset_affinity()
         ReceiverDaemon(settings).run()
-    except (AddressError, BoundError, KeysError) as error:
+    except (AddressError, LimitError, KeysError) as error:
         raise click.UsageError(str(error)) from error
     except LockHeldError as error:
         raise _held(place, error) from error
@@ -72,7 +72,7 @@ def rebuild(directory: str | None) -> None:
     """Rebuild the DuckDB file from the collector's log. The collector must be stopped."""
     from chiplog_collector import maintenance  # `--help` needs no duckdb
 
-    place = places(chiplog_dir(directory, os.environ))
+    place = paths_for_root(resolve_root(directory, os.environ))
     with _exclusive(place):
         click.echo(maintenance.rebuild(place))
 
@@ -83,7 +83,7 @@ def compact(directory: str | None) -> None:
     """Rewrite the DuckDB file, sorted and without free space. The collector must be stopped."""
     from chiplog_collector import maintenance
 
-    place = places(chiplog_dir(directory, os.environ))
+    place = paths_for_root(resolve_root(directory, os.environ))
     with _exclusive(place):
         click.echo(maintenance.compact(place))
 
@@ -91,7 +91,7 @@ def compact(directory: str | None) -> None:
 class _exclusive:  # noqa: N801  # reads as a with-statement's word
     """Hold the collector's lock while its files are rewritten."""
 
-    def __init__(self, place: Places) -> None:
+    def __init__(self, place: Paths) -> None:
         self._place = place
         self._lock: Lock | None = None
         self._umask = 0
@@ -111,7 +111,7 @@ class _exclusive:  # noqa: N801  # reads as a with-statement's word
             self._lock.release()
 
 
-def _held(place: Places, error: LockHeldError) -> click.ClickException:
+def _held(place: Paths, error: LockHeldError) -> click.ClickException:
     return click.ClickException(
         f"{place.collector} is held by collector process {error.pid}; stop it first (chiplog down, or kill {error.pid})"
     )

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from chiplog_collector.index.memory_limit import limit_memory
-from chiplog_collector.index.process import catch_up, move_aside
-from chiplog_collector.receiver.lost_tail import tell_lost_end
+from chiplog_collector.index.process import move_to_quarantine, rebuild_into
+from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_schemas.bounds import read_bounds
-from chiplog_schemas.paths import Places
+from chiplog_schemas.paths import Paths
 from chiplog_schemas.sql import tables_sql, views_sql
 from chiplog_schemas.storage.segments import SegmentLog, log_owner
 from chiplog_schemas.storage.watermark import sync_directory
@@ -30,7 +30,7 @@ class MaintenanceError(click.ClickException):
     """The new file could not be made; the text says why, and that the old one was left alone."""
 
 
-def rebuild(place: Places) -> str:
+def rebuild(place: Paths) -> str:
     """Make the database anew from the log and put it in place of the old one; return a line about it.
 
     Raises MaintenanceError.
@@ -41,7 +41,7 @@ def rebuild(place: Places) -> str:
         return f"{directory} holds no log; nothing to rebuild"
     log = SegmentLog(directory, identifier)
     try:
-        tell_lost_end(log)
+        append_receipt_for_lost_tail(log)
         limit = log.next_number
     finally:
         log.close()
@@ -52,10 +52,10 @@ def rebuild(place: Places) -> str:
         Progress(transient=True, console=console, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("rebuilding", total=limit)
-        follower = catch_up(place, target, limit, lambda number: progress.update(task, completed=number))
+        follower = rebuild_into(place, target, limit, lambda number: progress.update(task, completed=number))
         follower.database.close()
         if follower.first_damage and _stored(place.index) > _stored(target):
-            kept = move_aside(place.index)
+            kept = move_to_quarantine(place.index)
     line = f"{place.index} rebuilt from {follower.records_read:,} records"
     if follower.first_damage:
         line += f"; {follower.n_damages_read} damaged or missing stretches of the log are told in the view events: "
@@ -64,7 +64,7 @@ def rebuild(place: Places) -> str:
     return line
 
 
-def compact(place: Places) -> str:
+def compact(place: Paths) -> str:
     """Copy the database, facts sorted by run, key, label and step, into a file without free space; return a line.
 
     Takes as much memory as the index may for queries, and spills beside the file. Raises MaintenanceError.

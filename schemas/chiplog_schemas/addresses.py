@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX, make_private
+from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX, ensure_private_dir
 
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):(\d{1,5})")
 
@@ -66,7 +66,7 @@ def prepare_ipc(address: str) -> None:
         return
     path = ipc_path(address)
     try:
-        make_private(path.parent)
+        ensure_private_dir(path.parent)
     except PermissionError as error:
         raise AddressError(f"{address!r} cannot be had: {error}") from error
     path.unlink(missing_ok=True)

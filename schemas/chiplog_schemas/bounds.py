@@ -30,12 +30,12 @@ RANGES: dict[str, tuple[int, int]] = {
 }
 
 
-class BoundError(ValueError):
+class LimitError(ValueError):
     """A variable whose value is no bound. The text is one line: variable, value, range."""
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class Limits:
     """The bounds as they are set. Names, units and reasons are those of limits.py."""
 
     journal_bytes_max: int = limits.JOURNAL_BYTES_MAX
@@ -55,7 +55,7 @@ class Bounds:
     query_memory_bytes: int = limits.QUERY_MEMORY_BYTES
 
 
-def read_bounds(environ: Mapping[str, str], on_bad: Callable[[str], None] | None = None) -> Bounds:
+def read_bounds(environ: Mapping[str, str], on_bad: Callable[[str], None] | None = None) -> Limits:
     """Return the bounds that the environment sets. A whole number each; an empty variable is none.
 
     on_bad: called with one line for each bad value, whose default is used. Without it the first one raises BoundError.
@@ -74,13 +74,13 @@ def read_bounds(environ: Mapping[str, str], on_bad: Callable[[str], None] | None
             continue
         message = f"{variable}={text[:40]!r} is no whole number from {least} to {most}"
         if on_bad is None:
-            raise BoundError(f"{message}; change or unset it")
+            raise LimitError(f"{message}; change or unset it")
         on_bad(f"{message}; {getattr(_DEFAULTS, _name(variable))} is used")
-    return Bounds(**found)
+    return Limits(**found)
 
 
 def _name(variable: str) -> str:
     return variable.removeprefix("CHIPLOG_").lower()
 
 
-_DEFAULTS = Bounds()
+_DEFAULTS = Limits()

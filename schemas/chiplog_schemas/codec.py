@@ -6,7 +6,7 @@ import msgpack
 
 from chiplog_schemas.limits import NESTING_MAX
 
-__all__ = ["CodecError", "pack", "packer", "shown", "unpack"]
+__all__ = ["CodecError", "pack", "packer", "short_repr", "unpack"]
 
 
 def _refuse(code: int, data: bytes) -> Any:
@@ -52,7 +52,7 @@ def unpack(data: bytes | memoryview) -> Any:
         raise CodecError(f"{len(data)} bytes are no msgpack value: {type(error).__name__} {error}") from error
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return a decoded value as a message shows it. Of a list or map only the type: its repr may overflow the stack."""
     return type(value).__name__ if isinstance(value, list | dict) else f"{value!r:.80}"
 

@@ -33,7 +33,7 @@ _has_told_foreign = False
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Paths:
     """All paths and default addresses of one CHIPLOG_DIR on this host."""
 
     root: Path  # CHIPLOG_DIR itself
@@ -106,7 +106,7 @@ class Places:
         return f"ipc://{self.run}/query.sock"
 
 
-def chiplog_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
+def resolve_root(argument: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
     """Return CHIPLOG_DIR: the argument, else the variable, else ~/.chiplog, made absolute.
 
     Where nobody says what ~ is, a container with a made-up uid say, a directory of this user's own is, and that is said
@@ -114,7 +114,7 @@ def chiplog_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, s
     """
     chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_DIR") or "~/.chiplog"
     expanded = os.path.expanduser(chosen)
-    return _without_home(chosen) if expanded.startswith("~") else Path(os.path.abspath(expanded))
+    return _fallback_root(chosen) if expanded.startswith("~") else Path(os.path.abspath(expanded))
 
 
 def own_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
@@ -124,10 +124,10 @@ def own_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str])
     default directory, where this user's own agent finds them. One warning reports it. An argument is taken as it is.
     """
     global _has_told_foreign
-    chosen = chiplog_dir(argument, environ)
+    chosen = resolve_root(argument, environ)
     if argument or not environ.get("CHIPLOG_DIR") or not (why := _foreign(chosen)):
         return chosen
-    own = chiplog_dir(None, {name: value for name, value in environ.items() if name != "CHIPLOG_DIR"})
+    own = resolve_root(None, {name: value for name, value in environ.items() if name != "CHIPLOG_DIR"})
     if not _has_told_foreign:
         _has_told_foreign = True
         _log.warning("chiplog: CHIPLOG_DIR %s %s; %s is used; set CHIPLOG_DIR to one of your own", chosen, why, own)
@@ -150,7 +150,7 @@ def _foreign(directory: Path) -> str:
     return "" if os.access(path, os.W_OK | os.X_OK) else f"cannot be made by this user in {path}"
 
 
-def _without_home(chosen: str) -> Path:
+def _fallback_root(chosen: str) -> Path:
     global _has_told_homeless
     # Checked by make_private, as all below that prefix.
     directory = Path(os.path.abspath(f"{SUBSTITUTE_PREFIX}{os.getuid()}/home/{chosen.partition('/')[2]}"))
@@ -162,7 +162,7 @@ def _without_home(chosen: str) -> Path:
     return directory
 
 
-def places(root: Path) -> Places:
+def paths_for_root(root: Path) -> Paths:
     """Work out the places of a CHIPLOG_DIR. Creates nothing."""
     digest = hashlib.sha256(str(root).encode()).hexdigest()[:12]
     substitute = Path(f"{SUBSTITUTE_PREFIX}{os.getuid()}") / digest
@@ -170,24 +170,24 @@ def places(root: Path) -> Places:
     run = local / "run"
     if len(f"{run}/collector.sock".encode()) > SOCKET_PATH_BYTES_MAX:
         run = substitute / "run"
-    return Places(root, local, run)
+    return Paths(root, local, run)
 
 
-def make_private(directory: Path) -> None:
+def ensure_private_dir(directory: Path) -> None:
     """Create a directory, and missing ones above it, that only this user can enter.
 
     Raises OSError, PermissionError when one that is there already is not this user's, or others can write it.
     """
     if not directory.parent.exists():
-        make_private(directory.parent)
+        ensure_private_dir(directory.parent)
     directory.mkdir(exist_ok=True, mode=0o700)
-    check_private(directory)
+    require_private(directory)
     for parent in directory.parents:  # /var/tmp is everybody's: what lies there may have been made by anybody
         if str(parent).startswith(SUBSTITUTE_PREFIX):
-            check_private(parent)
+            require_private(parent)
 
 
-def check_private(directory: Path) -> None:
+def require_private(directory: Path) -> None:
     """Raise PermissionError, in one line, unless a directory is this user's and nobody else can write it."""
     about = os.stat(directory)
     if about.st_uid != os.geteuid():
@@ -196,11 +196,11 @@ def check_private(directory: Path) -> None:
         raise PermissionError(f"{directory} is writable by others; chmod go-w it")
 
 
-def check_root(place: Places) -> None:
+def check_root(place: Paths) -> None:
     """Raise PermissionError when CHIPLOG_DIR, or its substitute, is there and others could swap what is in it."""
     for directory in {place.root, place.local}:
         if directory.exists():
-            check_private(directory)
+            require_private(directory)
 
 
 def file_system_type(path: Path) -> str:

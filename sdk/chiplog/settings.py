@@ -11,9 +11,9 @@ from chiplog.identity.gpus import gpu_claim, known_gpus
 from chiplog.identity.identity import Identity
 from chiplog.identity.process_info import host_name, node_name, owner
 from chiplog.torch.current_device import CurrentDevice
-from chiplog.values.metrics import Bad, cleaned
-from chiplog_schemas.bounds import Bounds
-from chiplog_schemas.paths import Places
+from chiplog.values.metrics import Diagnostic, clean_utf8
+from chiplog_schemas.bounds import Limits
+from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, uptime_us
 
 _DIGEST_CHARS = 8  # of a name that was cut
@@ -21,11 +21,11 @@ _LINE_CHARS_MAX = 1_024  # of project, name, group and job type: what the index 
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """What `init` worked out for one run."""
 
     identity: Identity
-    places: Places
+    places: Paths
     mode: str  # online, offline, disabled
     agent_address: str | None
     project: str | None = None
@@ -42,15 +42,15 @@ class Settings:
     speaks_for_node: bool = False  # the other ranks of its node are not recorded
     update_finish_state: bool | None = None
     capture_console: bool = True
-    bounds: Bounds = field(default_factory=Bounds)
+    bounds: Limits = field(default_factory=Limits)
     unfinished_key: str = ""  # what `resume="auto"` looks among, see unfinished.py
-    remarks: tuple[Bad, ...] = ()  # what was given and could not be taken as it is
+    diagnostics: tuple[Diagnostic, ...] = ()  # what was given and could not be taken as it is
 
-    def sets_run(self, identity: Identity) -> bool | None:
+    def sets_run_state(self, identity: Identity) -> bool | None:
         """Tell whether the run's state follows this label's: by default if it is the primary, None if that is open."""
         if self.update_finish_state is not None:
             return self.update_finish_state
-        return None if identity.fallback else identity.primary
+        return None if identity.is_fallback_primary else identity.primary
 
 
 def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
@@ -77,7 +77,7 @@ def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
 
 def one_line(kind: str, text: str) -> tuple[str, str | None]:
     """Return a name for people on one line and within the limit, and what was changed, if anything."""
-    line = "".join(c if c.isprintable() else " " for c in cleaned(text))[:_LINE_CHARS_MAX]
+    line = "".join(c if c.isprintable() else " " for c in clean_utf8(text))[:_LINE_CHARS_MAX]
     if line == text:
         return text, None
     is_long = len(text) > _LINE_CHARS_MAX
@@ -85,7 +85,7 @@ def one_line(kind: str, text: str) -> tuple[str, str | None]:
     return line, f"{kind} {text!r:.80} has {fault}; {line!r:.80} is used"
 
 
-def clean_text(kind: str, value: Any) -> tuple[str | None, Bad | None]:
+def clean_text(kind: str, value: Any) -> tuple[str | None, Diagnostic | None]:
     """Return a text that describes a run as it can be kept (None if blank), and what was changed, if anything.
 
     Notes may have several lines; everything else is one line.
@@ -93,22 +93,22 @@ def clean_text(kind: str, value: Any) -> tuple[str | None, Bad | None]:
     if value is None or value == "":
         return None, None
     if kind == "notes":
-        return cleaned(str(value)), None
+        return clean_utf8(str(value)), None
     line, change = one_line(kind, str(value))
-    return line, None if change is None else Bad("bad_name", change[:60], change)
+    return line, None if change is None else Diagnostic("bad_name", change[:60], change)
 
 
-def words_of(words: Any) -> tuple[str, ...]:
+def as_strings(words: Any) -> tuple[str, ...]:
     """Turn one word or several into a tuple: tags, or the IDs of devices."""
     if words is None:
         return ()
     if isinstance(words, str) or not isinstance(words, Iterable):
         words = (words,)
-    return tuple(cleaned(str(word)) for word in words)
+    return tuple(clean_utf8(str(word)) for word in words)
 
 
-def identity_map(
-    settings: Settings,
+def identity_event_fields(
+    settings: RunSettings,
     identity: Identity,
     started_us: int,
     pid: int,
@@ -125,7 +125,7 @@ def identity_map(
         identity,
         settings.gpu_device_ids,
         device,
-        is_child=is_inherited or identity.joined,
+        is_child=is_inherited or identity.joined_existing_run,
         speaks_for_node=settings.speaks_for_node,
     )
     known = {
@@ -139,7 +139,7 @@ def identity_map(
         "notes": settings.notes,
         "label": identity.label,
         "primary": identity.primary,
-        "sets_run": settings.sets_run(identity),
+        "sets_run": settings.sets_run_state(identity),
         "rank": identity.rank,
         "local_rank": identity.local_rank,
         "world_size": identity.world_size,
@@ -151,8 +151,8 @@ def identity_map(
         "restart": identity.restart,
         "started_at": started_us,
         "sdk": __version__,
-        "fallback": identity.fallback or None,
-        "formerly": identity.formerly,
+        "fallback": identity.is_fallback_primary or None,
+        "formerly": identity.previous_run_id,
         "boot": boot_id(),
         "error_file": os.environ.get("TORCHELASTIC_ERROR_FILE"),
         "uptime": uptime_us(),

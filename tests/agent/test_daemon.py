@@ -14,14 +14,14 @@ import pytest
 import zmq
 
 import chiplog
-from chiplog_agent.daemon import AgentDaemon, Settings
+from chiplog_agent.daemon import AgentDaemon, AgentSettings
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import CREDIT_BYTES, MIB
 from chiplog_schemas.model.events import EventKind, encode
-from chiplog_schemas.paths import make_private, places
-from chiplog_schemas.process.file_lock import Lock, holder_of
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+from chiplog_schemas.process.file_lock import Lock, lock_holder_pid
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import Greeted, LeaveCause, Left, Take
+from chiplog_schemas.protocol.delivery import DataReceived, LeaveCause, SessionClosed, SessionOpened
 from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.journal_dir import LOCK_NAME
 from chiplog_schemas.storage.record import Kind
@@ -77,13 +77,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from chiplog_agent import daemon
 from chiplog_schemas.process.file_lock import LockHeldError, take_lock
-from chiplog_schemas.paths import make_private, places
-daemon.Upstream.mind = lambda self, now: None
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+daemon.CollectorSupervisor.ensure_running = lambda self, now: None
 try:
-    place = places(Path(sys.argv[1]))
-    make_private(place.agent)
+    place = paths_for_root(Path(sys.argv[1]))
+    ensure_private_dir(place.agent)
     lock = take_lock(place.agent / "lock", patient_s=2.0, note="embedded")
-    settings = daemon.Settings(place, "node-a", embedded=True, stats=False, idle_exit_s=float(sys.argv[2]))
+    settings = daemon.AgentSettings(place, "node-a", embedded=True, stats=False, idle_exit_s=float(sys.argv[2]))
     daemon.AgentDaemon(settings, lock).run()
 except LockHeldError:
     sys.exit(9)
@@ -165,7 +165,9 @@ def test_exactly_one_agent_serves_a_directory_however_many_start(chiplog_dir) ->
     try:
         wait_until(lambda: sum(process.poll() is None for process in processes) == 1, "five agents that leave")
         [alive] = [process for process in processes if process.poll() is None]
-        wait_until(lambda: holder_of(places(chiplog_dir).agent / "lock") == alive.pid, "the lock's holder")
+        wait_until(
+            lambda: lock_holder_pid(paths_for_root(chiplog_dir).agent / "lock") == alive.pid, "the lock's holder"
+        )
         for process in processes:
             if process is not alive:
                 [line] = process.stderr.read().splitlines()
@@ -299,7 +301,9 @@ def test_samples_that_a_full_spool_drops_are_counted_and_declared(bare_node, ran
 def start_impatient(root: Path, idle_exit_s: float = 0.5) -> "subprocess.Popen[str]":
     command = [sys.executable, "-c", IMPATIENT, str(root), str(idle_exit_s)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: holder_of(places(root).agent / "lock") == process.pid, "an agent that holds its lock")
+    wait_until(
+        lambda: lock_holder_pid(paths_for_root(root).agent / "lock") == process.pid, "an agent that holds its lock"
+    )
     return process
 
 
@@ -311,7 +315,7 @@ def test_an_embedded_agent_leaves_when_idle_and_a_late_arrival_is_still_delivere
         wait_until(lambda: process.poll() is not None, "an agent that leaves")
         assert process.returncode == 0
         assert process.communicate()[1] == ""
-        assert holder_of(bare_node.place.agent / "lock") == 0
+        assert lock_holder_pid(bare_node.place.agent / "lock") == 0
         run_rank("late", bare_node.place.agent_address, says="cannot be reached")  # given an address, it starts none
         assert len(list(bare_node.place.journals.glob("[!.]*"))) == 1
         process = start_impatient(bare_node.root)
@@ -394,7 +398,7 @@ def test_a_sigterm_stops_it_with_everything_synced_and_said(bare_node, rank) -> 
     assert bare_node.agent.returncode == 0
     assert "agent stopped" in bare_node.output()
     assert "Traceback" not in bare_node.output()
-    assert holder_of(bare_node.place.agent / "lock") == 0
+    assert lock_holder_pid(bare_node.place.agent / "lock") == 0
 
 
 def test_a_run_of_this_very_process_is_delivered_by_its_finish(node) -> None:
@@ -408,7 +412,7 @@ def test_a_run_of_this_very_process_is_delivered_by_its_finish(node) -> None:
 
 
 def test_an_agent_whose_socket_was_cleaned_away_listens_anew(tmp_path: Path) -> None:
-    place = places(tmp_path / "c")
+    place = paths_for_root(tmp_path / "c")
     process = subprocess.Popen([*AGENT, "--dir", str(place.root)], stderr=subprocess.PIPE)
     try:
         path = Path(place.agent_address.removeprefix("ipc://"))
@@ -435,15 +439,15 @@ def test_a_training_that_waits_for_its_children_does_not_wait_for_the_agent(tmp_
         "    print('no children')\n"
         "run.finish()\n"
     )
-    place = places(tmp_path / "c")
+    place = paths_for_root(tmp_path / "c")
     environ = os.environ | {"CHIPLOG_DIR": str(place.root)}
     try:
         done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines() == ["no children"]
-        assert holder_of(place.agent / "lock") > 0
+        assert lock_holder_pid(place.agent / "lock") > 0
     finally:
         for directory in (place.agent, place.collector):
-            pid = holder_of(directory / "lock")
+            pid = lock_holder_pid(directory / "lock")
             if pid > 0:
                 os.kill(pid, signal.SIGTERM)
                 wait_until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "the end of a daemon")
@@ -452,9 +456,9 @@ def test_a_training_that_waits_for_its_children_does_not_wait_for_the_agent(tmp_
 @pytest.fixture
 def daemon(chiplog_dir: Path) -> Iterator[AgentDaemon]:
     """An agent of which the test takes every turn."""
-    place = places(chiplog_dir)
-    make_private(place.agent)
-    daemon = AgentDaemon(Settings(place, "node-a", stats=False), Lock(place.agent / "lock"))
+    place = paths_for_root(chiplog_dir)
+    ensure_private_dir(place.agent)
+    daemon = AgentDaemon(AgentSettings(place, "node-a", stats=False), Lock(place.agent / "lock"))
     yield daemon
     daemon.stop()
     daemon.run()
@@ -474,21 +478,21 @@ input()
     process = subprocess.Popen([sys.executable, "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()
-    daemon._act([Greeted(producer, {"pid": process.pid})], 1.0)
+    daemon._act([SessionOpened(producer, {"pid": process.pid})], 1.0)
     records = frame(Kind.EVENT, 0, encode(EventKind.STATE, 1, {"state": "finished"}))
-    daemon._act([Take(producer, 0, 0, records)], 1.0)
+    daemon._act([DataReceived(producer, 0, 0, records)], 1.0)
     daemon._flush(100.0)
     assert daemon._synced == {producer: 1}
     process.communicate()
     shutil.rmtree(lock.parent)
     assert daemon._endings.look(42)
-    assert daemon._endings.of(producer, {}, 99, finished=False)[0] == 42
-    daemon._act([Left(producer, LeaveCause.GOODBYE)], 2.0)
+    assert daemon._endings.resolve(producer, {}, 99, finished=False)[0] == 42
+    daemon._act([SessionClosed(producer, LeaveCause.GOODBYE)], 2.0)
     daemon._flush(200.0)
     daemon._look_for_journals(200.0)
     assert producer not in daemon._core.peers
     assert daemon._synced == {}
-    assert daemon._endings.of(producer, {}, 99, finished=False)[0] == 99
+    assert daemon._endings.resolve(producer, {}, 99, finished=False)[0] == 99
 
 
 def test_a_journal_that_is_looked_at_behind_the_goodbye_costs_no_descriptor(daemon: AgentDaemon) -> None:
@@ -507,9 +511,9 @@ input()
         assert process.stdout is not None
         process.stdout.readline()
         records = frame(Kind.EVENT, 0, encode(EventKind.STATE, 1, {"state": "finished"}))
-        daemon._act([Greeted(producer, {}), Take(producer, 0, 0, records)], 1.0)
+        daemon._act([SessionOpened(producer, {}), DataReceived(producer, 0, 0, records)], 1.0)
         daemon._flush(100.0)
-        daemon._act([Left(producer, LeaveCause.GOODBYE)], 100.0)
+        daemon._act([SessionClosed(producer, LeaveCause.GOODBYE)], 100.0)
         daemon._look_for_journals(100.0)
         assert daemon._endings.watched == {producer}, "its journal is still there"
         assert n_pidfds_of(process.pid) == 1
@@ -529,8 +533,8 @@ def n_pidfds_of(pid: int) -> int:
 
 def test_an_acknowledgement_behind_the_goodbye_is_forgotten_too(daemon: AgentDaemon) -> None:
     producer = b"P" * 16
-    daemon._act([Greeted(producer, {}), Take(producer, 0, 0, frame(Kind.EVENT, 0, identity()))], 1.0)
-    daemon._act([Left(producer, LeaveCause.GOODBYE)], 1.0)
+    daemon._act([SessionOpened(producer, {}), DataReceived(producer, 0, 0, frame(Kind.EVENT, 0, identity()))], 1.0)
+    daemon._act([SessionClosed(producer, LeaveCause.GOODBYE)], 1.0)
     daemon._look_for_journals(100.0)
     daemon._flush(100.0)
     assert daemon._synced == {producer: 1}, "it was synced when nobody knew its producer any more"
@@ -550,8 +554,8 @@ def test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_s
             now = time.monotonic() + 100.0 * turn
             daemon._look_for_journals(now)
             daemon._flush(now)
-            daemon._link.step(now)
-            daemon._upstream.mind(now)
+            daemon._link.poll(now)
+            daemon._upstream.ensure_running(now)
     said = [record.getMessage().partition(":")[0] for record in caplog.records]
     assert len(said) == len(set(said)), said
     assert "journals cannot be looked for" in said

@@ -22,13 +22,13 @@ RANKS = 8
 BUSY_S = 20
 SLOW_COLLECTOR = """
 import time
-from chiplog_collector.receiver.commit import Intake
-take = Intake.take
+from chiplog_collector.receiver.commit import CommitBuilder
+add = CommitBuilder.add_slice
 def slowly(*arguments):
-    accepted = take(*arguments)
+    accepted = add(*arguments)
     time.sleep(len(accepted))
     return accepted
-Intake.take = slowly
+CommitBuilder.add_slice = slowly
 """
 SLOW = "collector takes one record a second"
 TROUBLES = ("all is well", "agent stopped", "disk full", "collector stopped", SLOW)

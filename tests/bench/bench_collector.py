@@ -11,14 +11,14 @@ import numpy as np
 import zmq
 
 from chiplog_collector.index.database import Database
-from chiplog_collector.index.process import Follower
-from chiplog_collector.receiver.commit import Intake
+from chiplog_collector.index.process import LogFollower
+from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import INDEX_FLUSH_ROWS
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.storage.record import Kind, read_one
+from chiplog_schemas.storage.record import Kind, parse_record
 from chiplog_schemas.storage.record import encode as encode_record
 from chiplog_schemas.storage.segments import SegmentLog
 from tests.bench.figure import Figure, Node, cpu_s
@@ -53,17 +53,17 @@ def index_rate(made: list[bytes], root: Path) -> float:
     """Points per second from the log on disk to committed rows."""
     (root / "collector").mkdir()
     log = SegmentLog(root / "collector" / "log", bytes(16))
-    intake = Intake({})
+    intake = CommitBuilder({})
     for number, block in enumerate(made):
-        for entry in intake.take(bytes(16), number, number, encode_record(Kind.BLOCK, number, block)):
+        for entry in intake.add_slice(bytes(16), number, number, encode_record(Kind.BLOCK, number, block)):
             assert entry.record is not None
             log.append_record(entry.record)
-        receipt = intake.receipt(0)
+        receipt = intake.receipt_record(0)
         log.append(receipt.kind, receipt.payload)
         intake.committed()
     log.commit()
     database = Database(root / "index.duckdb", bytes(16))
-    follower = Follower(database, root / "collector" / "log")
+    follower = LogFollower(database, root / "collector" / "log")
     begun = time.perf_counter()
     while database.next_number < log.next_number:
         follower.step(log.next_number)
@@ -163,7 +163,7 @@ def measure() -> list[Figure]:
             ours.append(index_rate(made, Path(root)))
     ratio = statistics.median(a / b for a, b in zip(ours, bare, strict=True))
     pieces = receiver_pieces(600)
-    assert not isinstance(read_one(memoryview(pieces[0]), 0), str)
+    assert not isinstance(parse_record(memoryview(pieces[0]), 0), str)
     rates, plain, per_cpu = [], [], []
     for _ in range(3):
         plain.append(write_rate(pieces))

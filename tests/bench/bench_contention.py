@@ -29,7 +29,7 @@ import os, sys, zmq
 from chiplog_schemas.query import query_messages
 context, poller = zmq.Context(), zmq.Poller()
 def ask(socket):
-    socket.send_multipart(query_messages.ask(os.urandom(8), {DASHBOARD!r}, None, 30.0))
+    socket.send_multipart(query_messages.request(os.urandom(8), {DASHBOARD!r}, None, 30.0))
 for _ in range({CLIENTS}):
     socket = context.socket(zmq.DEALER)
     socket.connect(sys.argv[1])
@@ -142,7 +142,7 @@ def askers(node: Node, sql: str, n: int) -> Callable[[], str]:
     socket.setsockopt(zmq.LINGER, 0)
     socket.connect(node.place.query_address)
     for _ in range(n):
-        socket.send_multipart(query_messages.ask(os.urandom(8), sql, None, SECONDS + 2))
+        socket.send_multipart(query_messages.request(os.urandom(8), sql, None, SECONDS + 2))
 
     def stop() -> str:
         socket.close()

@@ -162,11 +162,11 @@ def down(node: Node) -> None:
     import os
     import signal
 
-    from chiplog_schemas.process.file_lock import holder_of
+    from chiplog_schemas.process.file_lock import lock_holder_pid
 
     time.sleep(1.0)
     for directory in (node.place.agent, node.place.collector):
-        pid = holder_of(directory / "lock")
+        pid = lock_holder_pid(directory / "lock")
         if pid > 0:
             os.kill(pid, signal.SIGTERM)
             while Path(f"/proc/{pid}").exists():

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import numpy as np
 
-from chiplog_collector.index.process import catch_up
+from chiplog_collector.index.process import rebuild_into
 from chiplog_collector.maintenance import compact
-from chiplog_collector.receiver.commit import Intake
+from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode
-from chiplog_schemas.paths import places
+from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as encode_record
 from chiplog_schemas.storage.segments import SegmentLog
@@ -29,10 +29,10 @@ def measure() -> list[Figure]:
     producers = [os.urandom(16) for _ in range(RANKS)]
     random = np.random.default_rng(3)
     with tempfile.TemporaryDirectory() as root:
-        place = places(Path(root))
+        place = paths_for_root(Path(root))
         place.collector.mkdir()
         log = SegmentLog(place.collector / "log", os.urandom(16))
-        intake, builder = Intake({}), BlockBuilder()
+        intake, builder = CommitBuilder({}), BlockBuilder()
         ts = 1_790_000_000_000_000
         for step in range(STEPS):
             ts += int(random.normal(5_000, 200))
@@ -42,19 +42,19 @@ def measure() -> list[Figure]:
                 builder.add(producer, step, payload)
             if builder.n_events >= EVENTS_PER_BLOCK:
                 number = log.next_number
-                for entry in intake.take(
+                for entry in intake.add_slice(
                     bytes(16), number, number, encode_record(Kind.BLOCK, number, builder.build(ts))
                 ):
                     assert entry.record is not None
                     log.append_record(entry.record)
-                receipt = intake.receipt(ts)
+                receipt = intake.receipt_record(ts)
                 log.append(receipt.kind, receipt.payload)
                 intake.committed()
                 log.commit(sync=False)
         points = RANKS * STEPS * KEYS
         log_bytes = log.size_bytes
         log.close()
-        catch_up(place, place.index, log.next_number, lambda number: None).database.close()
+        rebuild_into(place, place.index, log.next_number, lambda number: None).database.close()
         before = place.index.stat().st_size
         compact(place)
         after = place.index.stat().st_size

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chiplog_schemas.paths import Places, places
+from chiplog_schemas.paths import Paths, paths_for_root
 
 
 @dataclass
@@ -52,7 +52,7 @@ class Node:
     def __init__(
         self, root: Path, *agent_options: str, agent: bool = True, collector: bool = True, collector_first: str = ""
     ) -> None:
-        self.place: Places = places(root)
+        self.place: Paths = paths_for_root(root)
         self.environ = os.environ | {"CHIPLOG_DIR": str(root)}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         if collector:

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.identity.identity import Facts, identify
+from chiplog.identity.identity import ProcessFacts, resolve_identity
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
@@ -47,8 +47,8 @@ SAFEGUARDS = [
     Safeguard(
         "the receiver's loop runs on the monotonic clock",
         "collector/chiplog_collector/receiver/daemon.py",
-        old="        now = time.monotonic()\n        self._door.mind_descriptors(now)",
-        new="        now = time.time()\n        self._door.mind_descriptors(now)",
+        old="        now = time.monotonic()\n        self._door.throttle_listeners(now)",
+        new="        now = time.time()\n        self._door.throttle_listeners(now)",
         test="test_order_and_completeness_are_untouched_by_clocks_that_jump",
     ),
     Safeguard(
@@ -350,7 +350,7 @@ def test_a_rebuild_is_the_same_when_the_collectors_clock_was_set_back(index: Ind
     assert index.views() == before
 
 
-FACTS = Facts("host", 10, "9:999:boot", now_s=1.7e9, random="abc234")
+FACTS = ProcessFacts("host", 10, "9:999:boot", now_s=1.7e9, random="abc234")
 
 
 @pytest.mark.parametrize(
@@ -367,5 +367,5 @@ def test_ranks_of_one_launch_agree_on_their_run_when_the_clock_is_set_between_th
 ) -> None:
     later = replace(FACTS, pid=11, random="xyz567", now_s=FACTS.now_s - 7200)
     [rank] = [name for name in environ if name.endswith("RANK")]
-    first, second = identify(environ, FACTS), identify({**environ, rank: "1"}, later)
+    first, second = resolve_identity(environ, FACTS), resolve_identity({**environ, rank: "1"}, later)
     assert (first.run_id, first.launch) == (second.run_id, second.launch)

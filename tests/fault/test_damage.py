@@ -20,23 +20,23 @@ import pytest
 
 import chiplog_agent.pipeline.spool as spool_module
 from chiplog.journal.journal import Journal
-from chiplog_agent.pipeline.batcher import Core
+from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.spool import DAMAGED, TRIMMED, Spool
-from chiplog_agent.ranks.orphan_journals import Adoption
-from chiplog_collector.index.database import proven_damage
-from chiplog_collector.index.process import Follower, open_index, set_aside
-from chiplog_collector.receiver.commit import Intake
-from chiplog_collector.receiver.daemon import ReceiverDaemon, Settings
+from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector
+from chiplog_collector.index.database import corruption_reason
+from chiplog_collector.index.process import LogFollower, open_index, quarantine_database
+from chiplog_collector.receiver.commit import CommitBuilder
+from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.blocks import decode_block, rows_of
+from chiplog_schemas.model.blocks import block_to_rows, decode_block
 from chiplog_schemas.model.events import EventKind, decode, encode
-from chiplog_schemas.paths import Places, make_private, places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME
-from chiplog_schemas.storage.record import Damage, Kind, Record
+from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.storage.segments import LogReader, SegmentLog, list_segments, log_owner, read_segment
-from chiplog_schemas.storage.watermark import Synced
+from chiplog_schemas.storage.watermark import Watermark
 from tests.support.collector_log import VIEWS, Rank, block_of, contents_of
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
@@ -84,7 +84,7 @@ SAFEGUARDS = [
     Safeguard(
         "a damaged DuckDB file is set aside and made anew",
         "collector/chiplog_collector/index/process.py",
-        old="                set_aside(place.index, damage)\n                continue\n",
+        old="                quarantine_database(place.index, damage)\n                continue\n",
         new="                raise\n",
         test="test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered",
     ),
@@ -112,28 +112,28 @@ SAFEGUARDS = [
     Safeguard(
         "records that are missing are settled when their producer has ended",
         "collector/chiplog_collector/index/applier.py",
-        old="                self.lose(producer, first, last, _MISSING)\n",
+        old="                self.declare_lost(producer, first, last, _MISSING)\n",
         new="                pass\n",
         test="test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_the_loss",
     ),
     Safeguard(
         "a spool says which of its blocks are damaged",
         "agent/chiplog_agent/pipeline/spool.py",
-        old='        return Slice(first, number - 1, b"", reason)',
-        new='        return Slice(first, number - 1, b"")',
+        old='        return LogSlice(first, number - 1, b"", reason)',
+        new='        return LogSlice(first, number - 1, b"")',
         test="test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone",
     ),
     Safeguard(
         "behind damaged blocks a spool sends the sound ones",
         "agent/chiplog_agent/pipeline/spool.py",
-        old="            return self._lost_before(self._ahead[0].number, DAMAGED)",
-        new="            return self._lost_before(self._synced, DAMAGED)",
+        old="            return self._lost_until(self._read_ahead_queue[0].number, DAMAGED)",
+        new="            return self._lost_until(self._synced, DAMAGED)",
         test="test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone",
     ),
     Safeguard(
         "an agent tells the collector which of its blocks can never come",
         "schemas/chiplog_schemas/transport/dealer.py",
-        old="                self._act([self.machine.lost(piece.first, piece.last, piece.lost)])\n",
+        old="                self._apply([self.machine.lost(piece.first, piece.last, piece.lost)])\n",
         new="                pass\n",
         test="test_an_agent_started_on_a_damaged_spool_sends_all_the_rest_and_the_loss_is_declared",
     ),
@@ -260,26 +260,26 @@ def blocks(n: int = 40) -> list[bytes]:
 
 def fill_collectors_log(directory: Path) -> None:
     """Write a log as the receiver does: senders, blocks, receipts, in several segments."""
-    intake = Intake({})
+    intake = CommitBuilder({})
     log = SegmentLog(directory, OWNER, segment_bytes=3000)
     payloads = blocks()
     for at in range(0, len(payloads), 2):
-        if log.begins_segment:
-            log.append(Kind.SENDERS, intake.senders().payload)
+        if log.at_segment_start:
+            log.append(Kind.SENDERS, intake.senders_record().payload)
         piece = b"".join(frame(Kind.BLOCK, at + i, payload) for i, payload in enumerate(payloads[at : at + 2]))
-        for entry in intake.take(b"S" * 16, at, at + 1, piece):
+        for entry in intake.add_slice(b"S" * 16, at, at + 1, piece):
             assert entry.record is not None
             log.append_record(entry.record)
-        log.append(Kind.RECEIPT, intake.receipt(at).payload)
+        log.append(Kind.RECEIPT, intake.receipt_record(at).payload)
         log.commit()
         intake.committed()
     log.close()
 
 
-def read_all(directory: Path, limit: int, size: int) -> list[Record | Damage]:
+def read_all(directory: Path, limit: int, size: int) -> list[Record | CorruptRange]:
     """Follow a log by a LogReader with reads of this size."""
     reader = LogReader(directory)
-    items: list[Record | Damage] = []
+    items: list[Record | CorruptRange] = []
     while found := reader.read(limit, size):
         items += found
     reader.close()
@@ -301,12 +301,12 @@ def test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out(sc
             pair = lambda items: [(item.number, bytes(item.payload)) for item in items if isinstance(item, Record)]  # noqa: E731 - one line
             whole = [item for _, path in list_segments(scratch / "log") for item in read_segment(path)]
             if what.startswith("segment header"):
-                assert any(isinstance(item, Damage) for item in whole), (seed, what)
+                assert any(isinstance(item, CorruptRange) for item in whole), (seed, what)
             check(seed, what, pair(whole), untouched, strict, all_of)
             lost = set(all_of) - {number for number, _ in pair(whole)}
             followed = read_all(scratch / "log", limit, 1 << 20 if what.startswith(("double", "swap")) else size)
             check(seed, what, pair(followed), untouched, strict, all_of)
-            Synced(scratch / "log" / "end", writable=True).set(limit)
+            Watermark(scratch / "log" / "end", writable=True).set(limit)
             log = SegmentLog(scratch / "log", log_owner(scratch / "log") or OWNER)
             assert log.next_number == limit, (seed, what, "a number would be given out again")
             log.append(Kind.QUARANTINE, b"new")
@@ -339,7 +339,7 @@ def test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_i
         chooser = random.Random(seed)
         for _ in range(MUTATIONS):
             what, untouched, strict = written.mutate(chooser)
-            Synced(scratch / "spool" / "end", writable=True).set(len(all_of))
+            Watermark(scratch / "spool" / "end", writable=True).set(len(all_of))
             spool = Spool(scratch / "spool", OWNER)
             spool.seek(0)
             found: list[tuple[int, bytes]] = []
@@ -398,16 +398,16 @@ def test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted(scratch: 
                 (directory / HEAD_NAME).write_bytes(damaged[: chooser.choice([10, 70, 4096])])
             target = scratch / "journals" / directory.name
             shutil.copytree(directory, target)
-            core = Core(b"A" * 16, "node", 1, "0", 0)
+            core = EventBatcher(b"A" * 16, "node", 1, "0", 0)
             core.build(0)
-            adoption = Adoption(scratch / "journals")
-            assert adoption.look({}), (seed, what)
+            adoption = OrphanJournalCollector(scratch / "journals")
+            assert adoption.scan({}), (seed, what)
             rows: list[tuple[bytes, int, bytes]] = []
             while adoption.is_busy:
-                adoption.feed(core, 1.0, 1)
+                adoption.drain_into(core, 1.0, 1)
                 for block in core.build(1)[0]:
-                    rows += list(rows_of(decode_block(block)))
-            adoption.synced()
+                    rows += list(block_to_rows(decode_block(block)))
+            adoption.on_spool_synced()
             assert not target.exists(), (seed, what)
             found = [(seq, payload) for producer, seq, payload in rows if producer == b"J" * 16]
             if head_sound:
@@ -425,25 +425,25 @@ def test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted(scratch: 
 # -- the index ---------------------------------------------------------------------------------------------------------
 
 
-def collector_of(root: Path, n_steps: int = 10) -> Places:
+def collector_of(root: Path, n_steps: int = 10) -> Paths:
     """Make a collector's directory: a log with everything in it, synced, and no index yet."""
-    place = places(root)
-    make_private(place.collector)
-    make_private(place.run)
+    place = paths_for_root(root)
+    ensure_private_dir(place.collector)
+    ensure_private_dir(place.run)
     log = SegmentLog(place.collector / "log", OWNER)
     for payload in everything(n_steps=n_steps):
         kind, content = payload if isinstance(payload, tuple) else (Kind.BLOCK, payload)
         log.append(kind, content)
         log.append(Kind.RECEIPT, pack([1_795_000_000_000_000 + log.next_number, []]))
         log.commit()
-    Synced(place.collector / "synced", writable=True).set(log.next_number)
+    Watermark(place.collector / "synced", writable=True).set(log.next_number)
     log.close()
     return place
 
 
-def live(place: Places, then: Callable[[Follower], None] = lambda follower: None) -> dict[str, list[str]] | str:
+def live(place: Paths, then: Callable[[LogFollower], None] = lambda follower: None) -> dict[str, list[str]] | str:
     """Open, catch up, ask for everything, as the index process does; or the damage for which the file was set aside."""
-    limit = Synced(place.collector / "synced", writable=False).get()
+    limit = Watermark(place.collector / "synced", writable=False).get()
     follower = open_index(place, lambda wait_s: pytest.fail("the file is waited for"))
     assert follower is not None
     try:
@@ -456,15 +456,15 @@ def live(place: Places, then: Callable[[Follower], None] = lambda follower: None
         then(follower)
         return found
     except duckdb.Error as error:
-        damage = proven_damage(error)
+        damage = corruption_reason(error)
         assert damage, error
     finally:
         follower.database.close()
-    set_aside(place.index, damage)
+    quarantine_database(place.index, damage)
     return damage
 
 
-def harm(place: Places, files: dict[str, bytes], chooser: random.Random) -> str:
+def harm(place: Paths, files: dict[str, bytes], chooser: random.Random) -> str:
     """Do something to the index's files, or to one of them, and return what."""
     name = chooser.choice(list(files))
     path = place.collector / name
@@ -500,7 +500,7 @@ def test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered(tmp_path: 
     files: dict[str, bytes] = {}
     foreign: dict[str, bytes] = {}
 
-    def keep(into: dict[str, bytes], where: Places) -> Callable[[Follower], None]:
+    def keep(into: dict[str, bytes], where: Paths) -> Callable[[LogFollower], None]:
         return lambda _: into.update({path.name: path.read_bytes() for path in where.collector.glob("index.duckdb*")})
 
     before = live(place, keep(files, place))  # while it is open: with its write-ahead log
@@ -544,7 +544,7 @@ def test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_sam
     (place.collector / "log" / "end").unlink()
     (place.collector / "synced").unlink()
     daemon = ReceiverDaemon(
-        Settings(place, bind=[place.collector_address], query=[place.query_address]), with_index=False
+        ReceiverSettings(place, bind=[place.collector_address], query=[place.query_address]), with_index=False
     )
     rank = Rank(77, run_id="later")
     rank.log(5, new=1.0)
@@ -653,7 +653,7 @@ def test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_
         node.until("SELECT count(*) AS n FROM events WHERE kind = 'quarantined'", lambda rows: rows[0]["n"] > 0)
         settled(node, file, seed)
         assert node.sql("SELECT sum(lost) AS n FROM completeness")[0]["n"] > 0, seed
-        assert holder_of(node.place.collector / "lock") == node.collector.pid, (seed, "it was restarted")  # type: ignore[union-attr]
+        assert lock_holder_pid(node.place.collector / "lock") == node.collector.pid, (seed, "it was restarted")  # type: ignore[union-attr]
         node.stop_collector()
         assert "index ended with exit status" not in node.output("chiplog_collector"), seed
 
@@ -716,18 +716,18 @@ def test_small_files_damaged_or_deleted_stop_nobody(tmp_path: Path, bare_node: N
     assert log_end(node.place) < 10_000, "a damaged number is not believed"
 
 
-def log_end(place: Places) -> int:
-    return Synced(place.collector / "synced", writable=False).get()
+def log_end(place: Paths) -> int:
+    return Watermark(place.collector / "synced", writable=False).get()
 
 
 def test_a_damaged_word_on_how_far_the_log_is_synced_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "synced"
-    Synced(path, writable=True).set(1_000)
+    Watermark(path, writable=True).set(1_000)
     whole = path.read_bytes()
     for at in range(12):
         for bit in range(8):
-            reader = Synced(path, writable=False)
+            reader = Watermark(path, writable=False)
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :])
             assert reader.get() == 1_000, "the one before"
-            assert not Synced(path, writable=False).is_sound
+            assert not Watermark(path, writable=False).is_valid
             path.write_bytes(whole)

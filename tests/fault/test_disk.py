@@ -37,8 +37,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.paths import places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.disk.faults import (
     ALLOCATE,
     BIND,
@@ -504,14 +504,14 @@ def test_a_daemon_that_cannot_start_says_why_in_one_line_and_starts_when_the_dis
                 process.communicate()
     for number in (2, 5, 11):  # what was left half made is no obstacle
         module = list(START_SITES.values())[number][0]
-        place = places(tmp_path / str(number))
+        place = paths_for_root(tmp_path / str(number))
         directory = place.collector if module == "chiplog_collector" else place.agent
         with open(os.devnull, "wb") as nowhere:
             again = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, "--dir", str(place.root)], stdin=nowhere, stderr=nowhere
             )
         try:
-            wait_until(lambda d=directory, p=again: holder_of(d / "lock") == p.pid, f"{module} that runs")
+            wait_until(lambda d=directory, p=again: lock_holder_pid(d / "lock") == p.pid, f"{module} that runs")
         finally:
             end_process(again.pid)
             again.wait()
@@ -520,7 +520,7 @@ def test_a_daemon_that_cannot_start_says_why_in_one_line_and_starts_when_the_dis
 def test_a_rank_that_cannot_start_an_agent_tries_again(library: Path, tmp_path: Path, started: list[Rank]) -> None:
     """Embedded: the disk refuses the directory of the agent's output at first."""
     root = tmp_path / "chiplog"
-    place = places(root)
+    place = paths_for_root(root)
     rules = Faults(library, tmp_path / "rank.rules")
     rules.fail(OPEN, root, "chiplog_agent.out")
     rank = Rank(tmp_path / "oracle", root, **rules.environment)
@@ -529,19 +529,19 @@ def test_a_rank_that_cannot_start_an_agent_tries_again(library: Path, tmp_path: 
         rank.ready().log(10)
         until_hit(rules, "the agent's output file")
         rules.heal()
-        pid = wait_until(lambda: holder_of(place.agent / "lock"), "an agent that was started after all")
+        pid = wait_until(lambda: lock_holder_pid(place.agent / "lock"), "an agent that was started after all")
         assert pid > 0
         rank.finish()
     finally:
         for directory in (place.agent, place.collector):
-            if (pid := holder_of(directory / "lock")) > 0:
+            if (pid := lock_holder_pid(directory / "lock")) > 0:
                 end_process(pid)
 
 
 def test_a_host_file_that_could_not_be_written_names_nobody(library: Path, tmp_path: Path) -> None:
     """On a shared directory half a host name would keep this host from starting its collector for ever."""
     root = tmp_path / "chiplog"
-    place = places(root)
+    place = paths_for_root(root)
     rules = Faults(library, tmp_path / "agent.rules")
     rules.fail(WRITE, root, "collector/host", SHORT, times=1)
     rules.fail(WRITE, root, "collector/host", ENOSPC)
@@ -553,10 +553,10 @@ def test_a_host_file_that_could_not_be_written_names_nobody(library: Path, tmp_p
         rules.heal()
         path = place.collector / "host"
         assert not path.exists() or path.read_text() in ("", os.uname().nodename)
-        wait_until(lambda: holder_of(place.collector / "lock") > 0, "a collector of this host")
+        wait_until(lambda: lock_holder_pid(place.collector / "lock") > 0, "a collector of this host")
     finally:
         end_process(process.pid)
         process.wait()
-        if (pid := holder_of(place.collector / "lock")) > 0:
+        if (pid := lock_holder_pid(place.collector / "lock")) > 0:
             end_process(pid)
         shutil.rmtree(root, ignore_errors=True)

@@ -142,8 +142,8 @@ SAFEGUARDS = [
     Safeguard(
         "the exception of a child of multiprocessing is seen",
         "sdk/chiplog/recording/start.py",
-        old="    error = sys.exc_info()[1] or _left\n",
-        new="    error = _left\n",
+        old="    error = sys.exc_info()[1] or _pending_exit\n",
+        new="    error = _pending_exit\n",
         test=TEST,
         environment={"CHIPLOG_FAULT_ENDINGS": "by fork"},
     ),

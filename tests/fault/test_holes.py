@@ -18,8 +18,8 @@ import chiplog
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import decode_block
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.paths import Places, places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import list_journals
 from chiplog_schemas.storage.record import Kind, Record
 from chiplog_schemas.storage.segments import list_segments, read_segment
@@ -58,14 +58,14 @@ SAFEGUARDS = [
     Safeguard(
         "a spool says which of its numbers were cut off",
         "agent/chiplog_agent/pipeline/spool.py",
-        old='        return Slice(first, number - 1, b"", reason)',
-        new='        return Slice(first, number - 1, b"")',
+        old='        return LogSlice(first, number - 1, b"", reason)',
+        new='        return LogSlice(first, number - 1, b"")',
         test="test_a_spool_with_a_cut_tail_declares_what_it_lost_and_goes_on",
     ),
     Safeguard(
         "a collector says what it acknowledged and has not any more",
         "schemas/chiplog_schemas/protocol/delivery.py",
-        old="        if self._keeps_numbers and next_number > had:",
+        old="        if self._keeps_numbers and next_number > previous:",
         new="        if False:",
         test="test_a_log_that_was_rolled_back_declares_what_it_had_acknowledged",
     ),
@@ -114,9 +114,9 @@ SAFEGUARDS = [
     Safeguard(
         "a record that is taken of a node that is lost later is stored to its last event",
         "schemas/chiplog_schemas/protocol/delivery.py",
-        old="            return [Take(sender, message.first, message.last, message.payload, permit)]\n",
+        old="            return [DataReceived(sender, message.first, message.last, message.payload, permit)]\n",
         new="            hole = message.payload if message.first % 8 else b''\n"
-        "            return [Take(sender, message.first, message.last, hole, permit)]\n",
+        "            return [DataReceived(sender, message.first, message.last, hole, permit)]\n",
         test="test_a_node_that_is_lost_with_its_spool_leaves_nothing_pending_and_holds_up_nobody",
     ),
 ]
@@ -246,13 +246,13 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         cluster.stop()
 
 
-def log_blocks(place: Places) -> list[Record]:
+def log_blocks(place: Paths) -> list[Record]:
     """Return the blocks of a collector's log."""
     items = [item for _, path in list_segments(place.collector / "log") for item in read_segment(path)]
     return [item for item in items if isinstance(item, Record) and item.kind == Kind.BLOCK]
 
 
-def times_in_log(place: Places, producer: bytes) -> int:
+def times_in_log(place: Paths, producer: bytes) -> int:
     """Return how many events the log holds of a producer, each as often as it is there."""
     named = [entry for block in log_blocks(place) for entry in decode_block(block.payload).producers]
     return sum(last - first + 1 for uuid, ranges in named if uuid == producer for first, last in ranges)
@@ -476,12 +476,12 @@ def test_a_block_of_a_newer_version_waits_for_the_upgrade(cluster: Cluster, monk
 # -- races --
 
 
-def until_it_leaves(place: Places, what: str, wait_s: float) -> None:
+def until_it_leaves(place: Paths, what: str, wait_s: float) -> None:
     """Wait for the moment in which an agent has closed its socket, or given up its lock; at most for so long."""
-    pid = holder_of(place.agent / "lock")
+    pid = lock_holder_pid(place.agent / "lock")
     deadline = time.monotonic() + wait_s
     while pid > 0 and time.monotonic() < deadline:
-        if (place.agent / "leaving").exists() if what == "socket" else holder_of(place.agent / "lock") != pid:
+        if (place.agent / "leaving").exists() if what == "socket" else lock_holder_pid(place.agent / "lock") != pid:
             return
         time.sleep(0.001)
 
@@ -498,7 +498,7 @@ def test_an_agent_that_leaves_while_a_run_begins_loses_nothing(
     idle_exit_s = 0.3
     code = patched.LEAVES_AT_ONCE.format(idle_exit_s=idle_exit_s) + LEAVES_SLOWLY
     patch_daemons(monkeypatch, tmp_path / "patch", code)
-    place = places(chiplog_dir)
+    place = paths_for_root(chiplog_dir)
     agents: set[int] = set()
     labels: list[str] = []
 
@@ -508,7 +508,7 @@ def test_an_agent_that_leaves_while_a_run_begins_loses_nothing(
         for step in range(5):
             run.log({"x": float(step)}, step=step)
         run.finish()
-        agents.add(holder_of(place.agent / "lock"))
+        agents.add(lock_holder_pid(place.agent / "lock"))
 
     for seed in rounds(1):
         chooser = random.Random(seed)
@@ -518,9 +518,9 @@ def test_an_agent_that_leaves_while_a_run_begins_loses_nothing(
             time.sleep(chooser.choice([0.0, 0.0, 0.01]))
         else:
             time.sleep(chooser.uniform(0.0, 2 * idle_exit_s))
-    wait_until(lambda: not holder_of(place.agent / "lock"), "an agent that left")
+    wait_until(lambda: not lock_holder_pid(place.agent / "lock"), "an agent that left")
     be("before the last")
-    wait_until(lambda: holder_of(place.agent / "lock"), "an agent")
+    wait_until(lambda: lock_holder_pid(place.agent / "lock"), "an agent")
     until_it_leaves(place, "socket", 30.0)
     be("last")
     node = Node(chiplog_dir)
@@ -543,9 +543,9 @@ def test_an_idle_agent_stays_until_a_slow_collector_has_all_of_it(
     run = chiplog.init(project="race", run_id="race", label="only", dir=str(chiplog_dir), capture_console=False)
     run.log({"x": 1.0})
     run.finish()
-    node, place = Node(chiplog_dir), places(chiplog_dir)
+    node, place = Node(chiplog_dir), paths_for_root(chiplog_dir)
     wait_until(lambda: node.try_sql("SELECT 1"), "a collector that answers")
-    wait_until(lambda: not holder_of(place.agent / "lock"), "an agent that left")
+    wait_until(lambda: not lock_holder_pid(place.agent / "lock"), "an agent that left")
     assert node.until("SELECT label FROM metrics", lambda rows: len(rows) == 1) == [{"label": "only"}]
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from chiplog_collector.index import authorization
 from chiplog_collector.index.database import Database
-from chiplog_collector.index.process import Follower
-from chiplog_collector.receiver.commit import Intake
+from chiplog_collector.index.process import LogFollower
+from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.storage.record import Kind
@@ -71,8 +71,8 @@ SAFEGUARDS = [
     Safeguard(
         "losses and ends of another node's ranks are not believed",
         "collector/chiplog_collector/index/applier.py",
-        old="        if self._speaker is None or self._speakers.admits",
-        new="        if True or self._speakers.admits",
+        old="        if self._speaker is None or self._speakers.authorize",
+        new="        if True or self._speakers.authorize",
         test="test_nobody_declares_losses_or_deaths_of_another_nodes_ranks",
     ),
     Safeguard(
@@ -135,7 +135,7 @@ class Centre:
 
     def __init__(self, directory: Path) -> None:
         self.index = Index(directory)
-        self.intake = Intake({})
+        self.intake = CommitBuilder({})
         self._next: dict[bytes, int] = {}
 
     def take(self, sender: bytes, nodes: tuple[str, ...] | None, *blocks: bytes) -> None:
@@ -143,13 +143,13 @@ class Centre:
         first = self._next.get(sender, 0)
         self._next[sender] = first + len(blocks)
         payload = b"".join(frame(Kind.BLOCK, first + n, block) for n, block in enumerate(blocks))
-        for entry in self.intake.take(sender, first, first + len(blocks) - 1, payload, nodes):
+        for entry in self.intake.add_slice(sender, first, first + len(blocks) - 1, payload, nodes):
             assert entry.record is not None
             self.index.log.append_record(entry.record)
 
     def commit(self) -> None:
         """Write the receipt and let the index follow."""
-        receipt = self.intake.receipt(START_US + self.index.log.next_number)
+        receipt = self.intake.receipt_record(START_US + self.index.log.next_number)
         self.index.log.append(receipt.kind, receipt.payload)
         self.intake.committed()
         self.index.log.commit()
@@ -167,7 +167,7 @@ class Centre:
     def assert_rebuilt_is_the_same(self) -> None:
         path = self.index.directory / "rebuilt.duckdb"
         database = Database(path, LOG_ID)
-        follower = Follower(database, self.index.directory / "log")
+        follower = LogFollower(database, self.index.directory / "log")
         while follower.step(self.index.log.next_number):
             pass
         rebuilt = {
@@ -493,8 +493,8 @@ def test_long_names_of_nodes_are_not_kept() -> None:
     try:
         for number in range(40):
             name = f"gpu-{number:06d}" + "x" * 500_000
-            assert authorization.covers(("gpu-*",), name)
-            assert not authorization.covers(("cpu-*",), name)
+            assert authorization.matches_node(("gpu-*",), name)
+            assert not authorization.matches_node(("cpu-*",), name)
         kept, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()

@@ -17,7 +17,7 @@ import pytest
 
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.model.events import EventKind, decode
-from chiplog_schemas.storage.journal_dir import DeadJournal, list_journals
+from chiplog_schemas.storage.journal_dir import JournalReader, list_journals
 from chiplog_schemas.storage.record import Record
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
@@ -36,9 +36,11 @@ SAFEGUARDS = [
     Safeguard(
         "what a signal handler raises passes through log()",
         "sdk/chiplog/recording/recorder.py",
-        old="        except Exception as error:\n            if is_interrupt(error):\n                raise\n"
-        "            self._log_slow(data, step)",
-        new="        except Exception as error:\n            self._log_slow(data, step)",
+        old="        except Exception as error:\n"
+        "            if is_interrupt(error):\n"
+        "                raise\n"
+        "            self._log_any(data, step)",
+        new="        except Exception as error:\n            self._log_any(data, step)",
         test="test_what_a_handler_raises_reaches_the_training_and_nothing_that_returned_is_lost",
     ),
     Safeguard(
@@ -52,9 +54,9 @@ SAFEGUARDS = [
     Safeguard(
         "the collector's callback runs no Python code",
         "sdk/chiplog/timing/gc_pauses.py",
-        old="        self._noted: Any = partial(getattr, _Moments(self._began, self._ended))\n",
+        old="        self._on_gc: Any = partial(getattr, _Moments(self._began, self._ended))\n",
         new="        noted: Any = partial(getattr, _Moments(self._began, self._ended))\n"
-        "        self._noted: Any = lambda phase, info: noted(phase, info)\n",
+        "        self._on_gc: Any = lambda phase, info: noted(phase, info)\n",
         test="test_what_a_handler_raises_during_a_collection_reaches_the_training",
     ),
 ]
@@ -74,7 +76,7 @@ def play(scene: str, folder: Path, seed: int, **environment: str) -> subprocess.
 def metrics_in(folder: Path) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield (step, values) of each event of the journal that the dead process left; each seq is there once."""
     [(_, directory)] = list_journals(folder / "chiplog" / "offline")
-    for following, item in enumerate(DeadJournal(directory).records()):
+    for following, item in enumerate(JournalReader(directory).records()):
         assert isinstance(item, Record), item
         assert item.number == following, "every seq is there once, in order"
         event = decode(item.payload)

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog_schemas.paths import Places, places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.index_process import index_of
 from tests.support.oracle import ORACLE, compare
 from tests.support.rounds import Rounds
@@ -39,17 +39,18 @@ SAFEGUARDS = [
     Safeguard(
         "the rank keeps a record until the agent has synced it",
         "agent/chiplog_agent/daemon.py",
-        old="                    self._core.take(sender, first, last, payload, now, now_us())\n",
+        old="                    self._core.add_slice(sender, first, last, payload, now, now_us())\n",
         # It is said a third of a second before, so that a kill in between need not be luck.
-        new="                    self._core.take(sender, first, last, payload, now, now_us())\n"
+        new="                    self._core.add_slice(sender, first, last, payload, now, now_us())\n"
         "                    self._act(self._receiver.synced(sender, last + 1), now)\n"
-        "                    self._write_after = now + 0.3 if self._write_after < now - 0.3 else self._write_after\n",
+        "                    self._write_after = now + 0.3 if self._write_after < now - 0.3 else "
+        "self._write_after\n",
         test="test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment",
     ),
     Safeguard(
         "an agent delivers what a dead rank left",
         "agent/chiplog_agent/ranks/orphan_journals.py",
-        old="            core.take_record(adopted.producer, item, now, now_us)\n",
+        old="            core.add_record(adopted.producer, item, now, now_us)\n",
         new="",
         test="test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment",
     ),
@@ -57,13 +58,13 @@ SAFEGUARDS = [
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paths]:
     root = tmp_path / "chiplog"
     monkeypatch.setenv("CHIPLOG_DIR", str(root))
-    place = places(root)
+    place = paths_for_root(root)
     yield place
     for directory in (place.agent, place.collector):
-        end(holder_of(directory / "lock"), signal.SIGTERM)
+        end(lock_holder_pid(directory / "lock"), signal.SIGTERM)
 
 
 def end(pid: int, number: int) -> None:
@@ -91,7 +92,7 @@ def start_rank(file: Path, label: str, events: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command)
 
 
-def settled(place: Places, labels: list[str]) -> bool:
+def settled(place: Paths, labels: list[str]) -> bool:
     """Wait until every label is complete in SQL."""
     deadline = time.monotonic() + SETTLE_S
     while time.monotonic() < deadline:
@@ -109,14 +110,14 @@ def settled(place: Places, labels: list[str]) -> bool:
     return False
 
 
-def pid_of(place: Places, victim: str) -> int:
+def pid_of(place: Paths, victim: str) -> int:
     """Return the PID of a daemon; 0 while it is not there."""
     if victim == "index":
         return index_of(place)
-    return holder_of((place.agent if victim == "agent" else place.collector) / "lock")
+    return lock_holder_pid((place.agent if victim == "agent" else place.collector) / "lock")
 
 
-def kill_some(place: Places, chooser: random.Random, rank: int = 0) -> Counter[str]:
+def kill_some(place: Paths, chooser: random.Random, rank: int = 0) -> Counter[str]:
     """Kill one to three daemons in the same moment, whoever is there, and a rank if one is given; return whom."""
     time.sleep(chooser.uniform(0.05, 0.8))
     victims = chooser.sample(["agent", "receiver", "index"], k=chooser.choice([1, 1, 2, 3]))
@@ -131,7 +132,7 @@ def kill_some(place: Places, chooser: random.Random, rank: int = 0) -> Counter[s
     return killed
 
 
-def one_round(place: Places, directory: Path, seed: int) -> Counter[str]:
+def one_round(place: Paths, directory: Path, seed: int) -> Counter[str]:
     """Let three ranks log while daemons are killed, kill the ranks, and compare. Returns what was killed."""
     directory.mkdir()
     chooser = random.Random(seed)
@@ -173,7 +174,7 @@ def one_round(place: Places, directory: Path, seed: int) -> Counter[str]:
 @pytest.mark.timeout(900)
 @pytest.mark.soak(6)
 def test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment(
-    place: Places, tmp_path: Path, rounds: Rounds
+    place: Paths, tmp_path: Path, rounds: Rounds
 ) -> None:
     for seed in rounds(2):
         for victim, n in one_round(place, tmp_path / f"round{seed}", seed).items():

@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog_schemas.paths import Places, places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.fault.rank_of_mixed_use import KINDS
 from tests.support.index_process import index_of
 from tests.support.node import end_daemons
@@ -77,7 +77,7 @@ class Readers:
 class Cleaner:
     """Removes what an age-based cleaner of temporary files would: locks of live journals, sockets of live daemons."""
 
-    def __init__(self, place: Places, chooser: random.Random) -> None:
+    def __init__(self, place: Paths, chooser: random.Random) -> None:
         self._place = place
         self._chooser = chooser
         self.counts: Counter[str] = Counter()
@@ -92,16 +92,16 @@ class Cleaner:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Places]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paths]:
     monkeypatch.setenv("CHIPLOG_DIR", str(tmp_path / "chiplog"))
-    place = places(tmp_path / "chiplog")
+    place = paths_for_root(tmp_path / "chiplog")
     yield place
     end_daemons(place)
 
 
-def daemons(place: Places) -> dict[str, int]:
-    receiver = holder_of(place.collector / "lock")
-    return {"agent": holder_of(place.agent / "lock"), "receiver": receiver, "index": index_of(place)}
+def daemons(place: Paths) -> dict[str, int]:
+    receiver = lock_holder_pid(place.collector / "lock")
+    return {"agent": lock_holder_pid(place.agent / "lock"), "receiver": receiver, "index": index_of(place)}
 
 
 def start(kind: str, folder: Path, seconds: float, name: str) -> "subprocess.Popen[bytes]":
@@ -109,7 +109,7 @@ def start(kind: str, folder: Path, seconds: float, name: str) -> "subprocess.Pop
     return subprocess.Popen(command)
 
 
-def one_round(place: Places, folder: Path, seed: int, counts: Counter[str]) -> None:
+def one_round(place: Paths, folder: Path, seed: int, counts: Counter[str]) -> None:
     folder.mkdir()
     chooser = random.Random(seed)
     cleaner = Cleaner(place, chooser)
@@ -142,7 +142,7 @@ def unsettled_of(client: chiplog.Client, files: dict[str, Path]) -> list[Any]:
     return [row for row in client.sql(UNSETTLED).rows() if row["label"] in files] or unknown
 
 
-def compare_all(place: Places, folder: Path, seed: int) -> None:
+def compare_all(place: Paths, folder: Path, seed: int) -> None:
     files = {file.stem: file for file in folder.glob("*.oracle")}
     assert len(files) > 3
     with chiplog.connect(dir=place.root) as client:
@@ -160,7 +160,7 @@ def compare_all(place: Places, folder: Path, seed: int) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.soak(6)
 def test_signals_threads_pools_readers_and_cleaners_lose_nothing_undeclared(
-    place: Places, tmp_path: Path, rounds: Rounds
+    place: Paths, tmp_path: Path, rounds: Rounds
 ) -> None:
     for seed in rounds(1):
         one_round(place, tmp_path / f"round{seed}", seed, rounds.counts)

@@ -99,8 +99,8 @@ SAFEGUARDS = [
     Safeguard(
         "the spool keeps what the collector has not acknowledged",
         "schemas/chiplog_schemas/transport/dealer.py",
-        old="                self._act([self.machine.data(piece.first, piece.last, piece.payload, now)])\n",
-        new="                self._act([self.machine.data(piece.first, piece.last, piece.payload, now)])\n"
+        old="                self._apply([self.machine.data(piece.first, piece.last, piece.payload, now)])\n",
+        new="                self._apply([self.machine.data(piece.first, piece.last, piece.payload, now)])\n"
         "                self._source.acknowledged(piece.last + 1)\n",
         test="test_a_collector_whose_host_vanished_goes_on_at_another",
     ),

@@ -24,7 +24,7 @@ from chiplog_schemas.bounds import RANGES
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, NAME_CHARS_MAX, RECORD_BYTES_MAX
 from chiplog_schemas.model.events import EventKind, encode
-from chiplog_schemas.storage.journal_dir import DeadJournal, list_journals
+from chiplog_schemas.storage.journal_dir import JournalReader, list_journals
 from chiplog_schemas.storage.record import Record
 from tests.support.disk.faults import LONG_MS, FaultyNode, Rank, settled
 from tests.support.node import Node
@@ -78,7 +78,7 @@ SAFEGUARDS = [
     Safeguard(
         "lines above the rate are dropped and counted",
         "sdk/chiplog/console/python_streams.py",
-        old="        if not self._has_room() or not self._pace.admits(time.monotonic()):\n",
+        old="        if not self._has_room() or not self._pace.allow(time.monotonic()):\n",
         new="        if not self._has_room():\n",
         test="test_names_keys_and_lines_beyond_their_bounds_are_counted_in_events",
     ),
@@ -219,7 +219,7 @@ def test_an_event_larger_than_its_bound_is_split_each_time_it_is_logged(
     counts: Counter[int] = Counter()
     ((_, directory),) = list_journals(chiplog_dir / "offline")
     notices = []
-    for item in DeadJournal(directory).records():
+    for item in JournalReader(directory).records():
         assert isinstance(item, Record)
         assert len(item.payload) <= int(bound or EVENT_BYTES_MAX)
         event = unpack(item.payload)

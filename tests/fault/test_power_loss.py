@@ -21,11 +21,11 @@ import zmq
 import chiplog_agent.pipeline.spool as spool_module
 import chiplog_collector.receiver.daemon as receiver_module
 from chiplog_agent.pipeline.spool import Spool
-from chiplog_collector.receiver.daemon import ReceiverDaemon, Settings
-from chiplog_schemas.paths import places
+from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings
+from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
-from chiplog_schemas.storage.record import Kind, Record, scan
+from chiplog_schemas.storage.record import Kind, Record, scan_records
 from chiplog_schemas.storage.segments import SegmentLog, list_segments, read_segment
 from tests.support.agent_by_hand import SENDER, Agent
 from tests.support.rounds import Rounds
@@ -49,7 +49,7 @@ SAFEGUARDS = [
     Safeguard(
         "the names of new directories around a log are synced",
         "schemas/chiplog_schemas/storage/segments.py",
-        old="            sync_names_above(self.directory)  # new",
+        old="            fsync_parents(self.directory)  # new",
         new="            pass  # new",
         test="test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point",
     ),
@@ -307,14 +307,14 @@ def payload_of(number: int) -> bytes:
 
 def record_a_receiver(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """Send blocks to a real receiver, started again now and then; note what it acknowledged."""
-    place = places(root / "chiplog")
+    place = paths_for_root(root / "chiplog")
     with monkeypatch.context() as patched:
         small_segments(receiver_module, patched, 20_000)
         patched.setattr(receiver_module, "GATHER_S", 0.0)
         recorder = Recorder(root, patched)
         sent = 0
         for _ in range(3):
-            daemon = ReceiverDaemon(Settings(place, bind=[place.collector_address]), with_index=False)
+            daemon = ReceiverDaemon(ReceiverSettings(place, bind=[place.collector_address]), with_index=False)
             agent = Agent(place.collector_address)
             agent.session = os.urandom(8)
             agent.socket.send_multipart(messages.hello(agent.session, SENDER, 0, {}))
@@ -351,8 +351,8 @@ def test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_po
     record = record_a_receiver(root, monkeypatch)
     for seed in rounds(2):
         for cut, before, image in failures(root, record, scratch, seed):
-            place = places(image / "chiplog")
-            daemon = ReceiverDaemon(Settings(place, bind=[f"ipc://{image}/s"]), with_index=False)
+            place = paths_for_root(image / "chiplog")
+            daemon = ReceiverDaemon(ReceiverSettings(place, bind=[f"ipc://{image}/s"]), with_index=False)
             try:
                 found = [item for _, path in list_segments(place.collector / "log") for item in read_segment(path)]
                 blocks = {bytes(i.payload) for i in found if isinstance(i, Record) and i.kind == Kind.BLOCK}
@@ -402,7 +402,7 @@ def test_what_the_spool_synced_is_there_after_a_power_failure_at_any_point(
             found: dict[int, bytes] = {}
             for _ in range(100):
                 piece = spool.read(1 << 20)
-                items = scan(piece.payload) if piece is not None else ()
+                items = scan_records(piece.payload) if piece is not None else ()
                 found |= {item.number: bytes(item.payload) for item in items if isinstance(item, Record)}
             missing = [n for n in range(max(0, trimmed), synced) if found.get(n) != payload_of(n)]
             assert not missing, (seed, cut, "synced and gone", missing)

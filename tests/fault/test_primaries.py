@@ -48,8 +48,8 @@ SAFEGUARDS = [
     Safeguard(
         "a refused claim is a row",
         "collector/chiplog_collector/index/registry.py",
-        old='        self._applier.say(producer, seq, ts, "primary_refused"',
-        new='        (lambda *_: None)(producer, seq, ts, "primary_refused"',
+        old='        self._applier.emit_event(\n            producer, seq, ts, "primary_refused"',
+        new='        (lambda *_: None)(\n            producer, seq, ts, "primary_refused"',
         test="test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models",
     ),
 ]
@@ -159,7 +159,7 @@ def test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models(round
         blocks = deliveries(chooser, claims)
         applier = Applier(State())
         for count, record in enumerate(records(*(payload(claims, block) for block in blocks))):
-            applier.take(record, record.number)
+            applier.apply(record, record.number)
             if count % 2:
                 writers = {p.label for p in applier.state.producers.values() if p.is_primary}
                 assert len(writers) <= 1, f"seed {seed}: {writers}"
@@ -180,7 +180,7 @@ def test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models(round
 def test_what_was_decided_is_the_same_after_restarts_of_the_index_and_a_rebuild(tmp_path: Path, rounds: Rounds) -> None:
     """Invariant: the config that SQL shows is the model's holder's, and a rebuild shows the same in every view."""
     from chiplog_collector.index.database import Database
-    from chiplog_collector.index.process import Follower
+    from chiplog_collector.index.process import LogFollower
     from tests.support.collector_log import LOG_ID
 
     for seed in rounds(1):
@@ -200,7 +200,7 @@ def test_what_was_decided_is_the_same_after_restarts_of_the_index_and_a_rebuild(
         assert json.loads(value).split("/")[0] == model.holder, f"seed {seed}"
         assert len(index.sql("SELECT * FROM events WHERE kind = 'primary_refused'")) == len(model.refused)
         database = Database(directory / "rebuilt.duckdb", LOG_ID)
-        follower = Follower(database, directory / "log")
+        follower = LogFollower(database, directory / "log")
         while follower.step(index.log.next_number):
             pass
         views = index.views()

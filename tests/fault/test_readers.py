@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.query import query_messages
-from chiplog_schemas.query.query_messages import QuestionKind
+from chiplog_schemas.query.query_messages import QueryMessageKind
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
 from tests.support.query_client import (
@@ -210,7 +210,7 @@ def test_no_query_exhausts_the_collector(node: Node, reader: Asker, logging_rank
         before = logging_rank.n_visible()
         answer = reader.ask(sql, timeout_s=0.5)
         shown = (sql[:80], answer.error_kind, answer.message)
-        assert answer.kind == QuestionKind.RESULT or answer.error_kind in query_messages.ERROR_KINDS, shown
+        assert answer.kind == QueryMessageKind.RESULT or answer.error_kind in query_messages.ERROR_KINDS, shown
         wait_until(lambda n=before: logging_rank.n_visible() > n, f"new events behind {sql[:80]}")
         if (pid := index_pid(node)) != pids[-1]:
             pids.append(pid)
@@ -262,7 +262,7 @@ def test_readers_that_never_read_and_sixteen_that_do_cost_nobody_an_event(
         asker = Asker(node.place.query_address)
         while not stop.is_set():
             answer = asker.ask("SELECT label, count(*), avg(value) FROM metrics GROUP BY label")
-            assert answer.kind == QuestionKind.RESULT or answer.error_kind == "busy", answer.message
+            assert answer.kind == QueryMessageKind.RESULT or answer.error_kind == "busy", answer.message
             answered[number] += 1
         asker.close()
 
@@ -286,11 +286,11 @@ def test_questions_without_end_are_answered_busy_and_pings_at_once(node: Node, r
     kinds: list[str] = []
     while True:
         answer = reader.receive()
-        if answer.kind == QuestionKind.PONG:
+        if answer.kind == QueryMessageKind.PONG:
             break
         kinds.append(answer.error_kind)
     assert "busy" in kinds
     assert len(kinds) < len(ids), "the ping was answered before the queries"
     other = Asker(node.place.query_address)
-    wait_until(lambda: other.ask("SELECT 1").kind == QuestionKind.RESULT, "another reader's answer", 110)
+    wait_until(lambda: other.ask("SELECT 1").kind == QueryMessageKind.RESULT, "another reader's answer", 110)
     other.close()

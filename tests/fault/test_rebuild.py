@@ -18,14 +18,14 @@ SAFEGUARDS = [
     Safeguard(
         "what precedes a lost end of the log is applied and the loss is told",
         "collector/chiplog_collector/maintenance.py",
-        old="        tell_lost_end(log)\n",
+        old="        append_receipt_for_lost_tail(log)\n",
         new="",
         test="test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file",
     ),
     Safeguard(
         "a collector tells of a lost end at its start",
         "collector/chiplog_collector/receiver/daemon.py",
-        old="        tell_lost_end(self.log)\n",
+        old="        append_receipt_for_lost_tail(self.log)\n",
         new="",
         test="test_a_collector_tells_of_a_lost_end_at_its_start",
     ),

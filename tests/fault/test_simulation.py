@@ -56,8 +56,8 @@ SAFEGUARDS = [
     Safeguard(
         "a welcome names what the receiver has",
         _DELIVERY,
-        "max(had, message.first)  #",
-        "max(had, message.first) + 1  #",
+        "max(previous, message.first)  #",
+        "max(previous, message.first) + 1  #",
         _HOPS,
         _SEEDS,
     ),
@@ -128,7 +128,7 @@ SAFEGUARDS = [
     Safeguard(
         "what a log once acknowledged and has no more is declared",
         _DELIVERY,
-        "        if self._keeps_numbers and next_number > had:",
+        "        if self._keeps_numbers and next_number > previous:",
         "        if False:",
         _PATH,
         {"CHIPLOG_FAULT_SEED": "2000"},
@@ -143,8 +143,8 @@ SAFEGUARDS = [
     Safeguard(
         "what is damaged in a spool is declared",
         "agent/chiplog_agent/pipeline/spool.py",
-        '        return Slice(first, number - 1, b"", reason)',
-        '        return Slice(first, number - 1, b"")',
+        '        return LogSlice(first, number - 1, b"", reason)',
+        '        return LogSlice(first, number - 1, b"")',
         _PATH,
         {"CHIPLOG_FAULT_SEED": "1"},
     ),
@@ -290,7 +290,7 @@ def test_a_loss_whose_message_is_lost_is_told_again() -> None:
         sending = VirtualLink(None, "collector", again.id, {"node": "t"}, again)
         n_lost = 0
         for _ in range(100):
-            sending.step(world.clock.now)
+            sending.poll(world.clock.now)
             leaving = sending.socket.leaving if sending.socket is not None else deque()  # type: ignore[attr-defined]
             for entry in [entry for entry in leaving if not n_lost and parse(entry[1]).kind == MessageKind.LOST]:
                 leaving.remove(entry)

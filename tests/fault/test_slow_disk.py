@@ -16,12 +16,12 @@ QUICK = """
 import chiplog_schemas.limits as limits
 limits.PEER_SILENT_S, limits.HEARTBEAT_INTERVAL_S = 1.0, 0.2
 import sys
-from chiplog_schemas.protocol.delivery import Receiver
-greet = Receiver._hello
+from chiplog_schemas.protocol.delivery import ReceiverProtocol
+greet = ReceiverProtocol._hello
 def noted(self, *arguments):
     print("a session begins", file=sys.stderr, flush=True)
     return greet(self, *arguments)
-Receiver._hello = noted
+ReceiverProtocol._hello = noted
 """
 SYNC_MS = 1_500
 N_SYNCS = 6

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.limits import FINISH_WAIT_S, PEER_SILENT_S
-from chiplog_schemas.paths import places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.index_process import index_of
 from tests.support.node import Node, end_daemons
 from tests.support.oracle import compare
@@ -103,7 +103,7 @@ class Pipeline:
     def __init__(self, root: Path, victim: str) -> None:
         self.root = root
         self.victim = victim
-        self.place = places(root / "chiplog")
+        self.place = paths_for_root(root / "chiplog")
         self.node = Node(self.place.root)
         self.file, self.end = root / "oracle", root / "end"
         self.label = victim.replace(" ", "-")
@@ -120,8 +120,8 @@ class Pipeline:
     def find(self) -> None:
         """Wait until events come out at the other end, and note who runs."""
         self.node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] > 100)
-        agent = holder_of(self.place.agent / "lock")
-        receiver = holder_of(self.place.collector / "lock")
+        agent = lock_holder_pid(self.place.agent / "lock")
+        receiver = lock_holder_pid(self.place.collector / "lock")
         by_name = {"agent": agent, "receiver": receiver, "index": index_of(self.place)}
         self.victims = [by_name[name] for name in self.victim.split(" and ")]
         self.daemons = set(by_name.values())
@@ -154,10 +154,10 @@ class Pipeline:
         verdict = compare(self.file, self.node.sql("SELECT step, value FROM metrics WHERE key = 'value'"))
         assert verdict.ok and not verdict.extra, (seed, self.victim, verdict)
         if SOAK:  # a collector that hears of no agent for so long leaves, and comes again
-            self.daemons |= {wait_until(lambda: holder_of(self.place.collector / "lock"), "a collector")}
+            self.daemons |= {wait_until(lambda: lock_holder_pid(self.place.collector / "lock"), "a collector")}
             self.daemons |= {wait_until(lambda: index_of(self.place), "an index")}
-        assert holder_of(self.place.agent / "lock") in self.daemons, (seed, self.victim)
-        assert holder_of(self.place.collector / "lock") in self.daemons, (seed, self.victim)
+        assert lock_holder_pid(self.place.agent / "lock") in self.daemons, (seed, self.victim)
+        assert lock_holder_pid(self.place.collector / "lock") in self.daemons, (seed, self.victim)
         # One that was started beside a stopped one asks for its lock, and leaves.
         wait_until(lambda: self.serving() <= self.daemons, f"second daemons to leave ({seed}, {self.victim})")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
 from tests.support.rounds import Rounds
@@ -117,7 +117,7 @@ def test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_com
             watched.control.write_text("")
             watched.until_more(GPUS[hanging], "after it hung")
             assert len(watched.stale()) == said + 1, seed
-            assert holder_of(watched.node.place.agent / "lock") == watched.node.agent.pid
+            assert lock_holder_pid(watched.node.place.agent / "lock") == watched.node.agent.pid
             rounds.count("seconds of hanging", int(time.monotonic() - begun))
     finally:
         rank.kill()

@@ -13,16 +13,24 @@ from typing import Any, Protocol
 
 from chiplog.query.result import QueryError, Result
 from chiplog_agent.stats.frames import FRAME_BYTES_MAX, FrameError, FrameReader
-from chiplog_collector.query.sql_guard import Examiner
+from chiplog_collector.query.sql_guard import SqlGuardProcess
 from chiplog_collector.receiver.commit import decode_receipt, recover_lost, recover_senders
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import FILE_CHUNK_BYTES, KEY_BYTES_MAX, KEYS_MAX, NUMBER_LIMIT
-from chiplog_schemas.model.blocks import OPAQUE, Block, BlockBuilder, BlockError, decode_block, rows_of
-from chiplog_schemas.model.events import FIELDS, IDENTITY_FIELDS, STATE_FIELDS, Column, decode, fits_schema, typed
+from chiplog_schemas.model.blocks import OPAQUE, Block, BlockBuilder, BlockError, block_to_rows, decode_block
+from chiplog_schemas.model.events import (
+    FIELDS,
+    IDENTITY_FIELDS,
+    STATE_FIELDS,
+    Column,
+    decode,
+    matches_schema,
+    select_typed,
+)
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.storage.journal_dir import decode_head, encode_head
-from chiplog_schemas.storage.record import Damage, Kind, Record, read_one, scan
+from chiplog_schemas.storage.record import CorruptRange, Kind, Record, parse_record, scan_records
 from chiplog_schemas.storage.segments import SegmentHeader, decode_header, encode_header
 from tests.fuzz import samples
 from tests.fuzz.grammar import (
@@ -103,10 +111,10 @@ class Events:
         except CodecError:
             return False
         require(type(event[0]) is int and -(1 << 63) <= event[1] < 1 << 63, "an event without kind or time")
-        fits = fits_schema(event)
+        fits = matches_schema(event)
         for value in event[2:]:
             for fields in (IDENTITY_FIELDS, STATE_FIELDS):
-                for name, kept in typed(value, fields).items():
+                for name, kept in select_typed(value, fields).items():
                     wanted = fields[name]
                     require(isinstance(kept, wanted) and (wanted is bool or type(kept) is not bool), f"{name} is wrong")
         if fits:
@@ -169,7 +177,7 @@ class Questions:
     def check(self, frames: list[bytes]) -> bool:
         try:
             question = query_messages.parse(frames)
-        except query_messages.QuestionError as error:
+        except query_messages.QueryProtocolError as error:
             require(len(error.id) in (0, query_messages.ID_BYTES), "an id of another length")
             return False
         question.sql.encode()
@@ -215,8 +223,8 @@ class Scan:
     def check(self, data: bytes) -> bool:
         sealed, cut = data[-1:] != b"\0", len(data) % 3 == 0
         last, end, found = -1, 0, 0
-        for item in scan(data, sealed=sealed, cut=cut):
-            if isinstance(item, Damage):
+        for item in scan_records(data, sealed=sealed, cut=cut):
+            if isinstance(item, CorruptRange):
                 require(end <= item.start < item.end <= len(data), "damage that overlaps")
                 end = item.end
                 continue
@@ -224,7 +232,7 @@ class Scan:
             require(last < item.number < NUMBER_LIMIT, f"number {item.number} behind {last}")
             require(end <= item.end - len(item.payload) and item.end <= len(data), "a record that overlaps")
             again = frame(item.kind, item.number, bytes(item.payload), item.version)
-            require(isinstance(read_one(memoryview(again), 0), Record), "a record that cannot be written again")
+            require(isinstance(parse_record(memoryview(again), 0), Record), "a record that cannot be written again")
             last, end = item.number, item.end
         require(cut or not sealed or end == len(data) or not any(data[end:]), "bytes that nobody reported")
         return found > 0
@@ -325,12 +333,12 @@ def check_block(block: Block) -> None:
     }
     require(rows == named, "other rows than the seqs that are named")
     require(len({producer for producer, _ in block.producers}) == len(block.producers), "a producer twice")
-    plain = [row for row in rows_of(block) if isinstance(row[2], bytes)]
+    plain = [row for row in block_to_rows(block) if isinstance(row[2], bytes)]
     builder = BlockBuilder()
     for row in plain:
         builder.add(*row)
     if plain:
-        again = rows_of(decode_block(builder.build(block.created_ts)))
+        again = block_to_rows(decode_block(builder.build(block.created_ts)))
         require([row[:2] for row in again] == [row[:2] for row in plain], "rows get lost when a block is built again")
         opaque = any(group.kind == OPAQUE for group in block.groups)
         require(opaque or again == plain, "rows change when a block is built again")
@@ -396,7 +404,7 @@ class Heads:
         if head is None:
             return header is not None
         require(len(head.producer) == 16, "a producer of another length")
-        require(typed(head.identity, IDENTITY_FIELDS) == head.identity, "an identity with a wrong type")
+        require(select_typed(head.identity, IDENTITY_FIELDS) == head.identity, "an identity with a wrong type")
         return bool(head.identity)
 
 
@@ -422,13 +430,13 @@ class Receipts:
             for number in (0, 35, 39, 40, 1 << 62):
                 speaker = receipt.speaker_of(number)
                 require(speaker is None or type(speaker.sender) is bytes, "a speaker that is none")
-            receipt.unfinished((30, 33, 34, 35))
+            receipt.uncommitted((30, 33, 34, 35))
         good = frame(Kind.RECEIPT, 9, pack([TS, [[SENDER, 3, 6, 0, None]]]))
         said = frame(Kind.PRESENCE, 2, pack([PRODUCER_B, False, 12_000_000, "node-a", "boot"]))
-        lost = recover_lost(scan(frame(kind, 1, payload) + said + good))
+        lost = recover_lost(scan_records(frame(kind, 1, payload) + said + good))
         require(PRODUCER_B in lost, "a good presence behind a bad record was not read")
         require(all(type(sender) is bytes and len(sender) == 16 for sender in lost), f"who is lost: {lost!r}")
-        found = recover_senders(scan(frame(kind, 1, payload) + good))
+        found = recover_senders(scan_records(frame(kind, 1, payload) + good))
         for sender, number in found.items():
             require(type(sender) is bytes and len(sender) == 16, f"sender {sender!r}")
             require(type(number) is int and 0 <= number < NUMBER_LIMIT, f"next number {number!r}")
@@ -455,7 +463,7 @@ class Pipe:
     def check(self, data: bytes) -> bool:
         child = self._Child(data)
         try:
-            verdict = Examiner._read(child, 1.0)  # type: ignore[arg-type]
+            verdict = SqlGuardProcess._read(child, 1.0)  # type: ignore[arg-type]
         finally:
             child.stdout.close()
         require(verdict is None or all(type(word) is str for word in verdict), f"a verdict of {verdict!r}")

@@ -9,21 +9,29 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from chiplog_agent.pipeline.batcher import Core
+from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.state import State
-from chiplog_collector.receiver.commit import Intake, recover_senders
+from chiplog_collector.receiver.commit import CommitBuilder, recover_senders
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FILE_CREDIT_BYTES, FILES_AT_ONCE, NUMBER_LIMIT, RECORD_BYTES_MAX
 from chiplog_schemas.model.blocks import BlockError, decode_block
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.model.events import encode as encode_event
-from chiplog_schemas.process.file_lock import holder_of, note_of
+from chiplog_schemas.process.file_lock import lock_holder_pid, lock_note
 from chiplog_schemas.protocol import file_messages, messages
-from chiplog_schemas.protocol.delivery import Gap, Greeted, Left, Receiver, Reply, Sender, Take
-from chiplog_schemas.protocol.file_delivery import Close, FileReceiver, FileSender, Finish, Open, Write
-from chiplog_schemas.storage.journal_dir import DeadJournal
-from chiplog_schemas.storage.record import Damage, Kind, Record, scan
+from chiplog_schemas.protocol.delivery import (
+    DataReceived,
+    NumbersLost,
+    ReceiverProtocol,
+    Reply,
+    SenderProtocol,
+    SessionClosed,
+    SessionOpened,
+)
+from chiplog_schemas.protocol.file_delivery import Close, FileReceiverProtocol, FileSenderProtocol, Finish, Open, Write
+from chiplog_schemas.storage.journal_dir import JournalReader
+from chiplog_schemas.storage.record import CorruptRange, Kind, Record, scan_records
 from chiplog_schemas.storage.segments import LogReader, SegmentHeader, SegmentLog, encode_header, read_segment
 from tests.fuzz.decoders import Target, built_block, hostile_block, hostile_event, hostile_frames, require
 from tests.fuzz.grammar import frame, hostile_record, integer, mutate_bytes, mutate_value, pack_hostile, pick
@@ -68,8 +76,8 @@ class Delivery:
     """Both machines: garbage changes nothing, numbers of a sender never go back, and what is taken is in order."""
 
     def __init__(self) -> None:
-        self._receiver = Receiver()
-        self._sender = Sender(SENDER, {}, lambda: SESSION, lambda: 0.5)
+        self._receiver = ReceiverProtocol()
+        self._sender = SenderProtocol(SENDER, {}, lambda: SESSION, lambda: 0.5)
         self._now = 0.0
 
     def make(self, chooser: random.Random) -> tuple[bytes, list[bytes]]:
@@ -86,12 +94,15 @@ class Delivery:
         actions = self._receiver.receive(routing, frames, self._now)
         require(self._receiver.malformed - malformed == (not is_message), "garbage that was not counted")
         for action in actions:
-            require(isinstance(action, Reply | Greeted | Take | Gap | Left), "an unknown action")
+            require(
+                isinstance(action, Reply | SessionOpened | DataReceived | NumbersLost | SessionClosed),
+                "an unknown action",
+            )
             if isinstance(action, Reply):
                 messages.parse([bytes(part) for part in action.frames]) if action.frames else None
-            if isinstance(action, Take):
+            if isinstance(action, DataReceived):
                 require(action.first <= before.get(action.sender, 0) <= action.last, "a slice out of order")
-                self._receiver.synced(action.sender, action.last + 1)
+                self._receiver.acknowledge(action.sender, action.last + 1)
         for sender, number in before.items():
             require(self._receiver.next_numbers[sender] >= number, "a next number that goes back")
         if self._now % 5 < 0.01:
@@ -106,8 +117,8 @@ class Transfers:
     """The machines of files: what the store is asked for is bounded and in order, whatever peers say."""
 
     def __init__(self) -> None:
-        self._receiver = FileReceiver()
-        self._sender = FileSender(SENDER, {}, lambda: SESSION)
+        self._receiver = FileReceiverProtocol()
+        self._sender = FileSenderProtocol(SENDER, {}, lambda: SESSION)
         self._now = 0.0
         self._offsets: dict[int, int] = {}  # by token, of what is open
         self._n_bytes: dict[int, int] = {}
@@ -175,22 +186,26 @@ class Slices:
         return b"".join(parts)
 
     def check(self, data: bytes) -> bool:
-        intake = Intake({})
-        accepted = intake.take(SENDER, 1, 5, data)
+        intake = CommitBuilder({})
+        accepted = intake.add_slice(SENDER, 1, 5, data)
         blocks = [entry for entry in accepted if entry.record is not None]
-        sound = [bytes(item.payload) for item in scan(data) if isinstance(item, Record) and item.kind == Kind.BLOCK]
+        sound = [
+            bytes(item.payload) for item in scan_records(data) if isinstance(item, Record) and item.kind == Kind.BLOCK
+        ]
         require(
             [bytes(entry.record.payload) for entry in blocks if entry.record] == sound, "a good record was not taken"
         )
         require(len(accepted) - len(blocks) == intake.quarantined, "bad bytes that were not counted")
         require(all(entry.kind == Kind.QUARANTINE for entry in accepted if entry.record is None), "no quarantine")
-        n_bad = sum(isinstance(item, Damage) or item.kind != Kind.BLOCK for item in scan(data))
+        n_bad = sum(isinstance(item, CorruptRange) or item.kind != Kind.BLOCK for item in scan_records(data))
         require(n_bad == intake.quarantined, "bad bytes that nobody reports")
         require(all(entry.kind == Kind.BLOCK for entry in blocks), "a record that has no place here")
-        receipt = intake.receipt(TS)
-        require(len(intake.senders().payload) > 0 and intake.committed() == {SENDER: 6}, "what was taken is not said")
+        receipt = intake.receipt_record(TS)
+        require(
+            len(intake.senders_record().payload) > 0 and intake.committed() == {SENDER: 6}, "what was taken is not said"
+        )
         log = b"".join(frame(Kind.BLOCK, number, b"") for number in range(len(accepted)))
-        found = recover_senders(scan(log + frame(Kind.RECEIPT, 99, receipt.payload)))
+        found = recover_senders(scan_records(log + frame(Kind.RECEIPT, 99, receipt.payload)))
         require(found == {SENDER: 6}, f"a receipt that says {found}")
         return bool(blocks)
 
@@ -199,7 +214,7 @@ class Agent:
     """The agent's core: every block that it makes can be decoded and fits a record; a good event beside is in it."""
 
     def __init__(self) -> None:
-        self._core = Core(b"agent-producer!!", "node", 1, "0", TS)
+        self._core = EventBatcher(b"agent-producer!!", "node", 1, "0", TS)
         self._seq = 0
 
     def make(self, chooser: random.Random) -> bytes:
@@ -214,10 +229,10 @@ class Agent:
 
     def check(self, data: bytes) -> bool:
         core, seq = self._core, self._seq
-        core.take(PRODUCER_A, max(0, seq - 4), seq, data, 1.0, TS)
-        for item in scan(data):
+        core.add_slice(PRODUCER_A, max(0, seq - 4), seq, data, 1.0, TS)
+        for item in scan_records(data):
             if isinstance(item, Record) and item.number < seq:
-                core.take_record(PRODUCER_B, item, 1.0, TS)
+                core.add_record(PRODUCER_B, item, 1.0, TS)
         blocks, taken = core.build(TS)
         require(taken[PRODUCER_A] == seq + 1, "a slice that was not taken whole")
         seqs = set()
@@ -227,7 +242,7 @@ class Agent:
             for producer, ranges in decoded.producers:
                 if producer == PRODUCER_A:
                     seqs.update(number for first, last in ranges for number in range(first, last + 1))
-        sound = {item.number for item in scan(data) if isinstance(item, Record)}
+        sound = {item.number for item in scan_records(data) if isinstance(item, Record)}
         require(sound <= seqs, "an event that arrived is in no block")
         return True
 
@@ -271,7 +286,7 @@ class Index:
         body = [[SENDER, self._number, self._number + 2, 2, None]]
         parts.append(frame(Kind.RECEIPT, self._number + 2, pack([TS + self._number, body])))
         self._number += 3
-        found = list(scan(b"".join(parts)))
+        found = list(scan_records(b"".join(parts)))
         require(all(isinstance(record, Record) for record in found), "the fuzzer's own records are wrong")
         return found  # type: ignore[return-value]
 
@@ -283,7 +298,7 @@ class Index:
         good = self._good
         self.applier.flush()
         for record in self.records(kind, payload, version):
-            self.applier.take(record, record.number)
+            self.applier.apply(record, record.number)
         batch = self.applier.flush()
         n_good = sum(
             int(((m.seq == good) & (m.lead == good)).sum()) for matrices in batch.metrics.values() for m in matrices
@@ -343,13 +358,13 @@ class Files:
         try:
             for name, data in files:
                 (directory / name).write_bytes(data)
-            require(holder_of(directory / "lock") == 0, "a lock that nobody holds")
-            note_of(directory / "lock")
+            require(lock_holder_pid(directory / "lock") == 0, "a lock that nobody holds")
+            lock_note(directory / "lock")
             for name, _ in files:
                 if name.endswith(".seg"):
                     for item in read_segment(directory / name):
-                        require(isinstance(item, Damage) or item.number < NUMBER_LIMIT, "a number without bound")
-            journal = DeadJournal(directory)
+                        require(isinstance(item, CorruptRange) or item.number < NUMBER_LIMIT, "a number without bound")
+            journal = JournalReader(directory)
             n_read = sum(isinstance(item, Record) for item in journal.records())
             reader = LogReader(directory)
             while reader.read(NUMBER_LIMIT, 1 << 16):

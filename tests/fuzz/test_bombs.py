@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chiplog.query.result import QueryError, Result
-from chiplog_agent.pipeline.batcher import Core
+from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.stats.frames import FrameError, FrameReader
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, MIB, RECORD_BYTES_MAX
@@ -16,7 +16,7 @@ from chiplog_schemas.model.blocks import BlockBuilder, BlockError, decode_block
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.storage import record
-from chiplog_schemas.storage.record import Kind, Record, scan
+from chiplog_schemas.storage.record import Kind, Record, scan_records
 from tests.fuzz.decoders import Arrow
 from tests.fuzz.grammar import TOKENS, frame
 from tests.schemas.make_vectors import PRODUCER_A, SESSION, TS
@@ -28,7 +28,7 @@ SAFEGUARDS = [
     Safeguard(
         "columns do not lie over each other",
         "schemas/chiplog_schemas/model/blocks.py",
-        old="        _check_room(groups, len(area))\n",
+        old="        _check_total_size(groups, len(area))\n",
         new="",
         test="test_columns_that_lie_over_each_other_claim_no_memory",
     ),
@@ -146,19 +146,21 @@ def test_records_inside_of_records_are_given_up_in_time(monkeypatch: pytest.Monk
         nested = frame(Kind.EVENT, 1, nested)
     front = frame(Kind.EVENT, 10, b"good") + frame(Kind.EVENT, 11, b"good")
     found = [
-        item.number for item in scan(front + b"?" + nested + frame(Kind.EVENT, 12, b"")) if isinstance(item, Record)
+        item.number
+        for item in scan_records(front + b"?" + nested + frame(Kind.EVENT, 12, b""))
+        if isinstance(item, Record)
     ]
     assert found == [10, 11]
 
 
-def core() -> Core:
-    return Core(b"agent-producer!!", "node", 1, "0", TS)
+def core() -> EventBatcher:
+    return EventBatcher(b"agent-producer!!", "node", 1, "0", TS)
 
 
 def test_a_slice_full_of_holes_makes_no_block_larger_than_a_record() -> None:
     agent = core()
     holes = b"".join(frame(Kind.EVENT, number, b"") for number in range(0, 160_000, 2))
-    agent.take(PRODUCER_A, 0, 160_000, b"?" + holes, 0.0, TS)
+    agent.add_slice(PRODUCER_A, 0, 160_000, b"?" + holes, 0.0, TS)
     blocks, _ = agent.build(TS)
     assert max(map(len, blocks)) <= RECORD_BYTES_MAX
     kinds = [group.kind for block in blocks for group in decode_block(block).groups]
@@ -171,7 +173,7 @@ def test_short_floats_make_no_block_larger_than_a_record() -> None:
     event = b"\x95\x03" + pack(TS) + pack(1) + pack("key") + floats
     assert len(event) < EVENT_BYTES_MAX
     for seq in range(8):
-        agent.take(PRODUCER_A, seq, seq, frame(Kind.EVENT, seq, event), 0.0, TS)
+        agent.add_slice(PRODUCER_A, seq, seq, frame(Kind.EVENT, seq, event), 0.0, TS)
     blocks, _ = agent.build(TS)
     assert max(map(len, blocks)) <= RECORD_BYTES_MAX
     assert sum(len(group.seq) for block in blocks for group in decode_block(block).groups) == 8 + 1

@@ -14,15 +14,16 @@ SAFEGUARDS = [
     Safeguard(
         "a word that a launch had before a restart replaces one that was made up",
         "sdk/chiplog/identity/rendezvous.py",
-        old="        if offer.startswith(_FIRM) and word.startswith(_NEW):\n",
+        old="        if offer.startswith(PROPOSAL_FIRM) and word.startswith(_NEW):\n",
         new="        if False:\n",
         test="test_the_first_word_is_everybodys_until_a_firm_one_comes",
     ),
     Safeguard(
         "a thread of its own waits for the group's store",
         "sdk/chiplog/identity/rendezvous.py",
-        old='                is_asked = start_thread(self._ask, *found, candidate, name="chiplog-agreement")\n',
-        new="                self._ask(*found, candidate)\n                is_asked = True\n",
+        old="                is_asked = start_thread(self._exchange_in_thread, *found, candidate, "
+        'name="chiplog-agreement")\n',
+        new="                self._exchange_in_thread(*found, candidate)\n                is_asked = True\n",
         test="test_a_store_whose_host_stands_still_holds_nobody_up",
     ),
 ]
@@ -31,22 +32,24 @@ SAFEGUARDS = [
 WORDS = """
 import torch.distributed as dist
 from chiplog.identity import rendezvous
-from chiplog.identity.rendezvous import Agreed, Question
+from chiplog.identity.rendezvous import Agreement, RunIdRendezvous
 from chiplog.identity.identity import Identity
 
 class Rank:
     def __init__(self, word, firm=False):
         self.word = word
-        self.question = Question(Identity(word, "label", "launch", needs_agreement=True, settled=firm, launch_run="l"))
+        self.question = RunIdRendezvous(
+            Identity(word, "label", "launch", needs_agreement=True, run_id_is_final=firm, launch_cache_key="l")
+        )
 
     def asks(self, wait_s=30.0):
         rendezvous._agreed = 0  # each is a process of its own
-        self.question.begin(self.word)
-        return self.question.hear(wait_s)
+        self.question.poll_group(self.word)
+        return self.question.take_answer(wait_s)
 
     def hears(self):
         deadline = time.monotonic() + 120
-        while (word := self.question.hear()) is None and time.monotonic() < deadline:
+        while (word := self.question.take_answer()) is None and time.monotonic() < deadline:
             time.sleep(0.01)
         return word and word.run_id
 
@@ -54,7 +57,7 @@ first = Rank("first")
 assert first.asks() is None, "there is no group yet"
 store = dist.TCPStore("127.0.0.1", int(sys.argv[1]), is_master=True)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-assert first.asks() == Agreed("first", 0, 1)
+assert first.asks() == Agreement("first", 0, 1)
 assert first.asks() is None, "nothing new"
 assert Rank("second").asks().run_id == "first"
 assert Rank("before the restart", firm=True).asks().run_id == "before the restart"
@@ -67,7 +70,7 @@ STANDS_STILL = """
 import atexit, os, signal
 import torch.distributed as dist
 import chiplog
-from chiplog.identity.rendezvous import Question
+from chiplog.identity.rendezvous import RunIdRendezvous
 from chiplog.identity.identity import Identity
 
 port = int(sys.argv[1])
@@ -80,9 +83,9 @@ store = dist.TCPStore("127.0.0.1", port, is_master=False, wait_for_workers=False
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
 os.kill(host, signal.SIGSTOP)
 os.waitpid(host, os.WUNTRACED)  # until it has stopped: it may be answering on another core
-question = Question(Identity("mine", "label", "launch", needs_agreement=True))
-question.begin("mine")
-assert question.hear(0.1) is None
+question = RunIdRendezvous(Identity("mine", "label", "launch", needs_agreement=True))
+question.poll_group("mine")
+assert question.take_answer(0.1) is None
 run = chiplog.init(mode="offline", capture_console=False)
 for step in range(1000):
     run.log({"x": 1.0})

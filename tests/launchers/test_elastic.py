@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from chiplog_schemas.process.procfs import stat_fields
+from chiplog_schemas.process.procfs import read_proc_stat
 from tests.launchers.training import TORCHRUN, Training, finished
 from tests.support.hosts import free_ports
 from tests.support.waiting import wait_until
@@ -104,7 +104,7 @@ def test_a_node_that_goes_leaves_a_smaller_world_in_the_same_run(launched: Launc
     agents = [training.start(command) for _ in range(2)]
     wait_until(lambda: [len(writer.rows) > 150 for writer in training.writers()] == [True, True], "rows of both ranks")
     first = next(writer for writer in training.writers() if writer.rank == 0)
-    parent = int(stat_fields(first.pid)[1])
+    parent = int(read_proc_stat(first.pid)[1])
     gone = next(agent for agent in agents if agent.pid == parent)
     for pid in (gone.pid, first.pid):  # both: an orphan would train on
         os.kill(pid, signal.SIGKILL)

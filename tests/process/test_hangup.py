@@ -58,7 +58,7 @@ def on_terminal(node: Node, module: str, *, ignores_hangup: bool = False) -> tup
         process = subprocess.Popen(command, stdin=slave, stdout=log, stderr=log, preexec_fn=take_terminal)
     os.close(slave)
     lock = daemons.lock_path(node.place, module)
-    wait_until(lambda: daemons.holder_of(lock) == process.pid, "a daemon that holds its lock")
+    wait_until(lambda: daemons.lock_holder_pid(lock) == process.pid, "a daemon that holds its lock")
     said = "takes events" if module == daemons.COLLECTOR else "serves"
     wait_until(lambda: said in node.output(module), "a daemon that serves")
     return process, master
@@ -87,10 +87,13 @@ def test_no_report_about_the_link_outlives_its_agent(node: Node, capsys: pytest.
         assert main(["status", "--dir", str(node.root), "--no-canary"]) == 0
         return capsys.readouterr().out
 
-    wait_until(lambda: (link := daemons.link_of(node.place)) and link.state is LinkState.OPEN, "a link that is open")
+    wait_until(
+        lambda: (link := daemons.collector_link_status(node.place)) and link.state is LinkState.OPEN,
+        "a link that is open",
+    )
     assert "answers" in status()
     node.kill_agent()
-    assert daemons.link_of(node.place) is None
+    assert daemons.collector_link_status(node.place) is None
     node.stop_collector()
     assert "answers" not in status()
     report = node.place.agent_link.read_bytes()
@@ -102,5 +105,5 @@ def test_no_report_about_the_link_outlives_its_agent(node: Node, capsys: pytest.
     node.start_agent()
     wait_until(lambda: node.output().count("serves") == 3, "an agent that has written its own report")
     node.place.agent_link.write_bytes(report)  # as if the disk had refused it
-    assert daemons.link_of(node.place) is None
+    assert daemons.collector_link_status(node.place) is None
     assert "answers" not in status()

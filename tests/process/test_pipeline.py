@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.paths import places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.node import Node
 from tests.support.waiting import wait_until
 
@@ -66,7 +66,7 @@ run = chiplog.init(mode="offline", capture_console=False)
 import threading
 done = threading.Event()
 def look():
-    while not done.is_set(): run._look_around()
+    while not done.is_set(): run._poll_disk_and_group()
 thread = threading.Thread(target=look)
 thread.start()
 import torch.distributed
@@ -132,9 +132,9 @@ def test_eight_processes_that_race_from_nothing_get_one_agent_one_collector_and_
     node.until(f"{query} AND l.state = 'finished'", lambda rows: rows[0]["n"] == 8)
     for module in ("chiplog_agent", "chiplog_collector"):
         wait_until(lambda module=module: len(daemons_of(chiplog_dir, module)) == 1, f"one {module}")
-    place = places(chiplog_dir)
-    assert daemons_of(chiplog_dir, "chiplog_agent") == [holder_of(place.agent / "lock")]
-    assert daemons_of(chiplog_dir, "chiplog_collector") == [holder_of(place.collector / "lock")]
+    place = paths_for_root(chiplog_dir)
+    assert daemons_of(chiplog_dir, "chiplog_agent") == [lock_holder_pid(place.agent / "lock")]
+    assert daemons_of(chiplog_dir, "chiplog_collector") == [lock_holder_pid(place.collector / "lock")]
     rows = node.sql(
         "SELECT label, key, count(*) AS n, count(DISTINCT step) AS d, sum(value) AS s FROM metrics GROUP BY ALL"
     )

@@ -13,8 +13,8 @@ import pytest
 import chiplog
 from chiplog.ops import daemons
 from chiplog.query.client import NoDataError
-from chiplog_schemas.paths import places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME
 from chiplog_schemas.storage.segments import segment_name
 from tests.support.node import Node
@@ -25,7 +25,8 @@ SAFEGUARDS = [
     Safeguard(
         "an agent is started by the call that makes the journal",
         "sdk/chiplog/journal/sender.py",
-        old='        if self._online and self._may_start_agent and holder_of(self._places.agent / "lock") == 0:\n',
+        old="        if self._online and self._may_start_agent and lock_holder_pid(self._places.agent "
+        '/ "lock") == 0:\n',
         new="        if False:\n",
         test="test_a_worker_that_ends_at_once_is_collected_without_anybody_asking",
     ),
@@ -138,7 +139,7 @@ def test_a_signal_that_ends_a_rank_before_an_agent_is_up_is_known(
 
 def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: Path, tmp_path: Path) -> None:
     assert run_script(tmp_path, WAITS).returncode == 3
-    where = places(chiplog_dir)
+    where = paths_for_root(chiplog_dir)
 
     def look(*arguments: str, **variables: str) -> "subprocess.CompletedProcess[str]":
         command = [*CLI, *arguments]
@@ -158,7 +159,7 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
     os.chown(where.journals, 12345, 12345)  # another user's
     assert daemons.waiting_journals(where) == []
     os.chown(where.journals, os.geteuid(), os.getegid())
-    assert holder_of(where.agent / "lock") == 0
+    assert lock_holder_pid(where.agent / "lock") == 0
     done = look("runs", "--format", "json")
     assert done.stderr.splitlines() == [
         f"chiplog: 1 journal of an ended process waits in {where.journals}; an agent and a collector were started to "
@@ -170,7 +171,7 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
 
 
 def test_a_directory_that_no_agent_can_adopt_starts_nothing(chiplog_dir: Path) -> None:
-    where = places(chiplog_dir)
+    where = paths_for_root(chiplog_dir)
     (where.journals / ("00" * 16)).mkdir(parents=True)
     (where.journals / ("11" * 16) / LOCK_NAME).mkdir(parents=True)
     headless = where.journals / ("22" * 16)
@@ -181,14 +182,14 @@ def test_a_directory_that_no_agent_can_adopt_starts_nothing(chiplog_dir: Path) -
     done = subprocess.run(command, capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
     assert "nothing has been recorded" in done.stderr and "wait" not in done.stderr
-    assert holder_of(where.agent / "lock") == 0
+    assert lock_holder_pid(where.agent / "lock") == 0
 
 
 def test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered(
     chiplog_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert run_script(tmp_path, WAITS).returncode == 3
-    stuck = places(chiplog_dir).journals / ("33" * 16)
+    stuck = paths_for_root(chiplog_dir).journals / ("33" * 16)
     stuck.mkdir()
     (stuck / LOCK_NAME).touch()
     (stuck / segment_name(0)).mkdir()  # cannot be read
@@ -204,4 +205,4 @@ def test_a_reader_stops_waiting_for_a_journal_that_is_not_delivered(
 def test_connect_right_after_finish_waits_for_the_index(chiplog_dir: Path, tmp_path: Path) -> None:
     done = run_script(tmp_path, FINISHES)
     assert done.returncode == 0, done.stderr
-    wait_until(lambda: holder_of(places(chiplog_dir).collector / "lock"), "a collector")
+    wait_until(lambda: lock_holder_pid(paths_for_root(chiplog_dir).collector / "lock"), "a collector")

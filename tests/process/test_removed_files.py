@@ -12,8 +12,8 @@ import pytest
 
 import chiplog
 from chiplog.cli.root import main
-from chiplog_agent.ranks.orphan_journals import Adoption
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
@@ -51,7 +51,7 @@ SAFEGUARDS = [
     Safeguard(
         "down waits for a daemon whose lock is just being made again",
         "sdk/chiplog/ops/daemons.py",
-        old="    if not pid_of(where, module) and _listens(socket_path(where, module)):",
+        old="    if not daemon_pid(where, module) and _accepts_connections(socket_path(where, module)):",
         new="    if False:",
         test="test_locks_of_daemons_that_were_removed_come_back_and_down_finds_both",
     ),
@@ -86,8 +86,8 @@ SAFEGUARDS = [
     Safeguard(
         "what cannot be written again is declared lost",
         "sdk/chiplog/journal/journal.py",
-        old="            self._cursor = (segment, segment.end, segment.next_seq)\n            return Slice(",
-        new="            return None\n            return Slice(",
+        old="            self._cursor = (segment, segment.end, segment.next_seq)\n            return LogSlice(",
+        new="            return None\n            return LogSlice(",
         test="test_full_segments_that_are_removed_are_declared_lost",
     ),
 ]
@@ -111,7 +111,7 @@ def pids(node: Node) -> tuple[int, int]:
 
 
 def holders(node: Node) -> tuple[int, int]:
-    return holder_of(node.place.agent / "lock"), holder_of(node.place.collector / "lock")
+    return lock_holder_pid(node.place.agent / "lock"), lock_holder_pid(node.place.collector / "lock")
 
 
 def log_one(node: Node, value: float) -> None:
@@ -224,7 +224,7 @@ def journal_of(node: Node) -> Path:
 
 def lock_is_back(node: Node, training: Training) -> bool:
     found = list_journals(node.place.journals)
-    return bool(found) and holder_of(found[0][1] / LOCK_NAME) == training.process.pid
+    return bool(found) and lock_holder_pid(found[0][1] / LOCK_NAME) == training.process.pid
 
 
 def stored(node: Node, count: int) -> None:
@@ -263,16 +263,16 @@ def test_a_stopped_rank_without_a_locks_file_is_not_adopted(
     directory = journal_of(bare_node)
     training.process.send_signal(signal.SIGSTOP)
     (directory / LOCK_NAME).unlink()
-    adoption = Adoption(bare_node.place.journals)
+    adoption = OrphanJournalCollector(bare_node.place.journals)
     for _ in range(3):
-        assert adoption.look({}) == []
+        assert adoption.scan({}) == []
         assert not adoption.is_idle
     training.process.send_signal(signal.SIGCONT)
     wait_until(lambda: lock_is_back(bare_node, training), "the lock, made again")
     training.process.send_signal(signal.SIGSTOP)
     (directory / LOCK_NAME).unlink()
     training.end()
-    assert len(adoption.look({})) == 1
+    assert len(adoption.scan({})) == 1
 
 
 @pytest.mark.parametrize("removed", ["journals", "journal", HEAD_NAME, "segments", "CHIPLOG_DIR"])

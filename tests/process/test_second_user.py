@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.paths import places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.hosts import Centre
 from tests.support.node import end_process
 from tests.support.safeguard import Safeguard
@@ -137,7 +137,7 @@ def homes() -> Iterator[Path]:
         shutil.copytree(source, path / "code" / name, ignore=shutil.ignore_patterns("__pycache__"))
     yield path
     for directory in (path / "bob" / ".chiplog", path / "bob" / "own"):
-        pid = holder_of(places(directory).agent / "lock")
+        pid = lock_holder_pid(paths_for_root(directory).agent / "lock")
         if pid > 0:
             end_process(pid)
     shutil.rmtree(path)

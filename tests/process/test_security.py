@@ -40,14 +40,14 @@ SAFEGUARDS = [
     Safeguard(
         "an agent's key is bound to its node's name",
         "schemas/chiplog_schemas/protocol/delivery.py",
-        old='            if (objection := permit.objection(message.info.get("node"))) is not None:',
-        new='            if (objection := permit.objection(message.info.get("node"))) is False:',
+        old='            if (objection := permit.denial_reason(message.info.get("node"))) is not None:',
+        new='            if (denial_reason := permit.denial_reason(message.info.get("node"))) is False:',
         test="test_an_agent_that_calls_itself_otherwise_stores_nothing",
     ),
     Safeguard(
         "no key reaches another's numbers, after a restart of the collector neither",
         "schemas/chiplog_schemas/protocol/delivery.py",
-        old="            sender = scoped(sender, permit)",
+        old="            sender = scoped_sender_id(sender, permit)",
         new="            pass",
         test="test_a_copied_spool_with_another_key_leaves_the_numbers_of_the_first_alone",
     ),
@@ -138,8 +138,8 @@ SAFEGUARDS = [
     Safeguard(
         "an agent's TCP address is for the keys of ranks",
         "agent/chiplog_agent/daemon.py",
-        old='self._gate, "ranks")',
-        new='self._gate, "ingest")',
+        old='self._gate, "ranks"',
+        new='self._gate, "ingest"',
         test="test_a_rank_reaches_an_agent_over_tcp_with_its_key_alone",
     ),
     Safeguard(
@@ -429,7 +429,7 @@ def test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer(
         socket.setsockopt(zmq.LINGER, 0)
         curve.configure(socket)
         socket.connect(address)
-        socket.send_multipart(query_messages.ask(b"12345678", slow, None, 2.0))
+        socket.send_multipart(query_messages.request(b"12345678", slow, None, 2.0))
         time.sleep(0.3)
         centre.keys("revoke", f"{host.root.name}-reader")
         assert not socket.poll(3_000), "an answer to a key that was revoked: even that it took too long"
@@ -596,14 +596,14 @@ import runpy, sys
 from pathlib import Path
 from chiplog_schemas.security import zap
 
-answer, dies = zap.Gate._answer, Path(sys.argv.pop(1))
+answer, dies = zap.ZapAuthenticator._answer, Path(sys.argv.pop(1))
 
 def mortal(self, request):
     if dies.exists():
         raise MemoryError("killed by the test")
     return answer(self, request)
 
-zap.Gate._answer = mortal
+zap.ZapAuthenticator._answer = mortal
 runpy.run_module("chiplog_collector", run_name="__main__", alter_sys=True)
 """
 

@@ -215,8 +215,8 @@ FILES: dict[str, list[Any]] = {
 }
 
 QUESTIONS: dict[str, list[Any]] = {
-    "ask": query_messages.ask(SESSION, "SELECT * FROM runs WHERE run_id = ?", ["r1"], 30.0),
-    "ask_in_zone": query_messages.ask(SESSION, "FROM runs", None, 30.0, "Europe/Berlin"),
+    "ask": query_messages.request(SESSION, "SELECT * FROM runs WHERE run_id = ?", ["r1"], 30.0),
+    "ask_in_zone": query_messages.request(SESSION, "FROM runs", None, 30.0, "Europe/Berlin"),
     "result": query_messages.result(SESSION, 2, b"an Arrow IPC stream"),
     "error": query_messages.failure(SESSION, "refused", "query is empty; write one SELECT"),
     "ping": query_messages.ping(SESSION),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas import limits
-from chiplog_schemas.bounds import RANGES, BoundError, Bounds, read_bounds
+from chiplog_schemas.bounds import RANGES, LimitError, Limits, read_bounds
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "configuration.md"
 
@@ -17,15 +17,15 @@ def name_of(variable: str) -> str:
 
 
 def test_every_variable_is_a_bound_of_limits_and_its_default() -> None:
-    assert [name_of(variable) for variable in RANGES] == [field.name for field in fields(Bounds)]
+    assert [name_of(variable) for variable in RANGES] == [field.name for field in fields(Limits)]
     for variable, (least, most) in RANGES.items():
-        default = getattr(Bounds(), name_of(variable))
+        default = getattr(Limits(), name_of(variable))
         assert default == getattr(limits, variable.removeprefix("CHIPLOG_"))
         assert least <= default <= most
 
 
 def test_nothing_set_is_the_defaults_and_an_empty_variable_is_nothing() -> None:
-    assert read_bounds({}) == read_bounds({"CHIPLOG_KEYS_MAX": "", "HOME": "/"}) == Bounds()
+    assert read_bounds({}) == read_bounds({"CHIPLOG_KEYS_MAX": "", "HOME": "/"}) == Limits()
 
 
 @pytest.mark.parametrize("variable", RANGES)
@@ -34,7 +34,7 @@ def test_both_ends_of_the_range_are_taken_and_what_lies_beyond_is_refused(variab
     for value in (least, most):
         assert getattr(read_bounds({variable: f" {value} "}), name_of(variable)) == value
     for value in (least - 1, most + 1):
-        with pytest.raises(BoundError, match=f"{variable}='{value}' is no whole number from {least} to {most}"):
+        with pytest.raises(LimitError, match=f"{variable}='{value}' is no whole number from {least} to {most}"):
             read_bounds({variable: str(value)})
 
 
@@ -42,7 +42,7 @@ def test_both_ends_of_the_range_are_taken_and_what_lies_beyond_is_refused(variab
 def test_a_bad_value_is_one_line_and_the_default_when_somebody_is_told(text: str) -> None:
     said: list[str] = []
     bounds = read_bounds({"CHIPLOG_JOURNAL_BYTES_MAX": text, "CHIPLOG_KEYS_MAX": "7"}, said.append)
-    assert bounds == Bounds(keys_max=7)
+    assert bounds == Limits(keys_max=7)
     (line,) = said
     assert line.startswith("CHIPLOG_JOURNAL_BYTES_MAX=")
     assert f"{limits.JOURNAL_BYTES_MAX} is used" in line
@@ -53,4 +53,4 @@ def test_a_bad_value_is_one_line_and_the_default_when_somebody_is_told(text: str
 def test_the_table_of_the_readme_is_that_of_the_code() -> None:
     rows = re.findall(r"^\| `(CHIPLOG_[A-Z_]+)` \| ([\d,]+) \| ([\d,]+) \| ([\d,]+) \|", PAGE.read_text(), re.MULTILINE)
     documented = {name: tuple(int(number.replace(",", "")) for number in numbers) for name, *numbers in rows}
-    assert documented == {variable: (getattr(Bounds(), name_of(variable)), *ends) for variable, ends in RANGES.items()}
+    assert documented == {variable: (getattr(Limits(), name_of(variable)), *ends) for variable, ends in RANGES.items()}

@@ -10,15 +10,15 @@ from chiplog_schemas import paths as module
 from chiplog_schemas.paths import (
     SOCKET_PATH_BYTES_MAX,
     check_root,
-    chiplog_dir,
+    ensure_private_dir,
     file_system_type,
-    make_private,
-    places,
+    paths_for_root,
+    resolve_root,
 )
 
 
 def test_everything_lies_under_a_short_chiplog_dir(tmp_path: Path) -> None:
-    place = places(Path("/tmp/short"))
+    place = paths_for_root(Path("/tmp/short"))
     assert place.local == place.root == Path("/tmp/short")
     assert place.journals == Path("/tmp/short/journals")
     assert place.agent == Path("/tmp/short/agent")
@@ -30,18 +30,18 @@ def test_everything_lies_under_a_short_chiplog_dir(tmp_path: Path) -> None:
 
 def test_a_long_path_moves_the_sockets_alone() -> None:
     root = Path("/tmp") / ("long" * 40)
-    place = places(root)
+    place = paths_for_root(root)
     assert place.journals == root / "journals"
     assert place.collector == root / "collector"
     for address in (place.agent_address, place.collector_address, place.query_address):
         assert len(address.removeprefix("ipc://").encode()) <= SOCKET_PATH_BYTES_MAX
-    assert places(root) == place
-    assert places(root / "other").run != place.run
+    assert paths_for_root(root) == place
+    assert paths_for_root(root / "other").run != place.run
 
 
 @pytest.mark.parametrize("length", range(60, 110))
 def test_no_path_length_makes_a_socket_path_too_long(length: int) -> None:
-    place = places(Path("/" + "x" * length))
+    place = paths_for_root(Path("/" + "x" * length))
     for address in (place.agent_address, place.collector_address, place.query_address):
         assert len(address.removeprefix("ipc://").encode()) <= SOCKET_PATH_BYTES_MAX
 
@@ -50,7 +50,7 @@ def test_a_network_file_system_keeps_the_collector_and_moves_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "file_system_type", lambda path: "nfs4")
-    place = places(tmp_path)
+    place = paths_for_root(tmp_path)
     assert place.collector == tmp_path / "collector"
     substitute = Path(f"/var/tmp/chiplog-{os.getuid()}")
     assert place.local.parent == substitute
@@ -66,10 +66,10 @@ def test_the_file_system_of_a_link_is_that_of_its_target(tmp_path: Path) -> None
 
 def test_chiplog_dir_is_the_argument_else_the_variable_else_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert chiplog_dir("/a", {"CHIPLOG_DIR": "/b"}) == Path("/a")
-    assert chiplog_dir(None, {"CHIPLOG_DIR": "/b/../c"}) == Path("/c")
-    assert chiplog_dir(None, {}) == Path("/home/somebody/.chiplog")
-    assert chiplog_dir("rel", {}) == Path.cwd() / "rel"
+    assert resolve_root("/a", {"CHIPLOG_DIR": "/b"}) == Path("/a")
+    assert resolve_root(None, {"CHIPLOG_DIR": "/b/../c"}) == Path("/c")
+    assert resolve_root(None, {}) == Path("/home/somebody/.chiplog")
+    assert resolve_root("rel", {}) == Path.cwd() / "rel"
 
 
 def test_without_a_home_directory_it_is_a_private_one_and_that_is_said_once(
@@ -84,22 +84,22 @@ def test_without_a_home_directory_it_is_a_private_one_and_that_is_said_once(
     monkeypatch.setattr(module, "_has_told_homeless", False)
     home = tmp_path / f"chiplog-{os.getuid()}" / "home"
     own = home / ".chiplog"
-    assert chiplog_dir(None, {}) == own
-    assert chiplog_dir(None, {"CHIPLOG_DIR": "~/runs"}) == home / "runs"
-    assert chiplog_dir(None, {"CHIPLOG_DIR": "~nobody_of_that_name/x"}) == home / "x"
-    assert chiplog_dir(None, {"CHIPLOG_DIR": "/a"}) == Path("/a")
+    assert resolve_root(None, {}) == own
+    assert resolve_root(None, {"CHIPLOG_DIR": "~/runs"}) == home / "runs"
+    assert resolve_root(None, {"CHIPLOG_DIR": "~nobody_of_that_name/x"}) == home / "x"
+    assert resolve_root(None, {"CHIPLOG_DIR": "/a"}) == Path("/a")
     [line] = [record.getMessage() for record in caplog.records]
     assert line == (f"chiplog: no home directory is known for ~/.chiplog; {own} is used; set HOME or CHIPLOG_DIR")
-    make_private(own / "journals")
+    ensure_private_dir(own / "journals")
     assert stat.S_IMODE(home.parent.stat().st_mode) == 0o700
     home.parent.chmod(0o777)
     with pytest.raises(PermissionError, match="is writable by others"):
-        make_private(own / "journals")
+        ensure_private_dir(own / "journals")
 
 
 def test_directories_are_private_from_the_top_down(tmp_path: Path) -> None:
-    make_private(tmp_path / "a" / "b" / "c")
-    make_private(tmp_path / "a" / "b" / "c")
+    ensure_private_dir(tmp_path / "a" / "b" / "c")
+    ensure_private_dir(tmp_path / "a" / "b" / "c")
     for part in ("a", "a/b", "a/b/c"):
         assert stat.S_IMODE((tmp_path / part).stat().st_mode) == 0o700
 
@@ -109,20 +109,20 @@ def test_a_directory_that_others_can_write_is_refused_with_the_remedy(tmp_path: 
     directory = tmp_path / "a"
     directory.mkdir()
     os.chmod(directory, mode)
-    for refuse in (make_private, lambda path: check_root(places(path))):
+    for refuse in (ensure_private_dir, lambda path: check_root(paths_for_root(path))):
         with pytest.raises(PermissionError, match=f"{directory} is writable by others; chmod go-w it"):
             refuse(directory)
     os.chmod(directory, 0o755)
-    make_private(directory)
-    check_root(places(directory))
-    check_root(places(tmp_path / "not there yet"))
+    ensure_private_dir(directory)
+    check_root(paths_for_root(directory))
+    check_root(paths_for_root(tmp_path / "not there yet"))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away needs root")
 def test_a_directory_of_somebody_else_is_refused(tmp_path: Path) -> None:
     os.chown(tmp_path, 65534, 65534)
     with pytest.raises(PermissionError, match="belongs to uid 65534"):
-        make_private(tmp_path)
+        ensure_private_dir(tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a directory away needs root")
@@ -134,4 +134,4 @@ def test_what_lies_in_a_directory_that_somebody_else_made_for_us_is_refused(
     theirs.mkdir()
     os.chown(theirs, 65534, 65534)
     with pytest.raises(PermissionError, match="belongs to uid 65534"):
-        make_private(theirs / "hash" / "journals")
+        ensure_private_dir(theirs / "hash" / "journals")

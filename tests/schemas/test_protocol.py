@@ -32,7 +32,7 @@ def row_of(section: str, name: str) -> list[str]:
         *(("6", kind) for kind in events.Column),
         *(("7", kind) for kind in messages.MessageKind),
         *(("7", kind) for kind in file_messages.FileMessageKind),
-        *(("8", kind) for kind in query_messages.QuestionKind),
+        *(("8", kind) for kind in query_messages.QueryMessageKind),
     ],
     ids=lambda value: getattr(value, "name", value),
 )

@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.model.blocks import BlockBuilder, decode_block, rows_of
-from chiplog_schemas.model.events import EventKind, decode, encode, fits_schema
+from chiplog_schemas.model.blocks import BlockBuilder, block_to_rows, decode_block
+from chiplog_schemas.model.events import EventKind, decode, encode, matches_schema
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.storage.journal_dir import HEAD_FIXED, IDENTITY_OFFSET, decode_head, encode_head
-from chiplog_schemas.storage.record import Kind, Record, scan
+from chiplog_schemas.storage.record import Kind, Record, scan_records
 from chiplog_schemas.storage.record import encode as encode_record
 from chiplog_schemas.storage.segments import decode_header, encode_header
 from tests.schemas import make_vectors
@@ -61,7 +61,7 @@ def test_an_existing_vector_is_never_written_again(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize("kind", Kind, ids=lambda kind: kind.name)
 def test_records(kind: Kind) -> None:
     data = golden(f"record-{kind.name.lower()}.bin")
-    (record,) = scan(data)
+    (record,) = scan_records(data)
     assert isinstance(record, Record)
     assert (record.kind, record.version, record.number) == (kind, 1, 1_000 + kind)
     assert record.payload == RECORD_PAYLOADS[kind]
@@ -71,7 +71,7 @@ def test_records(kind: Kind) -> None:
 @pytest.mark.parametrize("name", LATER_PAYLOADS)
 def test_later_forms_of_records(name: str) -> None:
     kind, payload = LATER_PAYLOADS[name]
-    (record,) = scan(golden(f"record-{name}.bin"))
+    (record,) = scan_records(golden(f"record-{name}.bin"))
     assert isinstance(record, Record)
     assert (record.kind, record.payload) == (kind, payload)
 
@@ -99,14 +99,14 @@ def test_events(kind: EventKind) -> None:
     data = golden(f"event-{kind.name.lower()}.bin")
     event = decode(data)
     assert event == [kind, TS, *EVENTS[kind]]
-    assert fits_schema(event)
+    assert matches_schema(event)
     assert encode(EventKind(event[0]), *event[1:]) == data
 
 
 def test_block() -> None:
     data = golden("block.bin")
     decoded = decode_block(data)
-    assert rows_of(decoded) == sorted(BLOCK_ROWS)
+    assert block_to_rows(decoded) == sorted(BLOCK_ROWS)
     builder = BlockBuilder()
     for row in BLOCK_ROWS:
         builder.add(*row)
@@ -120,7 +120,7 @@ def test_messages(name: str) -> None:
     assert message.kind == messages.MessageKind[name.upper()]
     assert message.session == make_vectors.SESSION
     assert message == messages.parse(MESSAGES[name])
-    assert not file_messages.is_of_files(frames)
+    assert not file_messages.is_file_message(frames)
     assert pack(unpack(frames[0])) == frames[0]
 
 
@@ -141,7 +141,7 @@ def test_messages_of_files(name: str) -> None:
     message = file_messages.parse(frames)
     assert message.kind == file_messages.FileMessageKind[name.upper()]
     assert message == file_messages.parse(FILES[name])
-    assert file_messages.is_of_files(frames)
+    assert file_messages.is_file_message(frames)
     assert pack(unpack(frames[0])) == frames[0]
 
 
@@ -149,6 +149,6 @@ def test_messages_of_files(name: str) -> None:
 def test_questions(name: str) -> None:
     frames = frames_of(f"question-{name}", len(QUESTIONS[name]))
     question = query_messages.parse(frames)
-    assert question.kind == query_messages.QuestionKind[name.partition("_")[0].upper()]
+    assert question.kind == query_messages.QueryMessageKind[name.partition("_")[0].upper()]
     assert question == query_messages.parse(QUESTIONS[name])
     assert pack(unpack(frames[0])) == frames[0]

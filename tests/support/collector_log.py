@@ -8,7 +8,7 @@ from chiplog_collector.index.state import State
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode
-from chiplog_schemas.storage.record import Kind, Record, scan
+from chiplog_schemas.storage.record import Kind, Record, scan_records
 from chiplog_schemas.storage.record import encode as frame
 
 LOG_ID = b"L" * 16
@@ -81,7 +81,7 @@ def records(*payloads: bytes | tuple[int, bytes] | tuple[int, bytes, int]) -> li
         data += frame(kind, next(numbers), content, *version)
         number = next(numbers)
         data += frame(Kind.RECEIPT, number, receipt(number))
-    found = list(scan(data))
+    found = list(scan_records(data))
     assert all(isinstance(record, Record) for record in found)
     return found
 
@@ -90,7 +90,7 @@ def apply(*payloads: Any) -> Applier:
     """Apply payloads to an empty state, purely."""
     applier = Applier(State())
     for record in records(*payloads):
-        applier.take(record, record.number)
+        applier.apply(record, record.number)
     return applier
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from chiplog_collector.index.database import Database
-from chiplog_collector.index.process import Follower
+from chiplog_collector.index.process import LogFollower
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.segments import SegmentLog
@@ -23,7 +23,7 @@ class Index:
     def _open(self) -> None:
         self.database = Database(self.path, LOG_ID)
         disable_faulty_optimizers(self.database.connection)  # as wherever queries are answered
-        self.follower = Follower(self.database, self.directory / "log")
+        self.follower = LogFollower(self.database, self.directory / "log")
 
     def take(self, *payloads: Any) -> "Index":
         """Log payloads, with a receipt behind each, and apply them."""

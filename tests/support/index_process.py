@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
-from chiplog_schemas.paths import Places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import Paths
+from chiplog_schemas.process.file_lock import lock_holder_pid
 
 
-def index_of(place: Places) -> int:
+def index_of(place: Paths) -> int:
     """Return the PID of the index process of this directory."""
-    receiver = holder_of(place.collector / "lock")
+    receiver = lock_holder_pid(place.collector / "lock")
     try:
         children = Path(f"/proc/{receiver}/task/{receiver}/children").read_text().split()
     except OSError:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import chiplog
-from chiplog_schemas.paths import Places, places
-from chiplog_schemas.process.file_lock import holder_of
-from chiplog_schemas.process.procfs import stat_fields
+from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
+from chiplog_schemas.process.procfs import read_proc_stat
 from tests.support.waiting import WAIT_S, wait_until
 
 
@@ -31,13 +31,13 @@ def end_process(pid: int) -> None:
 
 
 def _has_ended(pid: int) -> bool:
-    return stat_fields(pid)[:1] in ([], ["Z"])
+    return read_proc_stat(pid)[:1] in ([], ["Z"])
 
 
-def end_daemons(place: Places) -> None:
+def end_daemons(place: Paths) -> None:
     """End the agent and the collector of a directory, and those that another one just started in their place."""
     for _ in range(3):
-        pids = [holder_of(directory / "lock") for directory in (place.agent, place.collector)]
+        pids = [lock_holder_pid(directory / "lock") for directory in (place.agent, place.collector)]
         for pid in pids:
             if pid > 0:
                 end_process(pid)
@@ -50,7 +50,7 @@ class Node:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.place = places(root)
+        self.place = paths_for_root(root)
         self.collector: subprocess.Popen[bytes] | None = None
         self.agent: subprocess.Popen[bytes] | None = None
 
@@ -66,7 +66,7 @@ class Node:
     def start_agent(self, *flags: str) -> None:
         self.agent = self._start("chiplog_agent", "--no-stats", *flags)
         agent = self.agent
-        wait_until(lambda: holder_of(self.place.agent / "lock") == agent.pid, "an agent that holds its lock")
+        wait_until(lambda: lock_holder_pid(self.place.agent / "lock") == agent.pid, "an agent that holds its lock")
 
     def _start(self, module: str, *flags: str) -> "subprocess.Popen[bytes]":
         self.root.mkdir(parents=True, exist_ok=True)

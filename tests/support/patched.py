@@ -9,8 +9,8 @@ import pytest
 NEVER_ACKNOWLEDGES = """
 import sys
 if "chiplog_agent" in " ".join(sys.orig_argv):
-    from chiplog_schemas.protocol.delivery import Receiver
-    Receiver.synced = lambda self, sender, next_number: []
+    from chiplog_schemas.protocol.delivery import ReceiverProtocol
+    ReceiverProtocol.acknowledge = lambda self, sender, next_number: []
 """
 LEAVES_AT_ONCE = """
 import chiplog_schemas.limits

@@ -7,7 +7,7 @@ import pyarrow as pa
 import zmq
 
 from chiplog_schemas.query import query_messages
-from chiplog_schemas.query.query_messages import ID_BYTES, QuestionKind
+from chiplog_schemas.query.query_messages import ID_BYTES, QueryMessageKind
 
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
 # Each is one way out of reading the database, or into its settings. The first part is refused before it is run, the
@@ -93,10 +93,10 @@ REFUSALS = (
 )
 
 
-def assert_is_stopped(sql: str, answer: query_messages.Question, words: str) -> None:
+def assert_is_stopped(sql: str, answer: query_messages.QueryMessage, words: str) -> None:
     """Assert that a text was stopped by its own limit, and not because the machine was slow."""
     kind = "refused" if words == REFUSALS else "sql"
-    assert answer.kind == QuestionKind.ERROR, f"{sql} was answered"
+    assert answer.kind == QueryMessageKind.ERROR, f"{sql} was answered"
     assert answer.error_kind == kind, f"{sql}: {answer.error_kind} {answer.message}"
     assert re.search(words, answer.message), f"{sql}: {answer.message}"
     assert "\n" not in answer.message
@@ -113,14 +113,14 @@ class Asker:
 
     def send(self, sql, params=None, timeout_s=30.0, time_zone="") -> bytes:
         id = os.urandom(ID_BYTES)
-        self.socket.send_multipart(query_messages.ask(id, sql, params, timeout_s, time_zone))
+        self.socket.send_multipart(query_messages.request(id, sql, params, timeout_s, time_zone))
         return id
 
-    def receive(self) -> query_messages.Question:
+    def receive(self) -> query_messages.QueryMessage:
         assert self.socket.poll(180_000), "no answer"
         return query_messages.parse(self.socket.recv_multipart())
 
-    def ask(self, sql, params=None, timeout_s=30.0, time_zone="") -> query_messages.Question:
+    def ask(self, sql, params=None, timeout_s=30.0, time_zone="") -> query_messages.QueryMessage:
         id = self.send(sql, params, timeout_s, time_zone)
         answer = self.receive()
         assert answer.id == id
@@ -128,7 +128,7 @@ class Asker:
 
     def rows(self, sql, params=None) -> list[dict]:
         answer = self.ask(sql, params)
-        assert answer.kind == QuestionKind.RESULT, answer.message
+        assert answer.kind == QueryMessageKind.RESULT, answer.message
         table = pa.ipc.open_stream(answer.payload).read_all()
         assert table.num_rows == answer.n_rows
         return table.to_pylist()

@@ -5,7 +5,7 @@ import random
 from chiplog.values.metrics import Histogram
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.paths import places
+from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, Rank, block_of, whole
 from tests.support.index import Index
@@ -61,7 +61,7 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
 
 def place_of(index: Index):
     """Make the index the one of a CHIPLOG_DIR, and return that."""
-    place = places(index.directory / "chiplog")
+    place = paths_for_root(index.directory / "chiplog")
     place.collector.parent.mkdir(parents=True)
     index.close()
     place.collector.mkdir()

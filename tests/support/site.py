@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 import zmq
 
 import chiplog
-from chiplog_schemas.paths import make_private, places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.security.key_files import KeyPair, read_public, write_pair, write_permit
-from chiplog_schemas.security.permissions import Permit, Role
+from chiplog_schemas.security.permissions import Permission, Role
 from tests.support.network import Network
 from tests.support.oracle import ORACLE, compare
 from tests.support.waiting import wait_until
@@ -158,7 +158,9 @@ class Site:
         for node in self.nodes:
             self.start_agent(node)
         for node in self.nodes:
-            wait_until(lambda node=node: holder_of(places(self.root(node)).agent / "lock") > 0, "an agent")
+            wait_until(
+                lambda node=node: lock_holder_pid(paths_for_root(self.root(node)).agent / "lock") > 0, "an agent"
+            )
             self._start_rank(node)
         self.watches = {node: Watch(self, self.label(node), self.file(node)) for node in self.nodes}
         for node in self.nodes:
@@ -204,16 +206,16 @@ class Site:
     def _make_keys(self) -> None:
         """Give each host its key; the collector's public half to all, theirs to the collector."""
         server = self._new_key(self.collector_host, Role.COLLECTOR)
-        make_private(server / "allowed")
+        ensure_private_dir(server / "allowed")
         for node in self.nodes:
             own = self._new_key(node, Role.AGENT)
             shutil.copy(server / "collector.pub", own)
             key = read_public(own / "agent.pub")
-            write_permit(server / "allowed", Permit(key.name, frozenset({Role.AGENT}), (key.name,), key.public))
+            write_permit(server / "allowed", Permission(key.name, frozenset({Role.AGENT}), (key.name,), key.public))
 
     def _new_key(self, host: int, role: Role) -> Path:
         directory = self.root(host) / "keys"
-        make_private(directory)
+        ensure_private_dir(directory)
         public, secret = zmq.curve_keypair()
         write_pair(directory, KeyPair(f"node{host}", role, public.decode(), secret.decode()))
         return directory

@@ -52,7 +52,7 @@ class StandIn:
         done.happened = False
         self.waiting.append((host, staged, done))
 
-    def polling(self) -> Any:
+    def poll_context(self) -> Any:
         return nullcontext()
 
     def advance(self, count: int = 1 << 30) -> None:

@@ -20,9 +20,9 @@ from chiplog_schemas.limits import (
 )
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.codes import EndCause, end_cause
-from chiplog_schemas.model.events import IDENTITY_FIELDS, EventKind, encode, typed
+from chiplog_schemas.model.events import IDENTITY_FIELDS, EventKind, encode, select_typed
 from chiplog_schemas.model.intervals import Intervals
-from chiplog_schemas.storage.record import Damage, Record, scan
+from chiplog_schemas.storage.record import CorruptRange, Record, scan_records
 
 _BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more event of the largest size must fit
 # What is used here; the rest would be memory that a peer can fill.
@@ -51,7 +51,7 @@ class Origin(NamedTuple):
 
 
 @dataclass(slots=True)
-class Peer:
+class ProducerInfo:
     """What is known of one producer of this node."""
 
     identity: dict[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Peer:
     next_seq: int = 0  # behind the highest seq seen
 
 
-class Core:
+class EventBatcher:
     """Gather events until a block is due.
 
     producer: 16 bytes, the agent's own. node: this host's name. now_us: wall time in µs.
@@ -71,7 +71,7 @@ class Core:
     def __init__(self, producer: bytes, node: str, pid: int, version: str, now_us: int) -> None:
         self.producer = producer
         self.node = node
-        self.peers: dict[bytes, Peer] = {}
+        self.peers: dict[bytes, ProducerInfo] = {}
         self.damaged = 0  # stretches of bytes that were no records
         self.samples_dropped = 0
         self.has_news = False  # whether an identity came; whoever looks resets it
@@ -87,20 +87,20 @@ class Core:
     # -- in --
 
     @property
-    def room(self) -> bool:
+    def has_capacity(self) -> bool:
         """Whether the block under construction may take another slice."""
         return self._builder.n_bytes < SPOOL_SYNC_BYTES
 
     @property
-    def is_light(self) -> bool:
+    def is_small(self) -> bool:
         """Whether a block was begun and is still small."""
         return self._since is not None and self._builder.n_bytes < _LIGHT_BYTES
 
-    def greet(self, producer: bytes, info: Mapping[str, Any]) -> None:
+    def register(self, producer: bytes, info: Mapping[str, Any]) -> None:
         """Note what a producer says of itself in HELLO."""
-        self._peer(producer).identity.update(_kept(dict(info)))
+        self._peer(producer).identity.update(_select_identity(dict(info)))
 
-    def take(
+    def add_slice(
         self, producer: bytes, first: int, last: int, payload: bytes | memoryview, now: float, now_us: int
     ) -> None:
         """Take a slice of a producer's journal, seqs first..last. Damage in it costs what it damaged, declared."""
@@ -108,8 +108,8 @@ class Core:
         builder = self._builder
         damage = None
         seen = Intervals()
-        for item in scan(payload):
-            if isinstance(item, Damage):
+        for item in scan_records(payload):
+            if isinstance(item, CorruptRange):
                 damage = item
                 self.damaged += 1
                 continue
@@ -121,13 +121,13 @@ class Core:
                 continue
             event = builder.add(producer, item.number, item.payload)
             if event is not None and event[0] >= EventKind.IDENTITY:
-                self._follow(peer, event)
+                self._update_info(peer, event)
         if damage is not None:
             for missing_first, missing_last in seen.missing(first, last):
                 self.declare_lost(producer, missing_first, missing_last, f"damaged on the way: {damage.reason}", now_us)
         self._note_taken(producer, peer, last + 1, now)
 
-    def take_record(self, producer: bytes, record: Record, now: float, now_us: int) -> None:
+    def add_record(self, producer: bytes, record: Record, now: float, now_us: int) -> None:
         """Take one record of a journal that was adopted."""
         peer = self._peer(producer)
         if len(record.payload) > EVENT_BYTES_MAX:
@@ -135,7 +135,7 @@ class Core:
             return
         event = self._builder.add(producer, record.number, record.payload)
         if event is not None and event[0] >= EventKind.IDENTITY:
-            self._follow(peer, event)
+            self._update_info(peer, event)
         self._note_taken(producer, peer, record.number + 1, now)
 
     def sample(self, device: str, names: Sequence[str], values: Sequence[float], ts_us: int, now: float) -> None:
@@ -155,7 +155,7 @@ class Core:
         """Declare seqs of a producer that can never come."""
         self._say(EventKind.LOST, now_us, 0.0, producer, first, last, reason)
 
-    def vanished(self, producer: bytes, produced: int, state: Mapping[str, Any], now: float, ts_us: int) -> None:
+    def report_exit(self, producer: bytes, produced: int, state: Mapping[str, Any], now: float, ts_us: int) -> None:
         """Say how a producer's process ended that did not say so itself. state: the STATE map. ts_us: when."""
         self._say(EventKind.PEER, ts_us, now, producer, {**state, "produced": produced})
 
@@ -179,9 +179,9 @@ class Core:
 
     # -- out --
 
-    def due(self, now: float) -> bool:
+    def is_flush_due(self, now: float) -> bool:
         """Whether what waits should become a block now."""
-        return self._since is not None and (now - self._since >= SPOOL_SYNC_INTERVAL_S or not self.room)
+        return self._since is not None and (now - self._since >= SPOOL_SYNC_INTERVAL_S or not self.has_capacity)
 
     def wait_s(self, now: float, idle_s: float) -> float:
         """How long the loop may sleep."""
@@ -212,21 +212,21 @@ class Core:
         if self._since is None:
             self._since = now
 
-    def _note_taken(self, producer: bytes, peer: Peer, next_seq: int, now: float) -> None:
+    def _note_taken(self, producer: bytes, peer: ProducerInfo, next_seq: int, now: float) -> None:
         peer.next_seq = max(peer.next_seq, next_seq)
         self._taken[producer] = max(next_seq, self._taken.get(producer, 0))
         if self._since is None:
             self._since = now
 
-    def _peer(self, producer: bytes) -> Peer:
+    def _peer(self, producer: bytes) -> ProducerInfo:
         peer = self.peers.get(producer)
         if peer is None:
-            peer = self.peers[producer] = Peer()
+            peer = self.peers[producer] = ProducerInfo()
         return peer
 
-    def _follow(self, peer: Peer, event: list[Any]) -> None:
+    def _update_info(self, peer: ProducerInfo, event: list[Any]) -> None:
         if event[0] == EventKind.IDENTITY and len(event) > 2:
-            peer.identity = _kept(event[2])
+            peer.identity = _select_identity(event[2])
             self.has_news = True
         elif event[0] == EventKind.STATE:
             peer.finished = True
@@ -236,8 +236,8 @@ class Core:
             peer.failure_cause = end_cause(body.get("cause"))
 
 
-def _kept(identity: Any) -> dict[str, Any]:
-    known = typed(identity, _PEER_FIELDS)
+def _select_identity(identity: Any) -> dict[str, Any]:
+    known = select_typed(identity, _PEER_FIELDS)
     if "gpu_claim" in known:
         known["gpu_claim"] = bounded_claim(known["gpu_claim"])
     return {name: value for name, value in known.items() if not isinstance(value, str) or len(value) <= _PATH_CHARS_MAX}

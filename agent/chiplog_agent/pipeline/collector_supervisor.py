@@ -6,10 +6,10 @@ import os
 import socket
 from collections.abc import Callable
 
-from chiplog_schemas.paths import Places, make_private
+from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import start_daemon
 from chiplog_schemas.protocol.delivery import SenderState
-from chiplog_schemas.transport.dealer import Link
+from chiplog_schemas.transport.dealer import DeliveryClient
 from chiplog_schemas.transport.link_status import LinkState, remove_link_status, write_link_status
 
 COLLECTOR_MODULE = "chiplog_collector"
@@ -19,7 +19,7 @@ _HOST_CHARS_MAX = 255  # of a name; what else stands in that file is not ours
 _log = logging.getLogger("chiplog.agent")
 
 
-class Upstream:
+class CollectorSupervisor:
     """Minds the collector behind a link.
 
     may_start: whether a collector may be started here. say_elsewhere: leaves a row in `events` when this directory's
@@ -28,8 +28,8 @@ class Upstream:
 
     def __init__(
         self,
-        link: Link,
-        places: Places,
+        link: DeliveryClient,
+        places: Paths,
         say_elsewhere: Callable[[str, str, float], None],
         complain: Callable[[str, Exception], None],
         *,
@@ -93,7 +93,7 @@ class Upstream:
             remove_link_status(self._places.agent_link)  # a state that is over must not stay
             self._complain("the state of the link cannot be reported to `chiplog status`", error)
 
-    def mind(self, now: float) -> None:
+    def ensure_running(self, now: float) -> None:
         """Start a collector if none answers and this is its host."""
         if not self._may_start or self._link.is_open or now < self._start_at:
             return
@@ -114,7 +114,7 @@ class Upstream:
         own = socket.gethostname()
         path = self._places.collector / "host"
         try:
-            make_private(path.parent)
+            ensure_private_dir(path.parent)
             with open(path, "x", encoding="utf-8") as file:
                 try:
                     file.write(own)

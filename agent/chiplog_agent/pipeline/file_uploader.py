@@ -26,7 +26,14 @@ from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.limits import BACKOFF_MAX_S, FILE_PAUSE_MAX_S
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.delivery import Send
-from chiplog_schemas.protocol.file_delivery import Arrived, Differs, FileSender, FileSenderAction, Refused, Silent
+from chiplog_schemas.protocol.file_delivery import (
+    DigestMismatch,
+    FileDenied,
+    FileSenderAction,
+    FileSenderProtocol,
+    FileStored,
+    PeerTimeout,
+)
 from chiplog_schemas.security.curve import ClientCurve
 from chiplog_schemas.storage.content_files import is_content_name
 
@@ -48,7 +55,7 @@ _log = logging.getLogger("chiplog.agent")
 
 
 @dataclass(slots=True)
-class _Check:
+class _Verification:
     """A copy that is read again, because what arrived of it was another content."""
 
     digest: bytes
@@ -58,7 +65,7 @@ class _Check:
 
 
 @dataclass(slots=True)
-class _Listing:
+class _OutboxScan:
     """The outbox while it is listed: a part of it in each turn of the loop."""
 
     entries: Any  # of os.scandir
@@ -87,7 +94,7 @@ class _Listing:
         return False
 
 
-class FileLane:
+class FileUploader:
     """Delivers one outbox. Owned by the loop's thread; `step` never blocks on more than a read of a chunk.
 
     sender: 16 bytes. info: said in OFFER. say: leaves a row in `events`: (kind, level, message, body).
@@ -110,15 +117,15 @@ class FileLane:
         self._curve = curve
         self._outbox = outbox
         self._say = say
-        self._machine = FileSender(sender, info, lambda: os.urandom(8), lambda: random.uniform(0.5, 1.0))
+        self._machine = FileSenderProtocol(sender, info, lambda: os.urandom(8), lambda: random.uniform(0.5, 1.0))
         self._waiting: deque[str] = deque()  # names, as of the last look
         self._refused: dict[str, tuple[float, str]] = {}  # names: when to offer them again, and what was said
         self._name = ""  # of the file that is being sent
         self._is_failing = False
         self._descriptor = -1  # of the file that is being sent
-        self._check: _Check | None = None
+        self._check: _Verification | None = None
         self._look_at = self._offer_at = self._tidy_at = self._again_at = 0.0
-        self._listing: _Listing | None = None  # of the outbox, while it is made
+        self._listing: _OutboxScan | None = None  # of the outbox, while it is made
         self._changed_ns = -1  # when the outbox had changed last, as of the last look; -1: not to be trusted
 
     @property
@@ -132,7 +139,7 @@ class FileLane:
         try:
             self._receive(now)
             self._act(self._machine.tick(now), now)
-            self._go_on(now)
+            self._send_chunks(now)
             if not self._machine.digest and self._check is None:
                 self._look(now)
                 if is_open and now >= self._offer_at:
@@ -140,16 +147,16 @@ class FileLane:
         except (OSError, zmq.ZMQError) as error:  # a disk or a system that refuses, for now
             name = self._name or (self._check.digest.hex() if self._check is not None else "")
             if name and isinstance(error, OSError) and error.errno not in _SHORT_OF_ALL:
-                self._pass_over(name, error, now)
+                self._skip_unreadable(name, error, now)
                 return
             if not self._is_failing:
                 _log.warning("files cannot be delivered: %s; trying again", error)
             self._is_failing = True
-            self._abandon(now + BACKOFF_MAX_S)
+            self._disconnect(now + BACKOFF_MAX_S)
 
     def close(self) -> None:
         """Close; what was not said to be stored stays in the outbox."""
-        self._abandon(math.inf)
+        self._disconnect(math.inf)
 
     # -- the file --
 
@@ -163,7 +170,7 @@ class FileLane:
                 changed_ns = os.stat(self._outbox).st_mtime_ns
                 if changed_ns == self._changed_ns and now < self._again_at:
                     return
-                self._listing = _Listing(os.scandir(self._outbox))
+                self._listing = _OutboxScan(os.scandir(self._outbox))
             except FileNotFoundError:
                 return  # nothing was ever saved
             # A file system's clock has steps: what comes within the same one as the last change shows no other time.
@@ -197,9 +204,9 @@ class FileLane:
             self.socket = self._connect()
         self._act(self._machine.offer(bytes.fromhex(name), about.st_size, now), now)
 
-    def _go_on(self, now: float) -> None:
+    def _send_chunks(self, now: float) -> None:
         if self._check is not None:
-            self._read_again(self._check, now)
+            self._verify_chunk(self._check, now)
         while window := self._machine.window():
             payload = os.pread(self._descriptor, window, self._machine.offset)
             if not payload:
@@ -209,7 +216,7 @@ class FileLane:
                 return
             self._act([self._machine.chunk(payload)], now)
 
-    def _read_again(self, check: _Check, now: float) -> None:
+    def _verify_chunk(self, check: _Verification, now: float) -> None:
         piece = os.pread(check.descriptor, _CHECK_BYTES, check.offset)
         check.hasher.update(piece)
         check.offset += len(piece)
@@ -220,7 +227,7 @@ class FileLane:
         if check.hasher.digest() != check.digest:
             self._damaged(check.digest)
         else:
-            self._put_off(check.digest, now + FILE_PAUSE_MAX_S, "it arrived as another content")
+            self._defer(check.digest, now + FILE_PAUSE_MAX_S, "it arrived as another content")
 
     def _damaged(self, digest: bytes) -> None:
         """Give up a copy that is not what its name says: a power failure, a disk, or somebody's hands."""
@@ -230,7 +237,7 @@ class FileLane:
         _log.error("%s", message)
         self._say("file_damaged", "error", message, {"sha256": digest.hex()})
 
-    def _put_off(self, digest: bytes, until: float, reason: str) -> None:
+    def _defer(self, digest: bytes, until: float, reason: str) -> None:
         name = digest.hex()
         if self._refused.get(name, (0.0, ""))[1] != reason:
             message = f"saved file {name} waits in the outbox: {reason}"
@@ -239,14 +246,14 @@ class FileLane:
         self._refused[name] = until, reason
         self._again_at = min(self._again_at, until)
 
-    def _pass_over(self, name: str, error: OSError, now: float) -> None:
+    def _skip_unreadable(self, name: str, error: OSError, now: float) -> None:
         """Put off a copy that cannot be read: those behind it can."""
         self._end()
         if self._check is not None:
             os.close(self._check.descriptor)
             self._check = None
         reason = f"its copy cannot be read: {error.strerror or error}"
-        self._put_off(bytes.fromhex(name), now + FILE_PAUSE_MAX_S, reason)
+        self._defer(bytes.fromhex(name), now + FILE_PAUSE_MAX_S, reason)
 
     # -- the socket --
 
@@ -266,24 +273,24 @@ class FileLane:
                 case Send(frames) if self.socket is not None:
                     with contextlib.suppress(zmq.Again):  # a peer that is not there: silence will tell
                         self.socket.send_multipart(frames, zmq.DONTWAIT)
-                case Arrived(digest):
+                case FileStored(digest):
                     self._end()
                     self._is_failing = False
                     self._refused.pop(digest.hex(), None)
                     with contextlib.suppress(FileNotFoundError):
                         os.unlink(self._outbox / digest.hex())
-                case Refused(digest, wait_s, reason):
+                case FileDenied(digest, wait_s, reason):
                     self._end()
                     self._offer_at = now + min(wait_s, _PAUSE_S)
                     if wait_s < _SHORT_WAIT_S:
                         self._waiting.append(digest.hex())
                     else:
-                        self._put_off(digest, now + wait_s, reason)
-                case Differs(digest):
+                        self._defer(digest, now + wait_s, reason)
+                case DigestMismatch(digest):
                     descriptor, self._descriptor, self._name = self._descriptor, -1, ""
-                    self._check = _Check(digest, descriptor, hashlib.sha256())
-                case Silent():
-                    self._abandon(now + _PAUSE_S)
+                    self._check = _Verification(digest, descriptor, hashlib.sha256())
+                case PeerTimeout():
+                    self._disconnect(now + _PAUSE_S)
 
     def _connect(self) -> "zmq.Socket[bytes]":
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
@@ -305,13 +312,13 @@ class FileLane:
 
     def _end(self) -> None:
         """Let go of the file that was being sent; its copy stays."""
-        self._machine.drop()
+        self._machine.reset()
         self._name = ""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _abandon(self, again_at: float) -> None:
+    def _disconnect(self, again_at: float) -> None:
         """Throw socket and session away; the file is the first one again."""
         if self._listing is not None:
             self._listing.entries.close()

@@ -15,8 +15,8 @@ from pathlib import Path
 from chiplog_schemas.limits import CREDIT_BYTES, KIB, NUMBER_LIMIT, SEGMENT_BYTES, SPOOL_BYTES_MAX
 from chiplog_schemas.storage.record import Kind, Record, encode, reframe
 from chiplog_schemas.storage.segments import LogReader, SegmentLog, log_owner
-from chiplog_schemas.storage.watermark import Synced, open_synced, sync_directory
-from chiplog_schemas.transport.dealer import Slice
+from chiplog_schemas.storage.watermark import Watermark, open_watermark, sync_directory
+from chiplog_schemas.transport.dealer import LogSlice
 
 DAMAGED = "damaged in the spool, or cut off from it"
 TRIMMED = "trimmed here, but the collector does not have it"
@@ -44,9 +44,9 @@ class Spool:
             self.id = new_id
             self._log = SegmentLog(directory, self.id, segment_bytes=segment_bytes)
         self._directory = directory
-        self._raised_file = open_synced(directory / RAISED_NAME)
+        self._raised_file = open_watermark(directory / RAISED_NAME)
         self._raised = 0  # added to the numbers of the log, which all others in here are
-        self._is_sure = True  # that this is what was told to the collector
+        self._offset_is_known = True  # that this is what was told to the collector
         self._read_raised(is_new=self.id == new_id)
         self._synced = self._log.next_number
         self._acked = self._log.first_number
@@ -54,7 +54,7 @@ class Spool:
         self._position = self._acked  # number that the link reads next
         self._recent: deque[tuple[int, bytes]] = deque()
         self._recent_bytes = 0
-        self._ahead: deque[Record] = deque()  # read from the disk, and not yet given to the link
+        self._read_ahead_queue: deque[Record] = deque()  # read from the disk, and not yet given to the link
 
     @property
     def size_bytes(self) -> int:
@@ -80,14 +80,14 @@ class Spool:
         file = self._raised_file
         found = file.get() if file is not None else 0
         if is_new:  # whatever stands there was another's
-            if file is not None and (found or not file.is_sound):
+            if file is not None and (found or not file.is_valid):
                 with contextlib.suppress(OSError):  # then the next start asks the collector
                     file.set(0)
                     file.sync()
         elif file is not None:
-            self._raised, self._is_sure = found, file.is_sound
+            self._raised, self._offset_is_known = found, file.is_valid
         else:  # one that was never made because the disk is full has nothing in it
-            self._is_sure = not _has_bytes(self._directory / RAISED_NAME)
+            self._offset_is_known = not _has_bytes(self._directory / RAISED_NAME)
 
     def append(self, block: bytes) -> None:
         """Add a block to what the next `sync` makes durable."""
@@ -125,26 +125,26 @@ class Spool:
 
     def seek(self, number: int) -> None:
         """Read on from this number. Raises OSError; then ask again: nothing has changed."""
-        if number > self._log.next_number + self._raised or not self._is_sure:
-            self._raise_to(number)
+        if number > self._log.next_number + self._raised or not self._offset_is_known:
+            self._renumber_from(number)
         self._position = number - self._raised
-        self._ahead.clear()
+        self._read_ahead_queue.clear()
 
-    def _raise_to(self, number: int) -> None:
+    def _renumber_from(self, number: int) -> None:
         """Send what waits, and all that follows, under numbers from this one on: the collector has seen those below."""
-        raised = max(0, number - self._first)
-        if raised > _NUMBER_MAX:
+        number_offset = max(0, number - self._first)
+        if number_offset > _NUMBER_MAX:
             raise OSError(errno.ERANGE, f"the collector asks for number {number}; this spool is at {self._first}")
         if self._raised_file is None:
-            self._raised_file = Synced(self._directory / RAISED_NAME, writable=True)
-        self._raised_file.set(raised)
+            self._raised_file = Watermark(self._directory / RAISED_NAME, writable=True)
+        self._raised_file.set(number_offset)
         self._raised_file.sync()
         sync_directory(self._directory)
-        self._raised, self._is_sure = raised, True
+        self._raised, self._offset_is_known = number_offset, True
         self._recent.clear()
         self._recent_bytes = 0
 
-    def read(self, max_bytes: int) -> Slice | None:
+    def read(self, max_bytes: int) -> LogSlice | None:
         """Return synced records from the reading position on, as many as fit, at least one; or what is lost there.
 
         Raises OSError; then the position is where it was.
@@ -165,16 +165,16 @@ class Spool:
         while self._recent and self._recent[0][0] < next_number:
             self._recent_bytes -= len(self._recent.popleft()[1])
 
-    def _read(self, max_bytes: int) -> Slice | None:
+    def _read(self, max_bytes: int) -> LogSlice | None:
         if self._position >= self._synced:
             return None
         if self._position < self._first:
-            return self._lost_before(self._first, TRIMMED)
+            return self._lost_until(self._first, TRIMMED)
         if self._recent and self._recent[0][0] <= self._position:
             return self._read_recent(max_bytes)
         return self._read_disk(max_bytes)
 
-    def _read_recent(self, max_bytes: int) -> Slice:
+    def _read_recent(self, max_bytes: int) -> LogSlice:
         first = self._position
         index = first - self._recent[0][0]
         parts: list[bytes] = []
@@ -187,42 +187,42 @@ class Spool:
             size += len(record)
             index += 1
             self._position += 1
-        return Slice(first, self._position - 1, b"".join(parts))
+        return LogSlice(first, self._position - 1, b"".join(parts))
 
-    def _read_disk(self, max_bytes: int) -> Slice:
-        while self._ahead and self._ahead[0].number < self._position:
-            self._ahead.popleft()  # came from memory meanwhile
-        if not self._ahead:
+    def _read_disk(self, max_bytes: int) -> LogSlice:
+        while self._read_ahead_queue and self._read_ahead_queue[0].number < self._position:
+            self._read_ahead_queue.popleft()  # came from memory meanwhile
+        if not self._read_ahead_queue:
             self._read_ahead(max_bytes)
-        if not self._ahead:
-            self._log.keep_end()  # of what was synced nothing is left that tells these numbers
-            return self._lost_before(self._synced, DAMAGED)
-        if self._ahead[0].number > self._position:
-            return self._lost_before(self._ahead[0].number, DAMAGED)
+        if not self._read_ahead_queue:
+            self._log.persist_end()  # of what was synced nothing is left that tells these numbers
+            return self._lost_until(self._synced, DAMAGED)
+        if self._read_ahead_queue[0].number > self._position:
+            return self._lost_until(self._read_ahead_queue[0].number, DAMAGED)
         first = self._position
         parts: list[bytes | memoryview] = []
         size = 0
-        while self._ahead and self._ahead[0].number == self._position:
-            header, payload = reframe(self._ahead[0], self._position + self._raised)
+        while self._read_ahead_queue and self._read_ahead_queue[0].number == self._position:
+            header, payload = reframe(self._read_ahead_queue[0], self._position + self._raised)
             if parts and size + len(header) + len(payload) > max_bytes:
                 break
-            self._ahead.popleft()
+            self._read_ahead_queue.popleft()
             self._position += 1
             parts += (header, payload)
             size += len(header) + len(payload)
-        return Slice(first, self._position - 1, b"".join(parts))
+        return LogSlice(first, self._position - 1, b"".join(parts))
 
     def _read_ahead(self, max_bytes: int) -> None:
         """Read the next sound records; there are none when what is left of the synced ones is damaged to its end."""
         if self._reader.next_number != self._position:
             self._reader.close()
             self._reader = LogReader(self._log.directory, self._position)
-        while not self._ahead and (items := self._reader.read(self._synced, max_bytes)):
-            self._ahead.extend(item for item in items if isinstance(item, Record))
+        while not self._read_ahead_queue and (items := self._reader.read(self._synced, max_bytes)):
+            self._read_ahead_queue.extend(item for item in items if isinstance(item, Record))
 
-    def _lost_before(self, number: int, reason: str) -> Slice:
+    def _lost_until(self, number: int, reason: str) -> LogSlice:
         first, self._position = self._position, number
-        return Slice(first, number - 1, b"", reason)
+        return LogSlice(first, number - 1, b"", reason)
 
 
 def _has_bytes(path: Path) -> bool:

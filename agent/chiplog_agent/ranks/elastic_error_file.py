@@ -18,7 +18,7 @@ _TRACEBACK_CHARS_MAX = 16_384  # its end: there stands what happened
 _CLOCK_SLACK_S = 2.0  # whole seconds of a file's time, and a clock that was set a little
 
 
-class ErrorFiles:
+class ElasticErrorFileReader:
     """Reads error files one at a time. While one hangs, no other is read."""
 
     def __init__(self) -> None:

@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from chiplog_agent.ranks.elastic_error_file import ErrorFiles
-from chiplog_agent.ranks.oom import OomKills
-from chiplog_agent.ranks.process_watcher import Death, Deaths
+from chiplog_agent.ranks.elastic_error_file import ElasticErrorFileReader
+from chiplog_agent.ranks.oom import OomWatcher
+from chiplog_agent.ranks.process_watcher import ProcessExit, ProcessWatcher
 from chiplog_schemas.limits import ADOPT_INTERVAL_S
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.end_text import cause_of_exception
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT, awaits_status, read_status
-from chiplog_schemas.process.file_lock import locker_of
+from chiplog_schemas.process.file_lock import kernel_lock_holder_pid
 from chiplog_schemas.process.owners import ended_well, is_alive
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head
 
@@ -38,15 +38,15 @@ _RETAKE_MAX_S = 5.0
 _LEAVING_MAX_S = 10.0  # from the lock of a process to its status: a driver that hangs keeps it for ever
 
 
-class Endings:
+class ExitCauseResolver:
     """What becomes of the producers of a journals directory."""
 
     def __init__(self, journals: Path, owners: Path | None = None) -> None:
         self._journals = journals
         self._owners = owners if owners is not None else journals.parent / "owners"
-        self._deaths = Deaths()
-        self._kills = OomKills()
-        self._errors = ErrorFiles()
+        self._deaths = ProcessWatcher()
+        self._kills = OomWatcher()
+        self._errors = ElasticErrorFileReader()
         self._pids: dict[bytes, int] = {}
         self._leaving: dict[bytes, float] = {}  # since when their locks are free, and how they ended is to be told
 
@@ -71,7 +71,7 @@ class Endings:
         self._leaving.pop(producer, None)
         if producer in self._pids:
             return
-        pid = locker_of(self._journals / producer.hex() / LOCK_NAME) or peer_pid
+        pid = kernel_lock_holder_pid(self._journals / producer.hex() / LOCK_NAME) or peer_pid
         if pid > 0:
             self._pids[producer] = pid
             self._deaths.watch(producer, pid)
@@ -84,18 +84,18 @@ class Endings:
 
     def is_alive(self, producer: bytes) -> bool:
         """Return True if the process of a producer is watched and has not ended."""
-        return producer in self._pids and not self._deaths.is_due(producer) and self._deaths.of(producer) is None
+        return producer in self._pids and not self._deaths.is_due(producer) and self._deaths.exit_of(producer) is None
 
     def is_dead(self, producer: bytes) -> bool:
         """Return True if the process of a producer was watched and its end was noted."""
-        return self._deaths.of(producer) is not None
+        return self._deaths.exit_of(producer) is not None
 
-    def is_due(self, producer: bytes) -> bool:
+    def exit_status_pending(self, producer: bytes) -> bool:
         """Tell whether to wait for how a producer ended, whose lock is free: not for long, and not if it lives on."""
         now = time.monotonic()
         if self._deaths.is_due(producer):
             return now - self._leaving.setdefault(producer, now) < _LEAVING_MAX_S
-        if self._deaths.of(producer) is None and awaits_status(self._journals / producer.hex()):
+        if self._deaths.exit_of(producer) is None and awaits_status(self._journals / producer.hex()):
             return now - self._leaving.setdefault(producer, now) < _HELPER_MAX_S
         if self._awaits_owner(producer):
             return now - self._leaving.setdefault(producer, now) < _OWNER_MAX_S
@@ -139,7 +139,7 @@ class Endings:
         self._pids.pop(producer, None)
         self._leaving.pop(producer, None)
 
-    def of(
+    def resolve(
         self,
         producer: bytes,
         identity: Mapping[str, Any],
@@ -155,7 +155,7 @@ class Endings:
         identity: what it said of itself. finished, left: what its journal's head page says. failure: the exception
         that ended its code, of which its journal tells. failure_cause: the cause that its writer named, if any.
         """
-        death = self._deaths.of(producer)
+        death = self._deaths.exit_of(producer)
         if death is None or death.status is None:
             death = self._told_by_helper(producer) or death
         state: dict[str, Any] = {"state": "crashed", "reason": _UNSEEN[finished, left], "cause": EndCause.UNSEEN}
@@ -196,10 +196,10 @@ class Endings:
             state["detail"] = detail
         return ts_us, {name: _plain(value) for name, value in state.items() if value is not None}
 
-    def _told_by_helper(self, producer: bytes) -> Death | None:
+    def _told_by_helper(self, producer: bytes) -> ProcessExit | None:
         """Return how a producer's process ended, by its console's helper, which has a pidfd of it from the start."""
         told = read_status(self._journals / producer.hex())
-        return None if told is None else Death(told[0], told[1], f"{told[2]} of the console's helper")
+        return None if told is None else ProcessExit(told[0], told[1], f"{told[2]} of the console's helper")
 
     def _error_of(self, producer: bytes, identity: Mapping[str, Any]) -> dict[str, Any]:
         """Return message and traceback of a rank's error file; nothing where there is none, or an older one.
@@ -218,7 +218,7 @@ def _may_be_dismissal(state: Mapping[str, Any]) -> bool:
     return state["state"] == "crashed" and is_unknown
 
 
-def _after(failure: str, death: Death | None, reason: str) -> str:
+def _after(failure: str, death: ProcessExit | None, reason: str) -> str:
     """Return the reason of a rank whose exception is known, and which did not live to say its state."""
     is_by_signal = death is not None and death.exit_signal is not None
     return f"{failure}; then {reason}" if is_by_signal else failure

@@ -23,7 +23,7 @@ _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_f
 
 
 @dataclass(frozen=True, slots=True)
-class Kill:
+class OomKill:
     """A process that the kernel ended for want of memory."""
 
     source: str  # "kernel log" or "cgroup"
@@ -40,7 +40,7 @@ class _Group:
     producers: set[bytes] = field(default_factory=set)
 
 
-class OomKills:
+class OomWatcher:
     """The kernel's kills among the processes of producers. Asked once for each process that SIGKILL ended."""
 
     def __init__(self, *, proc: str = "/proc", kernel_log: str = _KERNEL_LOG) -> None:
@@ -66,7 +66,7 @@ class OomKills:
         group.producers.add(producer)
         self._group_of[producer] = folder
 
-    def kill_of(self, producer: bytes, pid: int) -> Kill | None:
+    def kill_of(self, producer: bytes, pid: int) -> OomKill | None:
         """Tell whether the kernel killed a producer's process, which SIGKILL ended, for want of memory."""
         line = self._log.line_of(pid)
         group = self._groups.get(self._group_of.get(producer, ""))
@@ -79,9 +79,9 @@ class OomKills:
             group.kills += is_counted
         name = self._group_of.get(producer, "")
         if line is not None:
-            return Kill("kernel log", line, name)
+            return OomKill("kernel log", line, name)
         if is_counted:
-            return Kill("cgroup", f"its control group {name} counts one more kill for want of memory", name)
+            return OomKill("cgroup", f"its control group {name} counts one more kill for want of memory", name)
         return None
 
     def forget(self, producer: bytes) -> None:

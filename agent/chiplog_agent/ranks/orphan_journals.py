@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from chiplog_agent.pipeline.batcher import Core
-from chiplog_agent.ranks.exit_cause import Endings
+from chiplog_agent.pipeline.batcher import EventBatcher
+from chiplog_agent.ranks.exit_cause import ExitCauseResolver
 from chiplog_agent.ranks.origins import origin_of_dead
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.limits import FILES_LOOK_S
 from chiplog_schemas.model.events import EventKind, decode
 from chiplog_schemas.process.file_lock import Lock, LockHeldError, file_id
 from chiplog_schemas.process.procfs import is_mapped
-from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, DeadJournal, list_journals
-from chiplog_schemas.storage.record import Damage, Record
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, JournalReader, list_journals
+from chiplog_schemas.storage.record import CorruptRange, Record
 
 NOT_COPIED = "values on a device: not copied when the process died"
 _ADOPTED_MAX = 64  # at once: each holds the descriptor of its lock, and a node of dead ranks may leave thousands
@@ -29,28 +29,28 @@ _LEFTOVER_AGE_S = 600.0  # making and removing a journal take milliseconds, on a
 
 
 @dataclass(slots=True)
-class Adopted:
+class OrphanJournal:
     """One journal while it is read. `done` once all of it was given to the core, then it waits for the next sync."""
 
     producer: bytes
-    journal: DeadJournal
+    journal: JournalReader
     lock: Lock
-    records: Iterator[Record | Damage]
+    records: Iterator[Record | CorruptRange]
     next_seq: int  # behind the last record read
     done: bool = False
 
 
-class Adoption:
+class OrphanJournalCollector:
     """All journals of a directory that are being adopted."""
 
-    def __init__(self, journals: Path, endings: Endings | None = None) -> None:
+    def __init__(self, journals: Path, endings: ExitCauseResolver | None = None) -> None:
         self._journals = journals
-        self._endings = endings if endings is not None else Endings(journals)
-        self._adopted: dict[bytes, Adopted] = {}
-        self._paused: list[Adopted] = []  # until the next look: there was no descriptor to read on
-        self._waiting: list[Adopted] = []  # given to the core, to be removed after the next sync
-        self._delivered: list[Adopted] = []  # synced; still there only because the disk refuses to remove them
-        self._unreadable: list[Adopted] = []  # left where they are, and not looked at again by this agent
+        self._endings = endings if endings is not None else ExitCauseResolver(journals)
+        self._adopted: dict[bytes, OrphanJournal] = {}
+        self._paused: list[OrphanJournal] = []  # until the next look: there was no descriptor to read on
+        self._waiting: list[OrphanJournal] = []  # given to the core, to be removed after the next sync
+        self._delivered: list[OrphanJournal] = []  # synced; still there only because the disk refuses to remove them
+        self._unreadable: list[OrphanJournal] = []  # left where they are, and not looked at again by this agent
         # Workers that ended before their owners: (producer, identity, produced, when, STATE map).
         self._undecided: list[tuple[bytes, dict[str, Any], int, int, dict[str, Any]]] = []
         self._lockless: dict[bytes, float] = {}  # whose lock's file was removed, and since when that is known
@@ -72,7 +72,7 @@ class Adoption:
         """Whether journals were read to their end and wait for the next sync to be removed."""
         return bool(self._waiting)
 
-    def look(self, synced: dict[bytes, int]) -> list[bytes]:
+    def scan(self, synced: dict[bytes, int]) -> list[bytes]:
         """Try the lock of every journal; return the producers adopted now. `synced`: next seq already in the spool.
 
         Raises OSError when the directory cannot be read: then nothing has changed.
@@ -101,18 +101,18 @@ class Adoption:
             except OSError as error:
                 alive += error.errno in _OUT_OF_DESCRIPTORS or producer in self._lockless
                 continue  # else finished and removed while we looked, or not ours to read
-            if self._endings.is_due(producer):
+            if self._endings.exit_status_pending(producer):
                 alive += 1
                 lock.release()
                 continue  # its end will be a reason to look again: of several that end together, each is told
             try:
-                journal = DeadJournal(directory)
+                journal = JournalReader(directory)
             except OSError as error:
                 alive += error.errno in _OUT_OF_DESCRIPTORS
                 lock.release()
                 continue  # its head cannot be read; perhaps at the next look
             first = max(synced.get(producer, 0), journal.head.acked if journal.head is not None else 0)
-            self._adopted[producer] = Adopted(producer, journal, lock, journal.records(first), first)
+            self._adopted[producer] = OrphanJournal(producer, journal, lock, journal.records(first), first)
             found.append(producer)
         self.alive = alive
         return found
@@ -141,11 +141,11 @@ class Adoption:
         if producer not in self._held():
             self._endings.greet(producer, peer_pid)
 
-    def feed(self, core: Core, now: float, now_us: int) -> None:
+    def drain_into(self, core: EventBatcher, now: float, now_us: int) -> None:
         """Give the core records until its block is full, and what there is to say of each journal at its end."""
         for producer, adopted in list(self._adopted.items()):
             try:
-                self._feed_one(core, adopted, now, now_us)
+                self._drain_one(core, adopted, now, now_us)
             except OSError as error:
                 del self._adopted[producer]
                 if error.errno in _OUT_OF_DESCRIPTORS:
@@ -158,29 +158,29 @@ class Adoption:
             if adopted.done:
                 del self._adopted[producer]
                 self._waiting.append(adopted)
-            if not core.room:
+            if not core.has_capacity:
                 return
 
-    def _feed_one(self, core: Core, adopted: Adopted, now: float, now_us: int) -> None:
+    def _drain_one(self, core: EventBatcher, adopted: OrphanJournal, now: float, now_us: int) -> None:
         head = adopted.journal.head
         identity = head.identity if head is not None else {}
         core.locate(adopted.producer, origin_of_dead(self._endings.pid_of(adopted.producer), identity), now, now_us)
         reason = ""
         for item in adopted.records:
-            if isinstance(item, Damage):
+            if isinstance(item, CorruptRange):
                 reason = f"journal damaged: {item.reason}"
                 continue
             if item.number > adopted.next_seq and (reason or not _is_declared(item, adopted.next_seq)):
                 lost = reason or "not in the journal: in memory when the disk refused, or its file was removed"
                 core.declare_lost(adopted.producer, adopted.next_seq, item.number - 1, lost, now_us)
             reason = ""
-            core.take_record(adopted.producer, item, now, now_us)
+            core.add_record(adopted.producer, item, now, now_us)
             adopted.next_seq = item.number + 1
-            if not core.room:
+            if not core.has_capacity:
                 return
-        self._finish_one(core, adopted, now, now_us)
+        self._report_exit(core, adopted, now, now_us)
 
-    def _finish_one(self, core: Core, adopted: Adopted, now: float, now_us: int) -> None:
+    def _report_exit(self, core: EventBatcher, adopted: OrphanJournal, now: float, now_us: int) -> None:
         """Say how the producer ended, and declare what the head page says was produced and is not there."""
         adopted.done = True
         head = adopted.journal.head
@@ -198,29 +198,29 @@ class Adoption:
             known = {**(head.identity if head is not None else {}), **(peer.identity if peer is not None else {})}
             left = bool(head is not None and head.left)
             failure, cause = (peer.failure, peer.failure_cause) if peer is not None else ("", None)
-            ts_us, state = self._endings.of(
+            ts_us, state = self._endings.resolve(
                 adopted.producer, known, now_us, finished=finished, left=left, failure=failure, failure_cause=cause
             )
-            core.vanished(adopted.producer, produced, state, now, ts_us)
+            core.report_exit(adopted.producer, produced, state, now, ts_us)
             if self._endings.may_be_dismissed(known, state) and len(self._undecided) < _UNDECIDED_MAX:
                 self._undecided.append((adopted.producer, known, produced, ts_us, state))
         core.forget(adopted.producer)
 
-    def decide(self, core: Core, now: float) -> None:
+    def decide(self, core: EventBatcher, now: float) -> None:
         """Correct the ends of workers that were called crashed while their owners lived, which ended well since."""
         undecided, self._undecided = self._undecided, []
         for producer, known, produced, ts_us, state in undecided:
             if self._endings.may_be_dismissed(known, state):
                 self._undecided.append((producer, known, produced, ts_us, state))
             elif (dismissal := self._endings.dismissal_of(known, state)) is not None:
-                core.vanished(producer, produced, dismissal, now, ts_us)
+                core.report_exit(producer, produced, dismissal, now, ts_us)
 
     def _held(self) -> set[bytes]:
         """Return the producers whose journal's lock this process holds."""
         some = (*self._paused, *self._waiting, *self._delivered, *self._unreadable)
         return {adopted.producer for adopted in some} | set(self._adopted)
 
-    def synced(self) -> list[bytes]:
+    def on_spool_synced(self) -> list[bytes]:
         """Remove the journals that were read to their end before the sync that just ended; return their producers."""
         removed = []
         for adopted in self._waiting:
@@ -241,7 +241,7 @@ class Adoption:
         self._delivered = kept
 
 
-def remove_leftovers(journals: Path, now_s: float) -> None:
+def remove_stale_staging(journals: Path, now_s: float) -> None:
     """Remove what processes left that died while they made or removed a journal: nobody was promised anything of it.
 
     now_s: since the epoch. The living are spared by their lock, and by the age of what has no lock yet.

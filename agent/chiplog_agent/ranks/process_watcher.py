@@ -12,7 +12,7 @@ import select
 from dataclasses import dataclass, field
 
 from chiplog_schemas.process.exit_status import exit_status
-from chiplog_schemas.process.procfs import stat_fields
+from chiplog_schemas.process.procfs import read_proc_stat
 
 _ENDED_MAX = 256  # looked at in one go
 _FLAGS = 6  # of stat_fields()
@@ -20,7 +20,7 @@ _PF_EXITING = 0x4  # among the flags: of the kernel's include/linux/sched.h
 
 
 @dataclass(frozen=True, slots=True)
-class Death:
+class ProcessExit:
     """The end of a process. ts_us: when it was seen. status: as of waitpid(2), None when nobody could tell."""
 
     ts_us: int
@@ -46,14 +46,14 @@ class _Process:
     producers: set[bytes] = field(default_factory=set)
 
 
-class Deaths:
+class ProcessWatcher:
     """The processes of this node's producers, and how each ended. One descriptor for each process, and one for all."""
 
     def __init__(self) -> None:
         self._processes: dict[int, _Process] = {}  # by pidfd
         self._newest: dict[int, int] = {}  # PID -> pidfd of the process that had it last
         self._descriptors: dict[bytes, int] = {}  # producer -> pidfd
-        self._deaths: dict[bytes, Death] = {}
+        self._deaths: dict[bytes, ProcessExit] = {}
         self._epoll = select.epoll()
 
     def fileno(self) -> int:
@@ -83,7 +83,7 @@ class Deaths:
         ended = self._epoll.poll(0, _ENDED_MAX)
         for descriptor, _ in ended:
             process = self._processes[descriptor]
-            death = Death(now_us, *exit_status(descriptor, process.pid))
+            death = ProcessExit(now_us, *exit_status(descriptor, process.pid))
             for producer in process.producers:
                 self._deaths[producer] = death
                 del self._descriptors[producer]
@@ -95,7 +95,7 @@ class Deaths:
         descriptor = self._descriptors.get(producer)
         if descriptor is None:
             return False  # noted, or not watched
-        fields = stat_fields(self._processes[descriptor].pid)
+        fields = read_proc_stat(self._processes[descriptor].pid)
         is_exiting = len(fields) > _FLAGS and int(fields[_FLAGS]) & _PF_EXITING
         return bool(is_exiting) or _has_ended(descriptor)  # in this order: the PID is its own until it has ended
 
@@ -104,7 +104,7 @@ class Deaths:
         descriptor = self._descriptors.get(producer)
         return descriptor is not None and not _has_ended(descriptor)
 
-    def of(self, producer: bytes) -> Death | None:
+    def exit_of(self, producer: bytes) -> ProcessExit | None:
         """Return how a producer's process ended; None when nobody saw it."""
         return self._deaths.get(producer)
 

@@ -7,7 +7,7 @@ not those of NVML. The agent resolves it to UUIDs, and corrects it where NVML li
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from chiplog_schemas.model.events import typed
+from chiplog_schemas.model.events import select_typed
 
 CLAIM_FIELDS: dict[str, type | tuple[type, ...]] = {
     "given": list,  # gpu_device_ids: UUIDs, prefixes of them, MIG names, or indices as nvidia-smi counts
@@ -40,7 +40,7 @@ class Gpu(NamedTuple):
 
 def bounded_claim(claim: Any) -> dict[str, Any]:
     """Return what is used of a peer's claim, cut to what a claim can be."""
-    known = typed(claim, CLAIM_FIELDS)
+    known = select_typed(claim, CLAIM_FIELDS)
     for name, value in known.items():
         if isinstance(value, str):
             known[name] = value[: _ENTRIES_MAX * _ENTRY_CHARS_MAX]
@@ -104,9 +104,9 @@ def resolve(claim: Mapping[str, Any], gpus: Sequence[Gpu]) -> tuple[str, ...]:
     all that are visible.
     """
     if "given" in claim:
-        found = [_find(str(entry), gpus) for entry in claim["given"][:_ENTRIES_MAX]]
+        found = [_discover_gpus(str(entry), gpus) for entry in claim["given"][:_ENTRIES_MAX]]
         return tuple(dict.fromkeys(uuid for uuid in found if uuid is not None))
-    current = _find(claim.get("uuid", ""), gpus)
+    current = _discover_gpus(claim.get("uuid", ""), gpus)
     if current is not None:
         return (current,)
     visible = visible_gpus(claim.get("visible"), claim.get("order", ""), gpus)
@@ -130,7 +130,7 @@ def visible_gpus(visible: str | None, order: str, gpus: Sequence[Gpu]) -> tuple[
     found: list[str] = []
     prefix = next((word for word in ("GPU-", "MIG-") if visible.startswith(word)), "")
     for entry in visible.split(",")[:_ENTRIES_MAX]:
-        uuid = _find(entry.strip(), gpus) if prefix and entry.strip().startswith(prefix) else None
+        uuid = _discover_gpus(entry.strip(), gpus) if prefix and entry.strip().startswith(prefix) else None
         index = -1 if prefix else _leading_number(entry.strip())
         if 0 <= index < len(gpus):
             uuid = _unit(gpus[index])
@@ -154,7 +154,7 @@ def _leading_number(text: str) -> int:
     return int(digits[:length]) if 0 < length < 10 else -1
 
 
-def _find(name: str, gpus: Sequence[Gpu]) -> str | None:
+def _discover_gpus(name: str, gpus: Sequence[Gpu]) -> str | None:
     """Return the UUID that an index, a UUID, a prefix of just one UUID, or a MIG name of either form means."""
     if name.isdecimal():
         return gpus[int(name)].uuid if len(name) < 10 and int(name) < len(gpus) else None

@@ -31,7 +31,7 @@ class GpuThreads:
     """
 
     def __init__(self) -> None:
-        self.posts: deque[list[Any]] = deque()
+        self.messages: deque[list[Any]] = deque()
         self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.initialised = False
         self._stats: GpuStats | None = None
@@ -53,7 +53,7 @@ class GpuThreads:
 
     def post(self, *posts: list[Any]) -> None:
         """Hand over what the sampler or the agent should know."""
-        self.posts.extend(posts)
+        self.messages.extend(posts)
         os.eventfd_write(self.wake, 1)
 
     def note_lost(self, uuids: Iterable[str], reason: str) -> None:

@@ -36,9 +36,9 @@ class HostStats:
         self._said: set[str] = set()
         self._cpu = (0.0, 0.0)
         self._utilization = 0.0
-        self._disks = _Physical("/sys/block")
-        self._interfaces = _Physical("/sys/class/net")
-        self._readers = [(names, read) for names, read in self._table() if self._works(names, read)]
+        self._disks = _PhysicalDevices("/sys/block")
+        self._interfaces = _PhysicalDevices("/sys/class/net")
+        self._readers = [(names, read) for names, read in self._table() if self._probe(names, read)]
 
     def _table(self) -> tuple[tuple[tuple[str, ...], _Reader], ...]:
         return (
@@ -75,7 +75,7 @@ class HostStats:
                 names += reader_names
         return tuple(names), tuple(values)
 
-    def _works(self, names: tuple[str, ...], read: _Reader) -> bool:
+    def _probe(self, names: tuple[str, ...], read: _Reader) -> bool:
         try:
             read()
         except FileNotFoundError:
@@ -120,7 +120,7 @@ class HostStats:
         )
 
 
-class _Physical:
+class _PhysicalDevices:
     """Chooses the names with a device behind them, and looks again only when the set of names changes."""
 
     def __init__(self, folder: str) -> None:

@@ -92,8 +92,8 @@ class Sampler:
     def _gpu_frames(self) -> list[list[Any]]:
         frames = []
         now = time.monotonic()
-        while self._gpus.posts:
-            post = self._gpus.posts.popleft()
+        while self._gpus.messages:
+            post = self._gpus.messages.popleft()
             match post:
                 case ["known", uuid]:
                     self._answered[uuid] = now

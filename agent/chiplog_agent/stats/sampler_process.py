@@ -44,14 +44,14 @@ class Sample:
 
 
 @dataclass(slots=True, frozen=True)
-class Line:
+class SamplerLog:
     """One line for the agent's log: why something is absent, or what happened to the sampler."""
 
     text: str
 
 
 @dataclass(slots=True, frozen=True)
-class Stale:
+class DeviceStale:
     """A device that has given no sample for five periods. Said once; its next sample ends it."""
 
     device: str
@@ -82,10 +82,10 @@ class Holders:
     uuids: tuple[str, ...]
 
 
-Message = Sample | Line | Stale | DeviceEvent | Gpus | Holders
+Message = Sample | SamplerLog | DeviceStale | DeviceEvent | Gpus | Holders
 
 
-class SamplerFeed:
+class SamplerProcess:
     """The sampler process as seen by the agent's loop. `period_s` is the time between samples.
 
     `fileno()` keeps its number through every restart: register it once, with poll(2), select or zmq.Poller (not with
@@ -99,7 +99,7 @@ class SamplerFeed:
         self._period_s = period_s
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
-        self._dying: list[subprocess.Popen[bytes]] = []  # killed, not yet reaped
+        self._killed: list[subprocess.Popen[bytes]] = []  # killed, not yet reaped
         self._reader = FrameReader()
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._messages: list[Message] = []
@@ -139,7 +139,7 @@ class SamplerFeed:
                 close_fds=True,
             )
         except (OSError, subprocess.SubprocessError) as error:
-            self._messages.append(Line(f"the sampler cannot be started: {error}"))
+            self._messages.append(SamplerLog(f"the sampler cannot be started: {error}"))
             return
         assert process.stdin is not None and process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)
@@ -162,7 +162,7 @@ class SamplerFeed:
         wanted = sorted(set(pids))
         if len(wanted) > _PIDS_MAX:
             self._messages.append(
-                Line(f"{len(wanted)} ranks exceed the limit of {_PIDS_MAX}; the rest are not sampled")
+                SamplerLog(f"{len(wanted)} ranks exceed the limit of {_PIDS_MAX}; the rest are not sampled")
             )
             wanted = wanted[:_PIDS_MAX]
         if wanted == self._pids:
@@ -181,7 +181,7 @@ class SamplerFeed:
         """Do what is due: `now` is monotonic, in s. Call about once per second; new Lines come with the next `read`."""
         if self._closed:
             return
-        self._dying = [process for process in self._dying if process.poll() is None]
+        self._killed = [process for process in self._killed if process.poll() is None]
         if self._process is None:
             if now >= self._restart_at:
                 self.restarts += 1
@@ -212,12 +212,12 @@ class SamplerFeed:
             return
         self._closed = True
         self._drop()
-        for process in self._dying:
+        for process in self._killed:
             try:
-                process.wait(_CLOSE_WAIT_S / len(self._dying))
+                process.wait(_CLOSE_WAIT_S / len(self._killed))
             except subprocess.TimeoutExpired:
                 process.returncode = -9  # held in a driver; Popen must neither wait for it nor warn about it
-        self._dying.clear()
+        self._killed.clear()
         for descriptor in (self._fd, self._idle_fd, self._idle_writer_fd):
             os.close(descriptor)
         self._fd = -1
@@ -231,7 +231,7 @@ class SamplerFeed:
             except BlockingIOError:
                 return
             except OSError as error:
-                self._distrust(str(error))
+                self._kill_corrupt(str(error))
                 return
             if not data:  # it has closed its output: ended, or about to; quiet our number until `tick` sees why
                 os.dup2(self._idle_fd, self._fd, inheritable=False)
@@ -241,7 +241,7 @@ class SamplerFeed:
             try:
                 values = self._reader.feed(data)
             except FrameError as error:
-                self._distrust(str(error))
+                self._kill_corrupt(str(error))
                 return
             self.bad_frames += self._reader.bad_frames - bad_frames
             for value in values:
@@ -257,9 +257,9 @@ class SamplerFeed:
                 else:
                     self.bad_frames += 1
             case ["line", str() as text]:
-                self._messages.append(Line(text))
+                self._messages.append(SamplerLog(text))
             case ["stale", str() as device] if len(device) <= _DEVICE_CHARS_MAX:
-                self._messages.append(Stale(device))
+                self._messages.append(DeviceStale(device))
             case ["event", str() as kind, str() as level, str() as text, str() as device]:
                 self._messages.append(DeviceEvent(kind, level, text, device[:_DEVICE_CHARS_MAX]))
             case ["gpus", [*gpus]] if (known := _gpus_of(gpus)) is not None:
@@ -295,9 +295,9 @@ class SamplerFeed:
                 return  # it has ended; `tick` sees it
             self._outgoing = self._outgoing[written:]
 
-    def _distrust(self, reason: str) -> None:
+    def _kill_corrupt(self, reason: str) -> None:
         """Kill a sampler whose words make no sense; `tick` reports its end and starts another."""
-        self._messages.append(Line(f"the sampler's output cannot be read: {reason}"))
+        self._messages.append(SamplerLog(f"the sampler's output cannot be read: {reason}"))
         os.dup2(self._idle_fd, self._fd, inheritable=False)
         if self._process is not None:
             self._process.kill()
@@ -305,7 +305,7 @@ class SamplerFeed:
     def _end(self, reason: str, now: float) -> None:
         if self._started_at is not None and now - self._started_at >= _SETTLED_S:
             self._restart_wait_s = RESTART_MIN_S
-        self._messages.append(Line(f"{reason}; a new one starts in {self._restart_wait_s:g} s"))
+        self._messages.append(SamplerLog(f"{reason}; a new one starts in {self._restart_wait_s:g} s"))
         self._drop()
         self._back_off(now)
 
@@ -323,7 +323,7 @@ class SamplerFeed:
         process.stdin.close()
         process.kill()
         if process.poll() is None:
-            self._dying.append(process)
+            self._killed.append(process)
 
 
 def _gpus_of(entries: list[Any]) -> tuple[Gpu, ...] | None:

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chiplog_collector.index.authorization import Speakers
+from chiplog_collector.index.authorization import NodeAuthorization
 from chiplog_collector.index.definitions import definition_of, hashes_of
-from chiplog_collector.index.label_checks import Labels
-from chiplog_collector.index.node_loss import Absence
-from chiplog_collector.index.registry import Registry
+from chiplog_collector.index.label_checks import LabelChecks
+from chiplog_collector.index.node_loss import NodeLossTracker
+from chiplog_collector.index.registry import RunRegistry
 from chiplog_collector.index.state import Producer, State
 from chiplog_collector.index.validation import (
     SEQ_END,
@@ -29,14 +29,22 @@ from chiplog_collector.index.validation import (
     uuid_of,
 )
 from chiplog_collector.index.write_batch import Batch, Matrix
-from chiplog_collector.receiver.commit import Receipt, Speaker, decode_receipt
-from chiplog_schemas.codec import CodecError, shown, unpack
+from chiplog_collector.receiver.commit import Receipt, RestrictedSender, decode_receipt
+from chiplog_schemas.codec import CodecError, short_repr, unpack
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
 from chiplog_schemas.model.codes import EndCause, QuarantineCode, end_cause
 from chiplog_schemas.model.end_text import cause_of_exception
-from chiplog_schemas.model.events import CONSOLE_STREAMS, FIELDS, LOCATION_FIELDS, EventKind, decode, fits_schema, typed
-from chiplog_schemas.storage.record import Damage, Kind, Record
+from chiplog_schemas.model.events import (
+    CONSOLE_STREAMS,
+    FIELDS,
+    LOCATION_FIELDS,
+    EventKind,
+    decode,
+    matches_schema,
+    select_typed,
+)
+from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 
 _QUARANTINE_BYTES_MAX = 65_536
 _REASON_CHARS_MAX = 500
@@ -70,12 +78,14 @@ class Applier:
         self._again: frozenset[bytes] = frozenset()  # about whom the block being applied was refused a word before
         self.batch = Batch()
         self.received_us = 0
-        self.labels = Labels(state, self)
-        self._registry = Registry(state, self)
-        self._speakers = Speakers(self)
-        self._absence = Absence(state, self)
+        self.labels = LabelChecks(state, self)
+        self._registry = RunRegistry(state, self)
+        self._speakers = NodeAuthorization(self)
+        self._absence = NodeLossTracker(state, self)
         self._sender: bytes | None = None  # of the record being applied, where its receipt tells
-        self._speaker: tuple[Speaker, int] | None = None  # of the record being applied, and its number, if restricted
+        self._speaker: tuple[RestrictedSender, int] | None = (
+            None  # of the record being applied, and its number, if restricted
+        )
         self._waiting: list[Record] = []  # until their receipt tells when they came, and from whom
         self._numbers: list[int] = []  # of all records since the last receipt
         self._key_ids: dict[bytes, tuple[int, ...]] = {}
@@ -83,16 +93,16 @@ class Applier:
 
     # -- records --
 
-    def take(self, item: Record | Damage, number: int) -> None:
+    def apply(self, item: Record | CorruptRange, number: int) -> None:
         """Take the next thing of the log. `number`: its number, or for damage that of what comes next."""
-        if isinstance(item, Damage):
+        if isinstance(item, CorruptRange):
             self.quarantine(number, -1, QuarantineCode.LOG_DAMAGED, f"log damaged: {item.reason}", b"")
         elif item.kind == Kind.RECEIPT:
             receipt = decode_receipt(item.payload, item.number) or Receipt(self.received_us)
             self.received_us = receipt.received_us
             waiting, self._waiting = self._waiting, []
             numbers, self._numbers = self._numbers, []
-            unfinished = receipt.unfinished(numbers)
+            unfinished = receipt.uncommitted(numbers)
             for record in waiting:
                 if record.number not in unfinished:
                     speaker = receipt.speaker_of(record.number)
@@ -131,12 +141,12 @@ class Applier:
         """
         loses_events = kind in _KINDS_WITH_EVENTS and code not in _NOTHING_LOST
         if loses_events:
-            self._damage_met()
+            self._mark_log_damaged()
         reason = clean(reason[:_REASON_CHARS_MAX])
         row = (number, kind, reason, data[:_QUARANTINE_BYTES_MAX], code.value, block_version, loses_events)
         self.batch.add("quarantine", row)
         body = {"record": number, "code": code.value}
-        self.say(None, 0, self.received_us, "quarantined", "error", reason, body)
+        self.emit_event(None, 0, self.received_us, "quarantined", "error", reason, body)
 
     def _apply(self, record: Record) -> None:
         if record.kind == Kind.BLOCK:
@@ -157,11 +167,11 @@ class Applier:
         try:
             _, first, last, reason = unpack(record.payload)
             why = f"{text_of(reason):.{_REASON_CHARS_MAX}}"
-            message = f"an agent's records {shown(first)}..{shown(last)} can never come: {why}"
+            message = f"an agent's records {short_repr(first)}..{short_repr(last)} can never come: {why}"
         except (CodecError, ValueError, TypeError) as error:
             message = f"a gap that cannot be read: {error}"
-        self.say(None, record.number, self.received_us, "gap", "error", message, {"record": record.number})
-        self._damage_met()
+        self.emit_event(None, record.number, self.received_us, "gap", "error", message, {"record": record.number})
+        self._mark_log_damaged()
 
     def _apply_stored(self, record: Record) -> None:
         try:
@@ -203,9 +213,9 @@ class Applier:
                 names = ", ".join(speaker.nodes)
                 message = f"{n_applied} events that were refused are applied: their key speaks for {names} now"
                 body = {"events": n_applied, "sender": speaker.sender.hex(), "nodes": list(speaker.nodes)}
-                self.say(None, receipt.first, self.received_us, "accepted_node", "info", message, body)
+                self.emit_event(None, receipt.first, self.received_us, "accepted_node", "info", message, body)
 
-    def _apply_again(self, speaker: Speaker, number: int) -> None:
+    def _apply_again(self, speaker: RestrictedSender, number: int) -> None:
         nodes, n_events = self.state.kept[speaker.sender].pop(number)
         self.batch.add("refused", (number, speaker.sender, json_text(list(nodes)), -n_events, self.received_us))
         record = self._read_again(number)
@@ -229,7 +239,7 @@ class Applier:
     def _take_block(self, record: Record) -> None:
         try:
             block = decode_block(record.payload)
-            refused = frozenset() if self._speaker is None else self._speakers.refused(*self._speaker, block)
+            refused = frozenset() if self._speaker is None else self._speakers.unauthorized(*self._speaker, block)
             self._n_refused = sum(last - first + 1 for i in refused for first, last in block.producers[i][1])
             beyond = frozenset(i for i, (_, had) in enumerate(block.producers) if had and had[-1][1] >= SEQ_END)
             if beyond:
@@ -261,7 +271,7 @@ class Applier:
             else:
                 self._apply_group(group, numbers, ids.get(group.keys_bin, ()), mask)
         self._apply_rows(sorted(in_order, key=lambda row: row[:2]))
-        self.labels.came(block, numbers)
+        self.labels.check_block(block, numbers)
 
     # -- exactly once --
 
@@ -292,7 +302,7 @@ class Applier:
             if self._sender not in (None, producer.sender) and (new or not producer.is_presumed):
                 self._absence.brought(producer, self._sender, new, self.received_us)
             if new and self.state.lost.get(producer.producer):
-                self._found_again(producer, new)
+                self._retract_lost(producer, new)
         if not partial:
             return None, numbers
 
@@ -310,7 +320,7 @@ class Applier:
 
         return mask_of, numbers
 
-    def lose(self, producer: Producer, first: int, last: int, reason: str) -> int:
+    def declare_lost(self, producer: Producer, first: int, last: int, reason: str) -> int:
         """Enter seqs that can never come, as far as they did not come after all; return how many are not there."""
         if not 0 <= first <= last < SEQ_END:
             return 0
@@ -323,28 +333,30 @@ class Applier:
         self.batch.losses[producer.producer] = list(lost)
         return n_missing
 
-    def _damage_met(self) -> None:
+    def _mark_log_damaged(self) -> None:
         """From now on nobody waits for what an ended producer lacks: nobody can tell whose the lost records were."""
         if not self.state.damaged:
             self.state.damaged = True
             for producer in self.state.producers.values():
-                self.settle(producer)
+                self.declare_missing(producer)
 
-    def settle(self, producer: Producer) -> None:
+    def declare_missing(self, producer: Producer) -> None:
         """Declare lost what is missing of a producer that has ended, if records were lost; it may still be found."""
         if self.state.damaged and producer.state is not None and producer.produced:
             have = self.state.have[producer.producer]
             for first, last in have.missing(0, producer.produced - 1):
-                self.lose(producer, first, last, _MISSING)
+                self.declare_lost(producer, first, last, _MISSING)
 
-    def _found_again(self, producer: Producer, ranges: list[tuple[int, int]]) -> None:
+    def _retract_lost(self, producer: Producer, ranges: list[tuple[int, int]]) -> None:
         lost = self.state.lost[producer.producer]
         for first, last in ranges:
             lost = [(a, b, reason) for x, y, reason in lost for a, b in _without(x, y, first, last)]
         self.state.lost[producer.producer] = lost
         self.batch.losses[producer.producer] = list(lost)
         if not lost:
-            self.say(producer, 0, self.received_us, "found", "info", "all that was declared lost came after all", {})
+            self.emit_event(
+                producer, 0, self.received_us, "found", "info", "all that was declared lost came after all", {}
+            )
 
     # -- groups --
 
@@ -395,7 +407,7 @@ class Applier:
         try:
             event = decode(data)
             known = FIELDS.get(event[0])
-            if known is not None and fits_schema(event[: len(known) + 2]):
+            if known is not None and matches_schema(event[: len(known) + 2]):
                 self._apply_event(event[0], producer, seq, event[1], event[2 : len(known) + 2])
                 return
             reason = f"event of kind {event[0]} with {len(event) - 2} fields is unknown"
@@ -418,7 +430,7 @@ class Applier:
         """Set one event aside. It is in the ledger, so nothing is lost that could still come. kind: of the event."""
         row = (-1, kind, reason, data[:_QUARANTINE_BYTES_MAX], code.value, None, False)
         self.batch.add("quarantine", row)
-        self.say(producer, seq, ts, "quarantined", "error", reason, {"code": code.value})
+        self.emit_event(producer, seq, ts, "quarantined", "error", reason, {"code": code.value})
 
     def _dispatch(self, kind: int, producer: Producer, seq: int, ts: int, fields: list[Any]) -> None:
         number = producer.producer
@@ -450,21 +462,21 @@ class Applier:
             case EventKind.STATE:
                 self._registry.ended(producer, ts, fields[0], by_itself=True, seq=seq)
             case EventKind.PEER:
-                if self._may_tell(uuid := uuid_of(fields[0])):
+                if self._is_authorized(uuid := uuid_of(fields[0])):
                     self._apply_peer(self.producer(uuid), seq, ts, fields[1])
             case EventKind.LOST:
-                if fields[0] and not self._may_tell(uuid_of(fields[0])):
+                if fields[0] and not self._is_authorized(uuid_of(fields[0])):
                     return
                 about = self.producer(uuid_of(fields[0])) if fields[0] else producer
                 first, last, reason = fields[1], fields[2], text_of(fields[3])[:_REASON_CHARS_MAX]
-                n_missing = self.lose(about, first, last, reason)
+                n_missing = self.declare_lost(about, first, last, reason)
                 some = "" if n_missing == last - first + 1 else f"{n_missing} of "
                 level = "error" if n_missing else "info"
-                self.say(about, seq, ts, "lost", level, f"{some}events {first}..{last} are lost: {reason}", {})
+                self.emit_event(about, seq, ts, "lost", level, f"{some}events {first}..{last} are lost: {reason}", {})
             case EventKind.NOTICE:
                 notice, level, message, body = text_of(fields[0]), text_of(fields[1]), text_of(fields[2]), fields[3]
                 cause = _cause_of(message, body) if notice == "traceback" else None
-                self.say(producer, seq, ts, notice, level, message, body, cause=cause)
+                self.emit_event(producer, seq, ts, notice, level, message, body, cause=cause)
             case EventKind.METRICS | EventKind.PHASES:
                 step, keys_bin, values = fields
                 target = "metrics" if kind == EventKind.METRICS else "phases"
@@ -474,18 +486,18 @@ class Applier:
                 raise ValueError(f"kind {kind} does not come row by row")
 
     def _apply_peer(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
-        about = typed(body, LOCATION_FIELDS)
+        about = select_typed(body, LOCATION_FIELDS)
         if "node" in about:
             self._registry.locate(producer, about)
-        gpus = typed(body, {"gpus": list}).get("gpus")
+        gpus = select_typed(body, {"gpus": list}).get("gpus")
         if gpus is not None:
             self._registry.assign_gpus(producer, gpus)
         if (gpus is None and "node" not in about) or "state" in body:
             self._registry.ended(producer, ts, body, by_itself=False, seq=seq)
 
-    def _may_tell(self, uuid: bytes) -> bool:
+    def _is_authorized(self, uuid: bytes) -> bool:
         """Tell whether the sender of the record being applied may say something about a producer."""
-        if self._speaker is None or self._speakers.admits(self._speaker[0], uuid, self._speaker[1]):
+        if self._speaker is None or self._speakers.authorize(self._speaker[0], uuid, self._speaker[1]):
             return True
         self._n_refused += 1
         return False
@@ -510,7 +522,7 @@ class Applier:
             self.batch.names.append((number, name))
         return number
 
-    def say(
+    def emit_event(
         self,
         producer: Producer | None,
         seq: int,

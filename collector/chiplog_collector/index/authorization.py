@@ -15,11 +15,18 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from chiplog_collector.index.validation import clean
-from chiplog_collector.receiver.commit import Speaker
+from chiplog_collector.receiver.commit import RestrictedSender
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.model.blocks import OPAQUE, Block, BlockError, decode_block
-from chiplog_schemas.model.events import IDENTITY_FIELDS, LOCATION_FIELDS, PRODUCER_BYTES, EventKind, decode, typed
+from chiplog_schemas.model.events import (
+    IDENTITY_FIELDS,
+    LOCATION_FIELDS,
+    PRODUCER_BYTES,
+    EventKind,
+    decode,
+    select_typed,
+)
 
 if TYPE_CHECKING:
     from chiplog_collector.index.applier import Applier
@@ -28,7 +35,7 @@ REFUSALS_PER_KEY_MAX = 1_000  # rows in `events` for the names of one key: produ
 _NODE_CHARS = 128  # of names in a message: they may be those of a key, a whole list
 
 
-class Speakers:
+class NodeAuthorization:
     """Refuses what a restricted sender says about producers of other nodes."""
 
     def __init__(self, applier: "Applier") -> None:
@@ -36,24 +43,26 @@ class Speakers:
         self._state = applier.state
         self._identities: dict[bytes, dict[str, Any]] = {}  # of the block being judged, by producer
 
-    def refused(self, speaker: Speaker, number: int, block: Block) -> frozenset[int]:
+    def unauthorized(self, speaker: RestrictedSender, number: int, block: Block) -> frozenset[int]:
         """Return which of a block's producers the sender may not speak for; bind those that nobody spoke for yet.
 
         number: of the block's record.
         """
         for uuid, node, is_remote in _located(block):  # first: the rest of this block is judged by it
             if (
-                self.admits(speaker, uuid, number, [node])
+                self.authorize(speaker, uuid, number, [node])
                 and (about := self._applier.producer(uuid)).agent_node is None
             ):
                 about.agent_node, about.is_remote = node, is_remote
         claims: dict[int, list[str]] = {}
         self._identities = {}
-        for index, node, identity in _claimed(block):
+        for index, node, identity in _claimed_nodes(block):
             claims.setdefault(index, []).append(node)
             self._identities[block.producers[index][0]] = identity
         producers = enumerate(block.producers)
-        return frozenset(i for i, (uuid, _) in producers if not self.admits(speaker, uuid, number, claims.get(i, ())))
+        return frozenset(
+            i for i, (uuid, _) in producers if not self.authorize(speaker, uuid, number, claims.get(i, ()))
+        )
 
     def foreign(self, nodes: tuple[str, ...], payload: bytes | memoryview) -> frozenset[bytes]:
         """Return about whom a block says something that a key for these nodes may not say."""
@@ -66,7 +75,9 @@ class Speakers:
         producers = {about for about in named if isinstance(about, bytes) and len(about) == PRODUCER_BYTES}
         return frozenset(about for about in producers if self._foreign_node(nodes, about, ()) is not None)
 
-    def admits(self, speaker: Speaker, uuid: bytes, number: int, claimed: list[str] | tuple[str, ...] = ()) -> bool:
+    def authorize(
+        self, speaker: RestrictedSender, uuid: bytes, number: int, claimed: list[str] | tuple[str, ...] = ()
+    ) -> bool:
         """Return True if a sender may speak for a producer, or about it; a row in `events` reports each refusal.
 
         claimed: nodes that its agent, or the producer's identities, name in this block. What an identity names does not
@@ -86,18 +97,18 @@ class Speakers:
         """Return the node, or the names, that forbid it."""
         producer = self._state.producers.get(uuid)
         if producer is not None and producer.agent_node is not None:
-            return None if covers(nodes, producer.agent_node) else producer.agent_node
+            return None if matches_node(nodes, producer.agent_node) else producer.agent_node
         for node in claimed:
-            if not covers(nodes, node):
+            if not matches_node(nodes, node):
                 return node
         if producer is not None and producer.node is not None:
-            return None if covers(nodes, producer.node) else producer.node
+            return None if matches_node(nodes, producer.node) else producer.node
         bound = tuple(producer.nodes) if producer is not None else ()
         if bound in ((), nodes):
             return None if nodes else "any"
-        return None if claimed and all(covers(bound, node) for node in claimed) else ", ".join(bound)
+        return None if claimed and all(matches_node(bound, node) for node in claimed) else ", ".join(bound)
 
-    def _record(self, speaker: Speaker, uuid: bytes, number: int, node: str) -> None:
+    def _record(self, speaker: RestrictedSender, uuid: bytes, number: int, node: str) -> None:
         """Leave one row for a producer and sender, however often it is tried."""
         told = self._state.refused.setdefault(speaker.nodes, set())
         if (uuid, speaker.sender) in told or len(told) >= REFUSALS_PER_KEY_MAX:
@@ -118,7 +129,7 @@ class Speakers:
             "run_id": run_id,
             "label": label,
         }
-        self._applier.say(None, number, self._applier.received_us, "refused_node", "error", message, body)
+        self._applier.emit_event(None, number, self._applier.received_us, "refused_node", "error", message, body)
 
     def _run_of(self, uuid: bytes) -> tuple[str | None, str | None]:
         """Return run ID and label of a producer: its own, else those that its identity in this block names."""
@@ -130,7 +141,7 @@ class Speakers:
         return run_id and clean(run_id)[:NAME_CHARS_MAX], label and clean(label)[:NAME_CHARS_MAX]
 
 
-def covers(nodes: tuple[str, ...], node: str) -> bool:
+def matches_node(nodes: tuple[str, ...], node: str) -> bool:
     """Tell whether names or patterns cover a node, by as much of its name as is kept."""
     return _covers(nodes, node[:NAME_CHARS_MAX])
 
@@ -146,12 +157,12 @@ def _located(block: Block) -> Iterator[tuple[bytes, str, bool]]:
         if group.kind == EventKind.PEER:
             pairs = zip(group.columns["about"], group.columns["state"], strict=True)
             for uuid, body in pairs:
-                about = typed(body, LOCATION_FIELDS)
+                about = select_typed(body, LOCATION_FIELDS)
                 if "node" in about and isinstance(uuid, bytes) and len(uuid) == PRODUCER_BYTES:
                     yield uuid, clean(about["node"])[:NAME_CHARS_MAX], about.get("remote", False)
 
 
-def _claimed(block: Block) -> Iterator[tuple[int, str, dict[str, Any]]]:
+def _claimed_nodes(block: Block) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Yield (producer's index, node, identity) of a block's identities, also of those in events kept verbatim."""
     for group in block.groups:
         if group.kind == EventKind.IDENTITY:
@@ -161,7 +172,7 @@ def _claimed(block: Block) -> Iterator[tuple[int, str, dict[str, Any]]]:
         else:
             continue
         for index, body in zip(group.producer.tolist(), bodies, strict=True):
-            identity = typed(body, IDENTITY_FIELDS)
+            identity = select_typed(body, IDENTITY_FIELDS)
             if "node" in identity:
                 yield index, clean(identity["node"])[:NAME_CHARS_MAX], identity  # as the registry keeps it
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import duckdb
 
-from chiplog_collector.index.database import is_of_disk
+from chiplog_collector.index.database import is_disk_error
 from chiplog_schemas.limits import MIB
 
 CHECKPOINT_INTERVAL_S = 60.0
@@ -69,7 +69,7 @@ class Checkpoints:
         try:
             self._run()
         except duckdb.TransactionException as error:
-            if is_clean or is_of_disk(error):
+            if is_clean or is_disk_error(error):
                 raise
             self._refused(now, error)
             return

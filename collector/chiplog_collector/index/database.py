@@ -83,13 +83,13 @@ class StaleDatabaseError(Exception):
     """The file is of another migration or log, or lacks blocks that we can read now: rebuild it from the log."""
 
 
-def proven_damage(error: BaseException) -> str | None:
+def corruption_reason(error: BaseException) -> str | None:
     """Return a line that names the damage when an error proves that the file holds wrong bytes, else None."""
     text = str(error)
     return text.partition("\n")[0] if is_damage(text) else None
 
 
-def is_of_disk(error: BaseException) -> bool:
+def is_disk_error(error: BaseException) -> bool:
     """Tell whether an error is of a disk that refuses, or of memory: the same may succeed later."""
     if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException):
         return True

@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from chiplog_collector.index.validation import clean, text_of
-from chiplog_schemas.codec import shown
+from chiplog_schemas.codec import short_repr
 from chiplog_schemas.limits import KEY_BYTES_MAX
-from chiplog_schemas.model.events import DEFINITION_FIELDS, SUMMARIES, typed
+from chiplog_schemas.model.events import DEFINITION_FIELDS, SUMMARIES, select_typed
 
 _NAME_CHARS_MAX = 4 * KEY_BYTES_MAX  # each byte may be shown as \\xNN
 _HASHES_MAX = 10_000  # of one config; an SDK sends a tenth of it at most
@@ -15,10 +15,10 @@ _HASH_CHARS_MAX = 64
 
 def definition_of(name: Any, definition: Any) -> tuple[str, str, str]:
     """Return (name, summary, step metric) of a DEFINE event; empty where nothing was said."""
-    said = typed(definition, DEFINITION_FIELDS)
+    said = select_typed(definition, DEFINITION_FIELDS)
     summary = said.get("summary", "")
     if summary and summary not in SUMMARIES:
-        raise ValueError(f"summary {shown(summary)} is none of {', '.join(SUMMARIES)}")
+        raise ValueError(f"summary {short_repr(summary)} is none of {', '.join(SUMMARIES)}")
     pattern = text_of(name)
     if not 0 < len(pattern) <= _NAME_CHARS_MAX:
         raise ValueError(f"name of {len(pattern)} characters, the limit is 1 to {_NAME_CHARS_MAX}")

@@ -20,14 +20,14 @@ _SAME_CLOCK_US, _CLOCKS_APART_US = 1_000_000, 60_000_000
 _TOLD_MAX = 1_000  # of one run: labels can be made up
 
 
-class Labels:
+class LabelChecks:
     """Looks at what came of each label."""
 
     def __init__(self, state: State, applier: "Applier") -> None:
         self._state = state
         self._applier = applier
 
-    def came(self, block: Block, numbers: NDArray[np.int32]) -> None:
+    def check_block(self, block: Block, numbers: NDArray[np.int32]) -> None:
         """Look at the producers of a block that was applied. numbers: their integers, 0 for one that was refused."""
         for index, number in enumerate(numbers.tolist()):
             producer = self._state.producers_by_number.get(number)
@@ -43,28 +43,28 @@ class Labels:
             return
         younger = [mate for mate in mates if mate is not producer and (mate.started_at or started) > started]
         run = self._state.runs_by_number[producer.run or 0]
-        if not younger or self._was_told(run, f"label_twice:{producer.label}"):
+        if not younger or self._was_emitted(run, f"label_twice:{producer.label}"):
             return
         seq, ts = _last_of(block, index)
         for mate in younger:
             apart = _SAME_CLOCK_US if mate.node == producer.node else _CLOCKS_APART_US
             if (mate.started_at or 0) + apart < ts:
-                self._tell_twice(run, producer, mate, seq, ts)
+                self._emit_label_twice(run, producer, mate, seq, ts)
                 return
 
-    def _tell_twice(self, run: Run, older: Producer, younger: Producer, seq: int, ts: int) -> None:
+    def _emit_label_twice(self, run: Run, older: Producer, younger: Producer, seq: int, ts: int) -> None:
         message = (
             f"label {older.label} is used by two processes at a time: {_named(older)} and {_named(younger)}; both are "
             f"kept, as attempts {older.attempt} and {younger.attempt}; give each its own by label= or CHIPLOG_LABEL"
         )
         both = [{"pid": one.pid, "node": one.node, "attempt": one.attempt} for one in (older, younger)]
-        self._applier.say(older, seq, ts, "label_twice", "warning", message, {"processes": both})
+        self._applier.emit_event(older, seq, ts, "label_twice", "warning", message, {"processes": both})
         self._tell(run, f"label_twice:{older.label}")
 
-    def ended(self, producer: Producer, seq: int, ts: int) -> None:
+    def check_run_end(self, producer: Producer, seq: int, ts: int) -> None:
         """Tell, once all labels of a run have ended, that its rank 0 was there and nobody claimed to be primary."""
         run = self._state.runs_by_number.get(producer.run or 0)
-        if run is None or run.primary_label is not None or self._was_told(run, "no_primary"):
+        if run is None or run.primary_label is not None or self._was_emitted(run, "no_primary"):
             return
         members = self._state.members[run.run].values()
         if all(mate.state is not None for mate in members) and any(mate.rank == 0 for mate in members):
@@ -72,10 +72,10 @@ class Labels:
                 f"no label of run {run.run_id} is its primary: nobody's config is the run's, its state is the worst "
                 "of all labels; leave primary= and CHIPLOG_PRIMARY to rank 0, or set them on one rank"
             )
-            self._applier.say(producer, seq, ts, "no_primary", "warning", message, {})
+            self._applier.emit_event(producer, seq, ts, "no_primary", "warning", message, {})
             self._tell(run, "no_primary")
 
-    def _was_told(self, run: Run, what: str) -> bool:
+    def _was_emitted(self, run: Run, what: str) -> bool:
         return what in run.told or len(run.told) >= _TOLD_MAX
 
     def _tell(self, run: Run, what: str) -> None:

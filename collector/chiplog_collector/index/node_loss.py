@@ -23,7 +23,7 @@ _SILENT_US_MAX = 1 << 53  # more is no time that a receiver measured
 _LABELS_NAMED_MAX = 20  # in one row of `events`
 
 
-class Absence:
+class NodeLossTracker:
     """Applies PRESENCE records to the labels of a State."""
 
     def __init__(self, state: State, applier: "Applier") -> None:
@@ -38,26 +38,26 @@ class Absence:
             raise ValueError(str(error)) from error
         if type(is_here) is not bool or type(silent_us) is not int or not 0 <= silent_us < _SILENT_US_MAX:
             raise TypeError("a presence is whether, and for how many µs nothing was heard")
-        brought = sorted(self._state.by_sender.get(uuid_of(sender), ()))  # in log order, also after a start
-        mine = [p for p in map(self._state.producers_by_number.__getitem__, brought) if p.role == "rank"]
+        on_new_sender = sorted(self._state.by_sender.get(uuid_of(sender), ()))  # in log order, also after a start
+        mine = [p for p in map(self._state.producers_by_number.__getitem__, on_new_sender) if p.role == "rank"]
         if is_here:
-            self._back(mine, record.number, received_us, clean(text_of(node)), clean(text_of(boot)))
+            self._mark_back(mine, record.number, received_us, clean(text_of(node)), clean(text_of(boot)))
         else:
             running = [producer for producer in mine if producer.state is None]
-            self._lost(running, record.number, received_us, silent_us, clean(text_of(node)))
+            self._mark_lost(running, record.number, received_us, silent_us, clean(text_of(node)))
 
     def brought(self, producer: Producer, sender: bytes, new: list[tuple[int, int]], received_us: int) -> None:
         """Note that another agent brings a producer's events: one that was presumed to have ended runs on."""
-        self._state.bring(producer, sender)
+        self._state.set_sender(producer, sender)
         self._applier.batch.producers.add(producer.producer)
         if producer.is_presumed:
-            _revive(producer)
+            _mark_running(producer)
             name = producer.node or "?"
             message = f"node {name} is back: another agent brings events of {producer.label or 'a label'}"
             body = {"node": name, "labels": 1}
-            self._applier.say(producer, new[0][0], received_us, "node_back", "info", message, body)
+            self._applier.emit_event(producer, new[0][0], received_us, "node_back", "info", message, body)
 
-    def _lost(self, running: list[Producer], number: int, received_us: int, silent_us: int, node: str) -> None:
+    def _mark_lost(self, running: list[Producer], number: int, received_us: int, silent_us: int, node: str) -> None:
         for run in _by_run(running):
             name = run[0].node or node or "?"
             seconds = f"{silent_us / 1e6:.0f} s"
@@ -69,22 +69,22 @@ class Absence:
                 self._applier.batch.producers.add(producer.producer)
             message = f"node {name} is lost: nothing was heard of its agent for {seconds}; {_named(run)} may have ended"
             body: dict[str, Any] = {"node": name, "silent_s": silent_us / 1e6, "labels": len(run)}
-            self._applier.say(run[0], number, received_us, "node_lost", "error", message, body)
+            self._applier.emit_event(run[0], number, received_us, "node_lost", "error", message, body)
 
-    def _back(self, mine: list[Producer], number: int, received_us: int, node: str, boot: str) -> None:
+    def _mark_back(self, mine: list[Producer], number: int, received_us: int, node: str, boot: str) -> None:
         for run in _by_run([producer for producer in mine if producer.is_presumed]):
             name = run[0].node or node or "?"
             alive = [producer for producer in run if not (boot and producer.boot and producer.boot != boot)]
             for producer in alive:
-                _revive(producer)
+                _mark_running(producer)
                 self._applier.batch.producers.add(producer.producer)
             gone = "" if len(alive) == len(run) else "; its machine was started anew, and its ranks are gone"
             message = f"node {name} is back: its agent is heard again{gone}"
             body = {"node": name, "labels": len(alive)}
-            self._applier.say(run[0], number, received_us, "node_back", "info", message, body)
+            self._applier.emit_event(run[0], number, received_us, "node_back", "info", message, body)
 
 
-def _revive(producer: Producer) -> None:
+def _mark_running(producer: Producer) -> None:
     producer.state = producer.reason = producer.cause = producer.ended_at = None
     producer.late_us, producer.is_presumed = 0, False
 

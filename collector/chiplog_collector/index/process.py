@@ -18,7 +18,7 @@ import zmq
 
 from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.checkpoints import Checkpoints
-from chiplog_collector.index.database import Database, StaleDatabaseError, is_of_disk, proven_damage
+from chiplog_collector.index.database import Database, StaleDatabaseError, corruption_reason, is_disk_error
 from chiplog_collector.index.memory_limit import bound_memory, limit_memory
 from chiplog_collector.query.running import PAGE_BYTES, RunningQueries
 from chiplog_collector.receiver.commit import decode_receipt
@@ -27,13 +27,13 @@ from chiplog_collector.receiver.refusals import Refused, write_refused
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
 from chiplog_schemas.model.codes import QuarantineCode
-from chiplog_schemas.paths import Places, places
+from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_gate
-from chiplog_schemas.storage.record import Damage, Kind, Record
+from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 from chiplog_schemas.storage.segments import LogReader, log_owner
-from chiplog_schemas.storage.watermark import Synced, sync_directory
+from chiplog_schemas.storage.watermark import Watermark, sync_directory
 
 _READ_BYTES = 8 << 20
 _FLUSH_BYTES = 32 << 20  # of the log in one transaction: 200,000 rows of long texts would fill the memory
@@ -45,39 +45,39 @@ _EXIT_FAULT = 70  # … we did (EX_SOFTWARE)
 _log = logging.getLogger("chiplog.index")
 
 
-class Follower:
+class LogFollower:
     """Bring a database up to date with a log, transaction by transaction."""
 
     def __init__(self, database: Database, log_directory: Path) -> None:
         self.database = database
         self._directory = log_directory
         self._refused_changed = True
-        self.begin()
+        self.reload()
 
-    def begin(self) -> None:
+    def reload(self) -> None:
         """Forget everything that is not in the database, and read on from where it stands."""
         self._applier = Applier(self.database.load(), self._read_again)
         self._reader = LogReader(self._directory, self.database.next_number)
         self._safe_number = self.database.next_number  # behind the last receipt taken
         self.read_number = self.database.next_number
         self._expected: int | None = self.read_number  # number of the next record; None behind damage
-        self._damage: list[Damage] = []  # until the record behind it: the position is that of records
+        self._damage: list[CorruptRange] = []  # until the record behind it: the position is that of records
         self.records_read = 0
         self.n_damages_read = 0
         self.first_damage: str | None = None  # since `begin`, in words
 
-    def _read(self, limit: int) -> list[Record | Damage]:
+    def _read(self, limit: int) -> list[Record | CorruptRange]:
         """Return what follows in the log, with damage in front of the record behind it, also where numbers are gone."""
-        items: list[Record | Damage] = []
+        items: list[Record | CorruptRange] = []
         while not items and (found := self._reader.read(limit, _READ_BYTES)):
             for item in found:
-                if isinstance(item, Damage):
+                if isinstance(item, CorruptRange):
                     self._damage.append(item)
                     self._expected = None
                     continue
                 if self._expected is not None and item.number > self._expected:
                     gone = f"records {self._expected}..{item.number - 1} are not there"
-                    self._damage.append(Damage(0, 0, gone))
+                    self._damage.append(CorruptRange(0, 0, gone))
                 self._expected = item.number + 1
                 self.records_read += 1
                 if self._damage:
@@ -107,7 +107,7 @@ class Follower:
             self._refused_changed = False
             write_refused(self._directory.parent / REFUSED_NAME, self.refused)
 
-    def _note_damage(self, damage: Sequence[Damage]) -> None:
+    def _note_damage(self, damage: Sequence[CorruptRange]) -> None:
         self.n_damages_read += len(damage)
         if self.first_damage is None:
             self.first_damage = damage[0].reason
@@ -124,15 +124,15 @@ class Follower:
                 for item in items:
                     self._take(item)
             except Exception as error:  # a record that breaks our own code must not stop the index for ever
-                if _is_no_records_fault(error):
+                if _is_environment_error(error):
                     raise
                 _log.exception("a record cannot be applied; its neighbours are applied one by one: %r", error)
                 return self._write_one_by_one(limit)
         return self._write()
 
-    def _take(self, item: Record | Damage) -> None:
+    def _take(self, item: Record | CorruptRange) -> None:
         number = item.number if isinstance(item, Record) else self.read_number
-        self._applier.take(item, number)
+        self._applier.apply(item, number)
         self.read_number = number + 1 if isinstance(item, Record) else number
         if self._applier.is_between_receipts:
             self._safe_number = self.read_number
@@ -145,7 +145,7 @@ class Follower:
         try:
             self.database.write(batch, self._applier.state, self._safe_number)
         except (duckdb.Error, ValueError, TypeError, OverflowError) as error:
-            if _is_no_records_fault(error):
+            if _is_environment_error(error):
                 raise
             _log.warning("a flush was refused (%s); its records are applied one by one", str(error).splitlines()[0])
             return self._write_one_by_one(self._safe_number)
@@ -153,39 +153,39 @@ class Follower:
 
     def _write_one_by_one(self, until: int) -> int:
         """Apply each record in a transaction of its own, and set aside the one that cannot be applied."""
-        self.begin()
+        self.reload()
         n_events = 0
-        group: list[Record | Damage] = []
+        group: list[Record | CorruptRange] = []
         while items := self._read(until):
             for item in items:
                 group.append(item)
                 if _is_receipt(item):
                     n_events += self._apply_group(group)
                     group = []
-        self.begin()
+        self.reload()
         return n_events
 
-    def _apply_group(self, group: list[Record | Damage]) -> int:
+    def _apply_group(self, group: list[Record | CorruptRange]) -> int:
         receipt = group[-1]
         assert isinstance(receipt, Record)
         n_events = 0
         applier = Applier(self.database.load(), self._read_again)
         numbers = [item.number for item in group[:-1] if isinstance(item, Record)]
         covers = decode_receipt(receipt.payload, receipt.number)
-        unfinished = covers.unfinished(numbers) if covers is not None else frozenset()
+        unfinished = covers.uncommitted(numbers) if covers is not None else frozenset()
         for item in group:
             if isinstance(item, Record) and item.number in unfinished:
                 continue
             behind = item.number + 1 if isinstance(item, Record) else self.database.next_number
             try:
-                applier.take(item, behind)
+                applier.apply(item, behind)
                 if item is not receipt:
-                    applier.take(receipt, behind)
+                    applier.apply(receipt, behind)
                 batch = applier.flush()
                 self.database.write(batch, applier.state, behind)
                 n_events += batch.n_events
             except Exception as error:  # whatever it is: the position must move past it, and a row must say so
-                if _is_no_records_fault(error):
+                if _is_environment_error(error):
                     raise
                 reason = f"record cannot be applied: {str(error).splitlines()[0] if str(error) else repr(error)}"
                 _log.error("record %d is set aside: %s", behind - 1, reason)
@@ -197,23 +197,23 @@ class Follower:
         return n_events
 
 
-def _is_receipt(item: Record | Damage) -> bool:
+def _is_receipt(item: Record | CorruptRange) -> bool:
     return isinstance(item, Record) and item.kind == Kind.RECEIPT
 
 
-def _is_no_records_fault(error: Exception) -> bool:
+def _is_environment_error(error: Exception) -> bool:
     """Tell whether an error is of the disk, of the memory or of the database itself."""
     return (
-        is_of_disk(error)
+        is_disk_error(error)
         or isinstance(error, MemoryError | duckdb.OutOfMemoryException | duckdb.FatalException)
-        or proven_damage(error) is not None
+        or corruption_reason(error) is not None
     )
 
 
 # -- opening --
 
 
-def open_index(place: Places, input_ended: Callable[[float], bool]) -> Follower | None:
+def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollower | None:
     """Open the index's file and load what it knows. None when standard input ended before that could be done.
 
     A file that is proven damaged, or of another log or migration, is set aside and made anew. Whatever else keeps us
@@ -226,15 +226,15 @@ def open_index(place: Places, input_ended: Callable[[float], bool]) -> Follower 
                 _create(place)
             database = Database(place.index, log_owner(place.collector / "log") or bytes(16))
             try:
-                return Follower(database, place.collector / "log")
+                return LogFollower(database, place.collector / "log")
             except BaseException:
                 database.close()
                 raise
         except StaleDatabaseError as error:
-            set_aside(place.index, str(error))
+            quarantine_database(place.index, str(error))
         except (duckdb.Error, OSError) as error:
-            if damage := proven_damage(error):
-                set_aside(place.index, damage)
+            if damage := corruption_reason(error):
+                quarantine_database(place.index, damage)
                 continue
             if not pause_s:
                 _log.error("%s cannot be opened: %s; trying again", place.index, str(error).partition("\n")[0])
@@ -243,7 +243,7 @@ def open_index(place: Places, input_ended: Callable[[float], bool]) -> Follower 
                 return None
 
 
-def _create(place: Places) -> None:
+def _create(place: Paths) -> None:
     """Make an empty index under another name first: what a full disk cuts short is never taken for a damaged file."""
     new = place.index.with_name(f"{place.index.stem}-new.duckdb")
     for path in (new, Path(f"{new}.wal"), Path(f"{place.index}.wal")):  # the last: of a file that was taken away
@@ -253,13 +253,13 @@ def _create(place: Places) -> None:
     sync_directory(place.collector)  # else a power failure may leave the old file under a new write-ahead log
 
 
-def set_aside(path: Path, reason: str) -> None:
+def quarantine_database(path: Path, reason: str) -> None:
     """Move a file and its write-ahead log out of the way, and say so. Raises OSError."""
-    aside = move_aside(path)
+    aside = move_to_quarantine(path)
     _log.error("%s; %s is set aside as %s and rebuilt from the log", reason, path, aside.name)
 
 
-def move_aside(path: Path) -> Path:
+def move_to_quarantine(path: Path) -> Path:
     """Move a file and its write-ahead log over nothing that was moved there before; return where to. Raises OSError."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     names = (path.with_name(f"{path.name}.set-aside-{stamp}-{count}") for count in itertools.count())
@@ -289,7 +289,7 @@ def _set_aside_order(name: str) -> tuple[str, int]:
 # -- the process --
 
 
-def serve(place: Places, queries: list[str], keys: Keys | None = None, page: mmap.mmap | None = None) -> int:
+def serve(place: Paths, queries: list[str], keys: Keys | None = None, page: mmap.mmap | None = None) -> int:
     """Follow the log and answer SQL until standard input ends; then catch up and close. Return the exit status.
 
     keys: of this host; with a collector's among them readers at TCP addresses need one that is allowed.
@@ -297,7 +297,7 @@ def serve(place: Places, queries: list[str], keys: Keys | None = None, page: mma
     """
     from chiplog_collector.query.service import QueryService, lock_down  # a rebuild needs no sockets
 
-    synced = Synced(place.collector / "synced", writable=False)
+    synced = Watermark(place.collector / "synced", writable=False)
     follower = open_index(place, _input_ended)
     if follower is None:
         _log.info("index stopped before it could open %s", place.index)
@@ -317,7 +317,7 @@ def serve(place: Places, queries: list[str], keys: Keys | None = None, page: mma
     is_requested = False
 
     def must_exit() -> bool:
-        return any(service.is_stuck or service.is_invalidated for service in services)
+        return any(service.must_restart or service.is_invalidated for service in services)
 
     try:
         for service in services:
@@ -331,7 +331,7 @@ def serve(place: Places, queries: list[str], keys: Keys | None = None, page: mma
             must_exit,
         )
         if must_exit():
-            if any(service.is_stuck for service in services):
+            if any(service.must_restart for service in services):
                 _log.error("a query cannot be cancelled; the index starts anew at record %d", database.next_number)
             logging.shutdown()
             os._exit(_EXIT_EXPECTED)  # what was committed is safe, and nothing else would end that query
@@ -347,20 +347,20 @@ def serve(place: Places, queries: list[str], keys: Keys | None = None, page: mma
         database.close()
         _log.info("index stopped at record %d", database.next_number)
     if damage is not None:
-        set_aside(place.index, damage)
+        quarantine_database(place.index, damage)
         return _EXIT_EXPECTED  # and the receiver starts one that makes the file anew
     return 0
 
 
 def _follow(
-    follower: Follower,
-    synced: Synced,
+    follower: LogFollower,
+    synced: Watermark,
     checkpoints: Checkpoints,
     damage_met: Callable[[], str | None],
     must_exit: Callable[[], bool],
 ) -> str | None:
     """Apply the log until standard input ends or the process must. Return a line when the file proves damaged."""
-    ending = afresh = behind = False
+    ending = needs_reload = behind = False
     while True:
         started = time.monotonic()
         if (damage := damage_met()) is not None:
@@ -368,9 +368,9 @@ def _follow(
         if must_exit():
             return None
         try:
-            if afresh:
-                follower.begin()
-                afresh = False
+            if needs_reload:
+                follower.reload()
+                needs_reload = False
             if not behind:  # just before a commit: most open queries began after the one before
                 checkpoints.turn(started)
             if checkpoints.holds_writer(started) and not ending:
@@ -380,13 +380,13 @@ def _follow(
                 if ending and not behind:
                     return None
         except duckdb.Error as error:
-            if (damage := proven_damage(error)) is not None:
+            if (damage := corruption_reason(error)) is not None:
                 return damage
-            if not is_of_disk(error):
+            if not is_disk_error(error):
                 raise
-            if not afresh:
+            if not needs_reload:
                 _log.error("DuckDB cannot write: %s; trying again", str(error).partition("\n")[0])
-            afresh = True
+            needs_reload = True
             if ending or _input_ended(_AGAIN_MAX_S):
                 return None
             continue
@@ -394,7 +394,7 @@ def _follow(
         ending = ending or _input_ended(max(0.0, pause_s))
 
 
-def _step(follower: Follower, synced: Synced, checkpoints: Checkpoints) -> bool:
+def _step(follower: LogFollower, synced: Watermark, checkpoints: Checkpoints) -> bool:
     """Apply one flush of the log; return True if there is more."""
     stood_at, next_number = follower.read_number, follower.database.next_number
     follower.step(synced.get())
@@ -411,11 +411,11 @@ def _input_ended(wait_s: float) -> bool:
     return bool(readable) and not os.read(sys.stdin.fileno(), 1)
 
 
-def catch_up(place: Places, path: Path, limit: int, on_progress: Callable[[int], None]) -> Follower:
+def rebuild_into(place: Paths, path: Path, limit: int, on_progress: Callable[[int], None]) -> LogFollower:
     """Build a new database at `path` from the whole log below `limit`. For `chiplog rebuild`."""
     database = Database(path, log_owner(place.collector / "log") or bytes(16))
     limit_memory(database.connection, read_bounds(os.environ).query_memory_bytes)
-    follower = Follower(database, place.collector / "log")
+    follower = LogFollower(database, place.collector / "log")
     while follower.database.next_number < limit:
         before = follower.read_number
         follower.step(limit)
@@ -442,7 +442,7 @@ def main(arguments: list[str]) -> int:
     try:
         keys = next((Keys(Path(value)) for name, value in options if name == "--keys"), None)
         page = next((_open_page(int(value)) for name, value in options if name == "--page"), None)
-        return serve(places(Path(root)), [value for name, value in options if name == "--query"], keys, page)
+        return serve(paths_for_root(Path(root)), [value for name, value in options if name == "--query"], keys, page)
     except (duckdb.Error, OSError, KeysError) as error:
         _log.error("index ends: %s", str(error).partition("\n")[0])
         return _EXIT_EXPECTED

@@ -4,14 +4,14 @@ import itertools
 import re
 from typing import TYPE_CHECKING, Any
 
-from chiplog_collector.index.authorization import covers
+from chiplog_collector.index.authorization import matches_node
 from chiplog_collector.index.state import Producer, Run, State
 from chiplog_collector.index.validation import SEQ_END, clean, count_of, detail_of, digest_of, json_of, text_of
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.model.codes import end_cause
 from chiplog_schemas.model.end_text import cause_of_old_reason
-from chiplog_schemas.model.events import IDENTITY_FIELDS, RESUME_DEMANDS, STATE_FIELDS, STATES, typed
-from chiplog_schemas.storage.content_files import path_objection
+from chiplog_schemas.model.events import IDENTITY_FIELDS, RESUME_DEMANDS, STATE_FIELDS, STATES, select_typed
+from chiplog_schemas.storage.content_files import invalid_path_reason
 
 if TYPE_CHECKING:
     from chiplog_collector.index.applier import Applier
@@ -45,7 +45,7 @@ _LATE_US_MAX = 1 << 53  # 285 years
 _ENTRIES_MAX = 64  # tags of a run, GPUs of a process
 
 
-class Registry:
+class RunRegistry:
     """The identities of a State. Every decision leaves its mark in the applier's batch."""
 
     def __init__(self, state: State, applier: "Applier") -> None:
@@ -54,16 +54,16 @@ class Registry:
 
     def identity(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
         """Take what a producer says of itself; a later word replaces an earlier one."""
-        said, cut = _plain(typed(body, _KEPT_FIELDS))
+        said, cut = _plain(select_typed(body, _KEPT_FIELDS))
         if cut:
             message = f"identity: {', '.join(cut)} cut to what is kept of it; shorten it"
-            self._applier.say(producer, seq, ts, "bad_value", "warning", message, {"fields": cut})
+            self._applier.emit_event(producer, seq, ts, "bad_value", "warning", message, {"fields": cut})
         for name in _INT32_FIELDS:
             if not -(1 << 31) <= said.get(name, 0) < 1 << 31:
                 del said[name]
         if said.get("role") == CONSOLE and not self._take_console(producer, said):
             message = f"identity: a console that is of {said.get('of', 'nobody')!r:.80}, or was no console before"
-            self._applier.say(producer, seq, ts, "bad_value", "warning", message, {})
+            self._applier.emit_event(producer, seq, ts, "bad_value", "warning", message, {})
             return
         for name in _PRODUCER_FIELDS:
             if name in said:
@@ -86,7 +86,7 @@ class Registry:
             holders = [] if producer.is_primary else self._holders(run)
             self._claim(producer, run, bool(said.get("primary")), seq, ts)
             if producer.is_primary:
-                self._tell_of_move(producer, holders, seq, ts)
+                self._emit_primary_moved(producer, holders, seq, ts)
             if producer.is_coauthor and not producer.is_primary:
                 self._describe(run, {name: value for name, value in said.items() if value})  # wins over its ranks
             elif producer.is_primary or run.primary_label is None:
@@ -151,7 +151,7 @@ class Registry:
             why = "exists already" if is_there else "does not exist"
             message = f"resume={demand!r}, but run {run_id} {why}: {run.run_id} is used instead"
             body = {"resume": demand, "asked": run_id, "used": run.run_id}
-            self._applier.say(producer, seq, ts, "resume_refused", "error", message, body)
+            self._applier.emit_event(producer, seq, ts, "resume_refused", "error", message, body)
         return run
 
     def _is_there(self, run_id: str, launch: str) -> bool:
@@ -184,7 +184,7 @@ class Registry:
             run = self._state.add_run(Run(len(self._state.runs) + 1, run_id))
             self._applier.batch.runs.add(run.run)
         passed = set()
-        while run.alias_of is not None and run.run not in passed and _speaks_for(run.alias_nodes, producer):
+        while run.alias_of is not None and run.run not in passed and may_act_for(run.alias_nodes, producer):
             passed.add(run.run)  # keys that lead to each other's runs could make a circle
             run = self._state.runs_by_number[run.alias_of]
         return run
@@ -200,7 +200,7 @@ class Registry:
         def refuse(why: str, *, stay: int, **more: str) -> None:
             message = f"{producer.label} says that run {run_id} is {run.run_id}, but {why}"
             body = {"from": run_id, "to": run.run_id, "stay": stay, "nodes": producer.nodes, **more}
-            self._applier.say(producer, seq, ts, "merge_refused", "warning", message, body)
+            self._applier.emit_event(producer, seq, ts, "merge_refused", "warning", message, body)
 
         former = self._run(run_id, producer)
         if former is run or producer.run != former.run:
@@ -208,7 +208,7 @@ class Registry:
         before = former.primary_label, former.primary_launch, former.primary_restart
         members = self._state.members[former.run]
         mates = [members[number] for number in sorted(members)]
-        moved = [mate for mate in mates if mate is producer or _speaks_for(producer.nodes, mate)]
+        moved = [mate for mate in mates if mate is producer or may_act_for(producer.nodes, mate)]
         for mate in moved:
             self._join(mate, run, mate.label or "")
             mate.is_primary = mate.label == (run.primary_label or before[0])
@@ -235,7 +235,7 @@ class Registry:
             setattr(former, column, [] if column == "tags" else None)  # what is left is a name
         former.alias_of, former.alias_nodes = run.run, producer.nodes
         message = f"run {run_id} is {run.run_id}: its ranks agreed after they had begun; all of it is there"
-        self._applier.say(producer, seq, ts, "run_merged", "info", message, {"from": run_id, "to": run.run_id})
+        self._applier.emit_event(producer, seq, ts, "run_merged", "info", message, {"from": run_id, "to": run.run_id})
 
     def _join(self, producer: Producer, run: Run, label: str) -> None:
         """Put a producer under a label, and count the label's attempts anew."""
@@ -252,7 +252,7 @@ class Registry:
                 old.primary_label = old.primary_launch = None
                 old.primary_restart = 0
                 self._applier.batch.runs.add(old.run)
-                self._give_back(old)
+                self._restore_primary(old)
         producer.run, producer.label, producer.is_primary = run.run, label, False
         self._state.members.setdefault(run.run, {})[producer.producer] = producer
         mates = self._state.by_label.setdefault((run.run, label), [])
@@ -261,11 +261,13 @@ class Registry:
         mates.append(producer)
         self._count_attempts(run.run, label)
 
-    def _give_back(self, run: Run) -> None:
+    def _restore_primary(self, run: Run) -> None:
         """Make primary again whom a provisional claim had deposed: it may have ended, and will not claim once more."""
-        heirs = [mate for mate in self._state.members[run.run].values() if mate.sets_run and mate.label is not None]
-        if heirs:
-            heir = max(heirs, key=lambda mate: (mate.state is None, mate.producer))
+        candidates = [
+            mate for mate in self._state.members[run.run].values() if mate.sets_run and mate.label is not None
+        ]
+        if candidates:
+            heir = max(candidates, key=lambda mate: (mate.state is None, mate.producer))
             run.primary_label, run.primary_launch, run.primary_restart = heir.label, heir.launch, heir.restart
             heir.is_primary = True
             self._applier.batch.producers.add(heir.producer)
@@ -311,9 +313,9 @@ class Registry:
             self._share(producer)  # its ranks' rank 0 was heard of first
             return
         takes_over = any(_is_parent(holder, producer) for holder in holders)
-        if run.primary_label is None or same_label or takes_over or self._yields(run, producer):
+        if run.primary_label is None or same_label or takes_over or self._can_take_primary(run, producer):
             if not same_label and run.primary_label is not None:
-                self._depose(run, shares=takes_over or self._is_shared(run, producer))
+                self._clear_primary(run, shares=takes_over or self._is_shared(run, producer))
             run.primary_label = producer.label
             # A stale incarnation of the same label, delivered late, takes nothing back.
             before = run.primary_restart if same_label and producer.launch == run.primary_launch else 0
@@ -324,9 +326,11 @@ class Registry:
         if producer.fallback:
             return  # it has siblings, of which one is enough
         message = f"{producer.label} claims to be primary; {run.primary_label} is, and has not ended"
-        self._applier.say(producer, seq, ts, "primary_refused", "warning", message, {"holder": run.primary_label})
+        self._applier.emit_event(
+            producer, seq, ts, "primary_refused", "warning", message, {"holder": run.primary_label}
+        )
 
-    def _yields(self, run: Run, producer: Producer) -> bool:
+    def _can_take_primary(self, run: Run, producer: Producer) -> bool:
         assert run.primary_label is not None
         holders = self._state.by_label.get((run.run, run.primary_label), [])
         if not producer.fallback and holders and all(holder.fallback for holder in holders):
@@ -335,7 +339,7 @@ class Registry:
             return producer.restart > run.primary_restart
         return all(holder.state is not None for holder in holders)
 
-    def _depose(self, run: Run, *, shares: bool) -> None:
+    def _clear_primary(self, run: Run, *, shares: bool) -> None:
         """Take the role of primary from a label. shares: what it wrote, and writes, of the run stays the run's."""
         assert run.primary_label is not None
         for holder in self._state.by_label.get((run.run, run.primary_label), []):
@@ -360,14 +364,16 @@ class Registry:
         mates = self._state.by_label.get((run.run, run.primary_label or ""), [])
         return [mate for mate in mates if mate.is_primary]
 
-    def _tell_of_move(self, producer: Producer, holders: list[Producer], seq: int, ts: int) -> None:
+    def _emit_primary_moved(self, producer: Producer, holders: list[Producer], seq: int, ts: int) -> None:
         """Leave a row when the primary is now on a node that the new one's key does not cover.
 
         An elastic restart that moves rank 0 to another node looks the same as an agent that usurps another's run: it
         is granted, and people can see it. Producers of senders that are not restricted have no `nodes`.
         """
         foreign = [
-            h for h in holders if h.nodes and h.key_node is not None and not covers(tuple(producer.nodes), h.key_node)
+            h
+            for h in holders
+            if h.nodes and h.key_node is not None and not matches_node(tuple(producer.nodes), h.key_node)
         ]
         if not foreign or not producer.nodes:
             return
@@ -383,7 +389,7 @@ class Registry:
             "nodes": producer.nodes,
             "producer": producer.uuid.hex(),
         }
-        self._applier.say(producer, seq, ts, "primary_moved", "warning", message, body)
+        self._applier.emit_event(producer, seq, ts, "primary_moved", "warning", message, body)
 
     def _beside_parent(self, run: Run, producer: Producer, said: dict[str, Any]) -> dict[str, Any]:
         """Return what a rank says of the run where its parent describes it: what that left out, and tags."""
@@ -405,7 +411,7 @@ class Registry:
         """Keep config as it was said; the view shows the primary's. What another wrote beside a primary is refused."""
         if (primary := self._primary_beside(producer)) is not None:
             message = f"config of {producer.label} is refused: {primary} is the primary"
-            self._applier.say(producer, seq, ts, "config_refused", "warning", message, {"keys": sorted(values)})
+            self._applier.emit_event(producer, seq, ts, "config_refused", "warning", message, {"keys": sorted(values)})
         for key, value in values.items():
             self._applier.batch.add("config", (producer.producer, seq, ts, text_of(key), json_of(value)))
 
@@ -418,17 +424,17 @@ class Registry:
     def file(self, producer: Producer, seq: int, ts: int, path: Any, n_bytes: Any, digest: Any) -> None:
         """Keep what was said of a file; the view shows the primary's. What another saved beside one is refused."""
         path = text_of(path)
-        if (objection := path_objection(path)) is not None:
+        if (objection := invalid_path_reason(path)) is not None:
             raise ValueError(f"path {path!r:.80}: {objection}")
         if (primary := self._primary_beside(producer)) is not None:
             message = f"file {path!r:.200} of {producer.label} is refused: {primary} is the primary"
-            self._applier.say(producer, seq, ts, "file_refused", "warning", message, {"path": path})
+            self._applier.emit_event(producer, seq, ts, "file_refused", "warning", message, {"path": path})
         self._applier.batch.add("files", (producer.producer, seq, ts, path, count_of(n_bytes), digest_of(digest)))
 
     def ended(self, producer: Producer, ts: int, body: Any, *, by_itself: bool, seq: int) -> None:
         """Note how a producer ended. Its own word wins over its agent's, whichever comes first."""
-        said, _ = _plain(typed(body, _STATE_FIELDS))
-        detail = typed(body, {"detail": dict}).get("detail", {})
+        said, _ = _plain(select_typed(body, _STATE_FIELDS))
+        detail = select_typed(body, {"detail": dict}).get("detail", {})
         state = said.get("state")
         if state not in STATES:
             raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
@@ -438,7 +444,7 @@ class Registry:
             producer.produced = max(seq + 1, producer.produced or 0)
         self._applier.batch.producers.add(producer.producer)
         self._note_end(producer, ts, said, detail, by_itself=by_itself, seq=seq)
-        self._applier.settle(producer)
+        self._applier.declare_missing(producer)
 
     def _note_end(
         self, producer: Producer, ts: int, said: dict[str, Any], detail: dict[str, Any], *, by_itself: bool, seq: int
@@ -459,13 +465,15 @@ class Registry:
         if state != "finished" and producer.role == CONSOLE:
             # The label goes on: an event of kind `crashed` would be taken for its end.
             message = f"the helper that recorded the console {state}: {producer.reason or 'no reason given'}"
-            self._applier.say(producer, seq, ts, "console_helper", "warning", message, {})
+            self._applier.emit_event(producer, seq, ts, "console_helper", "warning", message, {})
         elif state != "finished":
             outcome = f"{state}: {producer.reason or 'no reason given'}"
             message = f"{producer.label or 'a producer'} {outcome}"
             body, is_early = detail_of(detail), producer.label is None
-            self._applier.say(producer, seq, ts, state, "error", message, body, outcome=outcome if is_early else None)
-        self._applier.labels.ended(producer, seq, ts)
+            self._applier.emit_event(
+                producer, seq, ts, state, "error", message, body, outcome=outcome if is_early else None
+            )
+        self._applier.labels.check_run_end(producer, seq, ts)
 
 
 def _cause_of(said: dict[str, Any]) -> str | None:
@@ -482,11 +490,11 @@ def _is_parent(holder: Producer, rank: Producer) -> bool:
     return is_named and holder.rank is None and rank.node == holder.node
 
 
-def _speaks_for(nodes: list[str], mate: Producer) -> bool:
+def may_act_for(nodes: list[str], mate: Producer) -> bool:
     """Tell whether what a key for some nodes said may move a producer. No nodes: it was not restricted."""
     if not nodes:
         return True
-    return mate.nodes == nodes if mate.key_node is None else covers(tuple(nodes), mate.key_node)
+    return mate.nodes == nodes if mate.key_node is None else matches_node(tuple(nodes), mate.key_node)
 
 
 def _int32(value: int | None) -> int | None:

@@ -120,7 +120,7 @@ class State:
             self.by_sender.setdefault(producer.sender, set()).add(producer.producer)
         return producer
 
-    def bring(self, producer: Producer, sender: bytes) -> None:
+    def set_sender(self, producer: Producer, sender: bytes) -> None:
         """Note that another agent brings a producer's events."""
         if producer.sender is not None:
             self.by_sender[producer.sender].discard(producer.producer)

@@ -22,19 +22,19 @@ import duckdb
 import zmq
 from arro3.io import read_ipc_stream, write_ipc_stream
 
-from chiplog_collector.index.database import proven_damage
+from chiplog_collector.index.database import corruption_reason
 from chiplog_collector.query.binding import bind_ipc
 from chiplog_collector.query.running import RunningQueries, digest_of
-from chiplog_collector.query.sql_guard import Connection, Examiner, SqlError, lock_down
+from chiplog_collector.query.sql_guard import Connection, SqlError, SqlGuardProcess, lock_down
 from chiplog_schemas.addresses import ipc_path, is_loopback
-from chiplog_schemas.bounds import Bounds
+from chiplog_schemas.bounds import Limits
 from chiplog_schemas.limits import (
     FILES_LOOK_S,
     HEARTBEAT_INTERVAL_S,
     LINGER_MS,
     PEER_SILENT_S,
 )
-from chiplog_schemas.paths import make_private
+from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.file_lock import file_id
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.duckdb_errors import is_out_of_memory, is_stream_error
@@ -43,14 +43,14 @@ from chiplog_schemas.query.query_messages import (
     QUESTION_VERSIONS,
     REQUEST_BYTES_MAX,
     RESULT_BYTES_MAX,
-    QuestionError,
-    QuestionKind,
-    Refused,
+    QueryMessageKind,
+    QueryProtocolError,
+    QueryRejected,
     one_line,
 )
 from chiplog_schemas.query.result_sink import ResultSink
-from chiplog_schemas.security.zap import Gate, Visitor, receive
-from chiplog_schemas.transport.router import Shutter, bind_any
+from chiplog_schemas.security.zap import AuthenticatedClient, ZapAuthenticator, receive
+from chiplog_schemas.transport.router import TcpListenerThrottle, bind_any
 
 __all__ = ["QueryService", "lock_down"]
 
@@ -77,7 +77,7 @@ class _Job:
     """One query on its way. The lock orders its end and its interruption, so that the next query is not hit."""
 
     peer: bytes
-    visitor: Visitor
+    visitor: AuthenticatedClient
     id: bytes
     sql: str
     params: list[Any] | dict[str, Any] | None
@@ -132,10 +132,10 @@ class _Worker(threading.Thread):
         """Run the query and return its answer, None if the next process must answer."""
         sink = ResultSink()
         try:
-            self._service._examiner.examine(job.sql, job.deadline)
+            self._service._examiner.check(job.sql, job.deadline)
             job.begun = time.monotonic()
             n_rows = self._run_query(job, sink)
-        except Refused as error:
+        except QueryRejected as error:
             return query_messages.failure(job.id, "refused", str(error))
         except SqlError as error:
             return query_messages.failure(job.id, "sql", str(error))
@@ -197,7 +197,7 @@ class _Worker(threading.Thread):
         if sink.too_large:
             return query_messages.failure(job.id, "too_large", sink.too_large)
         text = str(error)
-        if (damage := proven_damage(error)) is not None:
+        if (damage := corruption_reason(error)) is not None:
             self._service.damage = damage
             return query_messages.failure(
                 job.id, "busy", "the database is damaged and is rebuilt from the log; ask again"
@@ -228,26 +228,26 @@ class QueryService:
         self,
         connection: Connection,
         address: str,
-        gate: Gate | None = None,
+        gate: ZapAuthenticator | None = None,
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
-        bounds: Bounds | None = None,
+        bounds: Limits | None = None,
         running: RunningQueries | None = None,
     ) -> None:
         if gate is None and not (address.startswith("ipc://") or is_loopback(address)):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
         self.address = address
-        self._bounds = bounds or Bounds()
+        self._bounds = bounds or Limits()
         self.counts: Counter[str] = Counter()
         self.damage: str | None = None
-        self.is_stuck = False  # a query runs that cannot be cancelled, or none can
+        self.must_restart = False  # a query runs that cannot be cancelled, or none can
         self.is_invalidated = False  # DuckDB runs no statement any more
         self._gate = None if address.startswith("ipc://") else gate
         self._own_context = context is None
         self._context = context if context is not None else zmq.Context()
-        self._examiner = Examiner()
+        self._examiner = SqlGuardProcess()
         self._workers = [_Worker(number, self, connection.cursor()) for number in range(self._bounds.queries_at_once)]
         self._waiting: deque[_Job] = deque()
-        self._here: set[tuple[bytes, bytes]] = set()  # peer and id of every question that waits or runs
+        self._pending_ids: set[tuple[bytes, bytes]] = set()  # peer and id of every question that waits or runs
         self._running = running if running is not None else RunningQueries()
         self._answers_at_end = True
         self._finished_jobs: queue.SimpleQueue[tuple[_Worker, _Job, list[Any] | None]] = queue.SimpleQueue()
@@ -340,7 +340,7 @@ class QueryService:
         socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_INTERVAL_S * 1000))
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(PEER_SILENT_S * 1000))
         if self._gate is not None:
-            self._gate.guard(socket, _DOMAIN)
+            self._gate.secure(socket, _DOMAIN)
         deadline = time.monotonic() + BIND_WAIT_S
         while True:
             try:
@@ -359,17 +359,17 @@ class QueryService:
         poller = zmq.Poller()
         poller.register(socket, zmq.POLLIN)
         poller.register(self._wake_read, zmq.POLLIN)
-        shutter = Shutter(socket, [self.address])
+        shutter = TcpListenerThrottle(socket, [self.address])
         bound, look_at = self._file_id(), 0.0
         while not self._closing.is_set():
             now = time.monotonic()
-            shutter.mind(now)
+            shutter.tick(now)
             if now >= look_at:
                 look_at = now + FILES_LOOK_S
                 bound = self._mind_file(socket, bound)
             self._send_answers(socket)
             self._refuse_overdue(socket, now)
-            self._hand_out(now)
+            self._dispatch(now)
             self._interrupt_overdue(socket, now)
             ready = dict(poller.poll(self._pause_ms(now)))
             if self._wake_read in ready:
@@ -386,7 +386,7 @@ class QueryService:
         if self._file_id() == bound:
             return bound
         try:
-            make_private(ipc_path(self.address).parent)
+            ensure_private_dir(ipc_path(self.address).parent)
             bind_ipc(socket, self.address)
         except (OSError, zmq.ZMQError):
             return bound  # the disk refuses, or another one listens there: at the next look
@@ -423,7 +423,7 @@ class QueryService:
             peer = received.routing
             try:
                 question = query_messages.parse(received.frames)
-            except QuestionError as error:
+            except QueryProtocolError as error:
                 self.counts["malformed"] += 1
                 if error.id and not received.visitor.is_refused:
                     self._send_frames(socket, peer, query_messages.failure(error.id, "refused", str(error)))
@@ -434,28 +434,32 @@ class QueryService:
                     socket, peer, query_messages.failure(question.id, "refused", received.visitor.refusal)
                 )
                 continue
-            if question.kind == QuestionKind.PING:
+            if question.kind == QueryMessageKind.PING:
                 info = {
                     "versions": list(QUESTION_VERSIONS),
                     "pid": os.getpid(),
-                    "waiting": (peer, question.id) in self._here,
+                    "waiting": (peer, question.id) in self._pending_ids,
                 }
                 self._send_frames(socket, peer, query_messages.pong(question.id, info))
-            elif question.kind == QuestionKind.ASK:
-                self._take(socket, peer, question, received.visitor)
+            elif question.kind == QueryMessageKind.ASK:
+                self._enqueue(socket, peer, question, received.visitor)
             else:
                 self.counts["unexpected"] += 1
 
-    def _take(
-        self, socket: "zmq.Socket[bytes]", peer: bytes, question: query_messages.Question, visitor: Visitor
+    def _enqueue(
+        self,
+        socket: "zmq.Socket[bytes]",
+        peer: bytes,
+        question: query_messages.QueryMessage,
+        visitor: AuthenticatedClient,
     ) -> None:
-        if (peer, question.id) in self._here:
+        if (peer, question.id) in self._pending_ids:
             return  # asked again although it is here: its answer is on the way
         timeout_s = min(question.timeout_s, self._bounds.query_timeout_s)
         job = _Job(peer, visitor, question.id, question.sql, question.params, timeout_s, time.monotonic())
         job.time_zone = question.time_zone
         job.digest = digest_of(job.sql, job.params)
-        self._here.add((peer, question.id))
+        self._pending_ids.add((peer, question.id))
         if self._running.is_refused(job.digest):
             self.counts["refused_for_ends"] += 1
             message = f"query {one_line(job.sql)[:_EXCERPT_CHARS]} ended the index twice; rewrite it"
@@ -465,9 +469,9 @@ class QueryService:
             self._send(socket, job, query_messages.failure(job.id, "busy", message))
         else:
             self._waiting.append(job)
-            self._hand_out(job.arrived)
+            self._dispatch(job.arrived)
 
-    def _hand_out(self, now: float) -> None:
+    def _dispatch(self, now: float) -> None:
         self._in_flight = [(tracker, size) for tracker, size in self._in_flight if not tracker.done]
         for worker in self._workers:
             if not self._waiting or sum(size for _, size in self._in_flight) > ANSWERS_BYTES_MAX:
@@ -499,8 +503,8 @@ class QueryService:
                 # One that waits for the examiner, behind texts of others, is not stuck.
                 begun = worker.job.begun
                 is_stuck = begun is not None and now >= max(begun, worker.job.deadline) + STUCK_AFTER_S
-                self.is_stuck = self.is_stuck or is_stuck
-        self.is_stuck = self.is_stuck or self._examiner.is_stuck(now)
+                self.must_restart = self.must_restart or is_stuck
+        self.must_restart = self.must_restart or self._examiner.must_restart(now)
 
     def _pause_ms(self, now: float) -> int:
         deadlines = [worker.job.deadline for worker in self._workers if worker.job and worker.job.deadline > now]
@@ -514,9 +518,9 @@ class QueryService:
                 self._send(socket, job, frames)
 
     def _send(self, socket: "zmq.Socket[bytes]", job: _Job, frames: list[Any]) -> None:
-        self._here.discard((job.peer, job.id))
+        self._pending_ids.discard((job.peer, job.id))
         gate, permit = self._gate, job.visitor.permit
-        if gate is not None and permit is not None and not gate.still_admits(permit, _DOMAIN, time.monotonic()):
+        if gate is not None and permit is not None and not gate.is_still_allowed(permit, _DOMAIN, time.monotonic()):
             self.counts["not_allowed"] += 1  # revoked while its query ran: the answer is not for it any more
             return
         self._send_frames(socket, job.peer, frames)

@@ -23,9 +23,9 @@ from chiplog_collector.index.memory_limit import limit_memory
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import QUERY_MEMORY_BYTES
 from chiplog_schemas.query import query_messages
-from chiplog_schemas.query.query_messages import LOCKED_SETTINGS, Refused, disable_faulty_optimizers, one_line
+from chiplog_schemas.query.query_messages import LOCKED_SETTINGS, QueryRejected, disable_faulty_optimizers, one_line
 
-__all__ = ["Examiner", "Refused", "SqlError", "admit", "lock_down"]
+__all__ = ["QueryRejected", "SqlError", "SqlGuardProcess", "check_query", "lock_down"]
 
 PARSE_TIMEOUT_S = 1.0  # a thousand times what a query of usual length takes
 EXAMINER_START_S = 10.0  # importing DuckDB on a busy machine
@@ -65,7 +65,7 @@ def lock_down(connection: Connection, memory_bytes: int = QUERY_MEMORY_BYTES) ->
     connection.execute(lock)
 
 
-def admit(sql: str, connection: Connection) -> str:
+def check_query(sql: str, connection: Connection) -> str:
     """Return the query if it is exactly one statement that only reads. Raises Refused, or duckdb.Error.
 
     connection: any; the query is parsed there and not run. Parses in this process and thus only for texts that are
@@ -78,24 +78,24 @@ def admit(sql: str, connection: Connection) -> str:
             _check_functions(text, connection)
         return statements
 
-    return query_messages.admit(sql, parse)
+    return query_messages.check_statement(sql, parse)
 
 
 def _check_functions(sql: str, connection: Connection) -> None:
     """Refuse calls of FUNCTIONS_REFUSED, by the names that DuckDB's parser found. Raises Refused."""
     (parsed,) = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [sql]).fetchall()[0]
     if not parsed.startswith('{"error":false'):
-        raise Refused("query cannot be checked for what it calls; write it in another way")
+        raise QueryRejected("query cannot be checked for what it calls; write it in another way")
     for name in _FUNCTION_NAME.findall(parsed):
         if name.lower() in FUNCTIONS_REFUSED:
-            raise Refused(f"function {name}() is refused: queries only read; write one SELECT without it")
+            raise QueryRejected(f"function {name}() is refused: queries only read; write one SELECT without it")
 
 
 class SqlError(Exception):
     """DuckDB's own words about a query, in one line."""
 
 
-class Examiner:
+class SqlGuardProcess:
     """A child process that parses queries, and may hang or crash doing so. Thread-safe; it works for one at a time."""
 
     def __init__(self) -> None:
@@ -104,12 +104,12 @@ class Examiner:
         self._child: subprocess.Popen[bytes] | None = None
         self.n_replaced = 0
 
-    def examine(self, sql: str, deadline: float | None = None) -> None:
+    def check(self, sql: str, deadline: float | None = None) -> None:
         """Return if the query is admitted. Raises Refused or SqlError; OSError when no child can be started.
 
         deadline: of `time.monotonic()`; TimeoutError when the texts of others kept the child busy until then.
         """
-        query_messages.check_size(sql)
+        query_messages.check_query_size(sql)
         if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise TimeoutError
         try:
@@ -119,14 +119,14 @@ class Examiner:
             self._since = None
             self._lock.release()
         if reply is None:
-            raise Refused(f"query could not be parsed within {PARSE_TIMEOUT_S:g} s; write it with less nesting")
+            raise QueryRejected(f"query could not be parsed within {PARSE_TIMEOUT_S:g} s; write it with less nesting")
         verdict, message = reply
         if verdict == "refused":
-            raise Refused(message)
+            raise QueryRejected(message)
         if verdict != "admitted":
             raise SqlError(message)
 
-    def is_stuck(self, now: float) -> bool:
+    def must_restart(self, now: float) -> bool:
         """Tell whether one text takes longer than any can: the child does not even die. From any thread."""
         since = self._since
         return since is not None and now - since > EXAMINE_MAX_S
@@ -199,7 +199,7 @@ class Examiner:
         return (verdict, message) if type(verdict) is str and type(message) is str else None
 
 
-def examine_for_ever(source: BinaryIO, target: BinaryIO) -> None:
+def serve(source: BinaryIO, target: BinaryIO) -> None:
     """Be the child: read texts, write verdicts, until the pipe ends. An alarm ends a parser that does not."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection = duckdb.connect()
@@ -215,9 +215,9 @@ def examine_for_ever(source: BinaryIO, target: BinaryIO) -> None:
         sql = source.read(_LENGTH.unpack(head)[0]).decode()
         signal.setitimer(signal.ITIMER_REAL, PARSE_TIMEOUT_S)  # SIGALRM's default action needs no interpreter
         try:
-            admit(sql, connection)
+            check_query(sql, connection)
             verdict, message = "admitted", ""
-        except Refused as error:
+        except QueryRejected as error:
             verdict, message = "refused", str(error)
         except duckdb.Error as error:
             verdict, message = "sql", one_line(str(error))
@@ -227,4 +227,4 @@ def examine_for_ever(source: BinaryIO, target: BinaryIO) -> None:
 
 if __name__ == "__main__":
     with contextlib.suppress(KeyboardInterrupt, BrokenPipeError, CodecError):
-        examine_for_ever(sys.stdin.buffer, sys.stdout.buffer)
+        serve(sys.stdin.buffer, sys.stdout.buffer)

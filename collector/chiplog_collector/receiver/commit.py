@@ -12,14 +12,14 @@ from typing import Any, NamedTuple
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import NUMBER_LIMIT, SENDERS_MAX
 from chiplog_schemas.protocol.messages import SENDER_BYTES
-from chiplog_schemas.storage.record import Damage, Kind, Record, scan
+from chiplog_schemas.storage.record import CorruptRange, Kind, Record, scan_records
 
 _QUARANTINE_BYTES_MAX = 65_536  # of a damaged slice: enough to see what it was
 _TIME_LIMIT_US = 1 << 61  # beyond lie times that no column holds
 _ACCEPTED_KINDS = frozenset({Kind.BLOCK})
 
 
-class Speaker(NamedTuple):
+class RestrictedSender(NamedTuple):
     """A restricted sender: its 16 bytes, and names or patterns of the nodes that it may speak for."""
 
     sender: bytes
@@ -27,7 +27,7 @@ class Speaker(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Run:
+class _SenderBatch:
     """Records that one sender's slices brought in a row. `next`: behind its last number."""
 
     sender: bytes
@@ -41,7 +41,7 @@ class _Run:
 
 
 @dataclass(slots=True)
-class Accepted:
+class LogEntry:
     """One thing to append to the log: a record as it came, or a payload of our own."""
 
     kind: int
@@ -49,7 +49,7 @@ class Accepted:
     payload: bytes = b""
 
 
-class Intake:
+class CommitBuilder:
     """Between two commits: what was taken, and from whom.
 
     next_numbers: of every sender, as the log has it. lost: of these, whom the log calls lost.
@@ -61,75 +61,77 @@ class Intake:
         self._said: list[tuple[bytes, bool]] = []  # of presences since the last commit
         self.quarantined = 0
         self.waiting_bytes = 0
-        self._runs: list[_Run] = []
+        self._runs: list[_SenderBatch] = []
 
-    def take(
+    def add_slice(
         self,
         sender: bytes,
         first: int,
         last: int,
         payload: bytes | memoryview,
         nodes: tuple[str, ...] | None = None,
-    ) -> list[Accepted]:
+    ) -> list[LogEntry]:
         """Take a slice: return its sound records, and what is no record as quarantine, to be appended in order.
 
         nodes: names or patterns that the sender may speak for, as of now; None: it may for all.
         """
-        accepted: list[Accepted] = []
-        for item in scan(payload):
-            if isinstance(item, Damage):
+        accepted: list[LogEntry] = []
+        for item in scan_records(payload):
+            if isinstance(item, CorruptRange):
                 bad = bytes(payload[item.start : min(item.end, item.start + _QUARANTINE_BYTES_MAX)])
                 accepted.append(self._quarantine(sender, item.reason, bad))
             elif item.kind not in _ACCEPTED_KINDS:
                 bad = bytes(item.payload[:_QUARANTINE_BYTES_MAX])
                 accepted.append(self._quarantine(sender, f"record of kind {item.kind} has no place here", bad))
             else:
-                accepted.append(Accepted(item.kind, item))
+                accepted.append(LogEntry(item.kind, item))
         run = self._runs[-1] if self._runs else None
         if run is None or (run.sender, run.nodes) != (sender, nodes):
-            run = _Run(sender, first, nodes)
+            run = _SenderBatch(sender, first, nodes)
             self._runs.append(run)
         run.next = max(run.next, last + 1)
         run.records += len(accepted)
         self.waiting_bytes += len(payload)
         return accepted
 
-    def gap(self, sender: bytes, first: int, last: int, reason: str) -> Accepted:
+    def add_gap(self, sender: bytes, first: int, last: int, reason: str) -> LogEntry:
         """Note that a sender's numbers can never come: they count as had."""
         if not self._runs or self._runs[-1].sender != sender:
-            self._runs.append(_Run(sender, first, None))
+            self._runs.append(_SenderBatch(sender, first, None))
         run = self._runs[-1]
         run.next = max(run.next, last + 1)
         run.records += 1
-        return Accepted(Kind.GAP, payload=pack([sender, first, last, reason]))
+        return LogEntry(Kind.GAP, payload=pack([sender, first, last, reason]))
 
-    def stored(self, sender: bytes, digest: bytes, n_bytes: int, nodes: tuple[str, ...] | None) -> Accepted:
+    def add_file(self, sender: bytes, digest: bytes, n_bytes: int, nodes: tuple[str, ...] | None) -> LogEntry:
         """Note that a sender's file is on stable storage. It takes none of the numbers of the sender's log."""
         if not self._runs or self._runs[-1].sender != sender or self._runs[-1].nodes != nodes:
-            self._runs.append(_Run(sender, self.next_numbers.get(sender, 0), nodes))
+            self._runs.append(_SenderBatch(sender, self.next_numbers.get(sender, 0), nodes))
         self._runs[-1].records += 1
-        return Accepted(Kind.STORED, payload=pack([sender, digest, n_bytes]))
+        return LogEntry(Kind.STORED, payload=pack([sender, digest, n_bytes]))
 
-    def presence(self, sender: bytes, payload: list[Any]) -> Accepted:
+    def add_presence(self, sender: bytes, payload: list[Any]) -> LogEntry:
         """Note what the receiver concluded of an agent. It covers none of its numbers."""
         if not self._runs or self._runs[-1].sender != sender:
             had = self.next_numbers.get(sender, 0)
-            self._runs.append(_Run(sender, max([had, *(run.next for run in self._runs if run.sender == sender)]), None))
+            self._runs.append(
+                _SenderBatch(sender, max([had, *(run.next for run in self._runs if run.sender == sender)]), None)
+            )
         self._runs[-1].records += 1
         self._said.append((sender, bool(payload[0])))
-        return Accepted(Kind.PRESENCE, payload=pack([sender, *payload]))
+        return LogEntry(Kind.PRESENCE, payload=pack([sender, *payload]))
 
     def renew(self, sender: bytes, nodes: tuple[str, ...]) -> None:
         """Note the nodes of a sender's key without a record: what was refused of it is applied if they cover it."""
-        self._runs.append(_Run(sender, self.next_numbers.get(sender, 0), nodes))
+        self._runs.append(_SenderBatch(sender, self.next_numbers.get(sender, 0), nodes))
 
-    def receipt(self, now_us: int) -> Accepted:
+    def receipt_record(self, now_us: int) -> LogEntry:
         """Close what was taken since the last receipt. `now_us`: the time that rebuilds will see."""
         rows = [
             [run.sender, run.first, run.next, run.records, None if run.nodes is None else list(run.nodes)]
             for run in self._runs
         ]
-        return Accepted(Kind.RECEIPT, payload=pack([now_us, rows]))
+        return LogEntry(Kind.RECEIPT, payload=pack([now_us, rows]))
 
     def committed(self) -> dict[bytes, int]:
         """Return next number by sender of what the commit that just ended made durable."""
@@ -149,17 +151,17 @@ class Intake:
         self.waiting_bytes = 0
         return done
 
-    def senders(self) -> Accepted:
+    def senders_record(self) -> LogEntry:
         """Return what begins a segment: the next number of every sender, and whether it is lost."""
         rows = [[s, n, True] if s in self._lost else [s, n] for s, n in self.next_numbers.items()]
-        return Accepted(Kind.SENDERS, payload=pack(rows))
+        return LogEntry(Kind.SENDERS, payload=pack(rows))
 
-    def _quarantine(self, sender: bytes, reason: str, data: bytes) -> Accepted:
+    def _quarantine(self, sender: bytes, reason: str, data: bytes) -> LogEntry:
         self.quarantined += 1
-        return Accepted(Kind.QUARANTINE, payload=pack([sender, reason, data]))
+        return LogEntry(Kind.QUARANTINE, payload=pack([sender, reason, data]))
 
 
-def recover_senders(records: Iterable[Record | Damage]) -> dict[bytes, int]:
+def recover_senders(records: Iterable[Record | CorruptRange]) -> dict[bytes, int]:
     """Return next number by sender from the newest segment's records.
 
     A receipt counts only with all the records that it covers: a power failure may leave the end of a commit and not its
@@ -168,7 +170,7 @@ def recover_senders(records: Iterable[Record | Damage]) -> dict[bytes, int]:
     next_numbers: dict[bytes, int] = {}
     n_covered = 0
     for record in records:
-        if isinstance(record, Damage):
+        if isinstance(record, CorruptRange):
             continue
         if record.kind not in (Kind.SENDERS, Kind.RECEIPT):
             n_covered += 1
@@ -189,7 +191,7 @@ def recover_senders(records: Iterable[Record | Damage]) -> dict[bytes, int]:
     return next_numbers
 
 
-def recover_lost(records: Iterable[Record | Damage]) -> set[bytes]:
+def recover_lost(records: Iterable[Record | CorruptRange]) -> set[bytes]:
     """Return whom the log calls lost: from a segment that begins with SENDERS, and all behind it.
 
     A presence counts with its receipt, as the index takes it. What a damaged log may lack is said again.
@@ -197,7 +199,7 @@ def recover_lost(records: Iterable[Record | Damage]) -> set[bytes]:
     lost: set[bytes] = set()
     said: list[tuple[bytes, bool]] = []
     for record in records:
-        if isinstance(record, Damage):
+        if isinstance(record, CorruptRange):
             lost, said = set(), []
             continue
         try:
@@ -250,10 +252,10 @@ class Receipt:
 
     received_us: int
     first: int = 0  # number of the first record that it covers
-    runs: tuple[tuple[int, Speaker | None], ...] = ()
+    runs: tuple[tuple[int, RestrictedSender | None], ...] = ()
     senders: tuple[bytes, ...] = ()
 
-    def speaker_of(self, number: int) -> Speaker | None:
+    def speaker_of(self, number: int) -> RestrictedSender | None:
         """Return the restricted sender of a record; None when its sender is not.
 
         A record in front of those covered lost its receipt to damage: that costs the receipt, not the record.
@@ -269,7 +271,7 @@ class Receipt:
         runs = zip(self.runs, self.senders, strict=True)
         return next((sender for (end, _), sender in runs if number < end), None)
 
-    def unfinished(self, numbers: Sequence[int]) -> frozenset[int]:
+    def uncommitted(self, numbers: Sequence[int]) -> frozenset[int]:
         """Return the records in front of those covered that are of a commit which never ended.
 
         numbers: of all records since the receipt before. Nobody was told that they are here: they come again, with a
@@ -287,12 +289,12 @@ class Receipt:
         return frozenset(found)
 
 
-def empty_receipt(now_us: int) -> Accepted:
+def empty_receipt(now_us: int) -> LogEntry:
     """Return a receipt that covers nothing, to be written behind numbers that a log had and lost.
 
     What precedes them is then applied and they are declared at once, not with the next record that an agent sends.
     """
-    return Accepted(Kind.RECEIPT, payload=pack([now_us, []]))
+    return LogEntry(Kind.RECEIPT, payload=pack([now_us, []]))
 
 
 def decode_receipt(payload: bytes | memoryview, number: int = 0) -> Receipt | None:
@@ -307,8 +309,8 @@ def decode_receipt(payload: bytes | memoryview, number: int = 0) -> Receipt | No
     if not rows or not all(map(_is_run, rows)):
         return Receipt(body[0])
     first = end = number - sum(row[3] for row in rows)
-    runs: list[tuple[int, Speaker | None]] = []
+    runs: list[tuple[int, RestrictedSender | None]] = []
     for sender, _, _, count, nodes, *_ in rows:
         end += count
-        runs.append((end, None if nodes is None else Speaker(sender, tuple(map(str, nodes)))))
+        runs.append((end, None if nodes is None else RestrictedSender(sender, tuple(map(str, nodes)))))
     return Receipt(body[0], first, tuple(runs), tuple(row[0] for row in rows))

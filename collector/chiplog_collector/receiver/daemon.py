@@ -18,10 +18,10 @@ import zmq
 
 from chiplog_collector.index.memory_limit import ALLOCATOR_SETTING
 from chiplog_collector.query.running import PAGE_BYTES
-from chiplog_collector.receiver.agent_liveness import Presence, Word
-from chiplog_collector.receiver.commit import Accepted, Intake, recover_lost, recover_senders
-from chiplog_collector.receiver.file_transfers import FileLane
-from chiplog_collector.receiver.lost_tail import tell_lost_end
+from chiplog_collector.receiver.agent_liveness import AgentLiveness, LivenessChange
+from chiplog_collector.receiver.commit import CommitBuilder, LogEntry, recover_lost, recover_senders
+from chiplog_collector.receiver.file_transfers import FileTransfers
+from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
 from chiplog_collector.receiver.refusals import RECORDS_MAX, read_refused
 from chiplog_schemas.addresses import ipc_path
@@ -34,16 +34,25 @@ from chiplog_schemas.limits import (
     LEAVER_WAIT_S,
     PEER_SILENT_S,
 )
-from chiplog_schemas.paths import Places, check_root, make_private
+from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals
 from chiplog_schemas.process.file_lock import keep_lock, take_lock, touch
 from chiplog_schemas.process.offload import Offload
-from chiplog_schemas.protocol.delivery import Gap, Greeted, LeaveCause, Left, Receiver, ReceiverAction, Reply, Take
-from chiplog_schemas.protocol.file_messages import is_of_files
+from chiplog_schemas.protocol.delivery import (
+    DataReceived,
+    LeaveCause,
+    NumbersLost,
+    ReceiverAction,
+    ReceiverProtocol,
+    Reply,
+    SessionClosed,
+    SessionOpened,
+)
+from chiplog_schemas.protocol.file_messages import is_file_message
 from chiplog_schemas.security.key_files import Keys
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_gate
-from chiplog_schemas.storage.record import Damage, Kind, Record
+from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 from chiplog_schemas.storage.segments import (
     SegmentLog,
     list_segments,
@@ -51,8 +60,8 @@ from chiplog_schemas.storage.segments import (
     now_us,
     read_segment,
 )
-from chiplog_schemas.storage.watermark import Synced
-from chiplog_schemas.transport.router import Door
+from chiplog_schemas.storage.watermark import Watermark
+from chiplog_schemas.transport.router import RouterSocket
 
 GATHER_S = 0.02  # a commit waits this long for company …
 GATHER_BYTES = 4 << 20  # … unless it is this large
@@ -68,10 +77,10 @@ _log = logging.getLogger("chiplog.collector")
 
 
 @dataclass(slots=True)
-class Settings:
+class ReceiverSettings:
     """How a collector runs."""
 
-    places: Places
+    places: Paths
     bind: list[str] = field(default_factory=list)
     query: list[str] = field(default_factory=list)
     embedded: bool = False
@@ -88,43 +97,43 @@ class ReceiverDaemon:
     refused.
     """
 
-    def __init__(self, settings: Settings, *, with_index: bool = True) -> None:
+    def __init__(self, settings: ReceiverSettings, *, with_index: bool = True) -> None:
         self.settings = settings
         places = settings.places
         check_root(places)
-        make_private(places.collector)
-        make_private(places.run)
+        ensure_private_dir(places.collector)
+        ensure_private_dir(places.run)
         self._lock = take_lock(
             places.collector / "lock",
             patient_s=LEAVER_WAIT_S if settings.embedded else 0.0,
             note="embedded" if settings.embedded else "",
         )
         directory = places.collector / "log"
-        self._synced = Synced(places.collector / "synced", writable=True)
+        self._synced = Watermark(places.collector / "synced", writable=True)
         self.log = SegmentLog(directory, log_owner(directory) or os.urandom(16))
         # A log that lost its end must not give out numbers again that the index has seen.
         self.log.skip_to(self._synced.get())
         if self.log.torn_bytes:
             _log.info("log: %d torn bytes behind the last whole record were cut off", self.log.torn_bytes)
         next_numbers, lost = _recover(directory)
-        self._intake = Intake(next_numbers, lost)
+        self._intake = CommitBuilder(next_numbers, lost)
         if not self.log.segments():  # a new log: from now on it has an ID, which the index asks for
-            self.log.append(Kind.SENDERS, self._intake.senders().payload)
+            self.log.append(Kind.SENDERS, self._intake.senders_record().payload)
             self.log.commit()
-        tell_lost_end(self.log)
-        self._presence = Presence(next_numbers, time.monotonic(), lost)
-        self._receiver = Receiver(next_numbers, settings.credit_bytes, scopes=True)
+        append_receipt_for_lost_tail(self.log)
+        self._presence = AgentLiveness(next_numbers, time.monotonic(), lost)
+        self._receiver = ReceiverProtocol(next_numbers, settings.credit_bytes, scopes=True)
         self._synced_number = self.log.next_number
         self._publish_after: float | None = None  # when to try again
         self._publish()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._gate = open_gate(self._context, settings.keys, Role.COLLECTOR)
-        self._door = Door(self._context, settings.bind, self._gate, "ingest")
-        self._files = FileLane(places.files, settings.files_bytes_max)
+        self._door = RouterSocket(self._context, settings.bind, self._gate, "ingest")
+        self._files = FileTransfers(places.files, settings.files_bytes_max)
         self._poller = zmq.Poller()
         self._poller.register(self._door.socket, zmq.POLLIN)
         self._poller.register(self._files.fileno(), zmq.POLLIN)
-        self._index = _IndexProcess(settings) if with_index else None
+        self._index = IndexSupervisor(settings) if with_index else None
         self._disk = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
@@ -164,18 +173,18 @@ class ReceiverDaemon:
         elif self._poller.poll(int(wait_s * 1000)):
             self._take_messages(time.monotonic())
         now = time.monotonic()
-        self._door.mind_descriptors(now)
+        self._door.throttle_listeners(now)
         self._mind_files(now)
         self._take_files(now)
         self._act(self._receiver.tick(now))
         self._report_refused(now)
         for word in self._presence.tick(now, listens=not self._write_after):
-            self._note(word)
+            self._log_liveness(word)
         if self._since is not None and (
             now - self._since >= GATHER_S or self._intake.waiting_bytes >= GATHER_BYTES or self._write_after
         ):
             self._commit(now)
-        if now >= self._publish_after if self._publish_after is not None else not self._synced.is_there:
+        if now >= self._publish_after if self._publish_after is not None else not self._synced.exists_on_disk:
             self._publish()
 
     def _take_messages(self, now: float) -> None:
@@ -190,7 +199,7 @@ class ReceiverDaemon:
             if received is None:
                 continue
             permit = received.visitor.permit
-            if is_of_files(received.frames):
+            if is_file_message(received.frames):
                 self._act(self._files.receive(received.routing, received.frames, now, permit))
             else:
                 self._act(self._receiver.receive(received.routing, received.frames, now, permit))
@@ -202,27 +211,27 @@ class ReceiverDaemon:
         replies, arrived = self._files.step(now)
         self._act(replies)
         for file in arrived:
-            self._append([self._intake.stored(file.sender, file.digest, file.n_bytes, file.nodes)])
+            self._append([self._intake.add_file(file.sender, file.digest, file.n_bytes, file.nodes)])
 
     def _act(self, actions: Sequence[ReceiverAction]) -> None:
         for action in actions:
             match action:
-                case Take(sender, first, last, payload, permit):
+                case DataReceived(sender, first, last, payload, permit):
                     nodes = permit.nodes if permit is not None else None
-                    self._append(self._intake.take(sender, first, last, payload, nodes))
+                    self._append(self._intake.add_slice(sender, first, last, payload, nodes))
                 case Reply():
                     self._door.reply(action, time.monotonic())
-                case Gap(sender, first, last, reason):
-                    self._append([self._intake.gap(sender, first, last, reason)])
-                case Greeted(sender, info):
+                case NumbersLost(sender, first, last, reason):
+                    self._append([self._intake.add_gap(sender, first, last, reason)])
+                case SessionOpened(sender, info):
                     if (word := self._presence.greeted(sender, info.get("node"), info.get("boot"))) is not None:
-                        self._note(word)
-                case Left(sender, cause):
+                        self._log_liveness(word)
+                case SessionClosed(sender, cause):
                     if not self._intake.next_numbers.get(sender):
                         continue  # it never delivered: nobody's labels hang on it, and senders can be made up
                     silent_s = PEER_SILENT_S if cause is LeaveCause.SILENT else 0.0
-                    goodbye = cause is LeaveCause.GOODBYE
-                    self._presence.left(sender, time.monotonic(), goodbye=goodbye, silent_s=silent_s)
+                    clean_exit = cause is LeaveCause.GOODBYE
+                    self._presence.left(sender, time.monotonic(), goodbye=clean_exit, silent_s=silent_s)
 
     def _report_refused(self, now: float) -> None:
         """Tell agents what of theirs the index keeps and does not apply, and the index when their keys change."""
@@ -240,18 +249,18 @@ class ReceiverDaemon:
                 self._intake.renew(sender, permit.nodes)
         self._renewed = {sender: nodes for sender, nodes in self._renewed.items() if sender in counts}
 
-    def _note(self, word: Word) -> None:
+    def _log_liveness(self, word: LivenessChange) -> None:
         """Say in the log that an agent is lost, or that it is here again."""
         if not word.is_here:
             _log.warning("agent of node %s is lost: nothing heard for %.0f s", word.node or "?", word.silent_s)
         said = [word.is_here, int(word.silent_s * 1e6), word.node, word.boot]
-        self._append([self._intake.presence(word.sender, said)])
+        self._append([self._intake.add_presence(word.sender, said)])
 
-    def _append(self, accepted: list[Accepted]) -> None:
+    def _append(self, accepted: list[LogEntry]) -> None:
         if self._since is None:
             self._since = time.monotonic()
-            if self.log.begins_segment:
-                senders = self._intake.senders()
+            if self.log.at_segment_start:
+                senders = self._intake.senders_record()
                 self.log.append(senders.kind, senders.payload)
         for entry in accepted:
             if entry.record is not None:
@@ -262,7 +271,7 @@ class ReceiverDaemon:
     def _commit(self, now: float) -> None:
         """Write and sync what was taken, publish how far the log is, then acknowledge."""
         if not self._write_after:
-            receipt = self._intake.receipt(now_us())
+            receipt = self._intake.receipt_record(now_us())
             self.log.append(receipt.kind, receipt.payload)
         try:
             self._disk.run(self.log.commit)
@@ -279,14 +288,14 @@ class ReceiverDaemon:
         self._synced_number = self.log.next_number
         self._publish()
         for sender, next_number in self._intake.committed().items():
-            self._act(self._receiver.synced(sender, next_number))
+            self._act(self._receiver.acknowledge(sender, next_number))
         self._act(self._files.committed())
 
     def _publish(self) -> None:
         """Tell the index how far the log is synced, in a new file when somebody took the old one away."""
         try:
-            if not self._synced.is_there:
-                self._synced = Synced(self.settings.places.collector / "synced", writable=True)
+            if not self._synced.exists_on_disk:
+                self._synced = Watermark(self.settings.places.collector / "synced", writable=True)
             self._synced.set(self._synced_number)
         except OSError as error:
             self._publish_after = time.monotonic() + _WRITE_AGAIN_S
@@ -360,10 +369,10 @@ class ReceiverDaemon:
         self._lock.release()
 
 
-class _IndexProcess:
+class IndexSupervisor:
     """The index as a child: started, watched, restarted with back-off, stopped by the end of its standard input."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ReceiverSettings) -> None:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._start_after = 0.0
@@ -445,7 +454,7 @@ class _IndexProcess:
 def _recover(directory: Path) -> tuple[dict[bytes, int], set[bytes]]:
     """Return next number by sender, and who is lost: from the newest segment with SENDERS, and all behind it."""
     next_numbers: dict[bytes, int] = {}
-    found: list[Record | Damage] = []
+    found: list[Record | CorruptRange] = []
     for _, path in reversed(list_segments(directory)):
         items = list(read_segment(path))
         for sender, number in recover_senders(items).items():

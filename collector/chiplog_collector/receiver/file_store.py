@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from chiplog_schemas.limits import FILE_PART_IDLE_S, FILE_PARTS_MAX
-from chiplog_schemas.paths import make_private
+from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.protocol.file_delivery import Close, Finish, Open, Write
-from chiplog_schemas.storage.content_files import is_content_name, room_objection
+from chiplog_schemas.storage.content_files import insufficient_space_reason, is_content_name
 from chiplog_schemas.storage.watermark import sync_directory
 
 PART = ".part"
@@ -36,7 +36,7 @@ Job = Open | Write | Finish | Close
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenPhase:
     """So much of a content is there."""
 
     token: int
@@ -44,7 +44,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class PartWritten:
     """So much of it is there now."""
 
     token: int
@@ -52,7 +52,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ContentStored:
     """The content is there, whole and synced."""
 
     token: int
@@ -61,7 +61,7 @@ class Kept:
 
 
 @dataclass(frozen=True, slots=True)
-class Denied:
+class WriteDenied:
     """It cannot be written, for this reason."""
 
     token: int
@@ -69,20 +69,20 @@ class Denied:
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatched:
+class ContentMismatch:
     """What came is another content, and is dropped."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
-class Closed:
+class PartClosed:
     """Nothing of this token is open any more."""
 
     token: int
 
 
-Answer = Opened | Written | Kept | Denied | Mismatched | Closed
+Answer = OpenPhase | PartWritten | ContentStored | WriteDenied | ContentMismatch | PartClosed
 
 
 @dataclass(slots=True)
@@ -120,11 +120,11 @@ class FileStore:
         """Return a descriptor to poll."""
         return self._event
 
-    def post(self, job: Job) -> None:
+    def submit(self, job: Job) -> None:
         """Give the thread a job."""
         self._jobs.put(job)
 
-    def take(self) -> list[Answer]:
+    def results(self) -> list[Answer]:
         """Return the answers since the last call."""
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._event)
@@ -150,7 +150,7 @@ class FileStore:
                 if not isinstance(error, OSError):
                     _log.exception("a file cannot be taken")
                 self._let_go(job.token)
-                answer = Denied(job.token, f"it cannot be written: {error}")
+                answer = WriteDenied(job.token, f"it cannot be written: {error}")
             if answer is not None:
                 self._answers.append(answer)
                 os.eventfd_write(self._event, 1)
@@ -167,17 +167,17 @@ class FileStore:
                 return self._finish(token)
             case Close(token):
                 self._let_go(token)
-                return Closed(token)
+                return PartClosed(token)
 
     def _open(self, token: int, digest: bytes, n_bytes: int) -> Answer:
-        make_private(self._directory)
-        self._tidy()
+        ensure_private_dir(self._directory)
+        self._remove_abandoned()
         final = self._final(digest)
         if final.exists():
             if final.stat().st_size != n_bytes:
-                return Mismatched(token)  # no copy of this: its sender's is cut or grown
+                return ContentMismatch(token)  # no copy of this: its sender's is cut or grown
             self._sync_names(final)  # whoever gave it its name may have died before it did
-            return Kept(token, digest, n_bytes)
+            return ContentStored(token, digest, n_bytes)
         path = self._directory / f"{digest.hex()}{PART}"
         there = path.stat().st_size if path.exists() else 0
         if there > n_bytes:
@@ -187,9 +187,9 @@ class FileStore:
         to_come = n_bytes - there + sum(part.n_bytes - part.offset for part in self._parts.values())
         if self._bytes + to_come > self._bytes_max:
             limit = f"the limit is {self._bytes_max}, set by CHIPLOG_FILES_BYTES_MAX"
-            return Denied(token, f"files at the collector have {self._bytes} bytes, {limit}")
-        if (objection := room_objection(self._directory, to_come)) is not None:
-            return Denied(token, objection)
+            return WriteDenied(token, f"files at the collector have {self._bytes} bytes, {limit}")
+        if (objection := insufficient_space_reason(self._directory, to_come)) is not None:
+            return WriteDenied(token, objection)
         if not there:
             self._make_room_for_a_part()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -197,7 +197,7 @@ class FileStore:
         while piece := os.pread(descriptor, _PIECE_BYTES, part.offset):
             part.hasher.update(piece)
             part.offset += len(piece)
-        return Opened(token, part.offset)
+        return OpenPhase(token, part.offset)
 
     def _write(self, token: int, payload: Any) -> Answer | None:
         part = self._parts.get(token)
@@ -215,7 +215,7 @@ class FileStore:
         if part.unsynced >= _SYNC_BYTES:
             os.fdatasync(part.descriptor)
             part.unsynced = 0
-        return Written(token, part.offset)
+        return PartWritten(token, part.offset)
 
     def _finish(self, token: int) -> Answer | None:
         part = self._parts.get(token)
@@ -224,14 +224,14 @@ class FileStore:
         if part.offset != part.n_bytes or part.hasher.digest() != part.digest:
             self._let_go(token)
             self._remove(part.path)
-            return Mismatched(token)
+            return ContentMismatch(token)
         os.fsync(part.descriptor)
         final = self._final(part.digest)
-        make_private(final.parent)
+        ensure_private_dir(final.parent)
         os.rename(part.path, final)
         self._sync_names(final)
         self._let_go(token)
-        return Kept(token, part.digest, part.n_bytes)
+        return ContentStored(token, part.digest, part.n_bytes)
 
     def _let_go(self, token: int) -> None:
         part = self._parts.pop(token, None)
@@ -253,7 +253,7 @@ class FileStore:
 
     # -- what lies there --
 
-    def _idle_parts(self) -> list[tuple[float, Path]]:
+    def _abandoned_parts(self) -> list[tuple[float, Path]]:
         """Return (last written, path) of the parts that nobody sends, the oldest first."""
         busy = {part.path for part in self._parts.values()}
         with os.scandir(self._directory) as entries:
@@ -261,18 +261,18 @@ class FileStore:
         return sorted((changed, path) for changed, path in found if path not in busy)
 
     def _make_room_for_a_part(self) -> None:
-        idle = self._idle_parts()
+        idle = self._abandoned_parts()
         for _, path in idle[: max(0, len(idle) + len(self._parts) - FILE_PARTS_MAX + 1)]:
             self._remove(path)
 
-    def _tidy(self) -> None:
+    def _remove_abandoned(self) -> None:
         """Count what is there, at the first time, and remove parts that nobody went on with."""
         if self._bytes is None:
             self._bytes = _bytes_below(self._directory)
         if time.monotonic() < self._tidy_at:
             return
         self._tidy_at = time.monotonic() + _TIDY_INTERVAL_S
-        for changed, path in self._idle_parts():
+        for changed, path in self._abandoned_parts():
             if time.time() - changed > FILE_PART_IDLE_S:
                 self._remove(path)
 

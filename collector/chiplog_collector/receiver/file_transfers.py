@@ -6,10 +6,18 @@ A file counts as stored once the log says so: then its agent is told, and remove
 from dataclasses import dataclass
 from pathlib import Path
 
-from chiplog_collector.receiver.file_store import Closed, Denied, FileStore, Kept, Mismatched, Opened, Written
+from chiplog_collector.receiver.file_store import (
+    ContentMismatch,
+    ContentStored,
+    FileStore,
+    OpenPhase,
+    PartClosed,
+    PartWritten,
+    WriteDenied,
+)
 from chiplog_schemas.protocol.delivery import Reply
-from chiplog_schemas.protocol.file_delivery import FileReceiver, FileReceiverAction
-from chiplog_schemas.security.permissions import Permit
+from chiplog_schemas.protocol.file_delivery import FileReceiverAction, FileReceiverProtocol
+from chiplog_schemas.security.permissions import Permission
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +30,11 @@ class Arrived:
     n_bytes: int
 
 
-class FileLane:
+class FileTransfers:
     """Takes files. Owned by the receiver's thread; only the store has one of its own."""
 
     def __init__(self, directory: Path, bytes_max: int) -> None:
-        self._machine = FileReceiver()
+        self._machine = FileReceiverProtocol()
         self._store = FileStore(directory, bytes_max)
         self._logged: list[int] = []  # tokens whose record waits for a commit
 
@@ -39,7 +47,7 @@ class FileLane:
         """Whether no file is being taken."""
         return self._machine.is_idle
 
-    def receive(self, routing: bytes, frames: list[bytes], now: float, permit: Permit | None) -> list[Reply]:
+    def receive(self, routing: bytes, frames: list[bytes], now: float, permit: Permission | None) -> list[Reply]:
         """Take a message of an agent; return the answers."""
         return self._act(self._machine.receive(routing, frames, now, permit))
 
@@ -47,19 +55,19 @@ class FileLane:
         """Take what the store has answered, and let time pass; return answers, and what is to be logged."""
         replies = self._act(self._machine.tick(now))
         arrived: list[Arrived] = []
-        for answer in self._store.take():
+        for answer in self._store.results():
             match answer:
-                case Opened(token, offset):
+                case OpenPhase(token, offset):
                     replies += self._act(self._machine.opened(token, offset))
-                case Written(token, offset):
+                case PartWritten(token, offset):
                     replies += self._act(self._machine.written(token, offset))
-                case Denied(token, reason):
+                case WriteDenied(token, reason):
                     replies += self._act(self._machine.refused(token, reason))
-                case Mismatched(token):
+                case ContentMismatch(token):
                     replies += self._act(self._machine.mismatched(token))
-                case Closed(token):
+                case PartClosed(token):
                     self._machine.closed(token)
-                case Kept(token, digest, n_bytes):
+                case ContentStored(token, digest, n_bytes):
                     sender, permit = self._machine.sender_of(token)
                     arrived.append(Arrived(sender, permit.nodes if permit is not None else None, digest, n_bytes))
                     self._logged.append(token)
@@ -80,5 +88,5 @@ class FileLane:
             if isinstance(action, Reply):
                 replies.append(action)
             else:
-                self._store.post(action)
+                self._store.submit(action)
         return replies

@@ -4,9 +4,9 @@ from chiplog_collector.receiver.commit import empty_receipt
 from chiplog_schemas.storage.segments import SegmentLog, now_us
 
 
-def tell_lost_end(log: SegmentLog) -> None:
+def append_receipt_for_lost_tail(log: SegmentLog) -> None:
     """Write an empty receipt behind numbers that a log had and lost; nothing for a whole one. Raises OSError."""
-    if log.lost_end is not None:
+    if log.lost_tail is not None:
         receipt = empty_receipt(now_us())
         log.append(receipt.kind, receipt.payload)
         log.commit()

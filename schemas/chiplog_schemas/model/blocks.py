@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from chiplog_schemas.codec import CodecError, pack, shown, unpack
+from chiplog_schemas.codec import CodecError, pack, short_repr, unpack
 from chiplog_schemas.limits import KEY_BYTES_MAX, KEYS_MAX, NUMBER_LIMIT
-from chiplog_schemas.model.events import FIELDS, MATRIX_KINDS, PRODUCER_BYTES, Column, decode, fits_schema
+from chiplog_schemas.model.events import FIELDS, MATRIX_KINDS, PRODUCER_BYTES, Column, decode, matches_schema
 from chiplog_schemas.model.intervals import Intervals, runs_of
 
 BLOCK_VERSION = 1
@@ -136,7 +136,7 @@ class BlockBuilder:
             self._add_opaque(index, seq, 0, payload)
             return None
         kind = event[0]
-        if not fits_schema(event) or kind > _LAST_GROUP_KIND:
+        if not matches_schema(event) or kind > _LAST_GROUP_KIND:
             self._add_opaque(index, seq, event[1], payload)
             return event
         if kind in MATRIX_KINDS:
@@ -252,7 +252,7 @@ def decode_block(data: bytes | memoryview) -> Block:
         created_ts, producers, groups = unpack(view[_PREFIX.size : start])
         if type(created_ts) is not int:
             raise BlockError("created_ts is no integer")
-        _check_room(groups, len(area))
+        _check_total_size(groups, len(area))
         named = [(producer, _ranges(producer, flat)) for producer, flat in producers]
         block = Block(created_ts, named, [_decode_group(group, area, len(named)) for group in groups])
         _check_ranges(block)
@@ -263,13 +263,13 @@ def decode_block(data: bytes | memoryview) -> Block:
         raise BlockError(f"block cannot be decoded: {type(error).__name__} {error}") from error
 
 
-def _check_room(groups: Any, area_bytes: int) -> None:
+def _check_total_size(groups: Any, area_bytes: int) -> None:
     """Refuse columns that lie over each other: a few bytes could claim any amount of memory and time."""
     claimed = 0
     for _, _, _, described in groups:
         for name, _, _, size in described:
             if type(size) is not int or size < 0:
-                raise BlockError(f"column {shown(name)} has no size")
+                raise BlockError(f"column {short_repr(name)} has no size")
             claimed += size
     if claimed > area_bytes:
         raise BlockError(f"columns of {claimed} bytes do not fit their block of {area_bytes}")
@@ -282,7 +282,7 @@ def _ranges(producer: Any, flat: Any) -> list[tuple[int, int]]:
     previous = -1
     for first, last in ranges:
         if not (type(first) is int and type(last) is int and previous < first <= last < NUMBER_LIMIT):
-            raise BlockError(f"seq range {shown(first)}..{shown(last)} is not ascending")
+            raise BlockError(f"seq range {short_repr(first)}..{short_repr(last)} is not ascending")
         previous = last
     return ranges
 
@@ -296,23 +296,23 @@ def _column_types(kind: int) -> dict[str, str]:
     if kind == OPAQUE:
         return types | {"payload": "o"}
     if kind not in FIELDS or kind > _LAST_GROUP_KIND:
-        raise BlockError(f"group of kind {shown(kind)} is unknown")
+        raise BlockError(f"group of kind {short_repr(kind)} is unknown")
     return types | {name: _COLUMN_TYPES[column] for name, column in FIELDS[kind] if column is not Column.KEYS}
 
 
 def _decode_group(group: Any, area: memoryview, n_producers: int) -> Group:
     kind, keys, n_rows, described = group
     if type(n_rows) is not int or not 0 < n_rows <= len(area):
-        raise BlockError(f"group of {shown(n_rows)} rows does not fit its block")
+        raise BlockError(f"group of {short_repr(n_rows)} rows does not fit its block")
     if type(kind) is not int or type(keys) is not (bytes if kind in MATRIX_KINDS else type(None)):
-        raise BlockError(f"group of kind {shown(kind)} has the wrong keys")
+        raise BlockError(f"group of kind {short_repr(kind)} has the wrong keys")
     expected = _column_types(kind)
     columns: dict[str, Any] = {}
     for name, column_type, offset, size in described:
         if not (type(offset) is int and type(size) is int and 0 <= offset <= offset + size <= len(area)):
-            raise BlockError(f"column {shown(name)} lies outside of its block")
+            raise BlockError(f"column {short_repr(name)} lies outside of its block")
         if expected.get(name) != column_type:
-            raise BlockError(f"group of kind {kind} has no column {shown(name)} of type {shown(column_type)}")
+            raise BlockError(f"group of kind {kind} has no column {short_repr(name)} of type {short_repr(column_type)}")
         data = area[offset : offset + size]
         column = unpack(data) if column_type == "o" else np.frombuffer(data, dtype=column_type)
         if column_type == "<f8":  # the matrix of a kind that has keys
@@ -358,7 +358,7 @@ def _check_ranges(block: Block) -> None:
         raise BlockError("block has other rows than the seqs that it names")
 
 
-def rows_of(block: Block) -> list[tuple[bytes, int, bytes]]:
+def block_to_rows(block: Block) -> list[tuple[bytes, int, bytes]]:
     """Turn a block back into rows: (producer, seq, payload) by producer and seq. The inverse of the builder."""
     rows: list[tuple[bytes, int, bytes]] = []
     for group in block.groups:

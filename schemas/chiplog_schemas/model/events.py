@@ -163,7 +163,7 @@ def decode(payload: bytes | memoryview) -> list[Any]:
     return event
 
 
-def fits_schema(event: list[Any]) -> bool:
+def matches_schema(event: list[Any]) -> bool:
     """Tell whether a decoded event has exactly the fields that FIELDS gives its kind, each of its column type."""
     fields = FIELDS.get(event[0])
     if fields is None or len(event) != len(fields) + 2:
@@ -177,7 +177,7 @@ def fits_schema(event: list[Any]) -> bool:
     return True
 
 
-def typed(body: Any, fields: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
+def select_typed(body: Any, fields: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
     """Keep of a decoded map what `fields` knows and whose value has the right type: never trust a peer's types."""
     if not isinstance(body, dict):
         return {}

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from chiplog_schemas.paths import Places, make_private
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import Paths, ensure_private_dir
+from chiplog_schemas.process.file_lock import lock_holder_pid
 
 OUTPUT_BYTES_MAX = 1 << 20  # daemons print starts, stops and changes of state; more than this is old
 _SPARE_DESCRIPTORS_MAX = 4096  # as many as can connect before anybody looks again
@@ -25,14 +25,14 @@ STARTING_S = 2.0  # one that was started comes up within this, else the next who
 NOT_FOR_DAEMONS = ("LD_PRELOAD", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONWARNINGS", "CUDA_VISIBLE_DEVICES")
 
 
-def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
+def start_daemon(module: str, arguments: Sequence[str], places: Paths) -> None:
     """Run `python -m module arguments…` detached. Does not wait for it to be ready. Raises OSError.
 
     A shell starts it and ends at once: the daemon is no child of the training, whose `os.wait()` must not wait for it.
     Its output goes to run/<module>.out, which a start empties when it has grown long; CHIPLOG_DIR is set in its
     environment. Two that race are harmless: the daemon itself takes its directory's lock and the loser leaves.
     """
-    make_private(places.run)
+    ensure_private_dir(places.run)
     environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_DAEMONS}
     environment["CHIPLOG_DIR"] = str(places.root)
     output = os.open(output_path(places, module), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -46,7 +46,7 @@ def start_daemon(module: str, arguments: Sequence[str], places: Places) -> None:
     finally:
         os.close(output)
     deadline = time.monotonic() + _SHELL_WAIT_S
-    while (status := status_of(shell)) is None:
+    while (status := reap(shell)) is None:
         if time.monotonic() > deadline:
             os.kill(shell, signal.SIGKILL)
             os.waitpid(shell, 0)
@@ -79,7 +79,7 @@ def spawn_detached(command: Sequence[str], environment: Mapping[str, str], actio
         return os.posix_spawn("/bin/sh", shell, environment, **options)
 
 
-def status_of(pid: int) -> int | None:
+def reap(pid: int) -> int | None:
     """Return a child's exit status and reap it: who waits for any child must not meet it. None while it runs."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
@@ -100,7 +100,7 @@ def _inheritable() -> list[int]:
 
 
 def start_daemon_once(
-    module: str, arguments: Sequence[str], places: Places, lock: Path, just_now_s: float = STARTING_S
+    module: str, arguments: Sequence[str], places: Paths, lock: Path, just_now_s: float = STARTING_S
 ) -> bool:
     """Start a daemon unless a process of this host did just now; tell whether this one did. Raises OSError.
 
@@ -108,7 +108,7 @@ def start_daemon_once(
     lock: that the daemon holds while it lives. One that came up since and is gone keeps nobody from starting another.
     just_now_s: how long what was started is waited for.
     """
-    make_private(places.run)
+    ensure_private_dir(places.run)
     stamp = os.open(places.run / f"{module}.started", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.lockf(stamp, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -129,12 +129,12 @@ def start_daemon_once(
 def _is_gone(lock: Path, stamp: int) -> bool:
     """Tell whether a daemon took the lock behind the stamp, and holds it no more."""
     try:
-        return os.stat(lock).st_mtime_ns > os.fstat(stamp).st_mtime_ns and holder_of(lock) == 0
+        return os.stat(lock).st_mtime_ns > os.fstat(stamp).st_mtime_ns and lock_holder_pid(lock) == 0
     except OSError:
         return False
 
 
-def use_all_cores() -> None:
+def reset_affinity() -> None:
     """Undo the CPU affinity that a daemon inherits from the rank that happened to start it."""
     with contextlib.suppress(OSError, ValueError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))
@@ -159,7 +159,7 @@ def keep_files_private() -> int:
     return os.umask(0o077)
 
 
-def use_all_descriptors() -> None:
+def raise_fd_limit() -> None:
     """Raise the soft limit of open files to the hard one, for this daemon and those that it starts.
 
     The soft one, mostly 1024, is for programs that call select(2); everybody who connects takes a descriptor.
@@ -169,7 +169,7 @@ def use_all_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def are_descriptors_short() -> bool:
+def fds_nearly_exhausted() -> bool:
     """Tell whether the last quarter of the descriptors is in use, or only some thousands are left.
 
     Cheap enough for each turn of a loop: the kernel gives out the lowest number that is free.
@@ -183,6 +183,6 @@ def are_descriptors_short() -> bool:
     return limit != resource.RLIM_INFINITY and lowest >= limit - min(limit // 4, _SPARE_DESCRIPTORS_MAX)
 
 
-def output_path(places: Places, module: str) -> Path:
+def output_path(places: Paths, module: str) -> Path:
     """Return the file that holds what a background daemon printed."""
     return places.run / f"{module}.out"

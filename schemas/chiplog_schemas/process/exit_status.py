@@ -13,7 +13,7 @@ import os
 import struct
 from pathlib import Path
 
-from chiplog_schemas.process.procfs import stat_fields
+from chiplog_schemas.process.procfs import read_proc_stat
 
 # Why a label crashed whose process left in an unknown way, where its exit status is not known either.
 UNKNOWN_EXIT = "the interpreter ended by SystemExit, or by an exception that no hook saw; its exit code is not known"
@@ -77,6 +77,6 @@ def _status_by_pidfd(descriptor: int) -> int | None:
 
 
 def _status_of_zombie(pid: int) -> int | None:
-    fields = stat_fields(pid)
+    fields = read_proc_stat(pid)
     # X: its parent waits for it at this moment, and the pidfd does not have the status yet.
     return int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_STATE] in ("Z", "X") else None

@@ -182,7 +182,7 @@ def read_pid(descriptor: int) -> int:
     return int(text) if text.isdigit() and int(text) <= _PID_MAX else 0
 
 
-def note_of(path: Path) -> str:
+def lock_note(path: Path) -> str:
     """Return what the last holder of a lock noted in its file; '' when there is nothing."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").partition("\n")[2].strip()
@@ -202,7 +202,7 @@ def take_lock(path: Path, *, patient_s: float = 0.0, note: str = "") -> Lock:
             time.sleep(_LOOK_AGAIN_S)
 
 
-def locker_of(path: Path) -> int:
+def kernel_lock_holder_pid(path: Path) -> int:
     """Return the PID of the process that holds a lock, as the kernel names it in this process's own PID namespace.
 
     0 when nobody does, when there is no such file, or when the holder cannot be seen from here. Only looks, as
@@ -234,7 +234,7 @@ def _locker(descriptor: int) -> tuple[bool, int]:
     return (True, int(pid)) if kind != fcntl.F_UNLCK else (False, 0)
 
 
-def holder_of(path: Path) -> int:
+def lock_holder_pid(path: Path) -> int:
     """Return the PID of the process that holds a lock; 0 when nobody does or there is no such file.
 
     Only looks: it never takes the lock, so that a daemon that starts at this moment is not turned away.

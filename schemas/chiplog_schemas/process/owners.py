@@ -8,8 +8,8 @@ import contextlib
 import os
 from pathlib import Path
 
-from chiplog_schemas.paths import make_private
-from chiplog_schemas.process.procfs import stat_fields
+from chiplog_schemas.paths import ensure_private_dir
+from chiplog_schemas.process.procfs import read_proc_stat
 
 _WELL = b"0\n"
 _STATE, _START = 0, 19  # of stat_fields(): state, starttime
@@ -19,7 +19,7 @@ _DIGITS_MAX = 20  # of a 64-bit number
 
 def name_of(pid: int) -> str:
     """Return what tells a process from others that had its PID; "" when it is gone."""
-    fields = stat_fields(pid)
+    fields = read_proc_stat(pid)
     return f"{pid}:{fields[_START]}" if len(fields) > _START else ""
 
 
@@ -28,14 +28,14 @@ def is_alive(owner: str) -> bool:
     pid, _, start = owner.partition(":")
     if not (pid.isdecimal() and start.isdecimal() and len(owner) <= 2 * _DIGITS_MAX):
         return False
-    fields = stat_fields(int(pid))
+    fields = read_proc_stat(int(pid))
     return len(fields) > _START and fields[_START] == start and fields[_STATE] not in _DEAD
 
 
 def announce(owners: Path, owner: str) -> None:
     """Ask a process to write down whether it ends well. Never raises."""
     with contextlib.suppress(OSError):
-        make_private(owners)
+        ensure_private_dir(owners)
         os.close(os.open(owners / owner, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 

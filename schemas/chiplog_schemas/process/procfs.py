@@ -15,7 +15,7 @@ def boot_id() -> str:
         return "unknown"
 
 
-def stat_fields(pid: int) -> list[str]:
+def read_proc_stat(pid: int) -> list[str]:
     """Return the fields of /proc/PID/stat from the third on (state), as in proc_pid_stat(5); none if there are none.
 
     What is before them is the process's name, which may hold anything.
@@ -47,7 +47,7 @@ def is_mapped(suffix: str) -> bool:
 
 def start_ticks(pid: int) -> int:
     """Return when a process started, in clock ticks since boot, which no setting of a clock changes; 0 if unknown."""
-    fields = stat_fields(pid)
+    fields = read_proc_stat(pid)
     return int(fields[_START]) if len(fields) > _START else 0
 
 

@@ -35,7 +35,7 @@ from chiplog_schemas.limits import (
 )
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
-from chiplog_schemas.security.permissions import Permit, scoped
+from chiplog_schemas.security.permissions import Permission, scoped_sender_id
 
 Frames = list[bytes] | list[bytes | memoryview]
 
@@ -71,7 +71,7 @@ class Resume:
 
 
 @dataclass(slots=True)
-class Acked:
+class Acknowledged:
     """Sender: everything before `next` may be trimmed."""
 
     next: int
@@ -83,11 +83,11 @@ class Reply:
 
     routing: bytes
     frames: Frames
-    permit: Permit | None = None
+    permit: Permission | None = None
 
 
 @dataclass(slots=True)
-class Greeted:
+class SessionOpened:
     """Receiver: a sender opened a session and said this of itself."""
 
     sender: bytes
@@ -95,18 +95,18 @@ class Greeted:
 
 
 @dataclass(slots=True)
-class Take:
+class DataReceived:
     """Receiver: append this slice of the sender's log (records with numbers first..last, perhaps with gaps)."""
 
     sender: bytes
     first: int
     last: int
     payload: bytes | memoryview
-    permit: Permit | None = None
+    permit: Permission | None = None
 
 
 @dataclass(slots=True)
-class Gap:
+class NumbersLost:
     """Receiver: these numbers can never come. Acknowledge it like a slice, once it is on stable storage."""
 
     sender: bytes
@@ -126,15 +126,15 @@ class LeaveCause(StrEnum):
 
 
 @dataclass(slots=True)
-class Left:
+class SessionClosed:
     """Receiver: the sender's session is over."""
 
     sender: bytes
     cause: LeaveCause
 
 
-SenderAction = Connect | Disconnect | Send | Resume | Acked
-ReceiverAction = Reply | Greeted | Take | Gap | Left
+SenderAction = Connect | Disconnect | Send | Resume | Acknowledged
+ReceiverAction = Reply | SessionOpened | DataReceived | NumbersLost | SessionClosed
 
 
 # -- the sender -------------------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class SenderState(Enum):
     OPEN = "open"
 
 
-class Sender:
+class SenderProtocol:
     """The sending end. Call `tick` at least once a heartbeat, `receive` for each message, `data` for what you send.
 
     sender: 16 bytes. info: said in every HELLO. nonce: gives 8 fresh random bytes. jitter: gives a factor in [0.5, 1).
@@ -219,7 +219,7 @@ class Sender:
             self.credit, self.refused = message.credit, message.refused
             while self._in_flight and self._in_flight[0][0] <= message.next:
                 self.in_flight_bytes -= self._in_flight.popleft()[1]
-            return [Acked(message.next)]
+            return [Acknowledged(message.next)]
         if message.kind == MessageKind.RESET:
             return self._close(now, message.reason)
         return []
@@ -251,7 +251,7 @@ class Sender:
         self._next = max(last + 1, self._next)
         return Send(messages.lost(self._session, first, last, reason))
 
-    def fail(self, now: float, reason: str) -> list[SenderAction]:
+    def abort(self, now: float, reason: str) -> list[SenderAction]:
         """Give the session up: the shell could not send."""
         return self._close(now, reason) if self.state is not SenderState.CLOSED else []
 
@@ -280,12 +280,12 @@ class Sender:
 class _Session:
     nonce: bytes
     routing: bytes
-    heard_at: float
-    permit: Permit | None = None
+    last_received_s: float
+    permit: Permission | None = None
     node: object = None  # that its sender named
 
 
-class Receiver:
+class ReceiverProtocol:
     """The receiving end of all senders. Call `synced` when what it asked to take is on stable storage.
 
     next_numbers: what the own log already holds of each sender (number behind the last one); None for a receiver that
@@ -316,7 +316,7 @@ class Receiver:
         return set(self._sessions)
 
     def receive(
-        self, routing: bytes, frames: list[bytes], now: float, permit: Permit | None = None
+        self, routing: bytes, frames: list[bytes], now: float, permit: Permission | None = None
     ) -> list[ReceiverAction]:
         """Take a message of the peer with this routing ID, and of a key when it came with one."""
         try:
@@ -333,35 +333,35 @@ class Receiver:
             return []
         session = self._sessions[sender]
         if self._scopes and permit is not None and permit != session.permit:  # it was allowed again, for other nodes
-            objection = permit.objection(session.node)
+            objection = permit.denial_reason(session.node)
             if objection is not None:
                 return [
                     Reply(routing, messages.reset(message.session, objection), permit),
                     self._end(sender, LeaveCause.NOT_PERMITTED),
                 ]
-        session.heard_at = now
+        session.last_received_s = now
         session.routing = routing
         session.permit = permit
         expected = self.next_numbers.get(sender, 0)
         if message.kind in (MessageKind.DATA, MessageKind.LOST):
             if message.first > expected:
-                return self._lost_on_the_way(sender, expected, message.first)
+                return self._reset_for_gap(sender, expected, message.first)
             if message.last < expected:
                 self.duplicates += 1
                 return [self._ack(sender)]
             self.next_numbers[sender] = message.last + 1
             if message.kind == MessageKind.LOST:
-                return [Gap(sender, expected, message.last, message.reason)]
-            return [Take(sender, message.first, message.last, message.payload, permit)]
+                return [NumbersLost(sender, expected, message.last, message.reason)]
+            return [DataReceived(sender, message.first, message.last, message.payload, permit)]
         if message.kind == MessageKind.PING:
             if message.next > expected:
-                return self._lost_on_the_way(sender, expected, message.next)
+                return self._reset_for_gap(sender, expected, message.next)
             return [self._ack(sender)]
         if message.kind == MessageKind.BYE:
             return [self._end(sender, LeaveCause.GOODBYE)]
         return []
 
-    def synced(self, sender: bytes, next_number: int) -> list[ReceiverAction]:
+    def acknowledge(self, sender: bytes, next_number: int) -> list[ReceiverAction]:
         """Acknowledge: everything of this sender before `next_number` is on stable storage."""
         if sender not in self.next_numbers:
             return []  # forgotten meanwhile
@@ -383,7 +383,7 @@ class Receiver:
         """Note that nothing was read for so long: that is no sender's silence."""
         if seconds >= HEARTBEAT_INTERVAL_S:  # less is within the patience, and this may be asked 50 times a second
             for session in self._sessions.values():
-                session.heard_at += seconds
+                session.last_received_s += seconds
 
     def set_refused(self, counts: dict[bytes, int], full: set[bytes]) -> list[ReceiverAction]:
         """Take how many events of each sender are kept and not applied, and tell those for whom that changed.
@@ -398,7 +398,7 @@ class Receiver:
 
     def tick(self, now: float) -> list[ReceiverAction]:
         """End the sessions of senders that fell silent."""
-        silent = [s for s, session in self._sessions.items() if now - session.heard_at > PEER_SILENT_S]
+        silent = [s for s, session in self._sessions.items() if now - session.last_received_s > PEER_SILENT_S]
         return [self._end(sender, LeaveCause.SILENT) for sender in silent]
 
     def forget(self, sender: bytes) -> None:
@@ -410,7 +410,7 @@ class Receiver:
         self._owners.pop(sender, None)
 
     def _hello(
-        self, routing: bytes, message: messages.Message, now: float, permit: Permit | None
+        self, routing: bytes, message: messages.Message, now: float, permit: Permission | None
     ) -> list[ReceiverAction]:
         lowest, highest = messages.PROTOCOL_VERSIONS
         if message.versions[0] > highest or message.versions[1] < lowest:
@@ -421,9 +421,9 @@ class Receiver:
             return [Reply(routing, messages.reset(message.session, reason), permit)]
         sender = message.sender
         if permit is not None and self._scopes:
-            if (objection := permit.objection(message.info.get("node"))) is not None:
+            if (objection := permit.denial_reason(message.info.get("node"))) is not None:
                 return [Reply(routing, messages.reset(message.session, objection), permit)]
-            sender = scoped(sender, permit)
+            sender = scoped_sender_id(sender, permit)
         if sender not in self._sessions and len(self._sessions) >= SESSIONS_MAX:
             reason = f"{SESSIONS_MAX} sessions are open here, as many as may be; trying again helps when one has ended"
             return [Reply(routing, messages.reset(message.session, reason), permit)]
@@ -437,18 +437,20 @@ class Receiver:
         self._senders[message.session] = sender
         # Taken but not yet synced counts as had: if this end dies before the sync, the session dies with it.
         # What the sender's log does not have any more cannot come. A log of ours that should have it says so.
-        had = self.next_numbers.pop(sender, 0)
-        next_number = self.next_numbers[sender] = max(had, message.first)  # whoever came last stands last
-        self._forget_the_oldest()
+        previous = self.next_numbers.pop(sender, 0)
+        next_number = self.next_numbers[sender] = max(previous, message.first)  # whoever came last stands last
+        self._evict_oldest()
         actions: list[ReceiverAction] = [
             Reply(routing, messages.welcome(message.session, next_number, self._credit_of(sender)), permit),
-            Greeted(sender, message.info),
+            SessionOpened(sender, message.info),
         ]
-        if self._keeps_numbers and next_number > had:
-            actions.append(Gap(sender, had, next_number - 1, "acknowledged to the sender, and not in this log"))
+        if self._keeps_numbers and next_number > previous:
+            actions.append(
+                NumbersLost(sender, previous, next_number - 1, "acknowledged to the sender, and not in this log")
+            )
         return actions
 
-    def _forget_the_oldest(self) -> None:
+    def _evict_oldest(self) -> None:
         """Keep no more senders than may be. Whoever is forgotten sends again what the index has, and slices off."""
         while len(self.next_numbers) > SENDERS_MAX:
             oldest = next(iter(self.next_numbers))
@@ -457,7 +459,7 @@ class Receiver:
             else:
                 self.forget(oldest)
 
-    def _lost_on_the_way(self, sender: bytes, expected: int, first: int) -> list[ReceiverAction]:
+    def _reset_for_gap(self, sender: bytes, expected: int, first: int) -> list[ReceiverAction]:
         session = self._sessions[sender]
         reason = f"numbers {expected}..{first - 1} were lost on the way"
         return [
@@ -465,7 +467,7 @@ class Receiver:
             self._end(sender, LeaveCause.MESSAGE_LOST),
         ]
 
-    def permit_of(self, sender: bytes) -> Permit | None:
+    def permit_of(self, sender: bytes) -> Permission | None:
         """Return the permit that the last message of a sender came with; None without a session or a key."""
         session = self._sessions.get(sender)
         return None if session is None else session.permit
@@ -479,11 +481,11 @@ class Receiver:
         frames = messages.ack(session.nonce, self._synced.get(sender, 0), self._credit_of(sender), refused)
         return Reply(session.routing, frames, session.permit)
 
-    def _end(self, sender: bytes, cause: LeaveCause) -> Left:
+    def _end(self, sender: bytes, cause: LeaveCause) -> SessionClosed:
         session = self._sessions.pop(sender)
         self._senders.pop(session.nonce, None)
-        return Left(sender, cause)
+        return SessionClosed(sender, cause)
 
 
-def _is_same_key(one: Permit | None, other: Permit | None) -> bool:
+def _is_same_key(one: Permission | None, other: Permission | None) -> bool:
     return one is other or (one is not None and other is not None and one.name == other.name)

@@ -23,7 +23,7 @@ from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.protocol.delivery import Reply, Send
 from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
 from chiplog_schemas.protocol.messages import MessageKind, WireError
-from chiplog_schemas.security.permissions import Permit, scoped
+from chiplog_schemas.security.permissions import Permission, scoped_sender_id
 
 BUSY_WAIT_S = 1.0  # others are being taken; each takes seconds
 NO_ROOM_WAIT_S = 30.0  # until somebody made room
@@ -32,14 +32,14 @@ NO_ROOM_WAIT_S = 30.0  # until somebody made room
 
 
 @dataclass(frozen=True, slots=True)
-class Arrived:
+class FileStored:
     """The file is on stable storage at the receiver: the copy here may go."""
 
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class FileDenied:
     """The receiver does not take this file now. wait_s: when to offer it again."""
 
     digest: bytes
@@ -48,21 +48,21 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Differs:
+class DigestMismatch:
     """What arrived has another digest: the copy here is damaged, or was altered on the way."""
 
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
+class PeerTimeout:
     """The receiver says nothing: throw the socket away, and offer again over a new one."""
 
 
-FileSenderAction = Send | Arrived | Refused | Differs | Silent
+FileSenderAction = Send | FileStored | FileDenied | DigestMismatch | PeerTimeout
 
 
-class FileSender:
+class FileSenderProtocol:
     """The sending end, of one file at a time.
 
     sender: 16 bytes. info: said in OFFER. new_session: returns 8 random bytes. jitter: returns a factor in [0.5, 1).
@@ -109,16 +109,16 @@ class FileSender:
         digest = self.digest
         match message.kind:
             case FileMessageKind.WANT:
-                self._wanted(message)
+                self._on_want(message)
             case FileMessageKind.STORED:
-                self.drop()
-                return [Arrived(digest)]
+                self.reset()
+                return [FileStored(digest)]
             case FileMessageKind.DENIED:
-                self.drop()
-                return [Refused(digest, max(BACKOFF_MIN_S, message.wait_ms / 1000) * self._jitter(), message.reason)]
+                self.reset()
+                return [FileDenied(digest, max(BACKOFF_MIN_S, message.wait_ms / 1000) * self._jitter(), message.reason)]
             case FileMessageKind.MISMATCH:
-                self.drop()
-                return [Differs(digest)]
+                self.reset()
+                return [DigestMismatch(digest)]
             case MessageKind.RESET if self._again_at is None:  # each chunk that was under way may bring one
                 self._is_open = False
                 self._again_at = now + self._pause_s * self._jitter()
@@ -130,8 +130,8 @@ class FileSender:
         if not self.digest:
             return []
         if now - self._heard_at > PEER_SILENT_S:
-            self.drop()
-            return [Silent()]
+            self.reset()
+            return [PeerTimeout()]
         if self._again_at is not None:
             return self._offer(now) if now >= self._again_at else []
         if now - max(self._heard_at, self._asked_at) > HEARTBEAT_INTERVAL_S:
@@ -156,7 +156,7 @@ class FileSender:
         self._next += len(payload)
         return Send(frames)
 
-    def drop(self) -> None:
+    def reset(self) -> None:
         """Forget the file: it is not this machine's any more."""
         self.digest = self._session = b""
         self._is_open = False
@@ -169,7 +169,7 @@ class FileSender:
         self._again_at = None
         return [Send(list(file_messages.offer(self._session, self._sender, self.digest, self._n_bytes, self._info)))]
 
-    def _wanted(self, message: FileMessage) -> None:
+    def _on_want(self, message: FileMessage) -> None:
         if message.offset > self._n_bytes:
             return  # it has more than there is: silence will end this
         if not self._is_open:
@@ -227,15 +227,15 @@ class _Transfer:
     sender: bytes
     session: bytes
     routing: bytes
-    permit: Permit | None
-    heard_at: float
+    permit: Permission | None
+    last_received_s: float
     taken: int = -1  # not opened yet
     written: int = 0
     is_finishing: bool = False
 
 
 @dataclass(slots=True)
-class FileReceiver:
+class FileReceiverProtocol:
     """The receiving end of all senders. Actions go to a store in order, whose answers come back in order.
 
     malformed: messages that were none. A token stands for one opened file, and ends with `stored`, `refused`,
@@ -254,7 +254,7 @@ class FileReceiver:
         return not self._tokens
 
     def receive(
-        self, routing: bytes, frames: list[bytes], now: float, permit: Permit | None = None
+        self, routing: bytes, frames: list[bytes], now: float, permit: Permission | None = None
     ) -> list[FileReceiverAction]:
         """Take a message of the peer with this routing ID, and of a key when it came with one."""
         try:
@@ -270,19 +270,19 @@ class FileReceiver:
         name = permit.name if permit is not None else None
         if transfer is None or (transfer.permit.name if transfer.permit is not None else None) != name:
             return [Reply(routing, messages.reset(message.session, "session is unknown here"), permit)]
-        transfer.heard_at, transfer.routing, transfer.permit = now, routing, permit
-        return self._take(transfer, message.offset, memoryview(message.payload))
+        transfer.last_received_s, transfer.routing, transfer.permit = now, routing, permit
+        return self._on_chunk(transfer, message.offset, memoryview(message.payload))
 
     def tick(self, now: float) -> list[FileReceiverAction]:
         """Let go of what nobody sends any more."""
-        silent = [t for t in self._by_digest.values() if now - t.heard_at > PEER_SILENT_S and not t.is_finishing]
-        return [self._let_go(transfer) for transfer in silent]
+        silent = [t for t in self._by_digest.values() if now - t.last_received_s > PEER_SILENT_S and not t.is_finishing]
+        return [self._detach(transfer) for transfer in silent]
 
     # -- answers of the store --
 
     def opened(self, token: int, offset: int) -> list[FileReceiverAction]:
         """Take that so much of the file is there."""
-        transfer = self._live(token)
+        transfer = self._active(token)
         if transfer is None:
             return []
         transfer.taken = transfer.written = offset
@@ -290,7 +290,7 @@ class FileReceiver:
 
     def written(self, token: int, offset: int) -> list[FileReceiverAction]:
         """Take that everything before this offset is written."""
-        transfer = self._live(token)
+        transfer = self._active(token)
         if transfer is None or transfer.is_finishing:
             return []
         transfer.written = offset
@@ -312,7 +312,7 @@ class FileReceiver:
         """Take that the store has let go of it."""
         self._tokens.pop(token, None)
 
-    def sender_of(self, token: int) -> tuple[bytes, Permit | None]:
+    def sender_of(self, token: int) -> tuple[bytes, Permission | None]:
         """Return who sends, or sent, a file that is with the store."""
         transfer = self._tokens[token]
         return transfer.sender, transfer.permit
@@ -320,7 +320,7 @@ class FileReceiver:
     # -- inside --
 
     def _offered(
-        self, routing: bytes, message: FileMessage, now: float, permit: Permit | None
+        self, routing: bytes, message: FileMessage, now: float, permit: Permission | None
     ) -> list[FileReceiverAction]:
         def denied(wait_s: float, reason: str) -> list[FileReceiverAction]:
             return [Reply(routing, file_messages.denied(message.session, wait_s, reason), permit)]
@@ -331,20 +331,20 @@ class FileReceiver:
             return denied(NO_ROOM_WAIT_S, f"{spoken} ({lowest}..{highest}); upgrade the older end")
         sender = message.sender
         if permit is not None:
-            if (objection := permit.objection(message.info.get("node"))) is not None:
+            if (objection := permit.denial_reason(message.info.get("node"))) is not None:
                 return denied(NO_ROOM_WAIT_S, objection)
-            sender = scoped(sender, permit)
+            sender = scoped_sender_id(sender, permit)
         actions: list[FileReceiverAction] = []
         found = self._by_digest.get(message.digest)
         if found is not None and (found.sender, found.n_bytes) == (sender, message.bytes):
             self._by_session.pop(found.session, None)
-            found.session, found.routing, found.permit, found.heard_at = message.session, routing, permit, now
+            found.session, found.routing, found.permit, found.last_received_s = message.session, routing, permit, now
             self._by_session[message.session] = found
             return [self._want(found)] if found.taken >= 0 and not found.is_finishing else []
         if found is not None and found.sender != sender:
             return denied(BUSY_WAIT_S, "another agent is delivering this content")
         for other in [t for t in self._by_digest.values() if t.sender == sender and not t.is_finishing]:
-            actions.append(self._let_go(other))  # it turned to another file
+            actions.append(self._detach(other))  # it turned to another file
         if len(self._tokens) >= FILES_AT_ONCE or message.digest in self._by_digest:
             return actions + denied(BUSY_WAIT_S, f"{FILES_AT_ONCE} files are being taken, as many as may be at once")
         if permit is not None and self._taken_of(permit) >= FILES_PER_KEY_AT_ONCE:
@@ -358,11 +358,11 @@ class FileReceiver:
         self._by_digest[transfer.digest] = self._by_session[transfer.session] = transfer
         return [*actions, Open(transfer.token, transfer.digest, transfer.n_bytes)]
 
-    def _taken_of(self, permit: Permit) -> int:
+    def _taken_of(self, permit: Permission) -> int:
         """Return how many files of a key are with the store: its own word of who sends them does not count."""
         return sum(t.permit is not None and t.permit.name == permit.name for t in self._tokens.values())
 
-    def _take(self, transfer: _Transfer, offset: int, payload: memoryview) -> list[FileReceiverAction]:
+    def _on_chunk(self, transfer: _Transfer, offset: int, payload: memoryview) -> list[FileReceiverAction]:
         end = offset + len(payload)
         if transfer.is_finishing:
             return []
@@ -389,22 +389,22 @@ class FileReceiver:
 
     def _broken(self, transfer: _Transfer, reason: str) -> list[FileReceiverAction]:
         reply = Reply(transfer.routing, messages.reset(transfer.session, reason), transfer.permit)
-        return [reply, self._let_go(transfer)]
+        return [reply, self._detach(transfer)]
 
-    def _let_go(self, transfer: _Transfer) -> Close:
+    def _detach(self, transfer: _Transfer) -> Close:
         self._by_digest.pop(transfer.digest, None)
         self._by_session.pop(transfer.session, None)
         return Close(transfer.token)
 
-    def _live(self, token: int) -> _Transfer | None:
+    def _active(self, token: int) -> _Transfer | None:
         """Return a transfer unless somebody let go of it."""
         transfer = self._tokens.get(token)
         return transfer if transfer is not None and self._by_digest.get(transfer.digest) is transfer else None
 
     def _end(self, token: int, said: Callable[[bytes], list[bytes]]) -> list[FileReceiverAction]:
-        live = self._live(token)
+        live = self._active(token)
         self._tokens.pop(token, None)
         if live is None:
             return []
-        self._let_go(live)
+        self._detach(live)
         return [Reply(live.routing, list(said(live.session)), live.permit)]

@@ -15,14 +15,14 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from chiplog_schemas.codec import pack, shown
+from chiplog_schemas.codec import pack, short_repr
 from chiplog_schemas.limits import FILE_CHUNK_BYTES, FILE_PAUSE_MAX_S
 from chiplog_schemas.protocol.messages import (
     REASON_CHARS_MAX,
     SENDER_BYTES,
     MessageKind,
     WireError,
-    open_head,
+    parse_head,
 )
 from chiplog_schemas.storage.content_files import DIGEST_BYTES
 
@@ -63,7 +63,7 @@ class FileMessage:
     payload: Any = b""  # of CHUNK: bytes
 
 
-def is_of_files(frames: list[bytes]) -> bool:
+def is_file_message(frames: list[bytes]) -> bool:
     """Tell, by two bytes, whether a message is one of these: what parses the others is asked for no more than that."""
     head = frames[0] if frames else b""
     return len(head) > 1 and head[0] in _FIXED_ARRAYS and head[1] in _KINDS
@@ -114,7 +114,7 @@ _NUMBERS = frozenset({"bytes", "offset", "credit", "wait_ms"})
 
 def parse(frames: list[bytes]) -> FileMessage:
     """Decode a message and check every type and bound. Fields behind the known ones are ignored. Raises WireError."""
-    kind, session, names, values = open_head(frames, _SHAPES)
+    kind, session, names, values = parse_head(frames, _SHAPES)
     if len(values) < len(names) or len(frames) != (2 if kind == FileMessageKind.CHUNK else 1):
         raise WireError(f"message {kind} has {len(values)} fields and {len(frames)} frames")
     message = FileMessage(kind, session)
@@ -130,7 +130,7 @@ def parse(frames: list[bytes]) -> FileMessage:
 def _checked(name: str, value: Any) -> Any:
     if name in _NUMBERS:
         if type(value) is not int or not 0 <= value < 1 << 62:
-            raise WireError(f"{name} is {shown(value)}, not a number")
+            raise WireError(f"{name} is {short_repr(value)}, not a number")
         return min(value, _WAIT_MS_MAX) if name == "wait_ms" else value
     if name in _SIZES:
         if not (isinstance(value, bytes) and len(value) == _SIZES[name]):

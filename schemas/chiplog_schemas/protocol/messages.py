@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from chiplog_schemas.codec import CodecError, pack, shown, unpack
+from chiplog_schemas.codec import CodecError, pack, short_repr, unpack
 from chiplog_schemas.limits import NUMBER_LIMIT, RECORD_BYTES_MAX
 from chiplog_schemas.storage.record import HEADER_BYTES
 
@@ -126,7 +126,7 @@ _SHAPES: dict[int, tuple[str, ...]] = {
 }
 
 
-def open_head(
+def parse_head(
     frames: list[bytes], shapes: Mapping[int, tuple[str, ...]]
 ) -> tuple[int, bytes, tuple[str, ...], list[Any]]:
     """Return (kind, session, names of its fields, values) of a message of a lane with these kinds. Raises WireError."""
@@ -141,20 +141,20 @@ def open_head(
     kind, session, *values = head
     names = shapes.get(kind)
     if names is None or not (isinstance(session, bytes) and len(session) == SESSION_BYTES):
-        raise WireError(f"message kind {shown(kind)} or its session is unknown")
+        raise WireError(f"message kind {short_repr(kind)} or its session is unknown")
     return kind, session, names, values
 
 
 def parse(frames: list[bytes]) -> Message:
     """Decode a message and check every type and bound. Fields behind the known ones are ignored. Raises WireError."""
-    kind, session, names, values = open_head(frames, _SHAPES)
+    kind, session, names, values = parse_head(frames, _SHAPES)
     if len(values) < len(names) or len(frames) != (2 if kind == MessageKind.DATA else 1):
         raise WireError(f"{MessageKind(kind).name} has {len(values)} fields and {len(frames)} frames")
     message = Message(kind, session)
     for name, value in zip(names, values, strict=False):
         if name in ("first", "last", "next", "credit", "version"):
             if type(value) is not int or not 0 <= value < 1 << 63:
-                raise WireError(f"{MessageKind(kind).name}.{name} is {shown(value)}, not a number")
+                raise WireError(f"{MessageKind(kind).name}.{name} is {short_repr(value)}, not a number")
             if name != "version":
                 setattr(message, name, value)
         elif name == "sender":

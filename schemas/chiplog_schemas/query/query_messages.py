@@ -68,7 +68,7 @@ def disable_faulty_optimizers(connection: Any) -> None:
     connection.execute(f"SET GLOBAL disabled_optimizers = '{','.join(name for (name,) in known)}'")
 
 
-class QuestionKind(IntEnum):
+class QueryMessageKind(IntEnum):
     """The first element of every first frame. Numbers are never reused."""
 
     ASK = 1
@@ -78,7 +78,7 @@ class QuestionKind(IntEnum):
     PONG = 5
 
 
-class QuestionError(ValueError):
+class QueryProtocolError(ValueError):
     """Frames that are no message of this protocol. `id` is the question's, or empty when it could not be read."""
 
     def __init__(self, message: str, id: bytes = b"") -> None:
@@ -86,12 +86,12 @@ class QuestionError(ValueError):
         self.id = id
 
 
-class Refused(ValueError):  # noqa: N818 - it is an answer, not an error of ours
+class QueryRejected(ValueError):  # noqa: N818 - it is an answer, not an error of ours
     """A query that will not be run; the message is one line that says why and what to do."""
 
 
 @dataclass(slots=True)
-class Question:
+class QueryMessage:
     """A decoded message. Fields that its kind does not have keep their defaults."""
 
     kind: int
@@ -107,95 +107,97 @@ class Question:
     payload: bytes | memoryview = b""
 
 
-def ask(
+def request(
     id: bytes, sql: str, params: list[Any] | dict[str, Any] | None, timeout_s: float, time_zone: str = ""
 ) -> list[bytes]:
     """Ask for the result of one SELECT. Raises CodecError for parameters that are no plain values."""
-    fields = [int(QuestionKind.ASK), id, sql, params, float(timeout_s)]
+    fields = [int(QueryMessageKind.ASK), id, sql, params, float(timeout_s)]
     return [pack([*fields, time_zone] if time_zone else fields)]
 
 
 def result(id: bytes, n_rows: int, stream: bytes | bytearray | memoryview) -> list[bytes | bytearray | memoryview]:
     """Answer with an Arrow IPC stream."""
-    return [pack([int(QuestionKind.RESULT), id, n_rows]), stream]
+    return [pack([int(QueryMessageKind.RESULT), id, n_rows]), stream]
 
 
 def failure(id: bytes, kind: str, message: str) -> list[bytes]:
     """Answer that there is no result. kind: one of ERROR_KINDS. message: made one line here."""
     assert kind in ERROR_KINDS
-    return [pack([int(QuestionKind.ERROR), id, kind, one_line(message)])]
+    return [pack([int(QueryMessageKind.ERROR), id, kind, one_line(message)])]
 
 
 def ping(id: bytes) -> list[bytes]:
     """Ask whether anybody is there, and whether the question of this id is still waiting."""
-    return [pack([int(QuestionKind.PING), id])]
+    return [pack([int(QueryMessageKind.PING), id])]
 
 
 def pong(id: bytes, info: dict[str, Any]) -> list[bytes]:
     """Answer a ping."""
-    return [pack([int(QuestionKind.PONG), id, info])]
+    return [pack([int(QueryMessageKind.PONG), id, info])]
 
 
 _N_FIELDS = {
-    QuestionKind.ASK: 3,
-    QuestionKind.RESULT: 1,
-    QuestionKind.ERROR: 2,
-    QuestionKind.PING: 0,
-    QuestionKind.PONG: 1,
+    QueryMessageKind.ASK: 3,
+    QueryMessageKind.RESULT: 1,
+    QueryMessageKind.ERROR: 2,
+    QueryMessageKind.PING: 0,
+    QueryMessageKind.PONG: 1,
 }
 
 
-def parse(frames: Sequence[bytes | memoryview]) -> Question:
+def parse(frames: Sequence[bytes | memoryview]) -> QueryMessage:
     """Decode a message and check every type and bound. Raises QuestionError, with the id where that can be read."""
     if not frames or len(frames) > 2 or len(frames[0]) > REQUEST_BYTES_MAX:
-        raise QuestionError(f"a message has one or two frames, the first of at most {REQUEST_BYTES_MAX} bytes")
+        raise QueryProtocolError(f"a message has one or two frames, the first of at most {REQUEST_BYTES_MAX} bytes")
     try:
         head = unpack(frames[0])
     except CodecError as error:
-        raise QuestionError(str(error)) from error
+        raise QueryProtocolError(str(error)) from error
     if not (isinstance(head, list) and len(head) >= 2 and type(head[0]) is int):
-        raise QuestionError("a first frame is an array of kind, id and fields")
+        raise QueryProtocolError("a first frame is an array of kind, id and fields")
     kind, id, fields = head[0], head[1], head[2:]
     if not (isinstance(id, bytes) and len(id) == ID_BYTES):
-        raise QuestionError(f"an id is {ID_BYTES} bytes")
+        raise QueryProtocolError(f"an id is {ID_BYTES} bytes")
     if kind not in _N_FIELDS:
-        raise QuestionError(f"message kind {kind} is unknown to versions {QUESTION_VERSIONS}; upgrade this side", id)
-    n_frames = 2 if kind == QuestionKind.RESULT else 1
-    if len(fields) < _N_FIELDS[QuestionKind(kind)] or len(frames) != n_frames:
-        raise QuestionError(f"{QuestionKind(kind).name} has {len(fields)} fields and {len(frames)} frames", id)
-    question = Question(kind, id)
-    if kind == QuestionKind.ASK:
+        raise QueryProtocolError(
+            f"message kind {kind} is unknown to versions {QUESTION_VERSIONS}; upgrade this side", id
+        )
+    n_frames = 2 if kind == QueryMessageKind.RESULT else 1
+    if len(fields) < _N_FIELDS[QueryMessageKind(kind)] or len(frames) != n_frames:
+        raise QueryProtocolError(f"{QueryMessageKind(kind).name} has {len(fields)} fields and {len(frames)} frames", id)
+    question = QueryMessage(kind, id)
+    if kind == QueryMessageKind.ASK:
         _parse_ask(question, fields)
-    elif kind == QuestionKind.RESULT:
+    elif kind == QueryMessageKind.RESULT:
         if type(fields[0]) is not int or not 0 <= fields[0] < 1 << 63:
-            raise QuestionError("a number of rows is a number", id)
+            raise QueryProtocolError("a number of rows is a number", id)
         question.n_rows, question.payload = fields[0], frames[1]
-    elif kind == QuestionKind.ERROR:
+    elif kind == QueryMessageKind.ERROR:
         if not (isinstance(fields[0], str) and isinstance(fields[1], str)):
-            raise QuestionError("an error has a kind and a message", id)
+            raise QueryProtocolError("an error has a kind and a message", id)
         # A kind that we do not know comes from a newer collector; its message says enough.
         question.error_kind = fields[0] if fields[0] in ERROR_KINDS else "internal"
         question.message = one_line(fields[1])
-    elif kind == QuestionKind.PONG:
+    elif kind == QueryMessageKind.PONG:
         if not isinstance(fields[0], dict):
-            raise QuestionError("info is a map", id)
+            raise QueryProtocolError("info is a map", id)
         question.info = fields[0]
     return question
 
 
-def _parse_ask(question: Question, fields: list[Any]) -> None:
+def _parse_ask(question: QueryMessage, fields: list[Any]) -> None:
     sql, params, timeout_s = fields[:3]
     if not isinstance(sql, str) or not _is_text(sql):
-        raise QuestionError("a query is text", question.id)
+        raise QueryProtocolError("a query is text", question.id)
     if not (params is None or isinstance(params, list | dict)) or not is_plain(params):
-        raise QuestionError("parameters are a list, or a map with names, of plain values", question.id)
+        raise QueryProtocolError("parameters are a list, or a map with names, of plain values", question.id)
     if isinstance(params, dict) and not all(isinstance(name, str) for name in params):
-        raise QuestionError("names of parameters are text", question.id)
+        raise QueryProtocolError("names of parameters are text", question.id)
     if type(timeout_s) not in (int, float) or not 0 < timeout_s < float("inf"):
-        raise QuestionError("a timeout is a number of seconds above 0", question.id)
+        raise QueryProtocolError("a timeout is a number of seconds above 0", question.id)
     time_zone = fields[3] if len(fields) > 3 else ""
     if not isinstance(time_zone, str) or not _is_text(time_zone) or len(time_zone) > TIME_ZONE_CHARS_MAX:
-        raise QuestionError(f"a time zone is text of at most {TIME_ZONE_CHARS_MAX} characters", question.id)
+        raise QueryProtocolError(f"a time zone is text of at most {TIME_ZONE_CHARS_MAX} characters", question.id)
     question.sql, question.params, question.time_zone = sql, params, time_zone
     question.timeout_s = min(float(timeout_s), QUERY_TIMEOUT_S)
 
@@ -237,27 +239,27 @@ _EXPLAIN = re.compile(r"\s*explain\s+(?:analyze\s+)?(?!analyze\b|explain\b)(?P<i
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-def check_size(sql: str) -> None:
+def check_query_size(sql: str) -> None:
     """Refuse a text that is too long to be parsed safely. Raises Refused.
 
     DuckDB bounds the depth of expressions, but not the number of tables in a join or of DESCRIBEs in a row: some ten
     thousands of those overflow the stack. Words inside of literals count too: what tells them apart is the parser.
     """
     if len(sql) > QUERY_CHARS_MAX:
-        raise Refused(
+        raise QueryRejected(
             f"query of {len(sql)} characters exceeds the limit of {QUERY_CHARS_MAX}; pass long values as parameters"
         )
     n_words = 0
     for n_words, _ in enumerate(_WORD.finditer(sql), 1):
         if n_words > QUERY_WORDS_MAX:
-            raise Refused(
+            raise QueryRejected(
                 f"query of more than {QUERY_WORDS_MAX} words and signs exceeds the limit; pass long lists as parameters"
             )
     if not n_words:
-        raise Refused("query is empty; write one SELECT")
+        raise QueryRejected("query is empty; write one SELECT")
 
 
-def admit(sql: str, parse_sql: Callable[[str], Sequence[Any]]) -> str:
+def check_statement(sql: str, parse_sql: Callable[[str], Sequence[Any]]) -> str:
     """Return the query if it is exactly one statement that only reads. Raises Refused, and what the parser raises.
 
     parse_sql: DuckDB's `extract_statements`. What it calls SELECT covers FROM, VALUES, TABLE, WITH, DESCRIBE, SHOW,
@@ -265,12 +267,12 @@ def admit(sql: str, parse_sql: Callable[[str], Sequence[Any]]) -> str:
     This keeps statements apart and no more: that a SELECT cannot write or read files is held by LOCKED_SETTINGS and by
     the read-only transaction around it.
     """
-    check_size(sql)
+    check_query_size(sql)
     statements = parse_sql(sql)
     if not statements:
-        raise Refused("query is empty; write one SELECT")
+        raise QueryRejected("query is empty; write one SELECT")
     if len(statements) > 1:
-        raise Refused(f"query holds {len(statements)} statements; send exactly one SELECT at a time")
+        raise QueryRejected(f"query holds {len(statements)} statements; send exactly one SELECT at a time")
     kind = statements[0].type.name
     if kind == "SELECT":
         return sql
@@ -280,10 +282,10 @@ def admit(sql: str, parse_sql: Callable[[str], Sequence[Any]]) -> str:
             inner = parse_sql(explained["inner"])
             if len(inner) == 1 and inner[0].type.name == "SELECT":
                 return sql
-        raise Refused("EXPLAIN is answered only before one SELECT, as in EXPLAIN [ANALYZE] SELECT …")
+        raise QueryRejected("EXPLAIN is answered only before one SELECT, as in EXPLAIN [ANALYZE] SELECT …")
     if kind == "MULTI":
-        raise Refused("PIVOT without values needs several statements; list them: PIVOT … ON column IN (value, …)")
-    raise Refused(f"{kind} statement is refused: queries only read; write one SELECT")
+        raise QueryRejected("PIVOT without values needs several statements; list them: PIVOT … ON column IN (value, …)")
+    raise QueryRejected(f"{kind} statement is refused: queries only read; write one SELECT")
 
 
 # -- words ------------------------------------------------------------------------------------------------------------

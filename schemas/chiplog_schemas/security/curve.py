@@ -63,14 +63,14 @@ def client_curve(keys: Keys, address: str, role: Role, server: Role) -> ClientCu
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class HandshakeFailure:
     """A handshake that failed. is_final: the next one would fail too; if not, the other end may just be starting."""
 
     reason: str
     is_final: bool
 
 
-def failure_of(message: list[bytes], address: str, curve: ClientCurve | None) -> Failure | None:
+def parse_handshake_failure(message: list[bytes], address: str, curve: ClientCurve | None) -> HandshakeFailure | None:
     """Return why a handshake failed, in one line, from a monitor's message; None for another event."""
     try:
         event, value = _EVENT.unpack_from(message[0])
@@ -82,19 +82,23 @@ def failure_of(message: list[bytes], address: str, curve: ClientCurve | None) ->
     other_mechanism = is_final and value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
     if curve is None and other_mechanism:
         remedy = "copy that server's .pub into CHIPLOG_KEYS (default CHIPLOG_DIR/keys), see chiplog keys --help"
-        return Failure(f"{address} wants keys, and this host does not have its public key; {remedy}", True)
+        return HandshakeFailure(f"{address} wants keys, and this host does not have its public key; {remedy}", True)
     if curve is None:
         about = "nothing listens behind it, or it wants keys (chiplog keys --help)"
-        return Failure(f"{address} closed the connection before it answered: {about}", is_final)
+        return HandshakeFailure(f"{address} closed the connection before it answered: {about}", is_final)
     who = f"key {curve.name!r} (role {curve.role})"
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and value == 400:
         public = f"{curve.directory}/{curve.role}.pub"
-        return Failure(f"{who} is not allowed at {address}; run `chiplog keys allow` there with {public}", True)
+        return HandshakeFailure(
+            f"{who} is not allowed at {address}; run `chiplog keys allow` there with {public}", True
+        )
     if other_mechanism:
         about = f"{curve.directory} has a key for it; nothing is sent in plain text"
-        return Failure(f"{address} speaks without keys, and {about}", True)
+        return HandshakeFailure(f"{address} speaks without keys, and {about}", True)
     about = f"it has another key than {curve.directory}/{curve.server.role}.pub, or none, or lets nobody in just now"
-    return Failure(f"{address} broke the handshake with {who} off ({_name_of(event, value)}): {about}", is_final)
+    return HandshakeFailure(
+        f"{address} broke the handshake with {who} off ({_name_of(event, value)}): {about}", is_final
+    )
 
 
 def _name_of(event: int, value: int) -> str:

@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from chiplog_schemas.paths import check_private
-from chiplog_schemas.security.permissions import CLIENT_ROLES, Permit, Role
+from chiplog_schemas.paths import require_private
+from chiplog_schemas.security.permissions import CLIENT_ROLES, Permission, Role
 
 LOOK_INTERVAL_S = 0.5  # at the list of allowed keys: a revoked one is refused this much later at most
 ALLOWED_MAX = 100_000  # files looked at: more are no cluster, and would slow every look
@@ -135,7 +135,7 @@ def read_public(path: Path) -> PublicKey:
     return PublicKey(key_name(_text(fields, "name", path)), role, _key(fields, "public", path))
 
 
-def read_permit(path: Path) -> Permit:
+def read_permit(path: Path) -> Permission:
     """Read an entry of the list of allowed keys; its name is that of the file. Raises KeysError."""
     fields = _read(path, secret=False)
     roles, nodes = fields.get("roles"), fields.get("nodes")
@@ -145,7 +145,7 @@ def read_permit(path: Path) -> Permit:
     assert isinstance(roles, list) and isinstance(nodes, list)
     if unknown := [role for role in roles if role not in CLIENT_ROLES]:
         raise KeysError(f"{path}: role {unknown[0]!r:.80} is none of {', '.join(CLIENT_ROLES)}; allow the key again")
-    return Permit(
+    return Permission(
         key_name(path.stem), frozenset(roles), tuple(node_pattern(node) for node in nodes), _key(fields, "public", path)
     )
 
@@ -159,7 +159,7 @@ def write_pair(directory: Path, pair: KeyPair) -> tuple[Path, Path]:
     return secret, public
 
 
-def write_permit(directory: Path, permit: Permit) -> Path:
+def write_permit(directory: Path, permit: Permission) -> Path:
     """Write an entry of the list of allowed keys, over an older one of this name, and return its path."""
     path = directory / f"{permit.name}.pub"
     entry: dict[str, str | list[str]] = {
@@ -209,19 +209,19 @@ class AllowList:
         # One thread looks at a time: of two, the one that began earlier could put its older list beside what the other
         # has seen, and a key that was revoked in between would stay.
         self._lock = threading.Lock()
-        self._permits: dict[str, Permit] = {}
+        self._permits: dict[str, Permission] = {}
         self._names: dict[str, str] = {}  # of keys that were allowed once: a refusal names them
         self._seen: object = None
-        self._read: dict[_Stamp, Permit] = {}  # files that did not change since are not read again
+        self._read: dict[_Stamp, Permission] = {}  # files that did not change since are not read again
         self._look_at = float("-inf")
         self._told: set[str] = set()
 
-    def find(self, public: str, now: float) -> Permit | None:
+    def find(self, public: str, now: float) -> Permission | None:
         """Return what a public key may do, None when it is not allowed. `now`: seconds of any steady clock."""
         with self._lock:
             if not now - self._look_at < LOOK_INTERVAL_S:
                 self._look_at = now
-                self._look()
+                self._reload()
             return self._permits.get(public)
 
     def name_of(self, public: str) -> str | None:
@@ -229,7 +229,7 @@ class AllowList:
         with self._lock:
             return self._names.get(public)
 
-    def _look(self) -> None:
+    def _reload(self) -> None:
         try:
             if not self._directory.exists():
                 seen: object = None
@@ -244,21 +244,21 @@ class AllowList:
                 raise KeysError(f"{self._directory} holds {len(found)} keys, more than {ALLOWED_MAX}; remove some")
         except (OSError, KeysError) as error:
             self._seen, self._permits = None, {}
-            self._tell(f"nobody is let in: {error}")
+            self._warn_once(f"nobody is let in: {error}")
             return
         if seen == self._seen and seen is not None:
             return
-        permits: dict[str, Permit] = {}
-        read: dict[_Stamp, Permit] = {}
+        permits: dict[str, Permission] = {}
+        read: dict[_Stamp, Permission] = {}
         for stamp in found:
             name = stamp[0]
             try:
                 permit = read[stamp] = self._read.get(stamp) or read_permit(self._directory / name)
             except (KeysError, OSError) as error:
-                self._tell(f"skipped: {error}")
+                self._warn_once(f"skipped: {error}")
                 continue
             if permit.public in permits:
-                self._tell(f"skipped: {name} has the key of {permits[permit.public].name}; remove one of them")
+                self._warn_once(f"skipped: {name} has the key of {permits[permit.public].name}; remove one of them")
                 continue
             permits[permit.public] = permit
         if len(self._names) > _NAMES_MAX:
@@ -266,7 +266,7 @@ class AllowList:
         self._names |= {public: permit.name for public, permit in permits.items()}
         self._seen, self._permits, self._read = seen, permits, read
 
-    def _tell(self, line: str) -> None:
+    def _warn_once(self, line: str) -> None:
         if line not in self._told:
             if len(self._told) > _NAMES_MAX:
                 self._told.clear()
@@ -279,7 +279,7 @@ def check_directory(directory: Path) -> None:
     if not stat.S_ISDIR(os.stat(directory).st_mode):
         raise KeysError(f"{directory} is no directory; remove it")
     try:
-        check_private(directory)
+        require_private(directory)
     except PermissionError as error:
         raise KeysError(str(error)) from error
 

@@ -24,7 +24,7 @@ DOMAINS = {"ingest": Role.AGENT, "query": Role.READER, "ranks": Role.RANK}
 
 
 @dataclass(frozen=True, slots=True)
-class Permit:
+class Permission:
     """What one allowed key may do. nodes: names or patterns (`gpu-*`, `*`); a key without any speaks for no node."""
 
     name: str
@@ -32,7 +32,7 @@ class Permit:
     nodes: tuple[str, ...]
     public: str
 
-    def objection(self, node: object) -> str | None:
+    def denial_reason(self, node: object) -> str | None:
         """Return one line that says why this key may not speak for a node, None when it may."""
         if isinstance(node, str) and any(fnmatchcase(node, pattern) for pattern in self.nodes):
             return None
@@ -42,6 +42,6 @@ class Permit:
         )
 
 
-def scoped(sender: bytes, permit: Permit) -> bytes:
+def scoped_sender_id(sender: bytes, permit: Permission) -> bytes:
     """Return the ID under which a sender is known inside: no key can reach the numbers of another key's senders."""
     return blake2b(sender, key=permit.name.encode()[:64], digest_size=SENDER_BYTES).digest()

@@ -19,7 +19,7 @@ from zmq.utils import z85
 from chiplog_schemas.limits import BACKOFF_MIN_S
 from chiplog_schemas.security.curve import HANDSHAKE_MS
 from chiplog_schemas.security.key_files import AllowList, Keys
-from chiplog_schemas.security.permissions import DOMAINS, Permit, Role
+from chiplog_schemas.security.permissions import DOMAINS, Permission, Role
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"  # ZeroMQ RFC 27
 _POLL_MS = 250  # how soon the handler notices that it is to end
@@ -29,7 +29,7 @@ _log = logging.getLogger("chiplog.gate")
 
 
 @dataclass(frozen=True, slots=True)
-class Visitor:
+class AuthenticatedClient:
     """Who sent a message: somebody of this host through a Unix socket (`is_local`), or a key.
 
     permit: of that key; None when it is not allowed, here or any more: then nothing it says counts.
@@ -37,7 +37,7 @@ class Visitor:
     """
 
     is_local: bool
-    permit: Permit | None = None
+    permit: Permission | None = None
     name: str = ""
 
     @property
@@ -51,11 +51,11 @@ class Visitor:
         return not self.is_local and self.permit is None
 
 
-LOCAL = Visitor(True)
+LOCAL = AuthenticatedClient(True)
 
 
 @dataclass(slots=True)
-class Received:
+class ReceivedMessage:
     """One message of a ROUTER: whom to answer, what it says, and who sent it.
 
     peer_pid: of the process at the other end of a Unix socket, in this process's PID namespace; 0 if it is not visible
@@ -64,11 +64,11 @@ class Received:
 
     routing: bytes
     frames: list[bytes]
-    visitor: Visitor
+    visitor: AuthenticatedClient
     peer_pid: int | None = None
 
 
-class Gate:
+class ZapAuthenticator:
     """Guards the TCP sockets of one ZeroMQ context. Its handler runs in a thread of its own until `close`."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys, secret: str) -> None:
@@ -82,7 +82,7 @@ class Gate:
         self._thread.start()
         self._bound.wait()
 
-    def guard(self, socket: "zmq.Socket[bytes]", domain: str) -> None:
+    def secure(self, socket: "zmq.Socket[bytes]", domain: str) -> None:
         """Let only keys with the domain's role connect to what this socket binds from now on."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret)
@@ -90,30 +90,30 @@ class Gate:
         socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
 
-    def sender_of(self, frame: zmq.Frame, domain: str, now: float) -> Visitor:
+    def identify_client(self, frame: zmq.Frame, domain: str, now: float) -> AuthenticatedClient:
         """Return who sent a frame, as libzmq and the list of allowed keys know it in this moment."""
         try:
             user = str(frame.get("User-Id"))
         except zmq.ZMQError:
             user = ""
         if user:
-            permit = self.permit(user, domain, now)
-            self.refused += permit is None
-            return Visitor(False, permit, self._allowed.name_of(user) or user)
+            permission_for = self.permit(user, domain, now)
+            self.refused += permission_for is None
+            return AuthenticatedClient(False, permission_for, self._allowed.name_of(user) or user)
         # Without a key only a Unix socket is let in. Should libzmq ever let another in, it is refused here.
         try:
             is_local = str(frame.get("Peer-Address")).startswith(_IPC_PEER)
         except zmq.ZMQError:
             is_local = False
         self.refused += not is_local
-        return LOCAL if is_local else Visitor(False)
+        return LOCAL if is_local else AuthenticatedClient(False)
 
-    def permit(self, public: str, domain: str, now: float) -> Permit | None:
+    def permit(self, public: str, domain: str, now: float) -> Permission | None:
         """Return the permit of a key if it has the domain's role; None when it is not allowed there."""
         permit = self._allowed.find(public, now)
         return permit if permit is not None and DOMAINS.get(domain) in permit.roles else None
 
-    def still_admits(self, permit: Permit, domain: str, now: float) -> bool:
+    def is_still_allowed(self, permit: Permission, domain: str, now: float) -> bool:
         """Tell whether a key that was let in may still have an answer."""
         return self.permit(permit.public, domain, now) is not None
 
@@ -159,11 +159,11 @@ class Gate:
         return [version, request_id, b"400", b"", b"", b""]
 
 
-def receive(socket: "zmq.Socket[bytes]", gate: Gate | None, domain: str, now: float) -> Received:
+def receive(socket: "zmq.Socket[bytes]", gate: ZapAuthenticator | None, domain: str, now: float) -> ReceivedMessage:
     """Take the next message of a ROUTER. Without a gate everybody who can connect is local. Raises zmq.Again."""
     first = socket.recv(zmq.DONTWAIT, copy=False)  # it alone: small, and libzmq knows the key of the others by it
-    visitor = LOCAL if gate is None else gate.sender_of(first, domain, now)
-    return Received(first.bytes, socket.recv_multipart(zmq.DONTWAIT), visitor, _peer_pid(first))
+    visitor = LOCAL if gate is None else gate.identify_client(first, domain, now)
+    return ReceivedMessage(first.bytes, socket.recv_multipart(zmq.DONTWAIT), visitor, _peer_pid(first))
 
 
 def _peer_pid(frame: zmq.Frame) -> int | None:
@@ -176,7 +176,7 @@ def _peer_pid(frame: zmq.Frame) -> int | None:
     return (int(pid) if pid.isdecimal() else 0) if peer.startswith(_IPC_PEER) else None
 
 
-def open_gate(context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys | None, role: Role) -> Gate | None:
+def open_gate(context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys | None, role: Role) -> ZapAuthenticator | None:
     """Return the gate of a daemon in a role, None when this host has no key for it. Raises KeysError."""
     pair = keys.pair(role) if keys is not None else None
-    return Gate(context, keys, pair.secret) if keys is not None and pair is not None else None
+    return ZapAuthenticator(context, keys, pair.secret) if keys is not None and pair is not None else None

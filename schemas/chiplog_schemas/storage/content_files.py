@@ -29,7 +29,7 @@ def list_contents(directory: Path) -> list[Path]:
     return [directory / name for name in names if is_content_name(name)]
 
 
-def path_objection(path: str) -> str | None:
+def invalid_path_reason(path: str) -> str | None:
     """Return why something cannot be a file's name in a run, None when it can."""
     if len(path) > PATH_CHARS_MAX:
         return f"it has {len(path)} characters, the limit is {PATH_CHARS_MAX}"
@@ -40,7 +40,7 @@ def path_objection(path: str) -> str | None:
     return None
 
 
-def room_objection(directory: Path, n_bytes: int) -> str | None:
+def insufficient_space_reason(directory: Path, n_bytes: int) -> str | None:
     """Return why a file of this size would take what events need of a disk, None when it may be written.
 
     Raises OSError when the disk cannot be asked.

@@ -33,8 +33,8 @@ from typing import Any
 from zlib import crc32
 
 from chiplog_schemas.codec import CodecError, unpack
-from chiplog_schemas.model.events import IDENTITY_FIELDS, typed
-from chiplog_schemas.storage.record import Damage, Record, any_nonzero
+from chiplog_schemas.model.events import IDENTITY_FIELDS, select_typed
+from chiplog_schemas.storage.record import CorruptRange, Record, any_nonzero
 from chiplog_schemas.storage.segments import (
     SEGMENT_HEADER_BYTES,
     decode_header,
@@ -59,7 +59,7 @@ HEAD_NAME = "head"
 
 
 @dataclass(slots=True)
-class Head:
+class JournalHead:
     """The head page of a journal. `identity` is empty when its checksum does not hold."""
 
     producer: bytes
@@ -82,7 +82,7 @@ def encode_head(producer: bytes, identity: bytes, acked: int = 0, produced: int 
     return fixed.ljust(IDENTITY_OFFSET, b"\0") + identity
 
 
-def decode_head(data: bytes) -> Head | None:
+def decode_head(data: bytes) -> JournalHead | None:
     """Read a head page; None when it is none."""
     if len(data) < IDENTITY_OFFSET or data[:8] != HEAD_MAGIC:
         return None
@@ -91,25 +91,25 @@ def decode_head(data: bytes) -> Head | None:
     identity: dict[str, Any] = {}
     if len(packed) == size and crc32(packed) == crc:
         try:
-            identity = typed(unpack(packed), IDENTITY_FIELDS)
+            identity = select_typed(unpack(packed), IDENTITY_FIELDS)
         except CodecError:
             identity = {}
     (promised,) = PROMISED.unpack_from(data, PROMISED_OFFSET)
-    return Head(producer, acked, produced, bool(flags & FINISHED), identity, promised, bool(flags & LEFT))
+    return JournalHead(producer, acked, produced, bool(flags & FINISHED), identity, promised, bool(flags & LEFT))
 
 
-class DeadJournal:
+class JournalReader:
     """A journal whose lock the reader holds. Reads what its process left."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.head: Head | None = None
+        self.head: JournalHead | None = None
         try:
             self.head = decode_head((directory / HEAD_NAME).read_bytes())
         except FileNotFoundError:
             self.head = None
 
-    def records(self, first: int = 0) -> Iterator[Record | Damage]:
+    def records(self, first: int = 0) -> Iterator[Record | CorruptRange]:
         """Yield the records with a seq of at least `first`, and damage in its place. Raises OSError."""
         begun: list[tuple[int, Path]] = []
         for _, path in list_segments(self.directory):
@@ -121,7 +121,7 @@ class DeadJournal:
             begun.append((header.base if header else _first_number(path), path))
         for _, path in sorted(begun):
             for item in read_segment(path):
-                if isinstance(item, Damage) or item.number >= first:
+                if isinstance(item, CorruptRange) or item.number >= first:
                     yield item
 
     def remove(self) -> bool:

@@ -62,7 +62,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class CorruptRange:
     """Bytes in the middle of a log that are no record: they cost what they held, and nothing more."""
 
     start: int
@@ -83,7 +83,7 @@ def reframe(record: Record, number: int) -> tuple[bytes, memoryview]:
     return pack_front(MAGIC, crc32(back, record.payload_crc)) + back, record.payload
 
 
-def read_one(data: memoryview, offset: int) -> Record | str:
+def parse_record(data: memoryview, offset: int) -> Record | str:
     """Read the record at an offset, or say why there is none."""
     if len(data) - offset < HEADER_BYTES:
         return TORN_HEADER
@@ -105,9 +105,9 @@ def read_one(data: memoryview, offset: int) -> Record | str:
     return Record(kind, version, number, payload, payload_crc, end)
 
 
-def scan(
+def scan_records(
     data: bytes | memoryview, start: int = 0, *, first: int | None = None, sealed: bool = True, cut: bool = False
-) -> Iterator[Record | Damage]:
+) -> Iterator[Record | CorruptRange]:
     """Walk the records in bytes, stepping over damage and over records whose number is out of order.
 
     Zeros to the end are unused space of a preallocated segment and end the walk silently. A bad tail of a segment that
@@ -118,7 +118,7 @@ def scan(
     """
     view = memoryview(data)
     offset, last = start, -1
-    found = read_one(view, offset) if offset < len(view) else TORN_HEADER
+    found = parse_record(view, offset) if offset < len(view) else TORN_HEADER
     if isinstance(found, Record) and first not in (None, found.number):
         found = _OUT_OF_ORDER
     while isinstance(found, Record):
@@ -126,56 +126,56 @@ def scan(
         if end == len(view):
             yield found
             return
-        following = read_one(view, end)
+        following = parse_record(view, end)
         if not isinstance(following, Record) or following.number != found.number + 1:
             break
         yield found
         offset, last, found = end, found.number, following
     if offset < len(view):
-        yield from _untangle(data, offset, last, sealed=sealed, cut=cut)
+        yield from _scan_with_damage(data, offset, last, sealed=sealed, cut=cut)
 
 
-def _untangle(
+def _scan_with_damage(
     data: bytes | memoryview, offset: int, last: int, *, sealed: bool, cut: bool
-) -> Iterator[Record | Damage]:
+) -> Iterator[Record | CorruptRange]:
     """Walk the rest of the bytes, from the last record in front of a jump or of damage.
 
     Of all sound records those are taken whose numbers grow and that are the most: a block that a disk wrote to the
     wrong place holds sound records too, with numbers of elsewhere, and must not cost the ones around it.
     """
     view = memoryview(data)
-    searcher: _Searcher | None = None
+    searcher: _Resynchronizer | None = None
     sound: list[tuple[int, Record]] = []
     reasons: dict[int, str] = {}
     at = offset
     tail = ""
     while at < len(view):
-        found = read_one(view, at)
+        found = parse_record(view, at)
         if isinstance(found, Record):
             sound.append((at, found))
             at = found.end
             continue
         if cut and found in (TORN_HEADER, TORN_PAYLOAD):
             break
-        searcher = searcher or _Searcher(data)
+        searcher = searcher or _Resynchronizer(data)
         resume = searcher.next_record(at + 1, last)
         if resume is None:
             tail = "" if cut or not sealed or not any_nonzero(view[at:]) else found
             break
         reasons[at] = found
         at = resume
-    for begin, record in _growing(sound, last):
+    for begin, record in _longest_increasing(sound, last):
         if begin > offset:
-            yield Damage(offset, begin, reasons.get(offset, _OUT_OF_ORDER))
+            yield CorruptRange(offset, begin, reasons.get(offset, _OUT_OF_ORDER))
         yield record
         offset = record.end
     if at > offset:
-        yield Damage(offset, at, reasons.get(offset, _OUT_OF_ORDER))
+        yield CorruptRange(offset, at, reasons.get(offset, _OUT_OF_ORDER))
     if tail:
-        yield Damage(at, len(view), tail)
+        yield CorruptRange(at, len(view), tail)
 
 
-def _growing(sound: list[tuple[int, Record]], last: int) -> list[tuple[int, Record]]:
+def _longest_increasing(sound: list[tuple[int, Record]], last: int) -> list[tuple[int, Record]]:
     """Return the most records, above `last`, whose numbers grow; of equally many the first ones (patience sorting)."""
     sound = [entry for entry in sound if entry[1].number > last]
     tops: list[int] = []  # by length: the highest number that begins so long a run, negated
@@ -193,7 +193,7 @@ def _growing(sound: list[tuple[int, Record]], last: int) -> list[tuple[int, Reco
     return chain
 
 
-class _Searcher:
+class _Resynchronizer:
     """Finds the next sound record behind damage. One for each scan: it copies the bytes and bounds the work once."""
 
     def __init__(self, data: bytes | memoryview) -> None:
@@ -205,7 +205,7 @@ class _Searcher:
         view = memoryview(self._raw)
         at = self._raw.find(MAGIC_BYTES, offset)
         while at >= 0 and self._checked < RESYNC_BYTES_MAX:
-            found = read_one(view, at)
+            found = parse_record(view, at)
             if isinstance(found, Record) and found.number > above:
                 return at
             if found == MISMATCH or isinstance(found, Record):  # records inside of records cost as much

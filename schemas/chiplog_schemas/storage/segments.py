@@ -26,16 +26,16 @@ from pathlib import Path
 from zlib import crc32
 
 from chiplog_schemas.limits import NUMBER_LIMIT, RECORD_BYTES_MAX, SEGMENT_BYTES
-from chiplog_schemas.paths import make_private
+from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.storage.record import (
     HEADER_BYTES,
-    Damage,
+    CorruptRange,
     Record,
     encode,
     reframe,
-    scan,
+    scan_records,
 )
-from chiplog_schemas.storage.watermark import open_synced, sync_directory, sync_names_above
+from chiplog_schemas.storage.watermark import fsync_parents, open_watermark, sync_directory
 
 SEGMENT_MAGIC = b"CHIPSEG\x01"
 SEGMENT_HEADER_BYTES = 48
@@ -112,15 +112,15 @@ def now_us() -> int:
     return time.time_ns() // 1000
 
 
-def read_segment(path: Path, *, sealed: bool = True) -> Iterator[Record | Damage]:
+def read_segment(path: Path, *, sealed: bool = True) -> Iterator[Record | CorruptRange]:
     """Read all records of a segment file. A damaged segment header is itself a Damage, the records are still read."""
     data = path.read_bytes()
     header = decode_header(data)
     if header is None:
         if len(data) <= SEGMENT_HEADER_BYTES:
             return
-        yield Damage(0, SEGMENT_HEADER_BYTES, "segment header damaged")
-    yield from scan(data, SEGMENT_HEADER_BYTES, first=-1 if header is None else header.base, sealed=sealed)
+        yield CorruptRange(0, SEGMENT_HEADER_BYTES, "segment header damaged")
+    yield from scan_records(data, SEGMENT_HEADER_BYTES, first=-1 if header is None else header.base, sealed=sealed)
 
 
 class SegmentLog:
@@ -136,16 +136,16 @@ class SegmentLog:
         self.next_number = first
         self.pending_bytes = 0
         self.torn_bytes = 0  # cut off at opening
-        self.lost_end: tuple[int, int] | None = None  # numbers that were synced once, and are not there any more
+        self.lost_tail: tuple[int, int] | None = None  # numbers that were synced once, and are not there any more
         self._segment_bytes = segment_bytes
         self._segments: list[tuple[int, int]] = []  # (base, bytes) of all, the newest last
         self._pending: list[bytes | memoryview] = []
         self._pending_first = 0  # number of the first record that waits
         self._descriptor = -1
-        make_private(directory)
+        ensure_private_dir(directory)
         self._recover()
-        self._end = open_synced(directory / END_NAME)
-        self._mind_lost_end()
+        self._end = open_watermark(directory / END_NAME)
+        self._recover_end()
 
     # -- state --
 
@@ -162,7 +162,7 @@ class SegmentLog:
         return self._pending_first if self._pending else self.next_number
 
     @property
-    def begins_segment(self) -> bool:
+    def at_segment_start(self) -> bool:
         """Whether the next record appended will be the first of a segment."""
         return self._descriptor < 0 and not self._pending
 
@@ -226,7 +226,7 @@ class SegmentLog:
         self._pending = []
         self.pending_bytes = 0
         if sync:
-            self._note_end()
+            self._write_end()
         if size + count >= self._segment_bytes:
             self._close_segment()
         return count
@@ -279,7 +279,7 @@ class SegmentLog:
             header = decode_header(path.read_bytes()[:SEGMENT_HEADER_BYTES])
             if header is not None and header.owner != self.owner:
                 raise SegmentError(f"{path} belongs to {header.owner.hex()}, not to {self.owner.hex()}")
-            end, last, torn = self._good_end(path)
+            end, last, torn = self._valid_length(path)
             self.torn_bytes += torn
             if end == 0 and (header is None or last is None):
                 os.unlink(path)  # its first commit never completed, so nothing of it was ever acknowledged
@@ -294,34 +294,34 @@ class SegmentLog:
         self._segments = [(base, path.stat().st_size) for base, path in found]
         # The recovered segment stays sealed: a new one is begun with the next commit.
 
-    def _mind_lost_end(self) -> None:
+    def _recover_end(self) -> None:
         """Never give out numbers again that were on stable storage: the next hop may have seen them."""
         if not self._segments:
-            sync_names_above(self.directory)  # new, perhaps with the directories around it
-        end = self._end.get() if self._end is not None and self._end.is_sound else None
+            fsync_parents(self.directory)  # new, perhaps with the directories around it
+        end = self._end.get() if self._end is not None and self._end.is_valid else None
         if end is None and self._segments:
             self.next_number += _UNKNOWN_END  # nobody can tell how many there were
-            self._note_end()
+            self._write_end()
         elif end is not None and end > self.next_number:
-            self.lost_end = (self.next_number, end - 1)
+            self.lost_tail = (self.next_number, end - 1)
             self.next_number = end
-            self.keep_end()
+            self.persist_end()
         elif end != self.next_number:
-            self._note_end()  # a power failure had set it back
+            self._write_end()  # a power failure had set it back
 
-    def keep_end(self) -> None:
+    def persist_end(self) -> None:
         """Remember `next_number` through a power failure, where no record tells it: numbers were lost and declared."""
-        self._note_end()
+        self._write_end()
         if self._end is not None:
             with contextlib.suppress(OSError):  # then a power failure right now can have numbers given out again
                 self._end.sync()
 
-    def _note_end(self) -> None:
+    def _write_end(self) -> None:
         if self._end is not None:
             with contextlib.suppress(OSError):  # a hint for the next start; the records themselves are synced
                 self._end.set(self.next_number)
 
-    def _good_end(self, path: Path) -> tuple[int, int | None, int]:
+    def _valid_length(self, path: Path) -> tuple[int, int | None, int]:
         """Return (offset behind the last good record, its number, bytes behind it)."""
         size = path.stat().st_size
         end, last = 0, None
@@ -374,12 +374,12 @@ class LogReader:
         self._offset = 0
         self._first = 0  # number of the record that should be there
 
-    def read(self, limit: int, max_bytes: int) -> list[Record | Damage]:
+    def read(self, limit: int, max_bytes: int) -> list[Record | CorruptRange]:
         """Return the next records below `limit`, at most about `max_bytes` of them; empty when there are none yet.
 
         Damage inside of a segment that a newer one follows is returned in its place. Raises OSError.
         """
-        found: list[Record | Damage] = []
+        found: list[Record | CorruptRange] = []
         while not found and self.next_number < limit:
             if self._descriptor < 0 and not self._open():
                 break
@@ -403,13 +403,13 @@ class LogReader:
             self._descriptor = -1
 
     def _collect(
-        self, data: bytes, found: list[Record | Damage], limit: int, max_bytes: int, *, sealed: bool, cut: bool
+        self, data: bytes, found: list[Record | CorruptRange], limit: int, max_bytes: int, *, sealed: bool, cut: bool
     ) -> int:
         end = 0
-        damage: list[Damage] = []  # until the record behind it tells that it was not passed before
-        for item in scan(data, first=self._first, sealed=sealed, cut=cut):
-            if isinstance(item, Damage):
-                damage.append(Damage(self._offset + item.start, self._offset + item.end, item.reason))
+        damage: list[CorruptRange] = []  # until the record behind it tells that it was not passed before
+        for item in scan_records(data, first=self._first, sealed=sealed, cut=cut):
+            if isinstance(item, CorruptRange):
+                damage.append(CorruptRange(self._offset + item.start, self._offset + item.end, item.reason))
                 end = item.end
                 continue
             if item.number >= limit:

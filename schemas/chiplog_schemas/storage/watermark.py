@@ -22,14 +22,14 @@ _PAGE = struct.Struct("<QI")
 _PAGE_BYTES = 4096
 
 
-class Synced:
+class Watermark:
     """The file. `writable` for the one who owns the log. Raises OSError."""
 
     def __init__(self, path: Path, *, writable: bool) -> None:
         self._path = path
         self._descriptor = -1
         self._last = 0  # the newest number that was sound
-        self.is_sound = False  # whether one was there at all
+        self.is_valid = False  # whether one was there at all
         self._writable = writable
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if writable else 0), 0o600)
         if writable and os.fstat(self._descriptor).st_size < _PAGE_BYTES:
@@ -44,7 +44,7 @@ class Synced:
         packed = _NUMBER.pack(next_number)
         os.pwrite(self._descriptor, _PAGE.pack(next_number, crc32(packed)), 0)
         self._last = next_number
-        self.is_sound = True
+        self.is_valid = True
 
     def sync(self) -> None:
         """Make it survive a power failure too: where it tells more than the log does. Raises OSError."""
@@ -52,18 +52,18 @@ class Synced:
 
     def get(self) -> int:
         """Return the number behind the last synced record; as long as what is there is damaged, the one before."""
-        if not self._writable and not self.is_there:
-            self._follow()
+        if not self._writable and not self.exists_on_disk:
+            self._reopen()
         data = os.pread(self._descriptor, _PAGE.size, 0)
         if len(data) == _PAGE.size:
             number, check = _PAGE.unpack(data)
             if crc32(data[: _NUMBER.size]) == check and number < NUMBER_LIMIT:
                 self._last = number
-                self.is_sound = True
+                self.is_valid = True
         return self._last
 
     @property
-    def is_there(self) -> bool:
+    def exists_on_disk(self) -> bool:
         """Whether the file still has its name: an index that starts would not find it otherwise."""
         try:
             found, own = os.stat(self._path), os.fstat(self._descriptor)
@@ -71,7 +71,7 @@ class Synced:
             return False
         return (found.st_dev, found.st_ino) == (own.st_dev, own.st_ino)
 
-    def _follow(self) -> None:
+    def _reopen(self) -> None:
         """Look into the file that the receiver made in place of one that was taken away."""
         try:
             descriptor = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
@@ -90,10 +90,10 @@ class Synced:
         self.close()
 
 
-def open_synced(path: Path) -> Synced | None:
+def open_watermark(path: Path) -> Watermark | None:
     """Open the file of a log's owner; None when the disk refuses, for the log can do without."""
     try:
-        return Synced(path, writable=True)
+        return Watermark(path, writable=True)
     except OSError:
         return None
 
@@ -107,7 +107,7 @@ def sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def sync_names_above(directory: Path) -> None:
+def fsync_parents(directory: Path) -> None:
     """Make the names of a directory and of those around it durable, as far as we may read these."""
     for parent in directory.absolute().parents:
         try:

@@ -20,16 +20,16 @@ from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S, BATCH_BYTES_MAX, LINGER_MS, RECORD_BYTES_MAX
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.delivery import (
-    Acked,
+    Acknowledged,
     Connect,
     Disconnect,
     Resume,
     Send,
-    Sender,
     SenderAction,
+    SenderProtocol,
     SenderState,
 )
-from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
+from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, parse_handshake_failure
 from chiplog_schemas.transport.zmtp import Dealer
 
 _SEND_HWM = 1_000  # frames; credit bounds the bytes long before this
@@ -42,7 +42,7 @@ _DESCRIPTORS = "/proc/self/fd"
 _EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)  # plain: an enum's arithmetic costs more than the question
 
 
-def need_descriptors() -> None:
+def require_free_fds() -> None:
     """Raise OSError when this process may not open as many files as a context with a socket takes.
 
     The last ones are not taken, not even for a moment: somebody else may be about to open a file.
@@ -66,7 +66,7 @@ def _has_message(socket: "zmq.Socket[bytes]") -> bool:
 
 
 @dataclass(slots=True)
-class Slice:
+class LogSlice:
     """Records of a log as one run of bytes, with numbers first..last; or what it cannot read any more."""
 
     first: int
@@ -75,7 +75,7 @@ class Slice:
     lost: str = ""  # why first..last can never come; then the payload is empty
 
 
-class Source(Protocol):
+class LogSource(Protocol):
     """A log that a link can send from."""
 
     @property
@@ -87,7 +87,7 @@ class Source(Protocol):
         """Read on from this number. Raises OSError; so do the others, and nothing is lost by it."""
         ...
 
-    def read(self, max_bytes: int) -> Slice | None:
+    def read(self, max_bytes: int) -> LogSlice | None:
         """Return the next records, None when there are none."""
         ...
 
@@ -96,7 +96,7 @@ class Source(Protocol):
         ...
 
 
-class Link:
+class DeliveryClient:
     """Move a log's records to the next hop.
 
     context: of libzmq; None for a plain socket, which survives that other code closes its descriptor. address: of the
@@ -110,18 +110,18 @@ class Link:
         address: str,
         sender: bytes,
         info: dict[str, Any],
-        source: Source,
+        source: LogSource,
         *,
         curve: ClientCurve | None = None,
         on_change: Callable[[SenderState, str], None] | None = None,
     ) -> None:
         self.address = address
-        self.machine = Sender(sender, info, lambda: os.urandom(8), lambda: random.uniform(0.5, 1.0))
+        self.machine = SenderProtocol(sender, info, lambda: os.urandom(8), lambda: random.uniform(0.5, 1.0))
         self._context = context
         self._source = source
         self._curve = curve
         self._on_change = on_change or (lambda state, reason: None)
-        self.refused = ""  # why a handshake failed for good since the last session, with the remedy
+        self.handshake_error = ""  # why a handshake failed for good since the last session, with the remedy
         self.socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._plain: Dealer | None = None
@@ -135,14 +135,14 @@ class Link:
         """Whether the next hop has answered."""
         return self.machine.state is SenderState.OPEN
 
-    def step(self, now: float) -> None:
+    def poll(self, now: float) -> None:
         """Take what arrived, let time pass, send what credit allows."""
         if now < self._again_at:
             return
         try:
             self._step(now)
         except (OSError, zmq.ZMQError) as error:  # a disk that refuses, or the system that has no socket for us
-            self._act(self.machine.fail(now, str(error)))
+            self._apply(self.machine.abort(now, str(error)))
             self._again_at = now + self._pause_s  # the session's own back-off begins anew with each WELCOME
             self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
             return
@@ -160,7 +160,7 @@ class Link:
                     self.socket.send_multipart(action.frames, zmq.DONTWAIT)
 
     def _step(self, now: float) -> None:
-        self._look_for_disconnection(now)
+        self._check_monitor(now)
         if self.socket is not None:
             for _ in range(_MESSAGES_PER_STEP):
                 if not _has_message(self.socket):
@@ -169,17 +169,17 @@ class Link:
                     frames = self.socket.recv_multipart(zmq.DONTWAIT)
                 except zmq.Again:
                     break
-                self._act(self.machine.receive(frames, now))
+                self._apply(self.machine.receive(frames, now))
                 if self.socket is None:
                     break
         for _ in range(_MESSAGES_PER_STEP):
             if self._plain is None or (received := self._plain.receive()) is None:
                 break
-            self._act(self.machine.receive(received, now))
-        self._act(self.machine.tick(now, self._source.first_number))
-        self._pump(now)
+            self._apply(self.machine.receive(received, now))
+        self._apply(self.machine.tick(now, self._source.first_number))
+        self._send_available(now)
 
-    def _look_for_disconnection(self, now: float) -> None:
+    def _check_monitor(self, now: float) -> None:
         """Notice at once that the peer closed or died; its silence alone would tell only after PEER_SILENT_S."""
         if self._monitor is None or not _has_message(self._monitor):
             return
@@ -187,12 +187,12 @@ class Link:
             told = self._monitor.recv_multipart(zmq.DONTWAIT)
         except zmq.Again:
             return
-        failure = failure_of(told, self.address, self._curve)
+        failure = parse_handshake_failure(told, self.address, self._curve)
         if failure is not None and (failure.is_final or self._curve is not None):
-            self.refused = failure.reason
-        self._act(self.machine.fail(now, failure.reason if failure else "connection closed by the peer"))
+            self.handshake_error = failure.reason
+        self._apply(self.machine.abort(now, failure.reason if failure else "connection closed by the peer"))
 
-    def _pump(self, now: float) -> None:
+    def _send_available(self, now: float) -> None:
         while (self.socket is not None or self._plain is not None) and (window := self.machine.window()) > 0:
             if self.machine.in_flight_bytes and window < RECORD_BYTES_MAX // 4:
                 return  # let acknowledgements gather rather than send crumbs
@@ -200,17 +200,17 @@ class Link:
             if piece is None:
                 return
             if piece.lost:
-                self._act([self.machine.lost(piece.first, piece.last, piece.lost)])
+                self._apply([self.machine.lost(piece.first, piece.last, piece.lost)])
             else:
-                self._act([self.machine.data(piece.first, piece.last, piece.payload, now)])
+                self._apply([self.machine.data(piece.first, piece.last, piece.payload, now)])
 
     def close(self) -> None:
         """Say goodbye and close, waiting at most LINGER_MS for what is on its way."""
         with contextlib.suppress(OSError):  # the connection is lost
-            self._act(self.machine.bye())
+            self._apply(self.machine.bye())
         self._drop_socket(LINGER_MS)
 
-    def _act(self, actions: list[SenderAction]) -> None:
+    def _apply(self, actions: list[SenderAction]) -> None:
         for action in actions:
             match action:
                 case Send(frames) if self.socket is not None:
@@ -218,12 +218,12 @@ class Link:
                         self.socket.send_multipart(frames, zmq.DONTWAIT)
                     except zmq.Again:
                         # Bounded by credit, so this means a peer that is not there: begin anew, nothing is lost.
-                        self._act(self.machine.fail(time.monotonic(), "send queue full"))
+                        self._apply(self.machine.abort(time.monotonic(), "send queue full"))
                 case Send(frames) if self._plain is not None:
                     try:
                         self._plain.send(frames)
                     except BlockingIOError:
-                        self._act(self.machine.fail(time.monotonic(), "send queue full"))
+                        self._apply(self.machine.abort(time.monotonic(), "send queue full"))
                 case Connect(frames) if self._context is None:
                     self._drop_socket(0)
                     self._plain = Dealer(self.address)
@@ -239,9 +239,9 @@ class Link:
                     self._has_said_open = False
                     self._on_change(SenderState.CLOSED, reason)
                 case Resume(number):
-                    self.refused = ""
+                    self.handshake_error = ""
                     self._source.seek(number)
-                case Acked(number):
+                case Acknowledged(number):
                     self._source.acknowledged(number)
 
     @property
@@ -261,7 +261,7 @@ class Link:
     def _new_socket(self) -> zmq.Socket[bytes]:
         assert self._context is not None
         if not self._has_threads:
-            need_descriptors()
+            require_free_fds()
         socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         try:
             self._connect(socket)

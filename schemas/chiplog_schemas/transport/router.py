@@ -13,11 +13,11 @@ import zmq
 
 from chiplog_schemas.addresses import ipc_path, is_ipv6, prepare_ipc
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, PEER_SILENT_S
-from chiplog_schemas.process.daemon import are_descriptors_short
+from chiplog_schemas.process.daemon import fds_nearly_exhausted
 from chiplog_schemas.process.file_lock import file_id
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.delivery import Reply
-from chiplog_schemas.security.zap import Gate, Received, receive
+from chiplog_schemas.security.zap import ReceivedMessage, ZapAuthenticator, receive
 
 _SEND_HWM = 10_000  # acknowledgements: small, and a peer that takes none is gone
 _RECEIVE_HWM = 32  # messages per peer: as many batches as credit has, and as many without bytes
@@ -25,14 +25,16 @@ _BACKLOG = 1_024  # a whole cluster reconnects at once
 _KEEPALIVE_IDLE_S = int(PEER_SILENT_S)  # a peer whose host vanished says nothing: the kernel asks after this, …
 _KEEPALIVE_INTERVAL_S = int(HEARTBEAT_INTERVAL_S)
 _KEEPALIVE_COUNT = 5  # … so often, and closes; else its connection would be kept for ever
-_SHUT_S = _OPEN_S = 5.0  # in turns while they are short: in one those of this host get in, in the other those with keys
+_UNBOUND_S = _OPEN_S = (
+    5.0  # in turns while they are short: in one those of this host get in, in the other those with keys
+)
 _SAID_AGAIN_S = 60.0  # a crowd that is away for so long and comes again is news
 _UNANSWERED_MS = int(2000 * PEER_SILENT_S)  # the same where it was sent something, and its kernel answers nothing
 
 _log = logging.getLogger("chiplog.door")
 
 
-class Door:
+class RouterSocket:
     """A ROUTER and the gate before its TCP addresses; without keys there is none. Owned by one thread.
 
     Raises OSError, naming the address that cannot be bound.
@@ -42,18 +44,18 @@ class Door:
         self,
         context: "zmq.Context[zmq.Socket[bytes]]",
         addresses: Iterable[str],
-        gate: Gate | None = None,
+        gate: ZapAuthenticator | None = None,
         domain: str = "",
     ) -> None:
         self._gate = gate
         self._domain = domain
-        guard = (lambda socket: gate.guard(socket, domain)) if gate is not None else None
+        guard = (lambda socket: gate.secure(socket, domain)) if gate is not None else None
         addresses = list(addresses)
         self.socket = bind_router(context, addresses, guard)
         self._files = {address: file_id(ipc_path(address)) for address in addresses if not _is_tcp(address)}
-        self._shutter = Shutter(self.socket, addresses)
+        self._shutter = TcpListenerThrottle(self.socket, addresses)
 
-    def receive(self, now: float) -> Received | None:
+    def receive(self, now: float) -> ReceivedMessage | None:
         """Return the next message; None in place of one that does not count. Raises zmq.Again when there is none.
 
         A key that was revoked since it connected is told so and counted by the gate.
@@ -69,12 +71,12 @@ class Door:
     def reply(self, reply: Reply, now: float) -> None:
         """Send an answer, unless its key was revoked meanwhile or the peer left: it will ask again."""
         permit = reply.permit
-        if permit is None or (self._gate is not None and self._gate.still_admits(permit, self._domain, now)):
+        if permit is None or (self._gate is not None and self._gate.is_still_allowed(permit, self._domain, now)):
             self._send([reply.routing, *reply.frames])
 
-    def mind_descriptors(self, now: float) -> None:
+    def throttle_listeners(self, now: float) -> None:
         """Keep strangers from taking all descriptors. To be called in every turn of a loop; see Shutter."""
-        self._shutter.mind(now)
+        self._shutter.tick(now)
 
     def mind_files(self) -> None:
         """Listen again at Unix sockets whose files were removed, on the same ROUTER: nobody who is connected notices.
@@ -97,7 +99,7 @@ class Door:
             self.socket.send_multipart(frames, zmq.DONTWAIT)
 
 
-class Shutter:
+class TcpListenerThrottle:
     """Shuts a socket's TCP addresses for some seconds when descriptors run out. Owned by the socket's thread.
 
     libzmq takes in whoever connects before it asks for a key: strangers could hold every descriptor. Then no file can
@@ -109,31 +111,31 @@ class Shutter:
     def __init__(self, socket: "zmq.Socket[bytes]", addresses: Iterable[str]) -> None:
         self._socket = socket
         self._tcp = [address for address in addresses if _is_tcp(address)]
-        self._is_shut = False
-        self._turn_at = 0.0  # when TCP may be shut or opened again
+        self._is_unbound = False
+        self._next_change_s = 0.0  # when TCP may be shut or opened again
         self._shut_at = -math.inf
 
-    def mind(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """Shut or open what is due. To be called in every turn of a loop."""
-        if not self._tcp or now < self._turn_at or self._socket.closed:
+        if not self._tcp or now < self._next_change_s or self._socket.closed:
             return
         try:
-            if self._is_shut:
+            if self._is_unbound:
                 for address in self._tcp:
                     bind_any(self._socket, address)
-            elif not are_descriptors_short():
+            elif not fds_nearly_exhausted():
                 return
             else:
                 if now - self._shut_at >= _SAID_AGAIN_S:
-                    _log.warning("descriptors are running out; %s is shut for %g s at a time", self._tcp, _SHUT_S)
+                    _log.warning("descriptors are running out; %s is shut for %g s at a time", self._tcp, _UNBOUND_S)
                 self._shut_at = now
                 for address in self._tcp:
                     self._socket.unbind(address)
         except zmq.ZMQError as error:
-            _log.warning("%s cannot be %s: %s", self._tcp, "opened again" if self._is_shut else "shut", error)
+            _log.warning("%s cannot be %s: %s", self._tcp, "opened again" if self._is_unbound else "shut", error)
         else:
-            self._is_shut = not self._is_shut
-        self._turn_at = now + (_SHUT_S if self._is_shut else _OPEN_S)
+            self._is_unbound = not self._is_unbound
+        self._next_change_s = now + (_UNBOUND_S if self._is_unbound else _OPEN_S)
 
 
 def bind_router(

@@ -8,13 +8,13 @@ import sys
 
 import click
 
-from chiplog.cli.output import cell, print_tables
+from chiplog.cli.output import plain_cell, print_tables
 from chiplog.ops import daemons, health_checks
-from chiplog.ops.health_checks import BAD, GOOD, Finding
-from chiplog_schemas.paths import Places, own_dir, places
+from chiplog.ops.health_checks import ERROR, OK, Finding
+from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 
 CANARIES = 1_000
-_COLOURS = {GOOD: "green", health_checks.WARNING: "yellow", BAD: "red"}
+_COLOURS = {OK: "green", health_checks.WARNING: "yellow", ERROR: "red"}
 
 
 @click.command()
@@ -37,8 +37,8 @@ def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, f
     With --canary events go from here through the agent and the collector into SQL: lost, doubled and altered ones are
     counted, and the time is measured. They are rows of kind `canary` in `events`, and belong to no run.
     """
-    where = places(own_dir(directory, os.environ))
-    findings = list(health_checks.examine(where))
+    where = paths_for_root(own_dir(directory, os.environ))
+    findings = list(health_checks.run_checks(where))
     if canary:
         findings.append(_fly(where, events, timeout_s))
     if form == "json":
@@ -49,31 +49,31 @@ def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, f
         writer.writerows(dataclasses.astuple(finding) for finding in findings)
     else:
         _print(findings)
-    if any(finding.verdict == BAD for finding in findings):
+    if any(finding.verdict == ERROR for finding in findings):
         raise click.exceptions.Exit(1)
 
 
-def _fly(where: Places, events: int, timeout_s: float) -> Finding:
+def _fly(where: Paths, events: int, timeout_s: float) -> Finding:
     """Send canaries, with an agent and a collector that are there or, as a training would, started for it."""
     from chiplog.ops import canary
 
     address = os.environ.get("CHIPLOG_AGENT")
-    if not address and not daemons.pid_of(where, daemons.AGENT):
+    if not address and not daemons.daemon_pid(where, daemons.AGENT):
         try:
             daemons.start(where, daemons.AGENT, ["--embedded"])
         except OSError as error:
-            return Finding("canary", BAD, str(error), "mend what it names, then look again")
-    flight = canary.fly(where, address, timeout_s, events)
+            return Finding("canary", ERROR, str(error), "mend what it names, then look again")
+    flight = canary.send_canaries(where, address, timeout_s, events)
     if flight.visible_s is None or flight.acknowledged_s is None:
         stop = "by the agent" if flight.acknowledged_s is None else "in SQL"
         found = f"{flight.lost:,} of {events:,} events missing {stop} after {timeout_s:g} s: {flight.reason}"
-        return Finding("canary", BAD, found, "chiplog status shows where they wait")
+        return Finding("canary", ERROR, found, "chiplog status shows where they wait")
     found = (
         f"{events:,} events sent, {flight.arrived:,} came out, {flight.lost} lost, {flight.doubled} doubled, "
         f"{flight.altered} altered; acknowledged after {flight.acknowledged_s * 1e3:.0f} ms, "
         f"in SQL after {flight.visible_s * 1e3:.0f} ms"
     )
-    return Finding("canary", GOOD if flight.ok else BAD, found, "" if flight.ok else "please report this: it is a bug")
+    return Finding("canary", OK if flight.ok else ERROR, found, "" if flight.ok else "please report this: it is a bug")
 
 
 def _print(findings: list[Finding]) -> None:
@@ -84,6 +84,9 @@ def _print(findings: list[Finding]) -> None:
     )
     for finding in findings:
         sheet.add(
-            cell(finding.verdict, _COLOURS[finding.verdict]), finding.check, cell(finding.found), cell(finding.remedy)
+            plain_cell(finding.verdict, _COLOURS[finding.verdict]),
+            finding.check,
+            plain_cell(finding.found),
+            plain_cell(finding.remedy),
         )
     print_tables(sheet)

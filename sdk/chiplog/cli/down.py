@@ -5,14 +5,14 @@ import os
 import click
 
 from chiplog.ops import daemons
-from chiplog_schemas.paths import own_dir, places
+from chiplog_schemas.paths import own_dir, paths_for_root
 
 
 @click.command()
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
 def down(directory: str | None) -> None:
     """Stop agent and collector, and return when they are gone. What was logged stays and is delivered later."""
-    where = places(own_dir(directory, os.environ))
+    where = paths_for_root(own_dir(directory, os.environ))
     stopped = 0
     for module in (daemons.AGENT, daemons.COLLECTOR):
         try:

@@ -6,8 +6,8 @@ from pathlib import Path
 import click
 import zmq
 
-from chiplog.cli.output import cell, print_tables, target_of, write_csv, write_json
-from chiplog_schemas.paths import chiplog_dir, make_private
+from chiplog.cli.output import open_output, plain_cell, print_tables, write_csv, write_json
+from chiplog_schemas.paths import ensure_private_dir, resolve_root
 from chiplog_schemas.security.key_files import (
     KeyPair,
     Keys,
@@ -24,7 +24,7 @@ from chiplog_schemas.security.key_files import (
     write_pair,
     write_permit,
 )
-from chiplog_schemas.security.permissions import CLIENT_ROLES, Permit, Role
+from chiplog_schemas.security.permissions import CLIENT_ROLES, Permission, Role
 
 _COLUMNS = ("name", "is", "roles", "nodes", "public", "file")
 _NEXT = {
@@ -45,7 +45,7 @@ def keys(context: click.Context, directory: str | None, keys_directory: str | No
     `new` makes the key of this host in a role. `allow`, `revoke` and `list` are about the daemons of this host, as the
     user that runs them; a running daemon follows within a second.
     """
-    context.obj = Keys(keys_dir(keys_directory, os.environ, chiplog_dir(directory, os.environ)))
+    context.obj = Keys(keys_dir(keys_directory, os.environ, resolve_root(directory, os.environ)))
 
 
 @keys.command()
@@ -86,7 +86,7 @@ def allow(own: Keys, key: str, name: str | None, roles: tuple[str, ...], nodes: 
             raise KeysError(f"{key} is a collector's key, which connects nowhere; copy it to {own.directory} instead")
         if not nodes and Role.AGENT in allowed_roles:
             nodes = (given.name,)
-        permit = Permit(chosen, allowed_roles, tuple(node_pattern(node) for node in nodes), given.public)
+        permit = Permission(chosen, allowed_roles, tuple(node_pattern(node) for node in nodes), given.public)
         _prepare(own.directory)
         _prepare(own.allowed)
         for other in _permits(own):
@@ -134,10 +134,10 @@ def list_(own: Keys, form: str) -> None:
         sheet = Sheet(Column(name, is_whole=name == "public") for name in _COLUMNS)
         for row in rows:
             texts = (", ".join(value) if isinstance(value, list) else str(value) for value in row)
-            sheet.add(*map(cell, texts))
+            sheet.add(*map(plain_cell, texts))
         print_tables(sheet)
         return
-    with target_of(None) as target:
+    with open_output(None) as target:
         (write_csv if form == "csv" else write_json)(_COLUMNS, rows, target)
 
 
@@ -153,11 +153,11 @@ def _given(key: str, name: str | None, roles: tuple[str, ...]) -> PublicKey:
 
 
 def _prepare(directory: Path) -> None:
-    make_private(directory)
+    ensure_private_dir(directory)
     check_directory(directory)
 
 
-def _permits(own: Keys) -> list[Permit]:
+def _permits(own: Keys) -> list[Permission]:
     """Return the entries of the list that can be read."""
     found = []
     for path in sorted(own.allowed.glob("[!.]*.pub")):

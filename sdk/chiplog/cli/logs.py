@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from chiplog.cli.options import local_option, opened, resolve_run, source_options
-from chiplog.cli.output import Zone, console_text, printable, zone_of
+from chiplog.cli.options import local_option, open_client, resolve_run, source_options
+from chiplog.cli.output import Zone, common_timezone, console_text, printable
 from chiplog.query.client import Client
 
 FOLLOW_INTERVAL_S = 0.5  # a person does not see less, and a query costs milliseconds
@@ -59,11 +59,11 @@ def logs(
 
     RUN is a run ID, a unique beginning of one, or `latest`. Each line begins with its label, unless --label names one.
     """
-    with opened(dir_, url) as client:
+    with open_client(dir_, url) as client:
         named = {"run": resolve_run(client, run), "label": label, "stream": stream}
         if label is not None:
             _check_label(client, named["run"], label)
-        printer = _Printer(prefix=label is None, zone=zone_of(is_local) if times else None)
+        printer = _Printer(prefix=label is None, zone=common_timezone(is_local) if times else None)
         if tail is not None:
             if follow:
                 printer.skip_to_here(client, named)

@@ -43,7 +43,7 @@ def local_option(command: F) -> F:
 
 
 @contextlib.contextmanager
-def opened(dir_: str | None, url: str | None) -> Iterator[Client]:
+def open_client(dir_: str | None, url: str | None) -> Iterator[Client]:
     """Connect for one command. Bad input and bad SQL end it with exit code 2, everything else with 1."""
     if dir_ and url:
         raise click.UsageError(f"--dir {dir_} and --url {url} exclude each other; give one of them")

@@ -78,7 +78,7 @@ class Zone:
 UTC_ZONE, LOCAL_ZONE = Zone(is_local=False), Zone(is_local=True)
 
 
-def zone_of(is_local: bool) -> Zone:
+def common_timezone(is_local: bool) -> Zone:
     """Return the zone that --local asks for."""
     return LOCAL_ZONE if is_local else UTC_ZONE
 
@@ -204,7 +204,7 @@ def bars(counts: Sequence[int]) -> str:
 
 
 # -- tables -----------------------------------------------------------------------------------------------------------
-def cell(text: str | None, style: str = "") -> "Cell":
+def plain_cell(text: str | None, style: str = "") -> "Cell":
     """Return a text for a table: nothing in it is markup, or steers the terminal."""
     from chiplog.cli.fitted_table import Cell
 
@@ -274,17 +274,17 @@ def result_table(
 
 # -- files and pipes --------------------------------------------------------------------------------------------------
 @contextlib.contextmanager
-def target_of(path: str | None) -> Iterator[TextIO]:
+def open_output(path: str | None) -> Iterator[TextIO]:
     """Give standard output, or a file that appears under its name once it is complete."""
     if path is None:
         yield sys.stdout
         return
-    with replaced(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as target:
+    with atomic_output(path) as temporary, open(temporary, "w", encoding="utf-8", newline="") as target:
         yield target
 
 
 @contextlib.contextmanager
-def replaced(path: str) -> Iterator[str]:
+def atomic_output(path: str) -> Iterator[str]:
     """Give the name of a new file beside `path`, and move it there at the end; remove it after an error."""
     directory = os.path.dirname(os.path.abspath(path))
     try:
@@ -345,7 +345,7 @@ def _unzoned(value: Any) -> Any:
 
 def write_parquet(result: "Result", path: str) -> None:
     """Write a parquet file."""
-    with replaced(path) as temporary:
+    with atomic_output(path) as temporary:
         result.relation().write_parquet(temporary)
 
 
@@ -353,7 +353,7 @@ def write_arrow(result: "Result", path: str) -> None:
     """Write a file of Arrow's IPC format, which is Feather version 2."""
     from arro3.io import write_ipc
 
-    with replaced(path) as temporary:
+    with atomic_output(path) as temporary:
         write_ipc(result.relation(), temporary)
 
 
@@ -366,7 +366,7 @@ def write_result(
         (write_parquet if form == "parquet" else write_arrow)(result, path)
         return
     wall = result.wall_times if zone.is_local else ()
-    with target_of(path) as target:
+    with open_output(path) as target:
         if form == "csv":
             write_csv(result.columns, result.tuples(), target, zone, wall)
         elif form == "json":

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import click
 
 
-class Command(NamedTuple):
+class CommandSpec(NamedTuple):
     """Where a command is, and what `chiplog --help` says of it without importing it."""
 
     name: str
@@ -25,25 +25,25 @@ LOOK, RUN, KEEP, CARE = "Look at runs", "Record runs", "Move and keep data", "Ta
 
 # The one list of commands: a new one is a line here, and a module of its name.
 COMMANDS = (
-    Command("runs", "chiplog.cli.runs:runs", LOOK, "List runs, the newest first."),
-    Command("show", "chiplog.cli.show:show", LOOK, "Show one run: who is behind, alerts, phases, metrics, events."),
-    Command("logs", "chiplog.cli.logs:logs", LOOK, "Print what a run's processes printed."),
-    Command("sql", "chiplog.cli.sql:sql", LOOK, "Ask the database, live and read-only."),
-    Command("up", "chiplog.cli.up:up", RUN, "Start agent and collector in the background."),
-    Command("down", "chiplog.cli.down:down", RUN, "Stop them."),
-    Command("status", "chiplog.cli.status:status", RUN, "Say what is running, and whether an event gets through."),
-    Command("agent", "", RUN, "Be the agent of this node."),
-    Command("collector", "", RUN, "Be the collector: receive, store, answer SQL."),
-    Command("sync", "chiplog.cli.sync:sync", KEEP, "Deliver journals that were recorded elsewhere."),
-    Command("rebuild", "", KEEP, "Make the database again from the log."),
-    Command("compact", "", KEEP, "Sort the database for fast queries."),
-    Command("keys", "chiplog.cli.keys:keys", CARE, "Make keys for TCP between hosts, and say who may connect."),
-    Command("doctor", "chiplog.cli.doctor:doctor", CARE, "Check this machine, and say what to fix."),
+    CommandSpec("runs", "chiplog.cli.runs:runs", LOOK, "List runs, the newest first."),
+    CommandSpec("show", "chiplog.cli.show:show", LOOK, "Show one run: who is behind, alerts, phases, metrics, events."),
+    CommandSpec("logs", "chiplog.cli.logs:logs", LOOK, "Print what a run's processes printed."),
+    CommandSpec("sql", "chiplog.cli.sql:sql", LOOK, "Ask the database, live and read-only."),
+    CommandSpec("up", "chiplog.cli.up:up", RUN, "Start agent and collector in the background."),
+    CommandSpec("down", "chiplog.cli.down:down", RUN, "Stop them."),
+    CommandSpec("status", "chiplog.cli.status:status", RUN, "Say what is running, and whether an event gets through."),
+    CommandSpec("agent", "", RUN, "Be the agent of this node."),
+    CommandSpec("collector", "", RUN, "Be the collector: receive, store, answer SQL."),
+    CommandSpec("sync", "chiplog.cli.sync:sync", KEEP, "Deliver journals that were recorded elsewhere."),
+    CommandSpec("rebuild", "", KEEP, "Make the database again from the log."),
+    CommandSpec("compact", "", KEEP, "Sort the database for fast queries."),
+    CommandSpec("keys", "chiplog.cli.keys:keys", CARE, "Make keys for TCP between hosts, and say who may connect."),
+    CommandSpec("doctor", "chiplog.cli.doctor:doctor", CARE, "Check this machine, and say what to fix."),
 )
 SECTIONS = (LOOK, RUN, KEEP, CARE, "Other commands")
 
 
-class Root(click.Group):
+class LazyGroup(click.Group):
     """Finds commands in COMMANDS and in the entry-point group. A plugin that is broken costs its own command only."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -139,7 +139,9 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 
 
 @click.group(
-    cls=Root, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}, no_args_is_help=False
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    no_args_is_help=False,
 )
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_print_version, help="Print the version."

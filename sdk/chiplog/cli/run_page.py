@@ -11,7 +11,7 @@ from typing import Any
 from rich.text import Text
 
 from chiplog.cli.fitted_table import Column, Sheet
-from chiplog.cli.output import UTC_ZONE, Zone, cell, duration_text, number_text
+from chiplog.cli.output import UTC_ZONE, Zone, duration_text, number_text, plain_cell
 from chiplog.cli.runs import complete_text, duration_s, state_text
 
 # Of each table, unless all of it is asked for: together a screen, of any run.
@@ -30,7 +30,7 @@ _ENDED_BADLY = ("failed", "crashed")
 _STYLES = {"error": "bold red", "warning": "yellow"}
 
 
-def page_of(
+def build_page(
     found: dict[str, Any], *, everything: bool = False, zone: Zone = UTC_ZONE, source: Sequence[str] = ()
 ) -> list[Any]:
     """Return the tables of a run's page, with empty lines between them.
@@ -38,12 +38,12 @@ def page_of(
     found: what `chiplog show` asked for. source: the options that say where, for the commands that the page names.
     """
     tables = (
-        _facts(found, zone),
+        _summary_table(found, zone),
         _labels(found["labels"], found["first_failure"], _bound(LABELS_SHOWN, everything)),
         _alerts(found["alerts"], _bound(ALERTS_SHOWN, everything), zone),
         _phases(found["phases"], _bound(PHASES_SHOWN, everything)),
         _keys(found["keys"], _bound(KEYS_SHOWN, everything)),
-        _values("Summary", _said(found), _bound(SUMMARY_SHOWN, everything)),
+        _values("Summary", _non_metric_summary(found), _bound(SUMMARY_SHOWN, everything)),
         _values("Config", found["config"], _bound(CONFIG_SHOWN, everything)),
         _files(found["files"], _bound(FILES_SHOWN, everything)),
         _events(found["events"] if everything else found["events"][-EVENTS_SHOWN:], zone),
@@ -62,7 +62,7 @@ def _bound(shown: int, everything: bool) -> int | None:
     return None if everything else shown
 
 
-def _more(sheet: Sheet, n_all: int, shown: int | None, what: str) -> Sheet:
+def _with_more_caption(sheet: Sheet, n_all: int, shown: int | None, what: str) -> Sheet:
     """Say under a table how many rows it leaves out."""
     if shown is not None and n_all > shown:
         sheet.caption, sheet.is_partial = f"{n_all - shown} more {what}", True
@@ -70,7 +70,7 @@ def _more(sheet: Sheet, n_all: int, shown: int | None, what: str) -> Sheet:
 
 
 # -- about the run ----------------------------------------------------------------------------------------------------
-def _facts(found: dict[str, Any], zone: Zone) -> Sheet:
+def _summary_table(found: dict[str, Any], zone: Zone) -> Sheet:
     now = datetime.now(UTC).replace(tzinfo=None)
     took = duration_s(found["created_at"], found["ended_at"], found["state"], now)
     counts = found["completeness"]
@@ -95,11 +95,11 @@ def _facts(found: dict[str, Any], zone: Zone) -> Sheet:
         "attempts": found["n_attempts"],
         "events": _events_text(counts),
     }
-    facts |= _surroundings(found["environment"] or {}) | _drift(found["config_drift"])
+    facts |= _environment_rows(found["environment"] or {}) | _drift(found["config_drift"])
     sheet = Sheet([Column("", is_whole=True), Column("")], has_header=False)
     for name, value in facts.items():
         if value is not None and value != "":
-            sheet.add(cell(name, "dim"), value if isinstance(value, Text) else cell(str(value)))
+            sheet.add(plain_cell(name, "dim"), value if isinstance(value, Text) else plain_cell(str(value)))
     return sheet
 
 
@@ -110,7 +110,7 @@ def _events_text(counts: Mapping[str, int | None]) -> str:
     return f"{counts['produced']} produced = {kept} + {counts['pending']} pending"
 
 
-def _surroundings(told: dict[str, Any]) -> dict[str, str | None]:
+def _environment_rows(told: dict[str, Any]) -> dict[str, str | None]:
     branch = f" on {told['branch']}" if told.get("branch") else ""
     return {
         "commit": f"{told['commit']}{branch}" if told.get("commit") else None,
@@ -171,7 +171,7 @@ def _last_event(labels: list[dict[str, Any]]) -> str | None:
 
 # -- labels -----------------------------------------------------------------------------------------------------------
 def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown: int | None) -> Sheet:
-    rows = labels if shown is None or len(labels) <= shown else _worst_first(labels, failure)[:shown]
+    rows = labels if shown is None or len(labels) <= shown else _by_severity(labels, failure)[:shown]
     with_tries = any(label["attempt"] for label in labels)  # eighty columns are few
     with_ranks = any(label["rank"] is not None and label["label"] != f"rank{label['rank']}" for label in labels)
     columns = [
@@ -192,22 +192,22 @@ def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown:
         took = duration_s(label["started_at"], label["ended_at"], label["state"], now)
         silent_s = label["last_event_s"]
         table.add(
-            cell((label["label"] or "") + (" *" if label["is_primary"] else "")),
+            plain_cell((label["label"] or "") + (" *" if label["is_primary"] else "")),
             *([str(label["attempt"])] if with_tries else []),
             *(["" if label["rank"] is None else str(label["rank"])] if with_ranks else []),
             state_text(label["state"]),
-            cell(label["node"]),
+            plain_cell(label["node"]),
             duration_text(took) if took is not None else "",
             _step_text(label),
             f"{duration_text(silent_s)} ago" if silent_s is not None else "",
             complete_text(label["pending"], label["lost"] or 0, label["state"] != "running"),
-            cell(_exit_text(label)),
+            plain_cell(_exit_text(label)),
         )
-    table.caption, table.is_partial = "* primary" + _left_out(labels, rows), len(rows) < len(labels)
+    table.caption, table.is_partial = "* primary" + _omitted_counts(labels, rows), len(rows) < len(labels)
     return table
 
 
-def _worst_first(labels: list[dict[str, Any]], failure: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _by_severity(labels: list[dict[str, Any]], failure: dict[str, Any] | None) -> list[dict[str, Any]]:
     """Order labels by how much they need a look: who failed first, who failed, who is behind, and silent for longest.
 
     What has another attempt behind it comes last.
@@ -230,7 +230,7 @@ def _worst_first(labels: list[dict[str, Any]], failure: dict[str, Any] | None) -
     return sorted(labels, key=rank_of)
 
 
-def _left_out(labels: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> str:
+def _omitted_counts(labels: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]]) -> str:
     """Return how many labels are not shown, by state."""
     if len(rows) == len(labels):
         return ""
@@ -244,7 +244,7 @@ def _step_text(label: dict[str, Any]) -> Any:
     if label["last_step"] is None:
         return ""
     behind = label["steps_behind"]
-    return cell(f"{label['last_step']}" + (f" (-{behind})" if behind else ""), "yellow" if behind else "")
+    return plain_cell(f"{label['last_step']}" + (f" (-{behind})" if behind else ""), "yellow" if behind else "")
 
 
 def _exit_text(label: dict[str, Any]) -> str:
@@ -278,12 +278,12 @@ def _alerts(alerts: list[dict[str, Any]], shown: int | None, zone: Zone) -> Shee
         text = f": {alert['text']}" if alert["text"] else ""
         table.add(
             zone.text(alert["last_at"], "seconds"),
-            cell(alert["label"]),
-            cell(alert["level"], _STYLES.get(alert["level"] or "", "")),
+            plain_cell(alert["label"]),
+            plain_cell(alert["level"], _STYLES.get(alert["level"] or "", "")),
             str(alert["times"]),
-            cell(f"{alert['title']}{text}"),
+            plain_cell(f"{alert['title']}{text}"),
         )
-    return _more(table, len(alerts), shown, "alerts")
+    return _with_more_caption(table, len(alerts), shown, "alerts")
 
 
 def _time_column(name: str, moments: Iterable[datetime], zone: Zone) -> Column:
@@ -301,13 +301,13 @@ def _phases(phases: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     for phase in phases[:shown]:
         slowest = f"{phase['slowest_label']} {_seconds_text(phase['slowest_s'])}" if phase["labels"] > 1 else ""
         table.add(
-            cell(phase["phase"]),
+            plain_cell(phase["phase"]),
             str(phase["times"]),
             _seconds_text(phase["mean_s"]),
             *([f"{phase['share']:.0%}"] if with_shares else []),
-            cell(slowest),
+            plain_cell(slowest),
         )
-    return _more(table, len(phases), shown, "phases")
+    return _with_more_caption(table, len(phases), shown, "phases")
 
 
 def _seconds_text(seconds: float) -> str:
@@ -323,10 +323,10 @@ def _events(events: list[dict[str, Any]], zone: Zone) -> Sheet | None:
     for event in events:
         table.add(
             zone.text(event["ts"], "seconds") if event["ts"] is not None else "",
-            cell(event["label"] or event["node"]),
-            cell(event["kind"]),
-            cell(event["level"], _STYLES.get(event["level"] or "", "")),
-            cell(event["message"]),
+            plain_cell(event["label"] or event["node"]),
+            plain_cell(event["kind"]),
+            plain_cell(event["level"], _STYLES.get(event["level"] or "", "")),
+            plain_cell(event["message"]),
         )
     return table
 
@@ -336,7 +336,7 @@ def _keys(keys: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     if not keys:
         return None
     rows = sorted(keys, key=lambda key: key["key"].startswith("chiplog/"))[:shown]  # the training's own first
-    told = {key["key"]: _summed_up(key) for key in rows}
+    told = {key["key"]: _summary_text(key) for key in rows}
     columns = [
         Column("key"),
         Column("points", is_number=True, drop=2),
@@ -354,18 +354,18 @@ def _keys(keys: list[dict[str, Any]], shown: int | None) -> Sheet | None:
             last = ", ".join(f"{label} {number_text(value)}" for label, value in values.items())
         else:
             last = f"{number_text(key['lowest'])} … {number_text(key['highest'])}"
-        cells = (str(key["points"]), str(key["labels"]), str(key["last_step"]), cell(last))
-        table.add(cell(key["key"]), *cells, *([cell(told[key["key"]])] if any(told.values()) else []))
-    return _more(table, len(keys), shown, "keys")
+        cells = (str(key["points"]), str(key["labels"]), str(key["last_step"]), plain_cell(last))
+        table.add(plain_cell(key["key"]), *cells, *([plain_cell(told[key["key"]])] if any(told.values()) else []))
+    return _with_more_caption(table, len(keys), shown, "keys")
 
 
-def _summed_up(key: dict[str, Any]) -> str:
+def _summary_text(key: dict[str, Any]) -> str:
     """Return a metric's summary where it is another value than a last one: it was defined or set."""
     value = key["summary"]
     return "" if value is None or value in key["last_values"].values() else _value_text(value)
 
 
-def _said(found: dict[str, Any]) -> dict[str, Any]:
+def _non_metric_summary(found: dict[str, Any]) -> dict[str, Any]:
     """Return of the summary what is no metric."""
     logged = {key["key"] for key in found["keys"]}
     return {key: value for key, value in found["summary"].items() if key not in logged}
@@ -382,8 +382,8 @@ def _values(title: str, values: Mapping[str, Any], shown: int | None) -> Sheet |
         return None
     table = Sheet([Column("key"), Column("value")], title)
     for key, value in list(values.items())[:shown]:
-        table.add(cell(key), cell(_value_text(value)))
-    return _more(table, len(values), shown, "keys")
+        table.add(plain_cell(key), plain_cell(_value_text(value)))
+    return _with_more_caption(table, len(values), shown, "keys")
 
 
 def _files(files: list[dict[str, Any]], shown: int | None) -> Sheet | None:
@@ -397,6 +397,6 @@ def _files(files: list[dict[str, Any]], shown: int | None) -> Sheet | None:
     ]
     table = Sheet(columns, "Files")
     for file in files[:shown]:
-        arrived = cell("yes") if file["stored"] else cell("not yet", "yellow")
-        table.add(cell(file["path"]), f"{file['bytes']:,}", file["sha256"][:16], arrived)
-    return _more(table, len(files), shown, "files")
+        arrived = plain_cell("yes") if file["stored"] else plain_cell("not yet", "yellow")
+        table.add(plain_cell(file["path"]), f"{file['bytes']:,}", file["sha256"][:16], arrived)
+    return _with_more_caption(table, len(files), shown, "files")

@@ -5,17 +5,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chiplog.cli.options import local_option, opened, source_options
+from chiplog.cli.options import local_option, open_client, source_options
 from chiplog.cli.output import (
     UTC_ZONE,
     Zone,
-    cell,
+    common_timezone,
     duration_text,
+    open_output,
+    plain_cell,
     print_tables,
-    target_of,
     write_csv,
     write_json,
-    zone_of,
 )
 
 if TYPE_CHECKING:
@@ -72,16 +72,16 @@ def runs(
     if everything and limit is not None:
         raise click.UsageError(f"--all and --limit {limit} exclude each other; give one of them")
     limit = _NO_LIMIT if everything else limit or LIMIT
-    with opened(dir_, url) as client:
+    with open_client(dir_, url) as client:
         rows = client.sql(_QUERY, {"project": project, "state": state, "limit": limit}).rows()
     now = datetime.now(UTC).replace(tzinfo=None)
     for row in rows:
         row["duration_s"] = duration_s(row["created_at"], row["ended_at"], row["state"], now)
         row["complete"] = row["is_over"] and row["pending"] == 0 and not row["lost"]
-    zone = zone_of(is_local)
+    zone = common_timezone(is_local)
     if form != "table":
         write = write_csv if form == "csv" else write_json
-        with target_of(None) as target:
+        with open_output(None) as target:
             write(COLUMNS, [[row[name] for name in COLUMNS] for row in rows], target, zone)
     elif rows:
         print_tables(table_of(rows, zone))
@@ -106,7 +106,7 @@ def complete_text(pending: int | None, lost: int, is_over: bool) -> str:
 
 def state_text(state: str) -> "Cell":
     """Return a state in its colour."""
-    return cell(state, {"running": "cyan", "finished": "green"}.get(state, "bold red"))
+    return plain_cell(state, {"running": "cyan", "finished": "green"}.get(state, "bold red"))
 
 
 def table_of(rows: list[dict[str, Any]], zone: Zone = UTC_ZONE) -> "Sheet":
@@ -136,17 +136,21 @@ def table_of(rows: list[dict[str, Any]], zone: Zone = UTC_ZONE) -> "Sheet":
     for row in rows:
         missing = row["pending"] != 0 or row["lost"]
         cells = {
-            "run": cell(row["run_id"]),
-            "project": cell(row["project"]),
-            "name": cell(row["name"]),
-            "group": cell(row["run_group"]),
-            "tags": cell(", ".join(row["tags"] or ())),
+            "run": plain_cell(row["run_id"]),
+            "project": plain_cell(row["project"]),
+            "name": plain_cell(row["name"]),
+            "group": plain_cell(row["run_group"]),
+            "tags": plain_cell(", ".join(row["tags"] or ())),
             "state": state_text(row["state"]),
-            "labels": cell(str(row["labels"])),
-            "tries": cell(str(row["attempts"])),
-            "started": cell(zone.text(row["created_at"], "minutes")[start:] if row["created_at"] is not None else ""),
-            "took": cell(duration_text(row["duration_s"]) if row["duration_s"] is not None else ""),
-            "complete": cell(complete_text(row["pending"], row["lost"], row["is_over"]), "yellow" if missing else ""),
+            "labels": plain_cell(str(row["labels"])),
+            "tries": plain_cell(str(row["attempts"])),
+            "started": plain_cell(
+                zone.text(row["created_at"], "minutes")[start:] if row["created_at"] is not None else ""
+            ),
+            "took": plain_cell(duration_text(row["duration_s"]) if row["duration_s"] is not None else ""),
+            "complete": plain_cell(
+                complete_text(row["pending"], row["lost"], row["is_over"]), "yellow" if missing else ""
+            ),
         }
         sheet.add(*(cells[name] for name in columns))
     return sheet

@@ -6,9 +6,9 @@ from typing import Any
 
 import click
 
-from chiplog.cli.options import local_option, opened, resolve_run, source_options
-from chiplog.cli.output import decoded, plain_value, print_tables, target_of, zone_of
-from chiplog.cli.run_page import page_of
+from chiplog.cli.options import local_option, open_client, resolve_run, source_options
+from chiplog.cli.output import common_timezone, decoded, open_output, plain_value, print_tables
+from chiplog.cli.run_page import build_page
 from chiplog.query.client import Client
 
 KEYS_MAX = 10_000  # as many as a run may have
@@ -104,15 +104,15 @@ def show(run: str, form: str, everything: bool, is_local: bool, dir_: str | None
     Of a phase, `mean` is its seconds in all labels divided by its number of steps in all labels; `slowest label` is the
     label whose own mean is the largest, with that mean.
     """
-    zone = zone_of(is_local)
+    zone = common_timezone(is_local)
     source = [f"--{name}={value}" for name, value in (("dir", dir_), ("url", url)) if value]
-    with opened(dir_, url) as client:
+    with open_client(dir_, url) as client:
         found = _collect(client, resolve_run(client, run))
     if form == "json":
-        with target_of(None) as target:
+        with open_output(None) as target:
             target.write(json.dumps(plain_value(found, zone), ensure_ascii=False, indent=1) + "\n")
     else:
-        print_tables(*page_of(found, everything=everything, zone=zone, source=source))
+        print_tables(*build_page(found, everything=everything, zone=zone, source=source))
 
 
 def _collect(client: Client, run: str) -> dict[str, Any]:

@@ -8,8 +8,8 @@ from typing import Any
 import click
 
 from chiplog.cli.local_time import localized, zone_name
-from chiplog.cli.options import local_option, opened, resolve_run, source_options
-from chiplog.cli.output import FORMATS, SUFFIXES, write_result, zone_of
+from chiplog.cli.options import local_option, open_client, resolve_run, source_options
+from chiplog.cli.output import FORMATS, SUFFIXES, common_timezone, write_result
 from chiplog.query.client import Client, QueryError
 from chiplog.query.result import unique_names
 from chiplog.query.saved_queries import NAMES, about, query_of
@@ -41,7 +41,7 @@ Examples:
 @source_options
 def sql(
     query: str | None,
-    form: str | None,
+    output_format: str | None,
     output: str | None,
     params: tuple[str, ...],
     timeout_s: float | None,
@@ -71,22 +71,22 @@ def sql(
         if query is not None:
             raise click.UsageError(f"--saved {saved} and a query exclude each other; leave one out")
         query, run = query_of(saved), run or "latest"
-    form = _form(form, output)
+    output_format = _form(output_format, output)
     values = dict(_param(text) for text in params)
     if query is None and sys.stdin.isatty():
         if output is not None:
             raise click.UsageError("-o needs a query; the prompt only shows")
-        with opened(dir_, url) as client:
-            _prompt(_Asker(client, form, None, values, timeout_s, is_local))
+        with open_client(dir_, url) as client:
+            _prompt(_Asker(client, output_format, None, values, timeout_s, is_local))
         return
     if query is None or query == "-":
         query = sys.stdin.read()
     if not query.strip():
         raise click.UsageError('query is empty; write one, as in chiplog sql "FROM runs"')
-    with opened(dir_, url) as client:
+    with open_client(dir_, url) as client:
         if run is not None:
             values["run"] = resolve_run(client, run)
-        _Asker(client, form, output, values, timeout_s, is_local).ask(query)
+        _Asker(client, output_format, output, values, timeout_s, is_local).ask(query)
 
 
 class _Asker:
@@ -106,7 +106,7 @@ class _Asker:
         self._output = output
         self._values = values or None
         self._timeout_s = timeout_s
-        self._zone = zone_of(is_local)
+        self._zone = common_timezone(is_local)
         self._zone_name = zone_name() if is_local else "UTC"
 
     def ask(self, query: str) -> None:

@@ -12,8 +12,8 @@ from chiplog.journal.reachability import probe
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered
 from chiplog.ops.health_checks import directory_bytes
-from chiplog_schemas.paths import Places, own_dir, places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import Paths, own_dir, paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head, list_journals
 
 CANARY_WAIT_S = 5.0
@@ -28,8 +28,8 @@ def status(directory: str | None, form: str, no_canary: bool) -> None:
 
     Exit code 1 when an event does not get through although an agent runs.
     """
-    where = places(own_dir(directory, os.environ))
-    facts = _look(where)
+    where = paths_for_root(own_dir(directory, os.environ))
+    facts = _collect_status(where)
     failed = False
     if not no_canary:
         facts["canary"], failed = _fly(where, running=bool(facts["agent_pid"]))
@@ -43,19 +43,19 @@ def status(directory: str | None, form: str, no_canary: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _look(where: Places) -> dict[str, object]:
+def _collect_status(where: Paths) -> dict[str, object]:
     journals = list_journals(where.journals)
     offline = [path for _, path in list_journals(where.local / "offline") if not is_delivered(path)]
-    agent_pid = daemons.pid_of(where, daemons.AGENT) or None
+    agent_pid = daemons.daemon_pid(where, daemons.AGENT) or None
     # Whom the agent holds is a dead rank's, which it is adopting.
-    alive = [directory for _, directory in journals if holder_of(directory / LOCK_NAME) not in (0, agent_pid)]
+    alive = [directory for _, directory in journals if lock_holder_pid(directory / LOCK_NAME) not in (0, agent_pid)]
     return {
         "dir": str(where.root),
         "agent_pid": agent_pid,
         "agent_named": _named(),
         **_link(where, agent_pid),
-        "collector_pid": daemons.pid_of(where, daemons.COLLECTOR) or None,
-        "ranks_logging": sum(map(_is_ranks, alive)),
+        "collector_pid": daemons.daemon_pid(where, daemons.COLLECTOR) or None,
+        "ranks_logging": sum(map(_is_rank_journal, alive)),
         "journals_waiting": len(journals) - len(alive),
         "offline_journals": len(offline),
         "spool_bytes": directory_bytes(where.agent / "spool"),
@@ -64,7 +64,7 @@ def _look(where: Places) -> dict[str, object]:
     }
 
 
-def _is_ranks(journal: Path) -> bool:
+def _is_rank_journal(journal: Path) -> bool:
     """Tell whether a journal is a rank's own: the helper that drains its console has one, too."""
     try:
         head = decode_head((journal / HEAD_NAME).read_bytes())
@@ -73,12 +73,12 @@ def _is_ranks(journal: Path) -> bool:
     return head is not None and head.identity.get("role") == "rank"
 
 
-def _fly(where: Places, *, running: bool) -> tuple[str, bool]:
+def _fly(where: Paths, *, running: bool) -> tuple[str, bool]:
     if not running and not os.environ.get("CHIPLOG_AGENT"):
         return "not sent: no agent runs (a training starts one, or `chiplog up`)", False
     from chiplog.ops import canary  # a look alone needs no sockets
 
-    flight = canary.fly(where, os.environ.get("CHIPLOG_AGENT"), CANARY_WAIT_S)
+    flight = canary.send_canaries(where, os.environ.get("CHIPLOG_AGENT"), CANARY_WAIT_S)
     if flight.visible_s is not None and flight.acknowledged_s is not None:
         return (
             f"acknowledged after {flight.acknowledged_s * 1e3:.0f} ms, in SQL after {flight.visible_s * 1e3:.0f} ms",
@@ -109,12 +109,12 @@ def _named() -> str | None:
     return f"{address} listens" if found is None else f"{address} cannot be reached: {found.text}"
 
 
-def _link(where: Places, agent_pid: int | None) -> dict[str, object]:
+def _link(where: Paths, agent_pid: int | None) -> dict[str, object]:
     """Return the state of the agent's link for programs, and a line about it for people."""
     if agent_pid is None:
         return {"agent_link_state": None, "agent_link": None}
-    if daemons.is_stopped(agent_pid):
+    if daemons.is_sigstopped(agent_pid):
         line = f"the agent was stopped by a signal; kill -CONT {agent_pid} lets it go on"
         return {"agent_link_state": "stopped", "agent_link": line}
-    link = daemons.link_of(where)
+    link = daemons.collector_link_status(where)
     return {"agent_link_state": link.state if link else None, "agent_link": link.text if link else None}

@@ -14,8 +14,8 @@ import click
 
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered, mark
-from chiplog_schemas.paths import Places, make_private, own_dir, places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import Paths, ensure_private_dir, own_dir, paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.content_files import list_contents
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, list_journals
 from chiplog_schemas.storage.segments import list_segments
@@ -31,7 +31,7 @@ _LOOK_AGAIN_S = 0.1
 @click.option("--timeout-s", type=click.FloatRange(min=0), default=600.0, show_default=True)
 def sync(source: Path | None, directory: str | None, delete: bool, again: bool, timeout_s: float) -> None:
     """Deliver the journals in DIR: what ran with mode="offline" (default CHIPLOG_DIR/offline), or was brought here."""
-    where = places(own_dir(directory, os.environ))
+    where = paths_for_root(own_dir(directory, os.environ))
     sources = [where.local / "offline", where.root / "offline"]
     if source is not None:
         sources = [source, source / "journals", source / "offline"]
@@ -60,13 +60,13 @@ def sync(source: Path | None, directory: str | None, delete: bool, again: bool, 
     _sync_files(files, where, delete=delete)
     if not found:
         return
-    dead = [path for _, path in found if not holder_of(path / LOCK_NAME)]
+    dead = [path for _, path in found if not lock_holder_pid(path / LOCK_NAME)]
     if len(dead) < len(found):
         click.echo(f"{len(found) - len(dead)} journals are still being written and are left out", err=True)
     try:
-        make_private(where.journals)
+        ensure_private_dir(where.journals)
         _start_agent(where)
-        waiting = {path: _hand_over(path, where) for path in dead}
+        waiting = {path: _stage_journal(path, where) for path in dead}
     except OSError as error:
         raise click.ClickException(f"journals cannot be handed over: {error}") from error
     delivered = _wait(waiting, timeout_s)
@@ -81,19 +81,19 @@ def sync(source: Path | None, directory: str | None, delete: bool, again: bool, 
         )
 
 
-def _start_agent(where: Places) -> None:
-    if not daemons.pid_of(where, daemons.AGENT):
+def _start_agent(where: Paths) -> None:
+    if not daemons.daemon_pid(where, daemons.AGENT):
         daemons.start(where, daemons.AGENT, ["--embedded"])
 
 
-def _mark(paths: list[Path], where: Places) -> None:
+def _mark(paths: list[Path], where: Paths) -> None:
     try:
         mark([path for path in paths if path.parent != where.journals], where.root)
     except OSError as error:
         click.echo(f"cannot note what was delivered: {error}; the next sync delivers it again", err=True)
 
 
-def _delete(paths: list[Path], where: Places) -> None:
+def _delete(paths: list[Path], where: Paths) -> None:
     for path in paths:
         if path.is_dir() and path.parent != where.journals:
             shutil.rmtree(path)
@@ -101,14 +101,14 @@ def _delete(paths: list[Path], where: Places) -> None:
             path.unlink()
 
 
-def _sync_files(files: list[Path], where: Places, *, delete: bool) -> None:
+def _sync_files(files: list[Path], where: Paths, *, delete: bool) -> None:
     """Put saved files into the outbox: from there on they are the agent's."""
     if not files:
         return
     try:
-        make_private(where.outbox)
+        ensure_private_dir(where.outbox)
         for path in files:
-            _put(path, where.outbox)
+            _stage_file(path, where.outbox)
         _start_agent(where)
         if delete:
             _delete(files, where)
@@ -119,24 +119,24 @@ def _sync_files(files: list[Path], where: Places, *, delete: bool) -> None:
     click.echo(f"{len(files)} saved files handed to the agent of {where.root}; see file_stored in events")
 
 
-def _put(path: Path, outbox: Path) -> None:
+def _stage_file(path: Path, outbox: Path) -> None:
     """Link or copy a content into an outbox. It gets its name there when all of it is there."""
-    making = outbox / f".new-{path.name}"
-    making.unlink(missing_ok=True)
+    staging = outbox / f".new-{path.name}"
+    staging.unlink(missing_ok=True)
     try:
         try:
-            os.link(path, making)
+            os.link(path, staging)
         except OSError:  # another file system, or one without links
-            shutil.copyfile(path, making)
-            making.chmod(0o600)
-            with making.open("rb") as copy:
+            shutil.copyfile(path, staging)
+            staging.chmod(0o600)
+            with staging.open("rb") as copy:
                 os.fsync(copy.fileno())  # the original may be deleted now
-        os.rename(making, outbox / path.name)
+        os.rename(staging, outbox / path.name)
     finally:
-        making.unlink(missing_ok=True)  # also where the name was the same file's: then a rename does nothing
+        staging.unlink(missing_ok=True)  # also where the name was the same file's: then a rename does nothing
 
 
-def _hand_over(path: Path, where: Places) -> Path:
+def _stage_journal(path: Path, where: Paths) -> Path:
     """Put a journal where the agent looks, under a name that it does not see before all of it is there."""
     target = where.journals / path.name
     if path.parent == where.journals or target.exists():

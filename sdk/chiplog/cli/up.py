@@ -5,7 +5,7 @@ import os
 import click
 
 from chiplog.ops import daemons
-from chiplog_schemas.paths import own_dir, places
+from chiplog_schemas.paths import own_dir, paths_for_root
 
 
 @click.command()
@@ -15,15 +15,15 @@ def up(directory: str | None) -> None:
 
     Never required: a training starts them by itself, and those leave when there is nothing to do.
     """
-    where = places(own_dir(directory, os.environ))
+    where = paths_for_root(own_dir(directory, os.environ))
     wanted = [daemons.AGENT]
     if not os.environ.get("CHIPLOG_COLLECTOR"):
         wanted.insert(0, daemons.COLLECTOR)
     for module in wanted:
         try:
-            if daemons.pid_of(where, module) and daemons.is_embedded(where, module):
+            if daemons.daemon_pid(where, module) and daemons.is_embedded(where, module):
                 daemons.stop(where, module)  # it would leave when idle; the one that follows stays
-            before = daemons.pid_of(where, module)
+            before = daemons.daemon_pid(where, module)
             pid = daemons.start(where, module, [])
         except OSError as error:
             raise click.ClickException(str(error)) from error

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from chiplog._version import __version__
-from chiplog.console.lines import Lines, shown
-from chiplog.console.python_streams import STDERR, STDOUT, Console
-from chiplog.console.redirect import Pipes
+from chiplog.console.lines import LineSplitter, decode_line
+from chiplog.console.python_streams import STDERR, STDOUT, PythonStreamCapture
+from chiplog.console.redirect import StreamRedirect
 from chiplog.identity.process_info import node_name
-from chiplog.settings import Settings
-from chiplog_schemas.transport.dealer import need_descriptors
+from chiplog.settings import RunSettings
+from chiplog_schemas.transport.dealer import require_free_fds
 
 FINISH_WAIT_S = 0.3  # of the second that finish() may take: for the helper, which has milliseconds' work
 OnLine = Callable[[int, int, str], None]
 
 
-class Capture:
+class ConsoleCapture:
     """The console of one run, captured from construction to `close`. Never raises.
 
     producer: the run's, to whose label the lines belong. on_line, on_lost, has_room: as of `Console`. warn: told once
@@ -32,7 +32,7 @@ class Capture:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: RunSettings,
         producer: bytes,
         on_line: OnLine,
         on_lost: Callable[[int], None],
@@ -43,17 +43,19 @@ class Capture:
         self._noting = (on_line, on_lost, has_room)
         self._bounds = settings.bounds
         self._warn = warn
-        self._pipes: Pipes | None = None
-        self._console: Console | None = None
-        captured = [stream for stream in (STDOUT, STDERR) if is_descriptor(stream)]
+        self._pipes: StreamRedirect | None = None
+        self._console: PythonStreamCapture | None = None
+        captured = [stream for stream in (STDOUT, STDERR) if writes_to_fd(stream)]
         if captured and os.getpid() == 1:  # at its end the kernel kills the helper, with what that has in hand
             self._tell("this process is PID 1 of a container; start it under an init, as `docker run --init` does")
             captured = []
         if captured:
             try:
-                need_descriptors()
-                orders = {**orders_of(settings, producer), "journal": "" if journal is None else str(journal)}
-                self._pipes = Pipes(captured, settings.places, orders, self._go_on_without, self._take_rest)
+                require_free_fds()
+                orders = {**helper_config(settings, producer), "journal": "" if journal is None else str(journal)}
+                self._pipes = StreamRedirect(
+                    captured, settings.places, orders, self._fall_back_to_python, self._record_leftover
+                )
             except Exception as error:
                 self._tell(str(error))
                 captured = []
@@ -84,28 +86,30 @@ class Capture:
     def close_in_child(self) -> None:
         """Let a forked child print on, into its parent's pipes, and note nothing itself."""
         if self._console is not None:
-            self._console.close_in_child()
+            self._console.release_in_child()
         pipes, self._pipes = self._pipes, None
         if pipes is not None:
             pipes.close_in_child()
 
-    def _note(self, streams: list[int], last_line_no: int) -> Console:
+    def _note(self, streams: list[int], last_line_no: int) -> PythonStreamCapture:
         rate, burst = self._bounds.console_lines_per_s, self._bounds.console_burst_lines
-        return Console(*self._noting, lines_per_s=rate, burst_lines=burst, streams=streams, last_line_no=last_line_no)
+        return PythonStreamCapture(
+            *self._noting, lines_per_s=rate, burst_lines=burst, streams=streams, last_line_no=last_line_no
+        )
 
-    def _go_on_without(self, why: str, unrecorded: dict[int, bytes], last_line_no: int) -> None:
+    def _fall_back_to_python(self, why: str, unrecorded: dict[int, bytes], last_line_no: int) -> None:
         """Note what Python prints, and what no helper has recorded."""
         self._tell(why)
         streams = sorted({*unrecorded} | ({STDOUT, STDERR} if self._console is not None else set()))
         if self._console is not None:
             self._console.close()
         self._console = self._note(streams, last_line_no)
-        _take(self._console, unrecorded)
+        _replay(self._console, unrecorded)
 
-    def _take_rest(self, unrecorded: dict[int, bytes], last_line_no: int) -> int:
+    def _record_leftover(self, unrecorded: dict[int, bytes], last_line_no: int) -> int:
         """Note what was printed while no helper was there; return the number of the last line."""
         console = self._note([], last_line_no)
-        _take(console, unrecorded)
+        _replay(console, unrecorded)
         console.close()
         return console.line_no
 
@@ -113,14 +117,14 @@ class Capture:
         self._warn(f"the console is captured only as far as Python prints, not C code and subprocesses: {why}")
 
 
-def _take(console: Console, unrecorded: dict[int, bytes]) -> None:
+def _replay(console: PythonStreamCapture, unrecorded: dict[int, bytes]) -> None:
     for stream, data in unrecorded.items():
-        lines = Lines()
-        for line in [*lines.feed(data), *lines.rest()]:
-            console.take(stream, shown(line))
+        lines = LineSplitter()
+        for line in [*lines.feed(data), *lines.flush()]:
+            console.take(stream, decode_line(line))
 
 
-def orders_of(settings: Settings, producer: bytes) -> dict[str, Any]:
+def helper_config(settings: RunSettings, producer: bytes) -> dict[str, Any]:
     """Return what a helper is told of its run, beside its descriptors."""
     places = settings.places
     return {
@@ -132,7 +136,7 @@ def orders_of(settings: Settings, producer: bytes) -> dict[str, Any]:
     }
 
 
-def is_descriptor(stream: int) -> bool:
+def writes_to_fd(stream: int) -> bool:
     """Tell whether a standard stream is to be captured as a descriptor: what Python prints to it goes there too.
 
     A notebook's or a test runner's stream goes elsewhere; one that somebody wrapped around the true one passes it on.
@@ -142,12 +146,12 @@ def is_descriptor(stream: int) -> bool:
     except OSError:
         return False  # closed, when this process was started
     python = sys.stdout if stream == STDOUT else sys.stderr
-    if python is None or _number_of(python) == stream:
+    if python is None or _fileno(python) == stream:
         return True
-    return any(_number_of(part) == stream for part in getattr(python, "__dict__", {}).values())
+    return any(_fileno(part) == stream for part in getattr(python, "__dict__", {}).values())
 
 
-def _number_of(stream: Any) -> int:
+def _fileno(stream: Any) -> int:
     try:
         return int(stream.fileno())
     except Exception:  # no file, or one without a descriptor: whatever a foreign object raises

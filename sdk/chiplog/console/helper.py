@@ -17,13 +17,13 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from chiplog.console.exit_watch import ExitWatch
-from chiplog.console.lines import Lines, Pace, shown
-from chiplog.console.poll_policy import LOOK_INTERVAL_S, Waking
-from chiplog.console.relay import CHUNK_BYTES, Ends, Passage, Tally
+from chiplog.console.lines import LineSplitter, TokenBucket, decode_line
+from chiplog.console.poll_policy import LOOK_INTERVAL_S, PollPolicy
+from chiplog.console.relay import CHUNK_BYTES, SharedCounters, SpliceRelay, StreamFds
 from chiplog.console.terminal import Keyboard, signal_resize
 
 if TYPE_CHECKING:
-    from chiplog.console.line_journal import Transcript
+    from chiplog.console.line_journal import ConsoleJournal
 
 MESSAGE_BYTES_MAX = 65_536  # of the control socket: paths and bounds, never what was printed
 _SIZE_INTERVAL_S = 0.25  # how soon a terminal that was resized is noticed: it tells nobody of another session
@@ -39,10 +39,10 @@ def drain(control_descriptor: int) -> None:
     with contextlib.suppress(OSError):
         os.setsid()  # the shell did already, where the system can
     control = socket.socket(fileno=control_descriptor)
-    orders = json.loads(control.recv(MESSAGE_BYTES_MAX))
-    streams = [Ends(**ends) for ends in orders["streams"]]
-    watch = orders.get("watch", [])
-    keep = {control_descriptor, orders["tally"], *watch, *(number for ends in streams for number in ends.all)}
+    config = json.loads(control.recv(MESSAGE_BYTES_MAX))
+    streams = [StreamFds(**ends) for ends in config["streams"]]
+    watch = config.get("watch", [])
+    keep = {control_descriptor, config["tally"], *watch, *(number for ends in streams for number in ends.fds)}
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > 2 and number not in keep:
             # Whoever waits for the end of a pipe that the rank inherited must not wait for us.
@@ -50,35 +50,37 @@ def drain(control_descriptor: int) -> None:
                 os.close(number)
     with contextlib.suppress(OSError, ValueError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))  # not on the cores that the rank is bound to
-    tally = Tally(orders["tally"])
-    tally.claim(wait=True)  # a rank whose end came before us moves bytes itself
-    Drain(orders, control, [Passage(ends, tally) for ends in streams], tally).run()
+    tally = SharedCounters(config["tally"])
+    tally.lock(wait=True)  # a rank whose end came before us moves bytes itself
+    ConsoleHelper(config, control, [SpliceRelay(ends, tally) for ends in streams], tally).run()
 
 
-class Drain:
+class ConsoleHelper:
     """One helper: the streams that it passes on, the socket to its rank, and the lines that it records."""
 
-    def __init__(self, orders: dict[str, Any], control: socket.socket, passages: list[Passage], tally: Tally) -> None:
+    def __init__(
+        self, orders: dict[str, Any], control: socket.socket, passages: list[SpliceRelay], tally: SharedCounters
+    ) -> None:
         self._orders = orders
         self._control: socket.socket | None = control
-        self._passages = {passage.ends.first: passage for passage in passages}
+        self._passages = {passage.ends.poll_fd: passage for passage in passages}
         self._tally = tally
-        self._lines = {passage.ends.stream: Lines() for passage in passages}
-        self._pace = Pace(
+        self._lines = {passage.ends.stream: LineSplitter() for passage in passages}
+        self._pace = TokenBucket(
             time.monotonic(), orders["bounds"]["console_lines_per_s"], orders["bounds"]["console_burst_lines"]
         )
-        self._transcript: Transcript | None = None
+        self._transcript: ConsoleJournal | None = None
         self._opening: threading.Thread | None = None
-        self._early: list[tuple[Any, ...]] = []  # what is to be recorded once the journal is open
+        self._queued: list[tuple[Any, ...]] = []  # what is to be recorded once the journal is open
         self._early_bytes = dict.fromkeys(self._lines, 0)  # of each stream
         self._records = True  # until the run has finished
         self._lost = 0  # lines that are to be declared
         self._told: set[str] = set()
-        terminals = {passage.ends.first for passage in passages if passage.ends.master >= 0}
+        terminals = {passage.ends.poll_fd for passage in passages if passage.ends.master >= 0}
         # By master: a child's keys, where the stream is a terminal's.
         self._keyboards = {master: Keyboard(self._passages[master].ends, orders["pid"]) for master in terminals}
-        holds_bytes = {descriptor: passage.holds_bytes for descriptor, passage in self._passages.items()}
-        self._waking = Waking(holds_bytes, terminals)
+        holds_bytes = {descriptor: passage.capacity_bytes for descriptor, passage in self._passages.items()}
+        self._waking = PollPolicy(holds_bytes, terminals)
         # A chunk of so many bytes may not be all that there is.
         self._chunks = {descriptor: min(CHUNK_BYTES, n_bytes // 2) for descriptor, n_bytes in holds_bytes.items()}
         watch = orders.get("watch")
@@ -91,18 +93,18 @@ class Drain:
 
     def run(self) -> None:
         """Pass on until all streams have ended, then deliver what was recorded."""
-        self._declare_of_predecessor()
-        self._tell({"ready": os.getpid()})
+        self._emit_lost_bytes_of_predecessor()
+        self._send_control({"ready": os.getpid()})
         while self._passages:
-            self.turn()
+            self.poll_once()
         self._finish()
-        self._tell({"finished": True})
+        self._send_control({"finished": True})
         if self._transcript is not None:
             self._transcript.close(_DELIVER_WAIT_S)
         if self._watch is not None:
             self._watch.wait(is_finished=self._is_told_to_finish)
 
-    def turn(self) -> None:
+    def poll_once(self) -> None:
         """Wait until there is something to do, and do it."""
         ready = self._ready.poll(0)
         if not ready:
@@ -111,24 +113,24 @@ class Drain:
         self._follow_terminals()  # before what was printed since is shown: a prompt may invite keys
         for descriptor, _ in ready:
             if descriptor in self._passages:
-                self._step(descriptor)
+                self._relay_chunk(descriptor)
                 if descriptor in self._passages:
                     self._ready.modify(descriptor, _ORDERED)  # behind the others, if something is left
             elif self._control is not None and descriptor == self._control.fileno():
-                self._obey()
+                self._handle_control()
             elif self._watch is not None and descriptor == self._watch.rank and not self._watch.has_ended:
                 self._watch.note()
                 self._unregister(descriptor)
             else:
                 self._pass_keys(descriptor)
-        self._choose()
-        self._record_early()
+        self._update_wakeups()
+        self._flush_queued()
         self._deliver()
 
     def _wait_s(self) -> float | None:
-        if self._waking.by_timer is not None:
+        if self._waking.timer_fd is not None:
             return LOOK_INTERVAL_S
-        if self._early:
+        if self._queued:
             return _OPEN_INTERVAL_S
         if self._transcript is not None and not self._records:
             return _DELIVER_INTERVAL_S
@@ -138,7 +140,7 @@ class Drain:
 
     def _follow_terminals(self) -> None:
         """Give pseudo-terminals the size of the real one, the real one their modes, and a child its keys."""
-        resized = [master for master in self._keyboards if self._passages[master].ends.follow_size()]
+        resized = [master for master in self._keyboards if self._passages[master].ends.sync_window_size()]
         if resized:
             signal_resize(self._orders["pid"])
         for keyboard in self._keyboards.values():
@@ -155,34 +157,34 @@ class Drain:
 
     # -- streams --
 
-    def _choose(self) -> None:
+    def _update_wakeups(self) -> None:
         """Be woken by all streams but the one that is looked at by a timer. Its end wakes us, too."""
-        before = self._waking.by_timer
-        chosen = self._waking.choose(time.monotonic())
+        before = self._waking.timer_fd
+        chosen = self._waking.choose_timer_stream(time.monotonic())
         if chosen != before:
             if before in self._passages:
                 self._sleep.modify(before, select.EPOLLIN)
             if chosen is not None:
                 self._sleep.modify(chosen, 0)
 
-    def _step(self, descriptor: int, *, all_of_it: bool = False) -> None:
+    def _relay_chunk(self, descriptor: int, *, all_of_it: bool = False) -> None:
         """Move one chunk of a stream, or all that is there, and record it.
 
         Of one that wakes nobody all that stands there now: it was written before what woke us.
         """
         passage = self._passages[descriptor]
         stream = passage.ends.stream
-        was_broken = passage.is_broken
+        was_broken = passage.reader_closed
         now = time.monotonic()
-        for data in passage.steps():
-            self._waking.note(descriptor, data, now)
+        for data in passage.relay_all():
+            self._waking.record_write(descriptor, data, now)
             self._record(stream, data)
-            if not all_of_it and (descriptor != self._waking.by_timer or len(data) < self._chunks[descriptor]):
+            if not all_of_it and (descriptor != self._waking.timer_fd or len(data) < self._chunks[descriptor]):
                 break
-        if passage.is_broken and not was_broken:
-            self._tell({"broken": stream})
-        if passage.refused is not None:
-            self._say(f"what stream {stream} of the training printed cannot be written: {passage.refused}")
+        if passage.reader_closed and not was_broken:
+            self._send_control({"broken": stream})
+        if passage.write_error is not None:
+            self._log_once(f"what stream {stream} of the training printed cannot be written: {passage.write_error}")
         if passage.has_ended:
             self._end(descriptor)
 
@@ -198,14 +200,14 @@ class Drain:
         for poll in (self._sleep, self._ready):
             poll.unregister(descriptor)
 
-    def _drain_all(self) -> None:
+    def _relay_all(self) -> None:
         """Move everything that is there."""
         for descriptor in list(self._passages):
-            self._step(descriptor, all_of_it=True)
+            self._relay_chunk(descriptor, all_of_it=True)
 
     # -- the rank --
 
-    def _obey(self) -> None:
+    def _handle_control(self) -> None:
         """Do what the rank says; its end needs no word."""
         assert self._control is not None
         try:
@@ -220,25 +222,25 @@ class Drain:
         order = json.loads(said)
         if "finish" in order:
             self._is_told_to_finish = True
-            self._drain_all()
+            self._relay_all()
             self._finish()
-            self._tell({"finished": True})
+            self._send_control({"finished": True})
         elif "closed" in order:
             # The rank has closed its reading end too: from now on its writers meet EPIPE, as they would without us.
             for descriptor, passage in list(self._passages.items()):
                 if passage.ends.stream == order["closed"]:
-                    self._drain_all()
+                    self._relay_all()
                     if descriptor in self._passages:
                         self._end(descriptor)
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send_control(self, message: dict[str, Any]) -> None:
         if self._control is not None:
             try:
                 self._control.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
             except OSError:
                 pass  # the rank is gone, or does not listen: then it needs no answer
 
-    def _say(self, message: str) -> None:
+    def _log_once(self, message: str) -> None:
         """Say something once, in the file that holds what helpers say."""
         if message not in self._told and len(self._told) < 100:
             self._told.add(message)
@@ -250,10 +252,10 @@ class Drain:
         if self._records:
             self._add(stream, self._lines[stream].feed(data))
             self._early_bytes[stream] += len(data)
-            if not self._early:
+            if not self._queued:
                 self._note_recorded()
             elif sum(self._early_bytes.values()) > _EARLY_BYTES_MAX:
-                self._record_early(wait=True)
+                self._flush_queued(wait=True)
 
     def _add(self, stream: int, lines: list[bytes]) -> None:
         if not lines:
@@ -263,30 +265,30 @@ class Drain:
         is_crowded = self._transcript is not None and self._transcript.is_crowded
         for line in lines:
             line_no += 1
-            if is_crowded or not self._pace.admits(now):
+            if is_crowded or not self._pace.allow(now):
                 self._lost += 1
                 continue
-            self._declare()
-            self._say_event("line", now_us, stream, line_no, shown(line))
+            self._emit_lost_lines()
+            self._record_or_queue("line", now_us, stream, line_no, decode_line(line))
         self._tally.line_no = line_no
 
-    def _declare(self) -> None:
+    def _emit_lost_lines(self) -> None:
         if self._lost:
             lost, self._lost = self._lost, 0
             message = f"{lost} lines above the rate limit, or while the journal was nearly full"
-            self._say_event("notice", "console_lost", message, {"lines": lost})
+            self._record_or_queue("notice", "console_lost", message, {"lines": lost})
 
-    def _declare_of_predecessor(self) -> None:
+    def _emit_lost_bytes_of_predecessor(self) -> None:
         """Declare what the helper before this one, which was killed, had passed on and not yet recorded."""
         for passage in self._passages.values():
             stream = passage.ends.stream
             n_bytes = self._tally.passed(stream) - self._tally.recorded(stream)
             if n_bytes > 0:
                 message = f"{n_bytes} bytes of stream {stream}: the helper that recorded the console was killed"
-                self._say_event("notice", "console_lost", message, {"bytes": n_bytes})
+                self._record_or_queue("notice", "console_lost", message, {"bytes": n_bytes})
                 self._early_bytes[stream] += n_bytes
 
-    def _say_event(self, *event: Any) -> None:
+    def _record_or_queue(self, *event: Any) -> None:
         """Record a line or a notice; or put it aside while the journal is being opened.
 
         It is opened for the first line: most helpers of a thousand ranks need none. And in a thread: what the imports
@@ -295,25 +297,25 @@ class Drain:
         if self._transcript is not None:
             getattr(self._transcript, event[0])(*event[1:])
             return
-        self._early.append(event)
+        self._queued.append(event)
         if self._opening is None:
             self._opening = threading.Thread(target=self._open, daemon=True)
             self._opening.start()
 
     def _open(self) -> None:
-        from chiplog.console.line_journal import Transcript
+        from chiplog.console.line_journal import ConsoleJournal
 
-        self._opened = Transcript(self._orders, self._say)
+        self._opened = ConsoleJournal(self._orders, self._log_once)
 
-    def _record_early(self, *, wait: bool = False) -> None:
+    def _flush_queued(self, *, wait: bool = False) -> None:
         """Record what was put aside, as soon as the journal is open."""
         if self._opening is None or (self._opening.is_alive() and not wait):
             return
         self._opening.join()
         self._opening, self._transcript = None, self._opened
-        early, self._early = self._early, []
+        early, self._queued = self._queued, []
         for event in early:
-            self._say_event(*event)
+            self._record_or_queue(*event)
         self._note_recorded()
 
     def _note_recorded(self) -> None:
@@ -327,15 +329,19 @@ class Drain:
         if not self._records:
             return
         for stream, lines in self._lines.items():
-            self._add(stream, lines.rest())
-        self._declare()
+            self._add(stream, lines.flush())
+        self._emit_lost_lines()
         self._records = False
-        self._record_early(wait=True)
+        self._flush_queued(wait=True)
         if self._transcript is not None:
             self._transcript.seal()
 
     def _deliver(self) -> None:
         """Let go of a journal that is finished as soon as it is delivered: children may write on for days."""
-        if not self._records and self._transcript is not None and self._transcript.is_over(_DELIVER_WAIT_S):
+        if (
+            not self._records
+            and self._transcript is not None
+            and self._transcript.is_delivered_or_expired(_DELIVER_WAIT_S)
+        ):
             self._transcript.close(0.0)
             self._transcript = None

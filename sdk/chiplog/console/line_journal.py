@@ -7,22 +7,22 @@ from typing import Any
 
 from chiplog.journal.factory import open_journal
 from chiplog.journal.sender import SenderThread
-from chiplog_schemas.bounds import Bounds
+from chiplog_schemas.bounds import Limits
 from chiplog_schemas.model.events import EventKind, encode
-from chiplog_schemas.paths import Places
+from chiplog_schemas.paths import Paths
 
 _STOP_S = 0.3  # for a sender that has nothing left to send
 
 
-class Transcript:
+class ConsoleJournal:
     """Console lines as events of a producer of role `console`, `of` the rank's.
 
     orders: places, mode, address, bounds and identity, from the rank. warn: told of what keeps it from the agent.
     """
 
     def __init__(self, orders: dict[str, Any], warn: Callable[[str], object]) -> None:
-        places = Places(*(Path(path) for path in orders["places"]))
-        bounds, mode = Bounds(**orders["bounds"]), orders["mode"]
+        places = Paths(*(Path(path) for path in orders["places"]))
+        bounds, mode = Limits(**orders["bounds"]), orders["mode"]
         started_us = time.time_ns() // 1000
         # No PID: the agent would take this process for a rank's, and sample it.
         info = {"role": "console", "started_at": started_us, **orders["identity"]}
@@ -45,7 +45,7 @@ class Transcript:
     @property
     def is_crowded(self) -> bool:
         """Whether lines are to be dropped: the journal is nearly full."""
-        return self._journal.is_crowded
+        return self._journal.is_under_pressure
 
     def line(self, now_us: int, stream: int, line_no: int, line: str) -> None:
         """Record a line."""
@@ -67,7 +67,7 @@ class Transcript:
         if not self._is_online:
             self.close(_STOP_S)
 
-    def is_over(self, wait_s: float) -> bool:
+    def is_delivered_or_expired(self, wait_s: float) -> bool:
         """Tell whether all is delivered, or has waited for that long enough."""
         delivered = self._journal.acked >= self._journal.next_seq
         return delivered or time.monotonic() >= self._sealed_at + wait_s

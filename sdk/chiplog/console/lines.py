@@ -6,7 +6,7 @@ from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX, 
 _PARTIAL_BYTES_MAX = 4 * (CONSOLE_LINE_CHARS_MAX + 1)
 
 
-class Lines:
+class LineSplitter:
     """Bytes of one stream in, its complete lines out, as bytes without their end."""
 
     def __init__(self) -> None:
@@ -21,18 +21,18 @@ class Lines:
         self._partial = partial[:_PARTIAL_BYTES_MAX]
         return complete
 
-    def rest(self) -> list[bytes]:
+    def flush(self) -> list[bytes]:
         """Return the line that has no end, if there is one, and begin anew."""
         partial, self._partial = self._partial, b""
         return [partial] if partial else []
 
 
-def shown(line: bytes) -> str:
+def decode_line(line: bytes) -> str:
     """Return a line as it is kept. Bytes that are no UTF-8 stay what they are, as Python's surrogateescape has them."""
-    return cut(folded(line.decode("utf-8", "surrogateescape")))
+    return truncate(collapse_overwrites(line.decode("utf-8", "surrogateescape")))
 
 
-def folded(line: str) -> str:
+def collapse_overwrites(line: str) -> str:
     """Keep of a progress bar, which returns to the start of its line, or steps back in it, what stood there last."""
     line = line.rstrip("\r").rpartition("\r")[2]
     if "\b" not in line:
@@ -48,12 +48,12 @@ def folded(line: str) -> str:
     return "".join(cells)
 
 
-def cut(line: str) -> str:
+def truncate(line: str) -> str:
     """Cut a line that is too long, and mark it."""
     return line if len(line) <= CONSOLE_LINE_CHARS_MAX else line[: CONSOLE_LINE_CHARS_MAX - 1] + "…"
 
 
-class Pace:
+class TokenBucket:
     """So many lines per second, after a burst; `allowance` is how many there may be at once just now."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Pace:
         self._burst_lines = burst_lines
         self._refilled_at = now
 
-    def admits(self, now: float) -> bool:
+    def allow(self, now: float) -> bool:
         """Tell whether there may be one more line, and count it."""
         self.allowance = min(self._burst_lines, self.allowance + (now - self._refilled_at) * self._lines_per_s)
         self._refilled_at = now

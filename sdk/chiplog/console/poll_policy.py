@@ -16,7 +16,7 @@ _PIPE_REST_S = 2 * LOOK_INTERVAL_S  # after such a burst, in which it may go on
 _CHANGE = 2  # times as much has to be written to the other stream before they change roles
 
 
-class _Flow:
+class _StreamRate:
     """What came of one stream lately."""
 
     __slots__ = ("at", "began", "burst_at", "bytes_max", "is_busy", "n_bytes", "rest_s", "writes")
@@ -32,17 +32,17 @@ class _Flow:
         self.n_bytes = 0  # in this interval
 
 
-class Waking:
+class PollPolicy:
     """Streams by their descriptors. holds_bytes: how much each takes before its writer has to wait."""
 
     def __init__(self, holds_bytes: dict[int, int], terminals: Collection[int] = ()) -> None:
         self._flows = {
-            descriptor: _Flow(n_bytes, BURST_REST_S if descriptor in terminals else _PIPE_REST_S)
+            descriptor: _StreamRate(n_bytes, BURST_REST_S if descriptor in terminals else _PIPE_REST_S)
             for descriptor, n_bytes in holds_bytes.items()
         }
-        self.by_timer: int | None = None  # the stream that wakes nobody. One at most, so that no order is guessed
+        self.timer_fd: int | None = None  # the stream that wakes nobody. One at most, so that no order is guessed
 
-    def note(self, descriptor: int, data: bytes, now: float) -> None:
+    def record_write(self, descriptor: int, data: bytes, now: float) -> None:
         """Note what came of a stream."""
         flow = self._flows[descriptor]
         pause_s = now - flow.at
@@ -59,12 +59,12 @@ class Waking:
         """Drop a stream that has ended."""
         del self._flows[descriptor]
 
-    def choose(self, now: float) -> int | None:
+    def choose_timer_stream(self, now: float) -> int | None:
         """Return, and keep in `by_timer`, the stream that needs to wake nobody just now: the busier one, if any."""
         writes = {
-            descriptor: flow.writes * (_CHANGE if descriptor == self.by_timer else 1)
+            descriptor: flow.writes * (_CHANGE if descriptor == self.timer_fd else 1)
             for descriptor, flow in self._flows.items()
             if flow.is_busy and now - flow.at < QUIET_S and now - flow.burst_at > flow.rest_s
         }
-        self.by_timer = max(writes, key=writes.__getitem__, default=None)
-        return self.by_timer
+        self.timer_fd = max(writes, key=writes.__getitem__, default=None)
+        return self.timer_fd

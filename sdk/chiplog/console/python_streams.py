@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from threading import get_ident
 from typing import Any, TextIO
 
-from chiplog.console.lines import Pace, cut, folded
+from chiplog.console.lines import TokenBucket, collapse_overwrites, truncate
 from chiplog.safety.interrupts import is_interrupt
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX, CONSOLE_LINES_PER_S
 
@@ -19,17 +19,17 @@ _WAITING_MAX = 10_000  # texts, while another thread notes one: it is stuck if t
 STDOUT, STDERR = 1, 2
 
 
-class Tee:
+class TeeStream:
     """A text stream that hands every complete line to `on_line` and everything to the stream it stands for.
 
     turn: has one thread note at a time; one for all streams whose lines are counted together.
     """
 
-    def __init__(self, stream: TextIO, on_line: Callable[[str], None], turn: "Turn | None" = None) -> None:
+    def __init__(self, stream: TextIO, on_line: Callable[[str], None], turn: "ReentrancyGuard | None" = None) -> None:
         self._stream = stream
         self._on_line: Callable[[str], None] | None = on_line
         self._partial = ""
-        self._turn = turn or Turn()
+        self._turn = turn or ReentrancyGuard()
 
     def write(self, text: str) -> int:
         """Write through, then note the lines that became complete."""
@@ -43,15 +43,15 @@ class Tee:
         for line in lines:
             self.write(line)
 
-    def detach_capture(self) -> TextIO:
+    def detach(self) -> TextIO:
         """Stop noting, note what is left of an unfinished line, and return the stream behind."""
         self._turn.note(self, "")  # what a thread may have left that was interrupted
         on_line, self._on_line = self._on_line, None
         if on_line is not None and self._partial:
-            on_line(folded(self._partial))
+            on_line(collapse_overwrites(self._partial))
         return self._stream
 
-    def silence(self) -> None:
+    def stop_recording(self) -> None:
         """Stop noting."""
         self._on_line = None
         self._partial = ""
@@ -71,10 +71,10 @@ class Tee:
         *complete, self._partial = (self._partial + text).split("\n")
         if "\r" in self._partial[:-1]:
             # A return at the very end stays: what is written next stands in place of this, or ends it.
-            self._partial = folded(self._partial) + ("\r" if self._partial.endswith("\r") else "")
+            self._partial = collapse_overwrites(self._partial) + ("\r" if self._partial.endswith("\r") else "")
         self._partial = self._partial[: CONSOLE_LINE_CHARS_MAX + 1]  # one more, so that what is cut is marked
         for line in complete:
-            on_line(folded(line))
+            on_line(collapse_overwrites(line))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -83,14 +83,14 @@ class Tee:
         return iter(self._stream)
 
 
-class Turn:
+class ReentrancyGuard:
     """One thread notes at a time, and what other threads write in the meantime, too: none waits, and no line is lost.
 
     What is printed because a line is noted is left out and counted: noting that would print the next one.
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[Tee, str]] = deque()
+        self._waiting: deque[tuple[TeeStream, str]] = deque()
         self._noting_by = 0  # the thread
         self._lost = 0
 
@@ -99,7 +99,7 @@ class Turn:
         lost, self._lost = self._lost, 0
         return lost
 
-    def note(self, tee: Tee, text: str) -> None:
+    def note(self, tee: TeeStream, text: str) -> None:
         """Note a text of a stream, now or after the one that is being noted."""
         waiting, me = self._waiting, get_ident()
         if self._noting_by == me or len(waiting) >= _WAITING_MAX:
@@ -118,7 +118,7 @@ class Turn:
                 self._noting_by = 0
 
 
-class Console:
+class PythonStreamCapture:
     """The streams of this process, both or one, captured from construction to `close`.
 
     has_room: false while lines are to be dropped, for something else needs the room. They are declared by on_lost.
@@ -140,21 +140,21 @@ class Console:
         self._on_lost = on_lost
         self._has_room = has_room
         self.line_no = last_line_no
-        self._pace = Pace(time.monotonic(), lines_per_s, burst_lines)
+        self._pace = TokenBucket(time.monotonic(), lines_per_s, burst_lines)
         self._lost = 0
-        self._turn = turn = Turn()
+        self._turn = turn = ReentrancyGuard()
         # A process without a terminal may have no streams at all.
         out = sys.stdout if STDOUT in streams else None
         err = sys.stderr if STDERR in streams else None
-        self._out = Tee(out, lambda line: self._line(STDOUT, line), turn) if out is not None else None
-        self._err = Tee(err, lambda line: self._line(STDERR, line), turn) if err is not None else None
+        self._out = TeeStream(out, lambda line: self._line(STDOUT, line), turn) if out is not None else None
+        self._err = TeeStream(err, lambda line: self._line(STDERR, line), turn) if err is not None else None
         sys.stdout = self._out or sys.stdout
         sys.stderr = self._err or sys.stderr
 
     def close(self) -> None:
         """Give the streams back, unless somebody put others in their place meanwhile."""
         for tee in filter(None, (self._out, self._err)):
-            stream = tee.detach_capture()
+            stream = tee.detach()
             if sys.stdout is tee:
                 sys.stdout = stream
             if sys.stderr is tee:
@@ -165,18 +165,18 @@ class Console:
         """Take a line that was written some other way."""
         self._line(stream, line)
 
-    def close_in_child(self) -> None:
+    def release_in_child(self) -> None:
         """Let a forked child print through without noting: what it inherited is the parent's to tell."""
         for tee in filter(None, (self._out, self._err)):
-            tee.silence()
+            tee.stop_recording()
 
     def _line(self, stream: int, line: str) -> None:
         self.line_no += 1
-        if not self._has_room() or not self._pace.admits(time.monotonic()):
+        if not self._has_room() or not self._pace.allow(time.monotonic()):
             self._lost += 1
             return
         self._declare()
-        self._emit(stream, self.line_no, cut(line))
+        self._emit(stream, self.line_no, truncate(line))
 
     def _declare(self) -> None:
         self._lost += self._turn.take_lost()

@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from chiplog.console.relay import Ends, Passage, Tally, select_now
-from chiplog.console.shared_counters import drain_lines, is_crowded
-from chiplog.console.stream_fds import FIRST, high, inherited, inode_of, open_ends
-from chiplog_schemas.paths import Places, make_private
-from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, spawn_detached, status_of
+from chiplog.console.relay import SharedCounters, SpliceRelay, StreamFds, is_readable
+from chiplog.console.shared_counters import drain_lines, is_filling
+from chiplog.console.stream_fds import FIRST, dup_above_stdio, fd_identity, inherited_pipes, open_stream_fds
+from chiplog_schemas.paths import Paths, ensure_private_dir
+from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, reap, spawn_detached
 from chiplog_schemas.process.descriptors import OwnedDescriptor
 from chiplog_schemas.process.exit_status import STATUS_NAME
 
@@ -36,7 +36,7 @@ _LOOK_INTERVAL_S = 0.2  # whether it is stopped; each look of the sender's would
 _MESSAGE_BYTES_MAX = 65_536
 
 
-class Pipes:
+class StreamRedirect:
     """The captured streams of one run in one process.
 
     orders: what a helper is told beside its descriptors. on_given_up: called when no helper can be had any more, with
@@ -48,7 +48,7 @@ class Pipes:
     def __init__(
         self,
         streams: Iterable[int],
-        places: Places,
+        places: Paths,
         orders: dict[str, Any],
         on_given_up: Callable[[str, dict[int, bytes], int], None],
         on_rest: Callable[[dict[int, bytes], int], int],
@@ -57,7 +57,7 @@ class Pipes:
         self._orders = orders
         self._on_given_up = on_given_up
         self._on_rest = on_rest
-        self._ends: dict[int, Ends] = {}
+        self._ends: dict[int, StreamFds] = {}
         self._broken: set[int] = set()
         self._inodes: dict[int, tuple[int, int]] = {}
         self._buffering: dict[int, tuple[Any, bool]] = {}
@@ -66,22 +66,22 @@ class Pipes:
         self._helper = 0  # its PID, once it has said that it is there
         self._shells: list[int] = []
         self._starts = 0
-        self._moved: tuple[int, float] = (0, time.monotonic())  # bytes passed, and when that last changed
-        self._look_at = 0.0  # whether the helper is stopped
+        self._progress: tuple[int, float] = (0, time.monotonic())  # bytes passed, and when that last changed
+        self._next_check_s = 0.0  # whether the helper is stopped
         self._is_given_up = False
         self._lock = threading.Lock()
-        self._tally_descriptor = high(os.memfd_create("chiplog-console", os.MFD_CLOEXEC))
-        os.ftruncate(self._tally_descriptor, Tally.SIZE)
-        self._tally = Tally(self._tally_descriptor)
+        self._tally_descriptor = dup_above_stdio(os.memfd_create("chiplog-console", os.MFD_CLOEXEC))
+        os.ftruncate(self._tally_descriptor, SharedCounters.SIZE)
+        self._tally = SharedCounters(self._tally_descriptor)
         writing: dict[int, int] = {}
         try:
             for stream in streams:
-                self._ends[stream], writing[stream] = open_ends(stream)
-            numbers = (self._tally_descriptor, *(number for ends in self._ends.values() for number in ends.all))
+                self._ends[stream], writing[stream] = open_stream_fds(stream)
+            numbers = (self._tally_descriptor, *(number for ends in self._ends.values() for number in ends.fds))
             self._owned = {number: OwnedDescriptor(number) for number in numbers}
             self._start_helper()
             for stream, descriptor in writing.items():
-                self._put(stream, descriptor)
+                self._replace_fd(stream, descriptor)
         except BaseException:
             self._restore()
             self._close(targets=True)
@@ -109,19 +109,19 @@ class Pipes:
             if self._is_given_up:
                 self._drain()
                 return
-            while self._control is not None and (said := self._hear(0)) is not None:
+            while self._control is not None and (said := self._receive(0)) is not None:
                 if "ready" in said:
                     self._helper = said["ready"]
                 elif "broken" in said:
                     self._close_broken(said["broken"])
                 elif "gone" in said:
-                    self._start_again()
+                    self._restart_helper()
                     return
-            self._end_one_that_is_stopped()
-            if not self._helper and any(map(is_crowded, self._unbroken())):
+            self._kill_stalled_helper()
+            if not self._helper and any(map(is_filling, self._open_streams())):
                 # In a thread: whoever reads there may take his time, and the sender has other work.
                 with contextlib.suppress(RuntimeError):  # no thread is left just now
-                    threading.Thread(target=self._relieve, name="chiplog-console", daemon=True).start()
+                    threading.Thread(target=self._drain_without_helper, name="chiplog-console", daemon=True).start()
         finally:
             self._lock.release()
 
@@ -137,7 +137,7 @@ class Pipes:
             self._control.detach()
             self._control = None
 
-    def _hear(self, wait_s: float) -> dict[str, Any] | None:
+    def _receive(self, wait_s: float) -> dict[str, Any] | None:
         """Return what the helper says next; None when it says nothing in this time."""
         assert self._control is not None
         poll = select.poll()
@@ -159,7 +159,7 @@ class Pipes:
             self._control.close()
             self._control = None
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _send(self, message: dict[str, Any]) -> None:
         if self._control is not None:
             with contextlib.suppress(OSError):  # it is gone: `_hear` tells
                 self._control.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
@@ -169,54 +169,54 @@ class Pipes:
         if stream not in self._broken:
             self._broken.add(stream)
             ends = self._ends[stream]
-            for descriptor in {*ends.all} - {ends.target}:
+            for descriptor in {*ends.fds} - {ends.target}:
                 self._owned.pop(descriptor, None)
                 os.close(descriptor)
-        self._tell({"closed": stream})
+        self._send({"closed": stream})
 
-    def _end_one_that_is_stopped(self) -> None:
+    def _kill_stalled_helper(self) -> None:
         now = time.monotonic()
-        if now < self._look_at:
+        if now < self._next_check_s:
             return
-        self._look_at = now + _LOOK_INTERVAL_S
+        self._next_check_s = now + _LOOK_INTERVAL_S
         moved = sum(self._tally.passed(stream) for stream in self._ends)
         waits = any(state & select.POLLIN for state in self._states())
-        if moved != self._moved[0] or self._tally.is_waiting or not waits:
-            self._moved = (moved, now)
-        elif now - self._moved[1] > (_STALLED_S if self._helper else _LATE_S):
+        if moved != self._progress[0] or self._tally.is_waiting or not waits:
+            self._progress = (moved, now)
+        elif now - self._progress[1] > (_STALLED_S if self._helper else _LATE_S):
             if self._helper:
                 with contextlib.suppress(OSError):
                     os.kill(self._helper, signal.SIGKILL)  # still its PID: its end of the socket is open
-            elif self._tally.claim():  # else it is there just now, and will say so
-                self._give_up("it does not come up")
+            elif self._tally.lock():  # else it is there just now, and will say so
+                self._fall_back("it does not come up")
 
     def _states(self) -> list[int]:
         """Return what poll says of each stream: 0 when nothing waits, POLLHUP when nobody can write any more."""
         poll = select.poll()
-        streams = [ends.first for ends in self._unbroken()]
+        streams = [ends.poll_fd for ends in self._open_streams()]
         for descriptor in streams:
             poll.register(descriptor, select.POLLIN)
         found = dict(poll.poll(0))
         return [found.get(descriptor, 0) for descriptor in streams]
 
-    def _is_over(self) -> bool:
+    def _all_writers_closed(self) -> bool:
         """Tell whether nobody can write any more and nothing waits: then a helper leaves."""
         return all(state and not state & select.POLLIN for state in self._states())
 
-    def _start_again(self) -> None:
+    def _restart_helper(self) -> None:
         self._helper = 0
-        if self._is_over():  # somebody put other descriptors in place of ours
+        if self._all_writers_closed():  # somebody put other descriptors in place of ours
             self._close_control()
             return
         if self._starts >= STARTS_MAX:
-            self._give_up(f"{self._starts} helpers ended")
+            self._fall_back(f"{self._starts} helpers ended")
             return
         try:
             self._start_helper()
         except OSError as error:
-            self._give_up(str(error))
+            self._fall_back(str(error))
 
-    def _give_up(self, why: str) -> None:
+    def _fall_back(self, why: str) -> None:
         """Put the streams back as they were, and pass on what is in the pipes, now and later, from here."""
         self._is_given_up = True
         self._restore()
@@ -226,32 +226,32 @@ class Pipes:
     def _drain(self) -> dict[int, bytes]:
         """Pass on what is there, without a helper; return it by stream."""
         found: dict[int, bytes] = {}
-        for ends in self._unbroken():
+        for ends in self._open_streams():
             found[ends.stream] = b""
-            if select_now(ends.first):
-                passage = Passage(ends, self._tally)
-                found[ends.stream] = b"".join(passage.steps())
+            if is_readable(ends.poll_fd):
+                passage = SpliceRelay(ends, self._tally)
+                found[ends.stream] = b"".join(passage.relay_all())
                 passage.close_copy()
-                if passage.has_ended or passage.is_broken:
+                if passage.has_ended or passage.reader_closed:
                     self._close_broken(ends.stream)
         return found
 
-    def _relieve(self) -> None:
+    def _drain_without_helper(self) -> None:
         """Pass on whole lines of pipes that fill up while no helper is there, and record them."""
         with self._lock:
-            if self._helper or self._control is None or not self._ends or not self._tally.claim():
+            if self._helper or self._control is None or not self._ends or not self._tally.lock():
                 return  # finished meanwhile, or it is there just now
             try:
-                found = {ends.stream: drain_lines(ends, self._tally) for ends in self._unbroken()}
+                found = {ends.stream: drain_lines(ends, self._tally) for ends in self._open_streams()}
                 self._tally.line_no = self._on_rest(found, self._tally.line_no)
                 for stream, data in found.items():
                     self._tally.note_recorded(stream, len(data))
                 # Not the helper's doing: one that never comes is still given up.
-                self._moved = (sum(self._tally.passed(stream) for stream in self._ends), self._moved[1])
+                self._progress = (sum(self._tally.passed(stream) for stream in self._ends), self._progress[1])
             finally:
-                self._tally.disclaim()
+                self._tally.unlock()
 
-    def _unbroken(self) -> list[Ends]:
+    def _open_streams(self) -> list[StreamFds]:
         return [ends for stream, ends in self._ends.items() if stream not in self._broken]
 
     # -- the end --
@@ -270,7 +270,7 @@ class Pipes:
                 return True
             self._restore()
             finished = self._finish_helper(deadline)
-            if not finished and (self._control is None or self._tally.claim()):
+            if not finished and (self._control is None or self._tally.lock()):
                 rest = self._drain()
                 if not self._is_given_up:  # else Python's lines were recorded when they were printed
                     for stream, data in rest.items():
@@ -285,16 +285,16 @@ class Pipes:
     def _finish_helper(self, deadline: float) -> bool:
         if self._is_given_up or self._control is None:
             return False
-        self._tell({"finish": True})
+        self._send({"finish": True})
         while (wait_s := deadline - time.monotonic()) > 0:
-            said = self._hear(wait_s) or {}
+            said = self._receive(wait_s) or {}
             if "finished" in said:
                 return True
             if "broken" in said:
                 self._close_broken(said["broken"])
             if "gone" in said:
                 self._close_control()
-                if self._is_over():
+                if self._all_writers_closed():
                     return True
                 if self._starts >= STARTS_MAX:
                     return False
@@ -302,7 +302,7 @@ class Pipes:
                     self._start_helper()
                 except OSError:
                     return False
-                self._tell({"finish": True})
+                self._send({"finish": True})
         return False
 
     def close_in_child(self) -> None:
@@ -311,12 +311,12 @@ class Pipes:
         if not self._ends:
             return
         for stream, ends in self._ends.items():
-            inherited[stream] = (self._inodes[stream], ends.target)
+            inherited_pipes[stream] = (self._inodes[stream], ends.target)
         self._close(targets=False)
 
     # -- descriptors --
 
-    def _put(self, stream: int, descriptor: int) -> None:
+    def _replace_fd(self, stream: int, descriptor: int) -> None:
         """Put a pipe's writing end in the place of a stream."""
         python = _python_stream(stream)
         if python is not None:
@@ -335,7 +335,7 @@ class Pipes:
     def _restore(self) -> None:
         """Put back what the streams were, unless somebody else has put something in their place."""
         for stream, inode in self._inodes.items():
-            if inode_of(stream) == inode:
+            if fd_identity(stream) == inode:
                 os.dup2(self._ends[stream].target, stream)
         for python, line_buffering in self._buffering.values():
             with contextlib.suppress(Exception):  # closed, or detached by somebody
@@ -344,7 +344,7 @@ class Pipes:
 
     def _close(self, *, targets: bool) -> None:
         for stream, ends in self._ends.items():
-            kept = ends.all if stream not in self._broken else (ends.target,)
+            kept = ends.fds if stream not in self._broken else (ends.target,)
             for descriptor in kept:
                 if targets or descriptor != ends.target:
                     os.close(descriptor)
@@ -360,22 +360,24 @@ class Pipes:
         """Start a helper on the pipes, without waiting for it. Raises OSError."""
         self._starts += 1
         self._tally.is_waiting = False  # the one before may have died while its target took nothing
-        self._moved = (self._moved[0], time.monotonic())
+        self._progress = (self._progress[0], time.monotonic())
         if not sys.executable:
             raise OSError("there is no sys.executable to run a helper with")
         watch: tuple[int, ...] = ()
-        ours, theirs = (high(end.detach()) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        ours, theirs = (
+            dup_above_stdio(end.detach()) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        )
         self._close_control()
         self._control = socket.socket(fileno=ours)
         self._owned[ours] = OwnedDescriptor(ours)
         try:
             watch = self._open_watch()
-            ends = self._unbroken()
-            wanted = [theirs, self._tally_descriptor, *watch, *(number for entry in ends for number in entry.all)]
-            given = dict(zip(wanted, _numbers_beside(wanted), strict=False))
-            streams = [entry.numbered(given) for entry in ends]
+            ends = self._open_streams()
+            wanted = [theirs, self._tally_descriptor, *watch, *(number for entry in ends for number in entry.fds)]
+            given = dict(zip(wanted, _free_fd_numbers(wanted), strict=False))
+            streams = [entry.to_helper_args(given) for entry in ends]
             told = {"streams": streams, "tally": given[self._tally_descriptor], "watch": [given[n] for n in watch]}
-            self._tell({**self._orders, **told, "pid": os.getpid()})
+            self._send({**self._orders, **told, "pid": os.getpid()})
             self._shells.append(_spawn(given, given[theirs], self._places))
         finally:
             for descriptor in (theirs, *watch):
@@ -398,14 +400,14 @@ class Pipes:
             for descriptor in opened:
                 os.close(descriptor)
             return ()
-        return high(opened[0]), high(opened[1])
+        return dup_above_stdio(opened[0]), dup_above_stdio(opened[1])
 
     def _reap(self) -> None:
         """Wait for shells that have ended: training code that waits for any child must not meet them."""
-        self._shells = [pid for pid in self._shells if status_of(pid) is None]
+        self._shells = [pid for pid in self._shells if reap(pid) is None]
 
 
-def _spawn(given: dict[int, int], control: int, places: Places) -> int:
+def _spawn(given: dict[int, int], control: int, places: Paths) -> int:
     """Let a shell start the helper; return the shell's PID. `given`: descriptors here, and their numbers there."""
     modules = ("chiplog", "chiplog_schemas", "zmq", "msgpack")
     paths = dict.fromkeys(
@@ -422,11 +424,11 @@ def _spawn(given: dict[int, int], control: int, places: Places) -> int:
     return spawn_detached(helper, environment, actions)
 
 
-def _output(places: Places) -> str:
+def _output(places: Paths) -> str:
     """Return the file that helpers write to when something is wrong with them; emptied when it has grown long."""
     path = places.run / OUTPUT
     try:
-        make_private(places.run)
+        ensure_private_dir(places.run)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             if os.fstat(descriptor).st_size > OUTPUT_BYTES_MAX:
@@ -438,7 +440,7 @@ def _output(places: Places) -> str:
     return str(path)
 
 
-def _numbers_beside(wanted: Iterable[int]) -> Iterable[int]:
+def _free_fd_numbers(wanted: Iterable[int]) -> Iterable[int]:
     """Yield numbers that are none of these: a dup2 onto one that is still to be copied would lose it."""
     taken = set(wanted)
     return (number for number in itertools.count(FIRST) if number not in taken)

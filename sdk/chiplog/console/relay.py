@@ -27,7 +27,7 @@ _TERMINAL_BYTES = 4096  # N_TTY_BUF_SIZE: what a pseudo-terminal surely holds
 _WAIT_MS = 1_000  # for a target that takes nothing just now; then it is asked again
 
 
-class Tally:
+class SharedCounters:
     """What was done so far, in memory that outlives who did it. One writer; the rank and a successor read it.
 
     offset  size  field
@@ -44,7 +44,7 @@ class Tally:
         self._descriptor = descriptor
         self._memory = Mapped(descriptor, self.SIZE)
 
-    def claim(self, *, wait: bool = False) -> bool:
+    def lock(self, *, wait: bool = False) -> bool:
         """Become the process that moves bytes: two at once would wait for each other's. Tell whether this is the one.
 
         Its end gives this back, and so does closing the descriptor.
@@ -55,7 +55,7 @@ class Tally:
             return False
         return True
 
-    def disclaim(self) -> None:
+    def unlock(self) -> None:
         """Give it back."""
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
@@ -104,7 +104,7 @@ class Tally:
         self._memory.close()
 
 
-class Ends:
+class StreamFds:
     """The descriptors of one captured stream. source: a pipe's read end. target: what the stream was before.
 
     Of a terminal's stream also master, of the pseudo-terminal, its name, and feed, the pipe's write end; -1 else.
@@ -122,11 +122,11 @@ class Ends:
         self.name = name
 
     @property
-    def all(self) -> tuple[int, ...]:
+    def fds(self) -> tuple[int, ...]:
         """Those that there are."""
         return tuple(number for number in (self.source, self.target, self.master, self.feed) if number >= 0)
 
-    def numbered(self, given: dict[int, int]) -> dict[str, int | str]:
+    def to_helper_args(self, given: dict[int, int]) -> dict[str, int | str]:
         """Return the arguments that make this in a process where the descriptors have other numbers."""
         there = {-1: -1, **given}
         return {
@@ -139,11 +139,11 @@ class Ends:
         }
 
     @property
-    def first(self) -> int:
+    def poll_fd(self) -> int:
         """Where what the process writes comes out: this one is to be polled."""
         return self.source if self.master < 0 else self.master
 
-    def follow_size(self) -> bool:
+    def sync_window_size(self) -> bool:
         """Give the pseudo-terminal the size of the terminal; return True if that has changed."""
         try:
             return self.master >= 0 and copy_size(self.target, self.master)
@@ -151,14 +151,14 @@ class Ends:
             return False  # the terminal is gone
 
 
-class Passage:
+class SpliceRelay:
     """Moves what a process writes on to where it went before, in order, and returns a copy of it."""
 
-    def __init__(self, ends: Ends, tally: Tally) -> None:
+    def __init__(self, ends: StreamFds, tally: SharedCounters) -> None:
         self.ends = ends
         self.has_ended = False  # nobody can write any more, and all of it was moved
-        self.is_broken = False  # nobody reads at the target
-        self.refused: OSError | None = None  # why the target takes nothing, though it may again
+        self.reader_closed = False  # nobody reads at the target
+        self.write_error: OSError | None = None  # why the target takes nothing, though it may again
         self._tally = tally
         import ctypes  # here: a rank imports this module and moves nothing, and os has no tee()
 
@@ -171,7 +171,7 @@ class Passage:
         self._can_tee = self._can_splice = self._can_feed = True
 
     @property
-    def holds_bytes(self) -> int:
+    def capacity_bytes(self) -> int:
         """How much the process can write before it has to wait for us."""
         if self.ends.master >= 0:
             return _TERMINAL_BYTES
@@ -180,24 +180,24 @@ class Passage:
         except OSError:  # no pipe
             return 0
 
-    def step(self) -> bytes:
+    def relay(self) -> bytes:
         """Move what is there, at most CHUNK_BYTES, and return it; b"" when there is nothing just now."""
         if self.ends.master >= 0:
-            self._feed()
+            self._pump_pty()
         n_bytes = self._peek() if self._can_tee else -1
         if n_bytes < 0:
             return self._step_by_reading()
         if n_bytes == 0:
             return b""
-        n_moved = self._move(n_bytes)
+        n_moved = self._splice(n_bytes)
         data = read_all(self._copy[0], n_bytes)
-        self._move_by_hand(data[n_moved:])
+        self._copy_rest(data[n_moved:])
         return data
 
-    def steps(self) -> Iterator[bytes]:
+    def relay_all(self) -> Iterator[bytes]:
         """Yield what is there, chunk by chunk. Comes to an end even if somebody writes on and on."""
         for _ in range(_STEPS_MAX):
-            data = self.step()
+            data = self.relay()
             if not data:
                 return
             yield data
@@ -205,7 +205,7 @@ class Passage:
     def close(self) -> None:
         """Close everything, the target too: who reads there waits for the end."""
         self.close_copy()
-        for descriptor in self.ends.all:
+        for descriptor in self.ends.fds:
             os.close(descriptor)
 
     def close_copy(self) -> None:
@@ -213,14 +213,14 @@ class Passage:
         for descriptor in self._copy:
             os.close(descriptor)
 
-    def _feed(self) -> None:
+    def _pump_pty(self) -> None:
         """Move what came out of the pseudo-terminal into the pipe."""
         try:
             if self._can_feed:
                 n_bytes = os.splice(self.ends.master, self.ends.feed, CHUNK_BYTES, flags=_SPLICE_F_NONBLOCK)
                 self._has_ended = n_bytes == 0
                 return
-            room = CHUNK_BYTES - waiting_in(self.ends.source)
+            room = CHUNK_BYTES - bytes_available(self.ends.source)
             if room > 0:
                 os.write(self.ends.feed, os.read(self.ends.master, room))
         except BlockingIOError:
@@ -228,7 +228,7 @@ class Passage:
         except OSError as error:
             if error.errno == errno.EINVAL and self._can_feed:
                 self._can_feed = False  # a kernel that does not splice from terminals
-                self._feed()
+                self._pump_pty()
             else:
                 self._has_ended = True  # EIO: all descriptors of the terminal are closed
 
@@ -247,7 +247,7 @@ class Passage:
         return -1
 
     def _step_by_reading(self) -> bytes:
-        if not select_now(self.ends.source):
+        if not is_readable(self.ends.source):
             self.has_ended = self._has_ended
             return b""
         data = os.read(self.ends.source, CHUNK_BYTES)
@@ -256,17 +256,17 @@ class Passage:
         self._tally.note_passed(self.ends.stream, len(data))
         return data
 
-    def _move(self, n_bytes: int) -> int:
+    def _splice(self, n_bytes: int) -> int:
         """Move bytes to the target in the kernel; return how many it took before that went no further."""
         n_moved = 0
         self._tally.is_waiting = True
         try:
-            while n_moved < n_bytes and self._can_splice and not self.is_broken:
+            while n_moved < n_bytes and self._can_splice and not self.reader_closed:
                 try:
                     n_more = os.splice(self.ends.source, self.ends.target, n_bytes - n_moved)
                     self._tally.note_passed(self.ends.stream, n_more)
                     n_moved += n_more
-                    self.refused = None
+                    self.write_error = None
                 except BlockingIOError:
                     self._wait()
                 except OSError as error:
@@ -279,7 +279,7 @@ class Passage:
             self._tally.is_waiting = False
         return n_moved
 
-    def _move_by_hand(self, data: bytes) -> None:
+    def _copy_rest(self, data: bytes) -> None:
         """Write what the kernel did not move, then take it out of the pipe.
 
         A kill between the two shows it twice, and loses none.
@@ -293,10 +293,10 @@ class Passage:
         view = memoryview(data)
         self._tally.is_waiting = True
         try:
-            while view and not self.is_broken:
+            while view and not self.reader_closed:
                 try:
                     view = view[os.write(self.ends.target, view) :]
-                    self.refused = None
+                    self.write_error = None
                 except BlockingIOError:
                     self._wait()
                 except OSError as error:
@@ -307,9 +307,9 @@ class Passage:
 
     def _note(self, error: OSError) -> None:
         if error.errno in _GONE:
-            self.is_broken = True
+            self.reader_closed = True
         else:
-            self.refused = error
+            self.write_error = error
 
     def _wait(self) -> None:
         """Wait until the target, a pipe that somebody made non-blocking, takes more."""
@@ -318,7 +318,7 @@ class Passage:
         poll.poll(_WAIT_MS)
 
 
-def select_now(descriptor: int) -> bool:
+def is_readable(descriptor: int) -> bool:
     """Tell whether there is something to read, or an end."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
@@ -334,7 +334,7 @@ def copy_size(terminal: int, other: int) -> bool:
     return True
 
 
-def waiting_in(descriptor: int) -> int:
+def bytes_available(descriptor: int) -> int:
     """Return how many bytes there are to read. Raises OSError."""
     return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))[0])
 

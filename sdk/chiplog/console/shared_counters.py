@@ -6,48 +6,56 @@ import select
 import stat
 import time
 
-from chiplog.console.relay import CHUNK_BYTES, Ends, Passage, Tally, read_all, select_now, waiting_in
+from chiplog.console.relay import (
+    CHUNK_BYTES,
+    SharedCounters,
+    SpliceRelay,
+    StreamFds,
+    bytes_available,
+    is_readable,
+    read_all,
+)
 
 _ROOM_LOOKS = 20  # at a target that takes nothing just now, a millisecond apart; then it is left to the next tick
 _TERMINAL_CROWDED_BYTES = 2_048  # of the 4,095 that a pseudo-terminal says to hold, however much is behind them
 
 
-def is_crowded(ends: Ends) -> bool:
+def is_filling(ends: StreamFds) -> bool:
     """Tell whether so much waits that whoever prints may soon have to. Raises nothing."""
     try:
         if ends.master >= 0:
-            return waiting_in(ends.master) > _TERMINAL_CROWDED_BYTES
+            return bytes_available(ends.master) > _TERMINAL_CROWDED_BYTES
         # A quarter: short writes leave pages of it half empty.
-        return waiting_in(ends.source) > fcntl.fcntl(ends.source, fcntl.F_GETPIPE_SZ) // 4
+        return bytes_available(ends.source) > fcntl.fcntl(ends.source, fcntl.F_GETPIPE_SZ) // 4
     except OSError:
         return False  # the terminal is gone
 
 
-def drain_lines(ends: Ends, tally: Tally) -> bytes:
+def drain_lines(ends: StreamFds, tally: SharedCounters) -> bytes:
     """Pass on the lines that are there, and return them. To be called by who has the claim."""
-    if not select_now(ends.first):
+    if not is_readable(ends.poll_fd):
         return b""
-    passage = _WholeLines(ends, tally)
+    passage = _LineRelay(ends, tally)
     try:
-        return b"".join(passage.steps())
+        return b"".join(passage.relay_all())
     finally:
         passage.close_copy()
 
 
-class _WholeLines(Passage):
+class _LineRelay(SpliceRelay):
     """Leaves a line that has no end where it is, unless it fills the pipe, or comes from a terminal's."""
 
-    def step(self) -> bytes:
+    def relay(self) -> bytes:
         """Move the lines among what is there, at most CHUNK_BYTES, and return them. Waits for no target."""
         if not self._has_room():
             return b""
         n_bytes = self._peek() if self._can_tee and self.ends.master < 0 else -1
         if n_bytes < 0:
-            return super().step()
+            return super().relay()
         copy = read_all(self._copy[0], n_bytes)
-        data = copy[: copy.rfind(b"\n") + 1] or (copy if is_crowded(self.ends) else b"")
-        n_moved = self._move(len(data))
-        self._move_by_hand(data[n_moved:])
+        data = copy[: copy.rfind(b"\n") + 1] or (copy if is_filling(self.ends) else b"")
+        n_moved = self._splice(len(data))
+        self._copy_rest(data[n_moved:])
         return data
 
     def _has_room(self) -> bool:
@@ -65,4 +73,4 @@ def _takes_chunk(target: int) -> bool:
     states = dict(poll.poll(0)).get(target, 0)
     if states & select.POLLERR or not stat.S_ISFIFO(os.fstat(target).st_mode):
         return bool(states)
-    return waiting_in(target) == 0 and fcntl.fcntl(target, fcntl.F_GETPIPE_SZ) >= CHUNK_BYTES
+    return bytes_available(target) == 0 and fcntl.fcntl(target, fcntl.F_GETPIPE_SZ) >= CHUNK_BYTES

@@ -5,38 +5,38 @@ import fcntl
 import os
 import termios
 
-from chiplog.console.relay import Ends, copy_size
+from chiplog.console.relay import StreamFds, copy_size
 
 # Of each pipe, for bursts while the helper is started. Not the 1 MiB that a pipe may have: all pipes of a user share
 # 64 MiB (pipe-user-pages-soft), and behind that each new one, a DataLoader's too, holds one page.
 PIPE_BYTES = 256 << 10
 FIRST = 3  # descriptors below are the standard streams'; a closed one must not become ours
 # Streams that a forked child inherited, captured: the pipe's inode and what was there before, for an init() of its own.
-inherited: dict[int, tuple[tuple[int, int], int]] = {}
+inherited_pipes: dict[int, tuple[tuple[int, int], int]] = {}
 
 
-def open_ends(stream: int) -> tuple[Ends, int]:
+def open_stream_fds(stream: int) -> tuple[StreamFds, int]:
     """Return the ends of a pipe or pseudo-terminal for a stream, and the descriptor to put in its place."""
     opened: list[int] = []
 
     def keep(descriptor: int) -> int:
-        opened.append(high(descriptor))
+        opened.append(dup_above_stdio(descriptor))
         return opened[-1]
 
     try:
-        inode, before = inherited.get(stream, ((0, 0), stream))
+        inode, before = inherited_pipes.get(stream, ((0, 0), stream))
         # A forked child of a captured process: what it prints goes where its parent's goes, and not through its lines.
-        target = keep(fcntl.fcntl(before if inode_of(stream) == inode else stream, fcntl.F_DUPFD_CLOEXEC, FIRST))
+        target = keep(fcntl.fcntl(before if fd_identity(stream) == inode else stream, fcntl.F_DUPFD_CLOEXEC, FIRST))
         source, feed = (keep(end) for end in os.pipe())
         if not os.isatty(target):
             with contextlib.suppress(OSError):  # beyond what this user may have: it stays as it is
                 fcntl.fcntl(feed, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-            return Ends(stream, source, target), feed
+            return StreamFds(stream, source, target), feed
         master, slave = (keep(end) for end in os.openpty())
         _copy_modes(target, slave)
         copy_size(target, slave)
         os.set_blocking(master, False)
-        return Ends(stream, source, target, master, feed, os.ttyname(slave)), slave
+        return StreamFds(stream, source, target, master, feed, os.ttyname(slave)), slave
     except BaseException:
         for descriptor in opened:
             os.close(descriptor)
@@ -54,7 +54,7 @@ def _copy_modes(terminal: int, slave: int) -> None:
     termios.tcsetattr(slave, termios.TCSANOW, modes)
 
 
-def high(descriptor: int) -> int:
+def dup_above_stdio(descriptor: int) -> int:
     """Return a descriptor that is none of the standard streams'."""
     if descriptor >= FIRST:
         return descriptor
@@ -64,7 +64,7 @@ def high(descriptor: int) -> int:
         os.close(descriptor)
 
 
-def inode_of(descriptor: int) -> tuple[int, int]:
+def fd_identity(descriptor: int) -> tuple[int, int]:
     """Return what a descriptor is open on, as (device, inode)."""
     try:
         status = os.fstat(descriptor)

@@ -17,8 +17,8 @@ import termios
 from collections import deque
 from collections.abc import Iterator
 
-from chiplog.console.relay import Ends
-from chiplog_schemas.process.procfs import stat_fields, uptime_us
+from chiplog.console.relay import StreamFds
+from chiplog_schemas.process.procfs import read_proc_stat, uptime_us
 
 _KEYS_BYTES_MAX = 1_024  # of one look; a terminal's queue holds 4096
 _MODES_BYTES = 64  # struct termios of the kernel has 36
@@ -32,7 +32,7 @@ _EDITING = termios.ICANON | termios.ECHO  # what a program that reads keys switc
 
 def foreground_of(rank: int) -> int:
     """Return the process group in front of the rank's terminal; 0 if none of the rank's processes is in it."""
-    fields = stat_fields(rank)
+    fields = read_proc_stat(rank)
     if len(fields) <= _TPGID or (group := int(fields[_TPGID])) <= 0:
         return 0
     if int(fields[_PGRP]) == group or any(_group_of(pid) == group for pid in _descendants(rank)):
@@ -52,7 +52,7 @@ def signal_resize(rank: int) -> None:
 class Keyboard:
     """The keys of one captured terminal. rank: the PID of the process whose stream it is."""
 
-    def __init__(self, ends: Ends, rank: int) -> None:
+    def __init__(self, ends: StreamFds, rank: int) -> None:
         self.descriptor = -1  # the real terminal, while its keys are passed on; to be polled
         self._ends = ends
         self._rank = rank
@@ -137,7 +137,7 @@ class Keyboard:
         return False
 
     def _is_young_without_keys(self, pid: int) -> bool:
-        fields = stat_fields(pid)
+        fields = read_proc_stat(pid)
         if len(fields) <= _STARTTIME or int(fields[_STARTTIME]) / _TICKS_PER_S < self._changed_at_s - _START_S:
             return False
         return not os.readlink(f"/proc/{pid}/fd/0").startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
@@ -162,7 +162,7 @@ def _is_read_only(pid: int, number: str) -> bool:
 
 
 def _group_of(pid: int) -> int:
-    fields = stat_fields(pid)
+    fields = read_proc_stat(pid)
     return int(fields[_PGRP]) if len(fields) > _PGRP else 0
 
 

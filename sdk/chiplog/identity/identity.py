@@ -27,7 +27,7 @@ SETUP = "CHIPLOG_SETUP"  # … and by setup(): who its process would be. Without
 
 
 @dataclass(frozen=True, slots=True)
-class Spawned:
+class SpawnPosition:
     """Where a process stands among those that one call of torch.multiprocessing's spawn() started."""
 
     call: str  # names that call: the same for all that it starts, and different for every other call
@@ -35,7 +35,7 @@ class Spawned:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ProcessFacts:
     """What the operating system says of this process."""
 
     host: str
@@ -43,10 +43,10 @@ class Facts:
     parent: str  # parent's PID, its start time and the boot's ID: the same for siblings, unique over restarts
     now_s: float
     random: str  # a few random characters
-    spawned: Spawned | None = None
-    opened: frozenset[str] = frozenset()  # runs that this process opened and finished, of those that nobody named
-    stamp: str = ""  # "world/start/session" of this process: see PARENT_RUN
-    gone: frozenset[str] = frozenset()  # of PARENT_RUN and SETUP, what says nothing of this process any more
+    spawned: SpawnPosition | None = None
+    used_run_ids: frozenset[str] = frozenset()  # runs that this process opened and finished, of those that nobody named
+    process_fingerprint: str = ""  # "world/start/session" of this process: see PARENT_RUN
+    stale_variables: frozenset[str] = frozenset()  # of PARENT_RUN and SETUP, what says nothing of this process any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +62,17 @@ class Identity:
     world_size: int | None = None
     primary: bool = True
     needs_agreement: bool = False  # run ID, and perhaps label and rank, are provisional
-    settled: bool = False  # the run ID is not: it was given, or is that of a process that knows it for certain
-    joined: bool = False  # another process opened the run, and is or knows its primary
-    fallback: bool = False  # claims to be primary only because nobody knows a better one
-    told: bool = False  # rank and world size are the launcher's word
-    formerly: str | None = None  # the provisional run ID, once another was agreed on
-    offer: str = ""  # what to propose in place of the run ID, where trainings of another time may have the same
-    launch_run: str = ""  # of a launch that may start ranks again: under this its node remembers what was agreed on
+    run_id_is_final: bool = False  # the run ID is not: it was given, or is that of a process that knows it for certain
+    joined_existing_run: bool = False  # another process opened the run, and is or knows its primary
+    is_fallback_primary: bool = False  # claims to be primary only because nobody knows a better one
+    rank_from_launcher: bool = False  # rank and world size are the launcher's word
+    previous_run_id: str | None = None  # the provisional run ID, once another was agreed on
+    proposed_run_id: str = (
+        ""  # what to propose in place of the run ID, where trainings of another time may have the same
+    )
+    launch_cache_key: str = (
+        ""  # of a launch that may start ranks again: under this its node remembers what was agreed on
+    )
     parent: str = ""  # label of a process with an open run, no rank itself, that started the launcher of this rank
     demand: str = ""  # `must` or `never`: what the run ID has to be; the collector decides
     demand_launch: str = ""  # the launch of the process further up whose demand it is; '': its own
@@ -93,7 +97,7 @@ _LAUNCHERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Parent:
+class _ParentRun:
     """What the process that started this one, or one further up, left in the environment."""
 
     run_id: str
@@ -115,7 +119,7 @@ class _Parent:
         return self.rank == str(rank) or self.label == own or self.label.startswith(f"{own}.")
 
 
-def parent_run(pid: int, run_id: str, identity: Identity, stamp: str = "") -> str:
+def encode_parent_run(pid: int, run_id: str, identity: Identity, stamp: str = "") -> str:
     """Return what PARENT_RUN is to say. Neither a run ID nor a label has a slash."""
     rank = "" if identity.rank is None else str(identity.rank)
     said = f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}/{stamp}"
@@ -124,7 +128,7 @@ def parent_run(pid: int, run_id: str, identity: Identity, stamp: str = "") -> st
     return f"{said}/{identity.demand}/{quote(identity.demand_launch or identity.launch, safe='')}"
 
 
-class Record(NamedTuple):
+class InheritedRun(NamedTuple):
     """What stands in PARENT_RUN or SETUP, as texts; '' for what is not there."""
 
     pid: str
@@ -139,26 +143,26 @@ class Record(NamedTuple):
     launch: str
 
 
-def read_record(said: str) -> Record:
+def decode_inherited(said: str) -> InheritedRun:
     """Take apart what `parent_run` put together; also what an older version left, or anybody else."""
     pid, _, rest = said.partition(":")
     parts = [pid, *rest.split("/")]
-    return Record(*[*parts, *[""] * len(Record._fields)][: len(Record._fields)])
+    return InheritedRun(*[*parts, *[""] * len(InheritedRun._fields)][: len(InheritedRun._fields)])
 
 
-def prepared_run(environ: Mapping[str, str], facts: Facts) -> str:
+def encode_setup(environ: Mapping[str, str], facts: ProcessFacts) -> str:
     """Return what SETUP is to say: the run that children share which this process starts before, or without, init()."""
-    before = "" if SETUP in facts.gone else environ.get(SETUP, "")
+    before = "" if SETUP in facts.stale_variables else environ.get(SETUP, "")
     if before and not before.startswith(f"{facts.pid}:"):
         return before  # of a process further up: a script that spawned children import calls setup() once more
-    identity = identify({name: value for name, value in environ.items() if name != SETUP}, facts)
-    if identity.rank is None and not identity.joined:
+    identity = resolve_identity({name: value for name, value in environ.items() if name != SETUP}, facts)
+    if identity.rank is None and not identity.joined_existing_run:
         identity = replace(identity, label="")
-    return parent_run(facts.pid, identity.run_id.replace("/", "_"), identity, facts.stamp)
+    return encode_parent_run(facts.pid, identity.run_id.replace("/", "_"), identity, facts.process_fingerprint)
 
 
-def identify(
-    environ: Mapping[str, str], facts: Facts, given_label: str | None = None, given_run: str | None = None
+def resolve_identity(
+    environ: Mapping[str, str], facts: ProcessFacts, given_label: str | None = None, given_run: str | None = None
 ) -> Identity:
     """Work out the identity from variables, and the label and run ID that `init` was given.
 
@@ -177,32 +181,41 @@ def identify(
 
 def _identify(
     environ: Mapping[str, str],
-    facts: Facts,
+    facts: ProcessFacts,
     given: str | None,
     own_run: str | None,
     launcher: _Launcher | None,
-    parent: "_Parent | None",
+    parent: "_ParentRun | None",
     joins: bool,
 ) -> Identity:
     if joins and given and parent is not None and given == parent.label:
-        given = _childs(given, facts)
+        given = _child_label(given, facts)
     if launcher is None:
         return _without_launcher(environ, facts, given, own_run, parent if joins else None)
     rank = _number(environ, launcher.rank)
     if parent is not None and parent.is_rank(rank) and not joins:
         # A rank's child with a run of its own: the launcher's variables are the parent's.
-        return Identity(str(own_run), given or _made_up(facts), _launch_of_one(facts), settled=True)
+        return Identity(str(own_run), given or _generated_label(facts), _process_launch(facts), run_id_is_final=True)
     world_size = _number(environ, launcher.world_size)
     launch, is_unique = _launch(environ, facts, launcher, world_size)
-    run_id = own_run or (_joined_run(parent, facts) if parent and joins else _next(_run_id_of(launch, facts), facts))
+    run_id = own_run or (
+        _joined_run(parent, facts) if parent and joins else _next_free_run_id(_run_id_of(launch, facts), facts)
+    )
     settled = bool(own_run) or (joins and parent is not None and parent.settled)
     is_made_up = not own_run and not joins
-    again = _launch_again(environ, launcher, launch) + run_id.removeprefix(_run_id_of(launch, facts))
+    again = _restart_key(environ, launcher, launch) + run_id.removeprefix(_run_id_of(launch, facts))
     own = f"rank{rank}"
     if parent is not None and parent.is_rank(rank):
-        label = given or _childs(own, facts)
+        label = given or _child_label(own, facts)
         return Identity(
-            run_id, label, launch, world_size=world_size, primary=False, settled=settled, joined=True, told=True
+            run_id,
+            label,
+            launch,
+            world_size=world_size,
+            primary=False,
+            run_id_is_final=settled,
+            joined_existing_run=True,
+            rank_from_launcher=True,
         )
     return Identity(
         run_id,
@@ -214,50 +227,50 @@ def _identify(
         world_size,
         primary=rank == 0,
         needs_agreement=not is_unique and not own_run,
-        settled=settled,
-        told=True,
+        run_id_is_final=settled,
+        rank_from_launcher=True,
         # Nobody starts these again. But the next training of their shell, or of another container, has the same.
         parent=parent.label if parent is not None and joins and parent.is_open and not parent.rank else "",
-        offer=f"{run_id}-{facts.random}" if is_made_up and not is_unique and not again else "",
-        launch_run=f"{again} {run_id}" if is_made_up and again else "",
+        proposed_run_id=f"{run_id}-{facts.random}" if is_made_up and not is_unique and not again else "",
+        launch_cache_key=f"{again} {run_id}" if is_made_up and again else "",
     )
 
 
 def _without_launcher(
-    environ: Mapping[str, str], facts: Facts, label: str | None, own_run: str | None, parent: _Parent | None
+    environ: Mapping[str, str], facts: ProcessFacts, label: str | None, own_run: str | None, parent: _ParentRun | None
 ) -> Identity:
     """Take a run of one's own, or one that a process further up opened or prepared, or that of an mp.spawn().
 
     Rank, label and perhaps the run ID are torch.distributed's to tell, later.
     """
     spawned = facts.spawned
-    launch = f"spawn:{spawned.call}" if spawned is not None else _launch_of_one(facts)
-    prepared = read_record(environ.get(SETUP, ""))
+    launch = f"spawn:{spawned.call}" if spawned is not None else _process_launch(facts)
+    prepared = decode_inherited(environ.get(SETUP, ""))
     is_first = spawned is None or spawned.index == 0
     joined = parent is not None and parent.joins_us
     if own_run:
         run_id = own_run
     elif parent is not None:
         run_id = _joined_run(parent, facts)
-    elif prepared.pid == str(facts.pid) and prepared.run_id and SETUP not in facts.gone:
-        run_id = _next(prepared.run_id, facts)
+    elif prepared.pid == str(facts.pid) and prepared.run_id and SETUP not in facts.stale_variables:
+        run_id = _next_free_run_id(prepared.run_id, facts)
     elif spawned is not None:
-        run_id = _next(_run_id_of(launch, facts), facts)
+        run_id = _next_free_run_id(_run_id_of(launch, facts), facts)
     else:
         run_id = new_run_id(facts.now_s, facts.random)
     return Identity(
         run_id,
-        label or _made_up(facts),
+        label or _generated_label(facts),
         launch,
         primary=is_first and not joined,
         needs_agreement=True,
-        settled=bool(own_run) or (parent is not None and parent.settled),
-        joined=joined,
-        fallback=parent is not None and not joined and spawned is None,
+        run_id_is_final=bool(own_run) or (parent is not None and parent.settled),
+        joined_existing_run=joined,
+        is_fallback_primary=parent is not None and not joined and spawned is None,
     )
 
 
-def with_rank(
+def with_group(
     identity: Identity,
     rank: int,
     world_size: int,
@@ -268,20 +281,20 @@ def with_rank(
     primary_given: bool = False,
 ) -> Identity:
     """Complete an identity by what torch.distributed said later. name: the worker's, where RPC told it."""
-    run_id = identity.run_id if identity.settled else run_id
+    run_id = identity.run_id if identity.run_id_is_final else run_id
     # What others may be called too is no name of this run.
-    formerly = identity.run_id if run_id != identity.run_id and not identity.offer else None
-    known = replace(identity, run_id=run_id, formerly=formerly, needs_agreement=False)
-    if identity.told:
+    formerly = identity.run_id if run_id != identity.run_id and not identity.proposed_run_id else None
+    known = replace(identity, run_id=run_id, previous_run_id=formerly, needs_agreement=False)
+    if identity.rank_from_launcher:
         return replace(known, world_size=world_size) if name is None else known
     label = identity.label if label_given else name or f"rank{rank}"
     known = replace(known, label=label, rank=rank, world_size=world_size)
-    if primary_given or identity.joined:
+    if primary_given or identity.joined_existing_run:
         return known
-    return replace(known, primary=rank == 0, fallback=False)
+    return replace(known, primary=rank == 0, is_fallback_primary=False)
 
 
-def as_child(identity: Identity, pid: int, unheard: int | None = None) -> Identity:
+def for_forked_child(identity: Identity, pid: int, unheard: int | None = None) -> Identity:
     """Return the identity of a forked child: in the same run, under a label of its own, and never its primary.
 
     unheard: the PID of a parent that is such a child itself and has said nothing yet. Its label is nobody's.
@@ -292,9 +305,9 @@ def as_child(identity: Identity, pid: int, unheard: int | None = None) -> Identi
     return replace(identity, label=label, primary=False, rank=None, local_rank=None)
 
 
-def first_run_id(identity: Identity) -> str:
+def initial_run_id(identity: Identity) -> str:
     """Return the run ID that followed from variables and parents, before anything was remembered or agreed on."""
-    return identity.launch_run.rpartition(" ")[2] or identity.run_id
+    return identity.launch_cache_key.rpartition(" ")[2] or identity.run_id
 
 
 def new_run_id(started_s: float, word: str) -> str:
@@ -306,37 +319,39 @@ _SETTLED = "settled"
 
 
 def _is_settled(identity: Identity) -> bool:
-    return identity.settled or not identity.needs_agreement
+    return identity.run_id_is_final or not identity.needs_agreement
 
 
-def _parent_of(environ: Mapping[str, str], name: str, facts: Facts) -> _Parent | None:
-    left = read_record(environ.get(name, ""))
-    if not left.run_id or left.pid == str(facts.pid) or name in facts.gone:
+def _parent_of(environ: Mapping[str, str], name: str, facts: ProcessFacts) -> _ParentRun | None:
+    left = decode_inherited(environ.get(name, ""))
+    if not left.run_id or left.pid == str(facts.pid) or name in facts.stale_variables:
         return None
     settled = left.settled == _SETTLED
-    return _Parent(left.run_id, left.label, left.rank, settled, name == PARENT_RUN, left.demand, unquote(left.launch))
+    return _ParentRun(
+        left.run_id, left.label, left.rank, settled, name == PARENT_RUN, left.demand, unquote(left.launch)
+    )
 
 
-def _joined_run(parent: _Parent, facts: Facts) -> str:
+def _joined_run(parent: _ParentRun, facts: ProcessFacts) -> str:
     """Return the run: an open one is joined as often as one likes, of a prepared one each init() is the next."""
-    return parent.run_id if parent.joins_us else _next(parent.run_id, facts)
+    return parent.run_id if parent.joins_us else _next_free_run_id(parent.run_id, facts)
 
 
-def _next(run_id: str, facts: Facts) -> str:
+def _next_free_run_id(run_id: str, facts: ProcessFacts) -> str:
     """Each init() after a finish() is another run: the second of each rank is the second of all, without talking."""
     numbered = (run_id if n == 1 else f"{run_id}-{n}" for n in itertools.count(1))
-    return next(name for name in numbered if name not in facts.opened)
+    return next(name for name in numbered if name not in facts.used_run_ids)
 
 
-def _made_up(facts: Facts) -> str:
+def _generated_label(facts: ProcessFacts) -> str:
     return f"{facts.host}-{facts.random}"
 
 
-def _childs(label: str, facts: Facts) -> str:
+def _child_label(label: str, facts: ProcessFacts) -> str:
     return f"{label}.{facts.pid}"
 
 
-def _launch_of_one(facts: Facts) -> str:
+def _process_launch(facts: ProcessFacts) -> str:
     return f"process:{facts.host}:{facts.pid}:{facts.random}"
 
 
@@ -367,7 +382,9 @@ def _is_slurm_shell(environ: Mapping[str, str]) -> bool:
     return not is_step or bool(environ.get("SLURM_PTY_PORT") and _number(environ, "SLURM_NTASKS") in (None, 1))
 
 
-def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world_size: int | None) -> tuple[str, bool]:
+def _launch(
+    environ: Mapping[str, str], facts: ProcessFacts, launcher: _Launcher, world_size: int | None
+) -> tuple[str, bool]:
     """Return the launch and whether it is the same for all ranks and unique among launches."""
     if launcher.name == "slurm":
         job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
@@ -382,7 +399,7 @@ def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world
         return f"torchelastic:{elastic_id}", True  # made by torchrun for this very launch
     if not elastic_id and world_size == 1 and not environ.get("LOCAL_WORLD_SIZE"):
         # Exported by hand, perhaps in a shell that starts one training after the other: nobody else belongs to it.
-        return _launch_of_one(facts), True
+        return _process_launch(facts), True
     # Without a launcher's ID, trainings that one shell starts side by side differ in their port.
     name = launcher.name if elastic_id else "env"
     siblings = f"{name}:{elastic_id or environ.get('MASTER_PORT', '')}:{facts.parent}"
@@ -391,7 +408,7 @@ def _launch(environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world
 
 
 def _mpi_launch(
-    environ: Mapping[str, str], facts: Facts, launcher: _Launcher, world_size: int | None
+    environ: Mapping[str, str], facts: ProcessFacts, launcher: _Launcher, world_size: int | None
 ) -> tuple[str, bool]:
     """Return the launch of an mpirun and whether it is the same for all ranks and unique among launches."""
     job = ":".join(environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_JOB_START_TIME"))
@@ -407,7 +424,7 @@ def _mpi_launch(
     return f"{launcher.name}:{job}:{environ.get('MASTER_PORT', '')}:{facts.parent}", is_one_node
 
 
-def _launch_again(environ: Mapping[str, str], launcher: _Launcher, launch: str) -> str:
+def _restart_key(environ: Mapping[str, str], launcher: _Launcher, launch: str) -> str:
     """Return what is the same when the launcher starts these ranks again; '' where it never does, or the ID says it."""
     if launcher.name == "slurm" and environ.get("SLURM_JOB_ID") and environ.get("SLURM_STEP_ID"):
         names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")
@@ -416,8 +433,8 @@ def _launch_again(environ: Mapping[str, str], launcher: _Launcher, launch: str) 
     return launch if elastic_id and not _UUID.fullmatch(elastic_id) else ""
 
 
-def _run_id_of(launch: str, facts: Facts) -> str:
-    if launch == _launch_of_one(facts):
+def _run_id_of(launch: str, facts: ProcessFacts) -> str:
+    if launch == _process_launch(facts):
         return new_run_id(facts.now_s, facts.random)
     # No time in it: nodes' clocks differ, and one may be set between the starts of two ranks, or before a restart.
     word = base64.b32encode(hashlib.sha256(launch.encode()).digest()).decode()[:8].lower()

@@ -3,34 +3,34 @@
 import os
 from collections.abc import MutableMapping
 
-from chiplog.identity.identity import PARENT_RUN, Identity, parent_run
-from chiplog.identity.process_info import stamp
+from chiplog.identity.identity import PARENT_RUN, Identity, encode_parent_run
+from chiplog.identity.process_info import process_fingerprint
 
-_former: str | None = None  # what the variable said before: of a run further up, which goes on behind this one
+_previous_value: str | None = None  # what the variable said before: of a run further up, which goes on behind this one
 _told: dict[int, str] = {}  # what names each open run of this process, by its owner, in the order of opening
 
 
-def tell_children(environ: MutableMapping[str, str], owner: object, run_id: str, identity: Identity) -> None:
+def export_run(environ: MutableMapping[str, str], owner: object, run_id: str, identity: Identity) -> None:
     """Name the run to all that this process starts from now on. owner: who calls `tell_no_more` for it."""
-    global _former
+    global _previous_value
     if not _is_own(environ):
-        _former = environ.get(PARENT_RUN)
+        _previous_value = environ.get(PARENT_RUN)
         _told.clear()  # a forked child has its parent's
-    _told[id(owner)] = environ[PARENT_RUN] = parent_run(os.getpid(), run_id, identity, stamp())
+    _told[id(owner)] = environ[PARENT_RUN] = encode_parent_run(os.getpid(), run_id, identity, process_fingerprint())
 
 
-def tell_no_more(environ: MutableMapping[str, str], owner: object) -> None:
+def restore_environ(environ: MutableMapping[str, str], owner: object) -> None:
     """Name the latest run that is still open, or leave the variable as it was before."""
-    global _former
+    global _previous_value
     _told.pop(id(owner), None)
     if not _is_own(environ):
         return
     if _told:
         environ[PARENT_RUN] = next(reversed(_told.values()))
-    elif _former is None:
+    elif _previous_value is None:
         del environ[PARENT_RUN]
     else:
-        environ[PARENT_RUN], _former = _former, None
+        environ[PARENT_RUN], _previous_value = _previous_value, None
 
 
 def _is_own(environ: MutableMapping[str, str]) -> bool:

@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from chiplog.identity.identity import Facts, Identity
-from chiplog.values.metrics import Bad, shown
+from chiplog.identity.identity import Identity, ProcessFacts
+from chiplog.values.metrics import Diagnostic, short_repr
 
 RANK0 = "rank0"  # the mode in which rank 0 alone is recorded
 MODES = ("online", "offline", "disabled")
@@ -17,15 +17,15 @@ FINISH_PREVIOUS, RETURN_PREVIOUS, CREATE_NEW = "finish_previous", "return_previo
 _REINIT = {"true": FINISH_PREVIOUS, "false": RETURN_PREVIOUS, "default": "", "none": ""}
 
 
-def reinit_of(given: Any) -> tuple[str, Bad | None]:
+def reinit_of(given: Any) -> tuple[str, Diagnostic | None]:
     """Return what `init(reinit=)` does with runs that are open, '' for the default, and what is wrong with it."""
     word = str(given).strip().lower()
     word = _REINIT.get(word, word)
     if word in ("", FINISH_PREVIOUS, RETURN_PREVIOUS, CREATE_NEW):
         return word, None
     known = ", ".join((FINISH_PREVIOUS, RETURN_PREVIOUS, CREATE_NEW))
-    message = f"reinit {shown(given)} is unknown, {FINISH_PREVIOUS} is used; give one of {known}, True or False"
-    return "", Bad("bad_argument", "reinit", message)
+    message = f"reinit {short_repr(given)} is unknown, {FINISH_PREVIOUS} is used; give one of {known}, True or False"
+    return "", Diagnostic("bad_argument", "reinit", message)
 
 
 def beside(identity: Identity, opened: Iterable[tuple[str, str]], *, primary_given: bool) -> Identity:
@@ -41,7 +41,7 @@ def beside(identity: Identity, opened: Iterable[tuple[str, str]], *, primary_giv
     return replace(identity, label=label, primary=identity.primary and primary_given)
 
 
-def mode_of(given: Any, variable: str, identity: Identity) -> tuple[str, Bad | None]:
+def mode_of(given: Any, variable: str, identity: Identity) -> tuple[str, Diagnostic | None]:
     """Return one of MODES, and what is wrong with the word that asked for it, if anything.
 
     An unknown word is offline: data that must not leave the machine cannot be taken back, and `chiplog sync` sends the
@@ -57,10 +57,10 @@ def mode_of(given: Any, variable: str, identity: Identity) -> tuple[str, Bad | N
         return mode, None
     asked = variable if _mode(given) in ("", RANK0) else given
     message = (
-        f"mode {shown(asked)} is unknown, so this run is offline: chiplog sync delivers it; "
+        f"mode {short_repr(asked)} is unknown, so this run is offline: chiplog sync delivers it; "
         f"give one of {', '.join((*MODES, RANK0))}"
     )
-    return "offline", Bad("bad_argument", "mode", message, "error")
+    return "offline", Diagnostic("bad_argument", "mode", message, "error")
 
 
 def _mode(word: Any) -> str:
@@ -69,24 +69,32 @@ def _mode(word: Any) -> str:
     return _ALIASES.get(text, text)
 
 
-def own_run(identity: Identity, group: str, name: str | None, facts: Facts) -> tuple[Identity, str | None]:
+def with_own_run(identity: Identity, group: str, name: str | None, facts: ProcessFacts) -> tuple[Identity, str | None]:
     """Give a process a run of its own, in a group; return its identity and the run's name.
 
     The run ID is that which the processes would share, with the label behind it: a rank that its launcher starts anew
     comes back to its own run. A child of a process that has a run stays in that.
     """
-    if identity.joined:
+    if identity.joined_existing_run:
         return identity, name
-    is_shared = identity.fallback or not identity.launch.startswith("process:")
+    is_shared = identity.is_fallback_primary or not identity.launch.startswith("process:")
     first = f"{identity.run_id}-{identity.label}" if is_shared else identity.run_id
     numbered = (first if n == 1 else f"{first}-{n}" for n in itertools.count(1))
-    run_id = next(candidate for candidate in numbered if candidate not in facts.opened)
-    own = replace(identity, run_id=run_id, primary=True, settled=True, fallback=False, offer="", launch_run="")
+    run_id = next(candidate for candidate in numbered if candidate not in facts.used_run_ids)
+    own = replace(
+        identity,
+        run_id=run_id,
+        primary=True,
+        run_id_is_final=True,
+        is_fallback_primary=False,
+        proposed_run_id="",
+        launch_cache_key="",
+    )
     return own, name or (f"{group}-{identity.label}" if is_shared else None)
 
 
 def is_rank0(identity: Identity) -> bool:
     """Tell whether this process is rank 0, as far as is known now; without ranks, the one that nobody started."""
-    if identity.joined:
+    if identity.joined_existing_run:
         return False
     return identity.primary if identity.rank is None else identity.rank == 0

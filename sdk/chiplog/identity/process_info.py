@@ -8,10 +8,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from chiplog.identity.identity import PARENT_RUN, SETUP, Facts, Spawned, read_record
+from chiplog.identity.identity import PARENT_RUN, SETUP, ProcessFacts, SpawnPosition, decode_inherited
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.process.owners import name_of
-from chiplog_schemas.process.procfs import boot_id, stat_fields
+from chiplog_schemas.process.procfs import boot_id, read_proc_stat
 
 _SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # what each process of mp.spawn() runs
 _STATE, _START = 0, 19  # of stat_fields(): state and starttime
@@ -27,19 +27,21 @@ def random_word(length: int = 6) -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(length))
 
 
-def facts(opened: Iterable[str] = ()) -> Facts:
+def read_process_facts(opened: Iterable[str] = ()) -> ProcessFacts:
     """Gather the facts of this process. opened: see there."""
     parent = os.getppid()
-    return Facts(
+    return ProcessFacts(
         host=host_name(),
         pid=os.getpid(),
-        parent=f"{parent}:{start_of(parent)}:{boot_id()}",
+        parent=f"{parent}:{start_ticks(parent)}:{boot_id()}",
         now_s=time.time(),
         random=random_word(),
         spawned=_spawned(),
-        opened=frozenset(opened),
-        stamp=stamp(),
-        gone=frozenset(name for name, counts_no_more in _RECORDS if counts_no_more(os.environ.get(name, ""))),
+        used_run_ids=frozenset(opened),
+        process_fingerprint=process_fingerprint(),
+        stale_variables=frozenset(
+            name for name, counts_no_more in _RECORDS if counts_no_more(os.environ.get(name, ""))
+        ),
     )
 
 
@@ -78,7 +80,7 @@ def spawned_index() -> int | None:
     return None if spawned is None else spawned.index
 
 
-def _spawned() -> Spawned | None:
+def _spawned() -> SpawnPosition | None:
     """Return which of the processes of a torch.multiprocessing.spawn() this is, as far as it can be told.
 
     It sets no variable. But it starts a function of its own, with the index as second argument, and multiprocessing
@@ -97,12 +99,12 @@ def _spawned() -> Spawned | None:
             return None
     except (AttributeError, TypeError, ValueError, IndexError):
         return None
-    return Spawned(f"{parent}:{start_of(parent)}:{boot_id()}:{number - index}", index)
+    return SpawnPosition(f"{parent}:{start_ticks(parent)}:{boot_id()}:{number - index}", index)
 
 
-def stamp() -> str:
+def process_fingerprint() -> str:
     """Return what tells this process from others that had its PID, or will have it, and its session."""
-    return f"{_world()}/{start_of(os.getpid())}/{os.getsid(0)}"
+    return f"{pid_namespace_id()}/{start_ticks(os.getpid())}/{os.getsid(0)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +116,26 @@ class _Owner:
     session: str  # '' where the record has none
 
 
-def is_gone(record: str) -> bool:
+def is_stale_parent(record: str) -> bool:
     """Tell whether PARENT_RUN is of a process that has ended, and did not start this one: of a terminal, say."""
-    owner = _owner_here(record)
-    return owner is not None and _has_ended(owner) and not _is_child_of(owner)
+    owner = _local_owner(record)
+    return owner is not None and _has_exited(owner) and not _is_child_of(owner)
 
 
-def is_given_out_again(record: str) -> bool:
+def pid_was_reused(record: str) -> bool:
     """Tell whether the PID in a record is another process's by now.
 
     Only so is SETUP gone. It is somebody's wish, and a launcher may well leave before its workers come to init().
     """
-    owner = _owner_here(record)
-    return owner is not None and start_of(owner.pid) not in (owner.start, _UNKNOWN)
+    owner = _local_owner(record)
+    return owner is not None and start_ticks(owner.pid) not in (owner.start, _UNKNOWN)
 
 
-def _owner_here(record: str) -> _Owner | None:
+def _local_owner(record: str) -> _Owner | None:
     """Return who left a record, if its PID has its meaning here: the same boot of the same host, the same namespace."""
-    left = read_record(record)
+    left = decode_inherited(record)
     has_start = _is_number(left.start, _TICKS_DIGITS_MAX) and left.start != _UNKNOWN
-    if not has_start or not _is_number(left.pid, _PID_DIGITS_MAX) or not left.world or left.world != _world():
+    if not has_start or not _is_number(left.pid, _PID_DIGITS_MAX) or not left.world or left.world != pid_namespace_id():
         return None
     return _Owner(int(left.pid), left.start, left.session)
 
@@ -142,9 +144,9 @@ def _is_number(text: str, digits_max: int) -> bool:
     return text.isdecimal() and len(text) <= digits_max
 
 
-def _has_ended(owner: _Owner) -> bool:
+def _has_exited(owner: _Owner) -> bool:
     """Tell whether that process is no more, or has ended and its parent has not asked how. False if nobody can tell."""
-    fields = stat_fields(owner.pid)
+    fields = read_proc_stat(owner.pid)
     if not fields:
         return not _exists(owner.pid)
     return fields[_STATE] in _DEAD or fields[_START] != owner.start
@@ -159,17 +161,17 @@ def _is_child_of(owner: _Owner) -> bool:
     """
     if owner.pid == os.getpid():
         return False  # given out again, to this one
-    if owner.session == str(os.getsid(0)) or int(start_of(os.getppid())) <= int(owner.start):
+    if owner.session == str(os.getsid(0)) or int(start_ticks(os.getppid())) <= int(owner.start):
         return True
     module = sys.modules.get("multiprocessing.process")
     parent = module.parent_process() if module is not None else None
     return parent is not None and parent.pid == owner.pid
 
 
-_RECORDS = ((PARENT_RUN, is_gone), (SETUP, is_given_out_again))
+_RECORDS = ((PARENT_RUN, is_stale_parent), (SETUP, pid_was_reused))
 
 
-def _world() -> str:
+def pid_namespace_id() -> str:
     """Return where a PID has its meaning: this boot, and this PID namespace of it; '' where that is not known."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
@@ -189,7 +191,7 @@ def _exists(pid: int) -> bool:
     return True
 
 
-def start_of(pid: int) -> str:
+def start_ticks(pid: int) -> str:
     """Return when a process started, in clock ticks since boot: no setting of a clock changes that."""
-    fields = stat_fields(pid)
+    fields = read_proc_stat(pid)
     return fields[_START] if fields else _UNKNOWN

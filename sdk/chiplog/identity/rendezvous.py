@@ -17,24 +17,24 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from chiplog.identity.identity import Identity, with_rank
+from chiplog.identity.identity import Identity, with_group
 from chiplog.safety.background_threads import start_thread
 from chiplog.safety.interrupts import is_interrupt
 
 _KEY = "chiplog/run_id"
-_FIRM, _NEW = "firm:", "new:"
+PROPOSAL_FIRM, _NEW = "firm:", "new:"
 _STORE_WAIT_S = 5.0  # the store's own limit is five minutes
 _PAUSE_S = 0.1  # before a store that failed is tried again; doubled each time
 _TRIES = 9  # a store that is busy with ten thousand ranks answers later; after a minute each rank is on its own
 _LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # for a firm word of a rank that begins later than this one
 
 _agreed = 0  # how many runs of this process a group agreed on: the second is the second of every rank
-_unasked: "list[Question]" = []  # of open runs, in the order of opening, those without a number
+_unasked: "list[RunIdRendezvous]" = []  # of open runs, in the order of opening, those without a number
 _inherited: tuple[Any, Any] = (None, None)  # group and RPC agent of the process that this one was forked from
 
 
 @dataclass(frozen=True, slots=True)
-class Agreed:
+class Agreement:
     """What the group says. name: the worker's, where RPC said it."""
 
     run_id: str
@@ -43,7 +43,7 @@ class Agreed:
     name: str | None = None
 
 
-class Question:
+class RunIdRendezvous:
     """What one run asks: the default process group, once there is one, and RPC, once that is there.
 
     identity: as it is at first.
@@ -53,15 +53,15 @@ class Question:
         if identity.needs_agreement:
             _unasked.append(self)
         self._heard_group = self._heard_rpc = False
-        self._is_settled = identity.settled
-        self._looks_again = bool(identity.launch_run) and not identity.settled
+        self._is_settled = identity.run_id_is_final
+        self._retries_for_firm = bool(identity.launch_cache_key) and not identity.run_id_is_final
         self._number = 0
         self._is_asking = False  # one thread does: the flag is set and the `try` entered without a call between
         self._answered = threading.Event()
-        self._answer: Agreed | None = None
-        self._told: Agreed | None = None
+        self._answer: Agreement | None = None
+        self._delivered: Agreement | None = None
 
-    def begin(self, candidate: str) -> None:
+    def poll_group(self, candidate: str) -> None:
         """Ask who is there and was not asked yet: some groups live for a moment only. Waits for nothing.
 
         candidate: the run ID to offer.
@@ -75,10 +75,10 @@ class Question:
             return
         self._is_asking = True
         try:
-            found = self._look()
+            found = self._find_group()
             if found is not None:
                 self._answered.clear()
-                is_asked = start_thread(self._ask, *found, candidate, name="chiplog-agreement")
+                is_asked = start_thread(self._exchange_in_thread, *found, candidate, name="chiplog-agreement")
         except (AttributeError, RuntimeError, ValueError) as error:
             if is_interrupt(error):
                 raise
@@ -92,23 +92,23 @@ class Question:
         if self in _unasked:
             _unasked.remove(self)
 
-    def hear(self, wait_s: float = 0.0) -> Agreed | None:
+    def take_answer(self, wait_s: float = 0.0) -> Agreement | None:
         """Return what is new; None when nothing is. wait_s: for somebody who was asked and has not answered."""
         if wait_s and self._is_asking:
             self._answered.wait(wait_s)
         answer = self._answer
-        if answer == self._told:
+        if answer == self._delivered:
             return None
-        self._told = answer
+        self._delivered = answer
         return answer
 
-    def seen(self, identity: Identity, label_given: bool) -> Identity:
+    def with_group_rank(self, identity: Identity, label_given: bool) -> Identity:
         """Return an identity with the rank and label that it is about to have, while others are asked for the run."""
         try:
             if identity.needs_agreement and _group() is not None and _rpc_agent() is None:
                 distributed = sys.modules["torch.distributed"]
                 rank, world_size = distributed.get_rank(), distributed.get_world_size()
-                return with_rank(identity, rank, world_size, identity.run_id, label_given=label_given)
+                return with_group(identity, rank, world_size, identity.run_id, label_given=label_given)
         except (AttributeError, RuntimeError, ValueError):
             pass  # another thread is destroying the group just now
         return identity
@@ -117,7 +117,7 @@ class Question:
     def _heard_any(self) -> bool:
         return self._heard_group or self._heard_rpc
 
-    def _look(self) -> tuple[Any, int, int, str | None] | None:
+    def _find_group(self) -> tuple[Any, int, int, str | None] | None:
         agent = None if self._heard_rpc else _rpc_agent()
         if agent is not None:
             own = agent.get_worker_info()
@@ -128,45 +128,45 @@ class Question:
         store = distributed.distributed_c10d._get_default_store()
         return store, distributed.get_rank(), distributed.get_world_size(), None
 
-    def _ask(self, store: Any, rank: int, world_size: int, name: str | None, candidate: str) -> None:
+    def _exchange_in_thread(self, store: Any, rank: int, world_size: int, name: str | None, candidate: str) -> None:
         """Ask until there is an answer. Our own word when there is none: rank and world are still worth having."""
         global _agreed
         if not self._number:
             _agreed += 1
             self._number = _agreed
             self.close()
-        offer = (_FIRM if self._is_settled else _NEW) + candidate
+        offer = (PROPOSAL_FIRM if self._is_settled else _NEW) + candidate
         clone, word = None, candidate
         pause_s = _PAUSE_S
         for _ in range(_TRIES):
             try:
                 clone = store.clone()
                 clone.set_timeout(timedelta(seconds=_STORE_WAIT_S))
-                word = self._exchange(clone, offer)
+                word = self._compare_and_set(clone, offer)
                 break
             except (RuntimeError, AttributeError, ValueError, TypeError):
                 time.sleep(pause_s)
                 pause_s *= 2
-        self._answer = Agreed(word, rank, world_size, name)
+        self._answer = Agreement(word, rank, world_size, name)
         self._heard_rpc, self._heard_group = name is not None, True
         self._is_settled = True  # others that RPC adds follow the group
         self._is_asking = False
         self._answered.set()
-        for pause_s in _LOOK_AGAIN_S if self._looks_again and clone is not None else ():
+        for pause_s in _LOOK_AGAIN_S if self._retries_for_firm and clone is not None else ():
             time.sleep(pause_s)
             if self._heard_rpc and name is None:
                 return
             try:
-                self._answer = Agreed(self._exchange(clone, offer), rank, world_size, name)
+                self._answer = Agreement(self._compare_and_set(clone, offer), rank, world_size, name)
             except (RuntimeError, ValueError):
                 return  # the group's store is gone, and with it who could say more
 
-    def _exchange(self, clone: Any, offer: str) -> str:
+    def _compare_and_set(self, clone: Any, offer: str) -> str:
         key = f"{_KEY}/{self._number}"
         word = _text(clone.compare_set(key, "", offer))
-        if offer.startswith(_FIRM) and word.startswith(_NEW):
+        if offer.startswith(PROPOSAL_FIRM) and word.startswith(_NEW):
             word = _text(clone.compare_set(key, word, offer))
-        return (word or offer).removeprefix(_FIRM).removeprefix(_NEW)
+        return (word or offer).removeprefix(PROPOSAL_FIRM).removeprefix(_NEW)
 
 
 def _text(word: Any) -> str:

@@ -11,14 +11,14 @@ from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
 from typing import Protocol
 
-from chiplog.journal.null import Appendable
+from chiplog.journal.null import EventSink
 from chiplog.journal.promises import PromisingJournal
 from chiplog.safety.interrupts import is_interrupt
 
 _LOOK_AGAIN_S = 0.001  # while finish() waits for a device
 
 
-class Entry(Protocol):
+class DeferredEvent(Protocol):
     """One event that is still to come."""
 
     def is_ready(self) -> bool:
@@ -34,31 +34,31 @@ class Entry(Protocol):
         ...
 
 
-class Later:
+class DeferredEvents:
     """What one run still has to say. Entries of a lane come in order: of one device, of one stream."""
 
-    def __init__(self, journal: Callable[[], Appendable], failed: Callable[[Exception], None]) -> None:
+    def __init__(self, journal: Callable[[], EventSink], failed: Callable[[Exception], None]) -> None:
         self._journal = journal
         self._failed = failed
-        self._lanes: dict[Hashable, deque[Entry]] = {}
+        self._lanes: dict[Hashable, deque[DeferredEvent]] = {}
         self._lost: Counter[str] = Counter()  # given up, and not declared yet
         self._lock = RLock()  # a signal handler may log while its thread is in here
         self._is_polling = False  # one thread does: the flag is set and the `try` entered without a call between
         # What a thread that asks devices has to be in.
-        self.guard: Callable[[], AbstractContextManager[object]] = nullcontext
+        self.poll_context: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @property
-    def unresolved(self) -> int:
+    def pending(self) -> int:
         """How many events are still to come, or to be declared lost."""
         return sum(map(len, self._lanes.values())) + sum(self._lost.values())
 
-    def add(self, lane: Hashable, entry: Entry) -> None:
+    def add(self, lane: Hashable, entry: DeferredEvent) -> None:
         """Promise an event."""
         with self._lock:
             entries = self._lanes.get(lane)
             if entries is None:
                 # A new dict: whoever goes through the old one must not see it change.
-                entries = deque[Entry]()
+                entries = deque[DeferredEvent]()
                 self._lanes = {**self._lanes, lane: entries}
             entries.append(entry)
             self._promise()
@@ -77,11 +77,11 @@ class Later:
             return
         self._is_polling = True
         try:
-            with self.guard():
+            with self.poll_context():
                 for entries in self._lanes.values():
                     while entries and self._is_ready(entries[0]):
                         self._resolve(entries)
-            self._declare()
+            self._append_lost()
         finally:
             self._is_polling = False
 
@@ -89,7 +89,7 @@ class Later:
         """Wait so long for what is still to come, and give up the rest."""
         deadline = time.monotonic() + wait_s
         self.poll()
-        while self.unresolved and time.monotonic() < deadline:
+        while self.pending and time.monotonic() < deadline:
             time.sleep(_LOOK_AGAIN_S)
             self.poll()
         while self._is_polling and time.monotonic() < deadline + _LOOK_AGAIN_S:
@@ -103,11 +103,11 @@ class Later:
                 self._kept = self._lanes  # a copy may still be under way into what these hold
                 self._lanes = {}
                 self._lost[reason] += left
-            self._declare()
+            self._append_lost()
         finally:
             self._is_polling = False
 
-    def _is_ready(self, entry: Entry) -> bool:
+    def _is_ready(self, entry: DeferredEvent) -> bool:
         try:
             return entry.is_ready()
         except Exception as error:
@@ -115,7 +115,7 @@ class Later:
                 raise
             return True  # its device is gone: reading it says why
 
-    def _resolve(self, entries: deque[Entry]) -> None:
+    def _resolve(self, entries: deque[DeferredEvent]) -> None:
         entry = entries[0]
         try:
             entry.append()
@@ -129,7 +129,7 @@ class Later:
             self._promise()  # behind the append: a death between them declares one too many, never one too few
         entry.release()
 
-    def _declare(self) -> None:
+    def _append_lost(self) -> None:
         journal = self._journal()
         for reason, count in list(self._lost.items()):
             if isinstance(journal, PromisingJournal):
@@ -143,4 +143,4 @@ class Later:
     def _promise(self) -> None:
         journal = self._journal()
         if isinstance(journal, PromisingJournal):
-            journal.promise(self.unresolved)
+            journal.promise(self.pending)

@@ -5,14 +5,14 @@ from collections.abc import Callable
 from typing import Any
 
 from chiplog.journal.promises import PromisingJournal
-from chiplog_schemas.bounds import Bounds
+from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import PRODUCER_BYTES, EventKind, encode
-from chiplog_schemas.paths import Places, check_root
+from chiplog_schemas.paths import Paths, check_root
 
 
 def open_journal(
-    places: Places, mode: str, bounds: Bounds, info: dict[str, Any], started_us: int, warn: Callable[[str], object]
+    places: Paths, mode: str, bounds: Limits, info: dict[str, Any], started_us: int, warn: Callable[[str], object]
 ) -> tuple[PromisingJournal, bool]:
     """Return a published journal whose first event is the identity, and whether it is on disk. Never raises OSError.
 

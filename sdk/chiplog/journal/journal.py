@@ -26,7 +26,7 @@ from threading import get_ident
 from typing import Any
 from zlib import crc32
 
-from chiplog.journal.segment import Head, Segment, cut, offset_of
+from chiplog.journal.segment import HeadPage, Segment, find_offset, split_at
 from chiplog.safety.interrupts import is_interrupt
 from chiplog_schemas.limits import (
     FILES_LOOK_S,
@@ -38,7 +38,7 @@ from chiplog_schemas.limits import (
     MIB,
 )
 from chiplog_schemas.model.events import EventKind, encode
-from chiplog_schemas.paths import make_private
+from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.file_lock import Lock, touch
 from chiplog_schemas.storage.journal_dir import (
     FINISHED,
@@ -52,7 +52,7 @@ from chiplog_schemas.storage.journal_dir import (
 from chiplog_schemas.storage.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front
 from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, now_us, segment_name
-from chiplog_schemas.transport.dealer import Slice
+from chiplog_schemas.transport.dealer import LogSlice
 
 _FIRST_SEGMENT_BYTES = 256 * KIB  # cheap at init; most runs log less than this in a minute
 _SEGMENT_BYTES_MAX = 1 * MIB  # one DATA frame carries a whole segment without a look at its records
@@ -138,21 +138,21 @@ class Journal:
         self._ordinals = itertools.count(1)  # drawn by several threads: next() is atomic
         self._making_by: tuple[int, float] = _NOBODY  # the writer that makes a segment, and until when it is left to it
         self._file_lock: Lock | None = None
-        self._head: Head | None = None
+        self._head: HeadPage | None = None
         self._look_at = 0.0  # whether the files are still there
         self._touch_at = time.monotonic() + FILES_TOUCH_S
-        self._making = directory
+        self._staging_dir = directory
         try:
             if directory is not None:
-                make_private(directory.parent)
-                self._making = directory.with_name(f".new-{directory.name}")
-                self._making.mkdir(mode=0o700)
-                self._file_lock = Lock(self._making / LOCK_NAME)
-                self._head = Head(self._making / HEAD_NAME, producer, identity)
-            path = None if self._making is None else self._making / segment_name(next(self._ordinals))
+                ensure_private_dir(directory.parent)
+                self._staging_dir = directory.with_name(f".new-{directory.name}")
+                self._staging_dir.mkdir(mode=0o700)
+                self._file_lock = Lock(self._staging_dir / LOCK_NAME)
+                self._head = HeadPage(self._staging_dir / HEAD_NAME, producer, identity)
+            path = None if self._staging_dir is None else self._staging_dir / segment_name(next(self._ordinals))
             segment = Segment(path, _FIRST_SEGMENT_BYTES)
         except OSError:
-            self._discard()
+            self._remove_staging()
             raise
         segment.memory[:SEGMENT_HEADER_BYTES] = self._segment_header(0)
         self._tail: Tail = (SEGMENT_HEADER_BYTES, 0, _Layout(segment))
@@ -172,7 +172,7 @@ class Journal:
         return self._tail[2].dropped
 
     @property
-    def is_crowded(self) -> bool:
+    def is_under_pressure(self) -> bool:
         """Return True if the journal is nearly full: what matters least is dropped now."""
         return self._tail[2].is_crowded
 
@@ -236,12 +236,12 @@ class Journal:
             if payload:
                 layout.refuse()
             return True
-        count = skipped or int(bool(payload))
+        set_counters = skipped or int(bool(payload))
         records, number = b"", seq + skipped
         if layout.drop_first >= 0:
             in_vain = payload and not urgent and time.monotonic() < self._disk_again_at
             if in_vain or skipped:  # those are declared with what else is dropped
-                return self._drop(tail, count, refuse)
+                return self._count_dropped(tail, set_counters, refuse)
             lost = encode(EventKind.LOST, now_us(), b"", layout.drop_first, seq - 1, "journal full")
             records, number = frame(Kind.EVENT, number, lost), number + 1
         if payload:
@@ -267,7 +267,7 @@ class Journal:
             elif self._make(layout, needed, urgent):
                 return False
             elif not has_room:
-                return not count or self._drop(tail, count, refuse)
+                return not set_counters or self._count_dropped(tail, set_counters, refuse)
         after = (end, number, replace(layout, drop_first=-1, refuse=refuse))
         return self._commit(tail, after, records, position, is_counted=is_counted)
 
@@ -280,7 +280,7 @@ class Journal:
             time.sleep(_LOOK_AGAIN_S)
         return True
 
-    def _drop(self, tail: Tail, count: int, refuse: Callable[[], None] | None) -> bool:
+    def _count_dropped(self, tail: Tail, count: int, refuse: Callable[[], None] | None) -> bool:
         position, seq, layout = tail
         first = layout.drop_first if layout.drop_first >= 0 else seq
         changed = replace(layout, drop_first=first, dropped=layout.dropped + count, refuse=refuse)
@@ -364,7 +364,7 @@ class Journal:
         )
 
     @property
-    def only_in_memory(self) -> int:
+    def unpersisted_events(self) -> int:
         """How many events would end with this process: not acknowledged, and in no file."""
         _, next_seq, layout = self._tail
         spans = [(s.first_seq, s.next_seq) for s in layout.full if s.path is None]
@@ -373,7 +373,7 @@ class Journal:
 
     # -- segments: the writer in need, else the sender thread ahead of it --
 
-    def prepare(self) -> None:
+    def preallocate(self) -> None:
         """Allocate and prefault the next segment before it is needed. Called by the sender thread."""
         position, _, layout = tail = self._tail
         self._let_go(layout)
@@ -401,7 +401,7 @@ class Journal:
     def _new_segment(self, size: int, urgent: bool = False) -> Segment | None:
         """Return a segment on disk, or in memory while the disk refuses; None when that is used up too."""
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
-        directory = self._making
+        directory = self._staging_dir
         if directory is not None:
             try:
                 segment = Segment(directory / segment_name(next(self._ordinals)), size)
@@ -427,7 +427,7 @@ class Journal:
     def _let_go(layout: _Layout) -> None:
         """Unmap the last full segment. The first one stays: without identity and config the rest would tell little."""
         if layout.full and layout.full[-1].first_seq:
-            layout.full[-1].let_go()
+            layout.full[-1].unmap()
 
     # -- files that others remove: the sender thread --
 
@@ -438,7 +438,7 @@ class Journal:
         that was released is taken again: the training may have closed its descriptor, and with it all others. An agent
         waits for that as long as it sees the process alive.
         """
-        if now < self._look_at or self._file_lock is None or self.is_sealed or self._making != self.directory:
+        if now < self._look_at or self._file_lock is None or self.is_sealed or self._staging_dir != self.directory:
             return
         self._look_at = now + FILES_LOOK_S
         if now >= self._touch_at and self.directory is not None:
@@ -457,7 +457,7 @@ class Journal:
         tail = self._tail[2].segment
         if lock.is_there and tail.is_there and head.is_at(directory / HEAD_NAME):
             return
-        make_private(directory)
+        ensure_private_dir(directory)
         if not head.is_at(directory / HEAD_NAME):
             head.remake(directory / HEAD_NAME)
         if not tail.is_there and self._leave_segment():
@@ -490,11 +490,11 @@ class Journal:
 
     def publish(self) -> None:
         """Give the directory the name under which agents look for it. To be called once seq 0 is there."""
-        if self.directory is not None and self._making is not None:
+        if self.directory is not None and self._staging_dir is not None:
             try:
-                os.rename(self._making, self.directory)
+                os.rename(self._staging_dir, self.directory)
             except OSError:
-                self._discard()
+                self._remove_staging()
                 raise
             layout = self._tail[2]
             for segment in (layout.segment, *layout.full):
@@ -502,21 +502,21 @@ class Journal:
                     segment.path = self.directory / segment.path.name
             if self._file_lock is not None:
                 self._file_lock.move_to(self.directory / LOCK_NAME)
-            self._making = self.directory
+            self._staging_dir = self.directory
             if self._file_lock is not None:
                 self._file_lock.move_to(self.directory / LOCK_NAME)
 
-    def _discard(self) -> None:
+    def _remove_staging(self) -> None:
         """Leave nothing behind of a journal that could not be made."""
         if self._file_lock is not None:
             self._file_lock.release()
-        if self._making is not None:
-            shutil.rmtree(self._making, ignore_errors=True)
+        if self._staging_dir is not None:
+            shutil.rmtree(self._staging_dir, ignore_errors=True)
 
     def set_identity(self, identity: bytes) -> None:
         """Replace the identity on the head page, if it fits."""
         if (head := self._head) is not None:
-            head.renew(identity)
+            head.set_identity(identity)
 
     def mark_finished(self) -> None:
         """Note on the head page that the run finished and how much it produced."""
@@ -547,7 +547,7 @@ class Journal:
                 self._cursor = (segment, 0, number)
                 return
 
-    def read(self, max_bytes: int) -> Slice | None:
+    def read(self, max_bytes: int) -> LogSlice | None:
         """Return records that follow what was read last, cut at a record's end; None when there are none.
 
         None too while a segment's file cannot be read: nothing is sent past it. One that was removed is declared lost.
@@ -557,11 +557,11 @@ class Journal:
         except FileNotFoundError:
             segment, _, seq = self._cursor
             self._cursor = (segment, segment.end, segment.next_seq)
-            return Slice(seq, segment.next_seq - 1, b"", lost="a file of the journal was removed before it was sent")
+            return LogSlice(seq, segment.next_seq - 1, b"", lost="a file of the journal was removed before it was sent")
         except OSError:
             return None
 
-    def _read(self, max_bytes: int) -> Slice | None:
+    def _read(self, max_bytes: int) -> LogSlice | None:
         while True:
             segment, position, seq = self._cursor
             tail_end, tail_seq, layout = self._tail
@@ -570,7 +570,7 @@ class Journal:
             # A drop goes with its LOST.
             next_seq = min(next_seq, drop_first) if is_tail and drop_first > 0 else next_seq
             if not position:
-                position = offset_of(segment.piece(0, end), end, seq)
+                position = find_offset(segment.piece(0, end), end, seq)
                 self._cursor = (segment, position, seq)
             if position < end:
                 break
@@ -582,10 +582,10 @@ class Journal:
             self._cursor = (following[0], SEGMENT_HEADER_BYTES, seq)
         piece = segment.piece(position, end)
         if len(piece) > max_bytes:
-            size, next_seq = cut(piece, max_bytes)
+            size, next_seq = split_at(piece, max_bytes)
             piece, end = piece[:size], position + size
         self._cursor = (segment, end, next_seq)
-        return Slice(seq, next_seq - 1, piece)
+        return LogSlice(seq, next_seq - 1, piece)
 
     def acknowledged(self, next_number: int) -> None:
         """Trim what the next hop has on stable storage."""
@@ -618,7 +618,7 @@ class Journal:
             self._delete_unknown(spare)
         if self.is_sealed:  # no process writes any more, and each mapping holds a descriptor
             for segment in (*self._tail[2].full, self._tail[2].segment):
-                segment.let_go()  # not unmapped while another thread reads: with the last reference
+                segment.unmap()  # not unmapped while another thread reads: with the last reference
             self._change(replace)
             self._head = None
         if remove and self.directory is not None:

@@ -7,7 +7,7 @@ from typing import Protocol
 _HELD_MAX = 1_000  # events of handlers that interrupt one opening
 
 
-class Appendable(Protocol):
+class EventSink(Protocol):
     """What a run needs of its journal."""
 
     @property
@@ -20,7 +20,7 @@ class Appendable(Protocol):
         ...
 
 
-class Nowhere:
+class NullJournal:
     """The journal of a disabled run, and of one that is finished: then `on_refused` hears of each event."""
 
     def __init__(self, next_seq: int = 0, on_refused: Callable[[], None] = lambda: None) -> None:
@@ -32,7 +32,7 @@ class Nowhere:
         self._on_refused()
 
 
-class AfterFork:
+class LazyJournal:
     """The journal of a run that a forked child inherited, until the child says something.
 
     Threads of the child may say their first words at once: one of them opens, the others wait for its journal.
@@ -40,9 +40,9 @@ class AfterFork:
 
     next_seq = 0
 
-    def __init__(self, open_own: Callable[[], Appendable]) -> None:
+    def __init__(self, open_own: Callable[[], EventSink]) -> None:
         self._open_own = open_own
-        self._own: Appendable | None = None
+        self._own: EventSink | None = None
         self._lock = threading.RLock()  # a signal handler may speak in the midst of opening
         self._is_opening = False
         self._held: list[bytes] = []  # what is said in the midst of opening, by a handler or by the opening itself

@@ -103,7 +103,7 @@ class Segment:
         _write_file(self.path, memoryview(self.memory)[: self.end])
         self.file_id = file_id(self.path)
 
-    def let_go(self) -> None:
+    def unmap(self) -> None:
         """Unmap a segment that is full, as soon as nobody looks at it any more."""
         if self.path is not None:
             self.memory = None
@@ -134,7 +134,7 @@ class Segment:
                     raise
 
 
-class Head:
+class HeadPage:
     """A journal's head page, mapped: whose it is, and how much was produced and acknowledged. Raises OSError."""
 
     def __init__(self, path: Path, producer: bytes, identity: bytes) -> None:
@@ -147,7 +147,7 @@ class Head:
         finally:
             os.close(descriptor)
         self._producer = producer
-        self.renew(identity)
+        self.set_identity(identity)
 
     def is_at(self, path: Path) -> bool:
         """Return True if the file has this name."""
@@ -166,7 +166,7 @@ class Head:
         before, whole = self.memory, slice(0, size)
         following[whole] = before[whole]; self.memory = following  # fmt: skip  # noqa: E702
 
-    def renew(self, identity: bytes) -> None:
+    def set_identity(self, identity: bytes) -> None:
         """Replace the identity, if it finds room. The counters between are others' to write, at any moment."""
         content = encode_head(self._producer, identity)
         if len(content) <= len(self.memory):
@@ -209,7 +209,7 @@ def _write_file(path: Path, content: memoryview) -> None:
         raise
 
 
-def offset_of(view: memoryview, end: int, number: int) -> int:
+def find_offset(view: memoryview, end: int, number: int) -> int:
     """Return where the record with this seq begins in a segment whose records end at `end`."""
     position = SEGMENT_HEADER_BYTES
     while position < end:
@@ -220,7 +220,7 @@ def offset_of(view: memoryview, end: int, number: int) -> int:
     return position
 
 
-def cut(records: memoryview, max_bytes: int) -> tuple[int, int]:
+def split_at(records: memoryview, max_bytes: int) -> tuple[int, int]:
     """Return (size, next seq) of the records that fit into max_bytes, at least one."""
     at = next_seq = 0
     while at < len(records):

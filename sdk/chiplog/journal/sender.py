@@ -16,13 +16,13 @@ from chiplog.journal.journal import Journal
 from chiplog.journal.reachability import Reason, probe
 from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
-from chiplog_schemas.paths import Places
+from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.daemon import STARTING_S, start_daemon_once
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
 from chiplog_schemas.security.permissions import Role
-from chiplog_schemas.transport.dealer import Link, need_descriptors
+from chiplog_schemas.transport.dealer import DeliveryClient, require_free_fds
 
 AGENT_MODULE = "chiplog_agent"
 _START_AFTER_S = 0.1  # an agent that runs answers within this; else one is started …
@@ -42,7 +42,7 @@ class SenderThread:
     def __init__(
         self,
         journal: Journal,
-        places: Places,
+        places: Paths,
         info: dict[str, Any],
         *,
         agent_address: str | None,
@@ -73,7 +73,7 @@ class SenderThread:
 
         A process may end before its thread has had a turn: a worker of a pool by os._exit, a rank by SIGSEGV.
         """
-        if self._online and self._may_start_agent and holder_of(self._places.agent / "lock") == 0:
+        if self._online and self._may_start_agent and lock_holder_pid(self._places.agent / "lock") == 0:
             self._start_agent()
         self._thread.start()
 
@@ -107,12 +107,12 @@ class SenderThread:
             self._asleep.acquire(timeout=SEND_INTERVAL_S)
         self._maintain()
 
-    def _open(self) -> tuple[zmq.Context[zmq.Socket[bytes]] | None, Link] | None:
+    def _open(self) -> tuple[zmq.Context[zmq.Socket[bytes]] | None, DeliveryClient] | None:
         """Return a context and a link as soon as this process can have them; None when the run ended before."""
         pause_s, told = _OPEN_AGAIN_MIN_S, False
         while self._deadline == float("inf"):
             try:
-                need_descriptors()
+                require_free_fds()
                 check_connect(self._address)
                 keys = Keys(keys_dir(None, os.environ, self._places.root))
                 curve = client_curve(keys, self._address, Role.RANK, Role.AGENT)
@@ -129,7 +129,9 @@ class SenderThread:
                 pause_s = min(2 * pause_s, _OPEN_AGAIN_MAX_S)
             else:
                 journal = self._journal
-                return context, Link(context, self._address, journal.producer, self._info, journal, curve=curve)
+                return context, DeliveryClient(
+                    context, self._address, journal.producer, self._info, journal, curve=curve
+                )
         return None
 
     def _send_loop(self) -> None:
@@ -145,15 +147,17 @@ class SenderThread:
             while True:
                 now = time.monotonic()
                 self._maintain()
-                link.step(now)
-                if link.refused and not told:
+                link.poll(now)
+                if link.handshake_error and not told:
                     told = True
-                    self._warn(f"{link.refused}; the journal keeps everything")
+                    self._warn(f"{link.handshake_error}; the journal keeps everything")
                 if link.is_open:
                     self._probe_at = float("inf")
                 elif now >= self._probe_at and self._must_use_own_agent():
                     link.close()
-                    link = Link(None, self._places.agent_address, self._journal.producer, self._info, self._journal)
+                    link = DeliveryClient(
+                        None, self._places.agent_address, self._journal.producer, self._info, self._journal
+                    )
                 if not link.is_open and self._may_start_agent and now >= start_at:
                     start_at = now + (_START_AGAIN_S if self._start_agent() else _LOOK_AGAIN_S)
                 if self._deadline != float("inf"):
@@ -196,7 +200,7 @@ class SenderThread:
 
     def _maintain(self) -> None:
         self._journal.declare_dropped()
-        self._journal.prepare()
+        self._journal.preallocate()
         self._journal.keep_files(time.monotonic())
         self._on_tick()
 

@@ -13,7 +13,7 @@ from chiplog.query.client import Client, NoDataError, QueryError, connect
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import JOURNAL_MEMORY_BYTES_MAX
 from chiplog_schemas.model.events import PRODUCER_BYTES, EventKind, encode
-from chiplog_schemas.paths import Places
+from chiplog_schemas.paths import Paths
 from chiplog_schemas.storage.segments import now_us
 
 EVENTS_MAX = 100_000  # half of what a journal in memory holds
@@ -21,7 +21,7 @@ _ASK_AGAIN_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Flight:
+class CanaryResult:
     """What became of a flock of canaries.
 
     Seconds since the first was sent, None when that did not happen within the time given: until all were acknowledged
@@ -48,7 +48,7 @@ class Flight:
         return not (self.lost or self.doubled or self.altered)
 
 
-def fly(where: Places, agent_address: str | None, wait_s: float, events: int = 1) -> Flight:
+def send_canaries(where: Paths, agent_address: str | None, wait_s: float, events: int = 1) -> CanaryResult:
     """Log notices as a producer of its own (role `canary`, in no run) and wait until SQL shows them all.
 
     events: how many, each with a random value that must come out as it was.
@@ -58,22 +58,22 @@ def fly(where: Places, agent_address: str | None, wait_s: float, events: int = 1
     begun = time.monotonic()
     problem = _send(where, agent_address, wait_s, token, values)
     if problem is not None:
-        return Flight(None, None, problem, events)
+        return CanaryResult(None, None, problem, events)
     acknowledged_s = time.monotonic() - begun
     try:
         with connect(None, dir=None if os.environ.get("CHIPLOG_COLLECTOR") else where.root) as client:
             while time.monotonic() - begun < wait_s:
                 if _count(client, token) >= events:
                     visible_s = time.monotonic() - begun
-                    return Flight(acknowledged_s, visible_s, "", events, *_compare(client, token, values))
+                    return CanaryResult(acknowledged_s, visible_s, "", events, *_compare(client, token, values))
                 time.sleep(_ASK_AGAIN_S)
             missed = "it did not show in SQL"
-            return Flight(acknowledged_s, None, missed, events, *_compare(client, token, values))
+            return CanaryResult(acknowledged_s, None, missed, events, *_compare(client, token, values))
     except (QueryError, NoDataError) as error:
-        return Flight(acknowledged_s, None, str(error), events)
+        return CanaryResult(acknowledged_s, None, str(error), events)
 
 
-def _send(where: Places, agent_address: str | None, wait_s: float, token: str, values: list[float]) -> str | None:
+def _send(where: Paths, agent_address: str | None, wait_s: float, token: str, values: list[float]) -> str | None:
     """Send one notice for each value; return why they were not acknowledged, or None."""
     identity = {"role": "canary", "node": node_name(), "pid": os.getpid(), "started_at": now_us()}
     producer = secrets.token_bytes(PRODUCER_BYTES)
@@ -97,16 +97,16 @@ def _send(where: Places, agent_address: str | None, wait_s: float, token: str, v
     return problems[0] if problems else "no agent acknowledged it"
 
 
-_THESE = "FROM events WHERE kind = 'canary' AND message = ?"
+_CANARY_FILTER = "FROM events WHERE kind = 'canary' AND message = ?"
 
 
 def _count(client: Client, token: str) -> int:
-    return int(client.sql(f"SELECT count(*) {_THESE}", [token]).tuples()[0][0])
+    return int(client.sql(f"SELECT count(*) {_CANARY_FILTER}", [token]).tuples()[0][0])
 
 
 def _compare(client: Client, token: str, values: list[float]) -> tuple[int, int, int]:
     """Return (arrived, doubled, altered)."""
-    query = f"SELECT (body->>'number')::BIGINT, (body->>'value')::DOUBLE {_THESE}"
+    query = f"SELECT (body->>'number')::BIGINT, (body->>'value')::DOUBLE {_CANARY_FILTER}"
     rows = client.sql(query, [token]).tuples()
     arrived = {number for number, _ in rows}
     altered = sum(not 0 <= number < len(values) or values[number] != value for number, value in rows)

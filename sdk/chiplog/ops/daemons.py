@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chiplog_schemas.limits import EVENT_BYTES_MAX
-from chiplog_schemas.paths import Places, make_private
+from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import output_path, start_daemon
-from chiplog_schemas.process.file_lock import holder_of, note_of
-from chiplog_schemas.process.procfs import stat_fields
+from chiplog_schemas.process.file_lock import lock_holder_pid, lock_note
+from chiplog_schemas.process.procfs import read_proc_stat
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.transport.link_status import LinkStatus, read_link_status
 
@@ -25,56 +25,60 @@ _START = 19  # of stat_fields(): starttime, in clock ticks since boot
 _TAIL_BYTES = min(4096, EVENT_BYTES_MAX)
 
 
-def lock_path(where: Places, module: str) -> Path:
+def lock_path(where: Paths, module: str) -> Path:
     """Return the lock file of a daemon."""
     return (where.collector if module == COLLECTOR else where.agent) / "lock"
 
 
-def socket_path(where: Places, module: str) -> Path:
+def socket_path(where: Paths, module: str) -> Path:
     """Return the socket that a daemon binds once it is ready."""
     address = where.query_address if module == COLLECTOR else where.agent_address
     return Path(address.removeprefix("ipc://"))
 
 
-def pid_of(where: Places, module: str) -> int:
+def daemon_pid(where: Paths, module: str) -> int:
     """Return the PID of a daemon that runs; 0 when none does."""
-    return holder_of(lock_path(where, module))
+    return lock_holder_pid(lock_path(where, module))
 
 
-def is_stopped(pid: int) -> bool:
+def is_sigstopped(pid: int) -> bool:
     """Tell whether a process is stopped by a signal or a debugger: it lives, holds its lock, and does nothing."""
-    return stat_fields(pid)[:1] in (["T"], ["t"])  # its state
+    return read_proc_stat(pid)[:1] in (["T"], ["t"])  # its state
 
 
-def link_of(where: Places) -> LinkStatus | None:
+def collector_link_status(where: Paths) -> LinkStatus | None:
     """Return what the agent that runs reports about its link to the collector; None when none does."""
-    pid = pid_of(where, AGENT)
+    pid = daemon_pid(where, AGENT)
     return read_link_status(where.agent_link, pid) if pid else None
 
 
-def start(where: Places, module: str, arguments: list[str]) -> int:
+def start(where: Paths, module: str, arguments: list[str]) -> int:
     """Start a daemon unless it runs, wait until it listens, and return its PID. Raises OSError with its last words."""
-    running = pid_of(where, module)
+    running = daemon_pid(where, module)
     if running:
-        if not _wait(START_WAIT_S, lambda: _listens(socket_path(where, module))):
+        if not _wait_until(START_WAIT_S, lambda: _accepts_connections(socket_path(where, module))):
             raise OSError(f"{module} (process {running}) runs and does not listen at {socket_path(where, module)}")
         return running
-    make_private(where.run)
+    ensure_private_dir(where.run)
     start_daemon(module, arguments, where)
-    if _wait(START_WAIT_S, lambda: pid_of(where, module) > 0 and _listens(socket_path(where, module))):
-        return pid_of(where, module)
-    raise OSError(f"{module} did not come up within {START_WAIT_S:g} s: {last_words(where, module)}")
+    if _wait_until(
+        START_WAIT_S, lambda: daemon_pid(where, module) > 0 and _accepts_connections(socket_path(where, module))
+    ):
+        return daemon_pid(where, module)
+    raise OSError(f"{module} did not come up within {START_WAIT_S:g} s: {last_output_line(where, module)}")
 
 
-def stop(where: Places, module: str) -> int:
+def stop(where: Paths, module: str) -> int:
     """Stop a daemon by SIGTERM, wait for its end, and return its PID; 0 when none ran. Raises OSError if it stays."""
-    if not pid_of(where, module) and _listens(socket_path(where, module)):
+    if not daemon_pid(where, module) and _accepts_connections(socket_path(where, module)):
         # Its lock was removed; it makes another one.
-        _wait(RENEW_WAIT_S, lambda: pid_of(where, module) > 0 or not _listens(socket_path(where, module)))
-    pid = pid_of(where, module)
+        _wait_until(
+            RENEW_WAIT_S, lambda: daemon_pid(where, module) > 0 or not _accepts_connections(socket_path(where, module))
+        )
+    pid = daemon_pid(where, module)
     if pid <= 0:
         return 0
-    if is_stopped(pid):
+    if is_sigstopped(pid):
         raise OSError(
             f"{module} (process {pid}) was stopped by a signal and cannot end; kill -CONT {pid} lets it go on"
         )
@@ -82,7 +86,7 @@ def stop(where: Places, module: str) -> int:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
         return pid  # it ended by itself in this moment
-    if not _wait(STOP_WAIT_S, lambda: pid_of(where, module) != pid):
+    if not _wait_until(STOP_WAIT_S, lambda: daemon_pid(where, module) != pid):
         raise OSError(
             f"{module} (process {pid}) did not end within {STOP_WAIT_S:g} s; see {output_path(where, module)}, "
             f"or kill -9 {pid}: what it has acknowledged is on disk"
@@ -90,7 +94,7 @@ def stop(where: Places, module: str) -> int:
     return pid
 
 
-def last_words(where: Places, module: str) -> str:
+def last_output_line(where: Paths, module: str) -> str:
     """Return the last line that a background daemon printed."""
     try:
         with open(output_path(where, module), "rb") as output:
@@ -101,9 +105,9 @@ def last_words(where: Places, module: str) -> str:
     return lines[-1] if lines else "(no output)"
 
 
-def waiting_journals(where: Places) -> list[bytes]:
+def waiting_journals(where: Paths) -> list[bytes]:
     """Return the producers of ended processes whose journals no agent collects, if this user may start one here."""
-    if pid_of(where, AGENT):
+    if daemon_pid(where, AGENT):
         return []
     try:
         is_ours = os.stat(where.journals).st_uid == os.geteuid()
@@ -112,7 +116,7 @@ def waiting_journals(where: Places) -> list[bytes]:
     if not is_ours or not all(os.access(path, os.W_OK) for path in (where.root, where.local, where.journals)):
         return []
     journals = list_journals(where.journals)
-    return [producer for producer, path in journals if not holder_of(path / LOCK_NAME) and is_adoptable(path)]
+    return [producer for producer, path in journals if not lock_holder_pid(path / LOCK_NAME) and is_adoptable(path)]
 
 
 def what_waits(n_journals: int) -> str:
@@ -122,24 +126,24 @@ def what_waits(n_journals: int) -> str:
     )
 
 
-def is_coming_up(where: Places, module: str) -> bool:
+def is_coming_up(where: Paths, module: str) -> bool:
     """Return True if a daemon runs here, is not stopped, and was started a short time ago."""
-    pid = pid_of(where, module)
+    pid = daemon_pid(where, module)
     if pid <= 0:
         return False
-    fields = stat_fields(pid)
+    fields = read_proc_stat(pid)
     if len(fields) <= _START or fields[0] in ("T", "t"):
         return False
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[_START]) / os.sysconf("SC_CLK_TCK")
     return age_s < COMING_UP_MAX_S
 
 
-def is_embedded(where: Places, module: str) -> bool:
+def is_embedded(where: Paths, module: str) -> bool:
     """Tell whether the daemon that runs was started by a training, and thus leaves when it is idle."""
-    return note_of(lock_path(where, module)) == "embedded"
+    return lock_note(lock_path(where, module)) == "embedded"
 
 
-def _listens(path: Path) -> bool:
+def _accepts_connections(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
             probe.connect(str(path))
@@ -148,7 +152,7 @@ def _listens(path: Path) -> bool:
     return True
 
 
-def _wait(wait_s: float, done: Callable[[], bool]) -> bool:
+def _wait_until(wait_s: float, done: Callable[[], bool]) -> bool:
     deadline = time.monotonic() + wait_s
     while not done():
         if time.monotonic() > deadline:

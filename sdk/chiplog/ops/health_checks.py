@@ -14,12 +14,12 @@ from chiplog.journal.reachability import Reason, probe
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
-from chiplog_schemas.paths import NETWORK_FILE_SYSTEMS, Places, file_system_type
-from chiplog_schemas.process.file_lock import Lock, LockHeldError, holder_of
+from chiplog_schemas.paths import NETWORK_FILE_SYSTEMS, Paths, file_system_type
+from chiplog_schemas.process.file_lock import Lock, LockHeldError, lock_holder_pid
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.transport.link_status import LinkState
 
-GOOD, WARNING, BAD = "ok", "warning", "bad"
+OK, WARNING, ERROR = "ok", "warning", "bad"
 _FREE_BYTES_MIN = 4 * JOURNAL_BYTES_MAX  # four ranks whose journals are full
 _BACKLOG_BYTES = 64 * MIB  # of the spool: minutes behind, at usual rates
 _DESCRIPTORS_MIN = 1_024  # a rank needs ten, a collector one for each agent
@@ -37,62 +37,62 @@ class Finding:
     remedy: str = ""
 
 
-def examine(where: Places) -> Iterator[Finding]:
+def run_checks(where: Paths) -> Iterator[Finding]:
     """Yield the findings of all checks; one that fails by itself says so and the others go on. Changes nothing."""
     for check in CHECKS:
         try:
             yield check(where)
         except OSError as error:
-            yield Finding(check.__name__.strip("_"), BAD, str(error), "see what denies it, and mend that")
+            yield Finding(check.__name__.strip("_"), ERROR, str(error), "see what denies it, and mend that")
 
 
-def _python(where: Places) -> Finding:
+def _python(where: Paths) -> Finding:
     import zmq
 
     found = f"Python {sys.version.split()[0]}, pyzmq {zmq.pyzmq_version()}, libzmq {zmq.zmq_version()}"
     if not zmq.has("curve"):
         return Finding("python", WARNING, f"{found} without CURVE", "keys need it: install pyzmq's wheel from PyPI")
-    return Finding("python", GOOD, found)
+    return Finding("python", OK, found)
 
 
-def _directory(where: Places) -> Finding:
+def _directory(where: Paths) -> Finding:
     name = "directory"
     if not where.root.exists():
         parent = next(path for path in where.root.parents if path.exists())
         if not os.access(parent, os.W_OK | os.X_OK):
-            return Finding(name, BAD, f"{where.root} does not exist, {parent} is not writable", "set CHIPLOG_DIR")
-        return Finding(name, GOOD, f"{where.root} will be made by the first run")
+            return Finding(name, ERROR, f"{where.root} does not exist, {parent} is not writable", "set CHIPLOG_DIR")
+        return Finding(name, OK, f"{where.root} will be made by the first run")
     for path in (where.root, where.local, where.journals, where.agent, where.collector, where.run):
         if not path.exists():
             continue
         about = path.stat()
         if about.st_uid != os.getuid():
-            return Finding(name, BAD, f"{path} belongs to user {about.st_uid}", "set CHIPLOG_DIR to one of your own")
+            return Finding(name, ERROR, f"{path} belongs to user {about.st_uid}", "set CHIPLOG_DIR to one of your own")
         if stat.S_IMODE(about.st_mode) & 0o022:
-            return Finding(name, BAD, f"{path} is writable by others", f"chmod go-w {path}")
+            return Finding(name, ERROR, f"{path} is writable by others", f"chmod go-w {path}")
         if not os.access(path, os.W_OK | os.X_OK):
-            return Finding(name, BAD, f"{path} is not writable", f"chmod u+rwx {path}, or set CHIPLOG_DIR")
-    return Finding(name, GOOD, f"{where.root}, yours alone to write")
+            return Finding(name, ERROR, f"{path} is not writable", f"chmod u+rwx {path}, or set CHIPLOG_DIR")
+    return Finding(name, OK, f"{where.root}, yours alone to write")
 
 
-def _disk(where: Places) -> Finding:
+def _disk(where: Paths) -> Finding:
     at = next(path for path in (where.local, *where.local.parents) if path.exists())
     kind = file_system_type(at)
     usage = shutil.disk_usage(at)
     found = f"{kind or 'unknown file system'} at {at}, {usage.free / GIB:.1f} GiB free of {usage.total / GIB:.1f}"
     if kind in NETWORK_FILE_SYSTEMS:
-        return Finding("disk", BAD, f"{found}: a network file system", "set CHIPLOG_DIR to a disk of this node")
+        return Finding("disk", ERROR, f"{found}: a network file system", "set CHIPLOG_DIR to a disk of this node")
     if usage.free < _FREE_BYTES_MIN:
-        return Finding("disk", BAD, found, f"free some: four full journals need {_FREE_BYTES_MIN // MIB} MiB")
+        return Finding("disk", ERROR, found, f"free some: four full journals need {_FREE_BYTES_MIN // MIB} MiB")
     if usage.free < SPOOL_BYTES_MAX:
         return Finding("disk", WARNING, found, f"a full spool needs {SPOOL_BYTES_MAX // GIB} GiB; free some")
-    return Finding("disk", GOOD, found)
+    return Finding("disk", OK, found)
 
 
-def _journal(where: Places) -> Finding:
+def _journal(where: Paths) -> Finding:
     """Try what a journal does: allocate, and lock."""
     if not where.local.exists():
-        return Finding("journal", GOOD, "not tried: nothing has run here yet")
+        return Finding("journal", OK, "not tried: nothing has run here yet")
     path = where.local / f"{_PROBE}-{os.getpid()}"
     try:
         lock = Lock(path)
@@ -103,25 +103,25 @@ def _journal(where: Places) -> Finding:
             os.close(descriptor)
             lock.release()
     except LockHeldError as error:
-        return Finding("journal", BAD, str(error), "this file system's locks do not work; set CHIPLOG_DIR to another")
+        return Finding("journal", ERROR, str(error), "this file system's locks do not work; set CHIPLOG_DIR to another")
     except OSError as error:
         remedy = "free some space" if error.errno == errno.ENOSPC else "set CHIPLOG_DIR to another file system"
-        return Finding("journal", BAD, f"{where.local} cannot hold a journal: {error.strerror}", remedy)
+        return Finding("journal", ERROR, f"{where.local} cannot hold a journal: {error.strerror}", remedy)
     finally:
         path.unlink(missing_ok=True)
-    return Finding("journal", GOOD, "files can be allocated and locked here")
+    return Finding("journal", OK, "files can be allocated and locked here")
 
 
-def _limits(where: Places) -> Finding:
+def _limits(where: Paths) -> Finding:
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < _DESCRIPTORS_MIN:
         return Finding("limits", WARNING, f"{soft} open files allowed", f"ulimit -n {min(hard, 65_536)}")
-    return Finding("limits", GOOD, f"{soft:,} open files allowed")
+    return Finding("limits", OK, f"{soft:,} open files allowed")
 
 
-def _gpu(where: Places) -> Finding:
+def _gpu(where: Paths) -> Finding:
     import ctypes
 
     try:
@@ -129,69 +129,69 @@ def _gpu(where: Places) -> Finding:
     except OSError:
         if Path("/proc/driver/nvidia/version").exists():
             return Finding("gpu", WARNING, "NVIDIA's driver is loaded, libnvidia-ml.so.1 is not found", "install it")
-        return Finding("gpu", GOOD, "no NVIDIA driver: no GPU statistics")
-    return Finding("gpu", GOOD, "libnvidia-ml.so.1 is there")
+        return Finding("gpu", OK, "no NVIDIA driver: no GPU statistics")
+    return Finding("gpu", OK, "libnvidia-ml.so.1 is there")
 
 
-def _named_agent(where: Places) -> Finding:
+def _named_agent(where: Paths) -> Finding:
     address = os.environ.get("CHIPLOG_AGENT")
     if not address:
-        return Finding("named agent", GOOD, "none is named: each user's own agent is used")
+        return Finding("named agent", OK, "none is named: each user's own agent is used")
     found = probe(address)
     if found is None:
-        return Finding("named agent", GOOD, f"{address}, by CHIPLOG_AGENT, listens")
+        return Finding("named agent", OK, f"{address}, by CHIPLOG_AGENT, listens")
     if found.reason is Reason.DENIED:
         remedy = "unset CHIPLOG_AGENT: it is another user's, and your own agent delivers what you log"
     else:
         remedy = "start it, or unset CHIPLOG_AGENT and run `chiplog up`, which delivers what waits"
-    return Finding("named agent", BAD, f"{address}, by CHIPLOG_AGENT: {found.text}", remedy)
+    return Finding("named agent", ERROR, f"{address}, by CHIPLOG_AGENT: {found.text}", remedy)
 
 
-def _agent(where: Places) -> Finding:
-    pid = daemons.pid_of(where, daemons.AGENT)
+def _agent(where: Paths) -> Finding:
+    pid = daemons.daemon_pid(where, daemons.AGENT)
     backlog = directory_bytes(where.agent / "spool")
     if not pid:
         if backlog > _BACKLOG_BYTES:
             return Finding("agent", WARNING, f"none runs, {backlog // MIB} MiB wait in the spool", "chiplog up")
-        return Finding("agent", GOOD, "none runs; the first run starts one")
+        return Finding("agent", OK, "none runs; the first run starts one")
     found = f"process {pid}, spool {backlog // MIB} MiB"
-    if daemons.is_stopped(pid):
-        return Finding("agent", BAD, f"{found}, stopped by a signal: nothing is taken", f"kill -CONT {pid}")
-    link = daemons.link_of(where)
+    if daemons.is_sigstopped(pid):
+        return Finding("agent", ERROR, f"{found}, stopped by a signal: nothing is taken", f"kill -CONT {pid}")
+    link = daemons.collector_link_status(where)
     if link is not None and link.state is LinkState.CLOSED:
         return Finding("agent", WARNING, f"{found}, {link.text}", "see its collector; the spool keeps everything")
     if link is not None and link.state is LinkState.REFUSING:
         remedy = "chiplog keys allow with a --node for each of them, on the collector's host"
-        return Finding("agent", BAD, f"{found}, {link.text}", remedy)
+        return Finding("agent", ERROR, f"{found}, {link.text}", remedy)
     if backlog > _BACKLOG_BYTES:
         return Finding("agent", WARNING, found, "see whether its collector answers: chiplog doctor --canary")
-    return Finding("agent", GOOD, found)
+    return Finding("agent", OK, found)
 
 
-def _collector(where: Places) -> Finding:
+def _collector(where: Paths) -> Finding:
     named = os.environ.get("CHIPLOG_COLLECTOR")
     if named:
-        return Finding("collector", GOOD, f"{named}, by CHIPLOG_COLLECTOR; whether it answers, the agent says above")
-    pid = daemons.pid_of(where, daemons.COLLECTOR)
-    if pid and daemons.is_stopped(pid):
-        return Finding("collector", BAD, f"process {pid}, stopped by a signal: nothing is taken", f"kill -CONT {pid}")
+        return Finding("collector", OK, f"{named}, by CHIPLOG_COLLECTOR; whether it answers, the agent says above")
+    pid = daemons.daemon_pid(where, daemons.COLLECTOR)
+    if pid and daemons.is_sigstopped(pid):
+        return Finding("collector", ERROR, f"process {pid}, stopped by a signal: nothing is taken", f"kill -CONT {pid}")
     if pid:
-        return Finding("collector", GOOD, f"process {pid}, log {directory_bytes(where.collector / 'log') // MIB} MiB")
-    return Finding("collector", GOOD, "none runs; an agent starts one")
+        return Finding("collector", OK, f"process {pid}, log {directory_bytes(where.collector / 'log') // MIB} MiB")
+    return Finding("collector", OK, "none runs; an agent starts one")
 
 
-def _journals(where: Places) -> Finding:
-    dead = [path for _, path in list_journals(where.journals) if not holder_of(path / LOCK_NAME)]
-    stuck = [path for path in dead if not is_adoptable(path) and time.time() - _changed_at(path) > _ADOPTION_S]
+def _journals(where: Paths) -> Finding:
+    dead = [path for _, path in list_journals(where.journals) if not lock_holder_pid(path / LOCK_NAME)]
+    stuck = [path for path in dead if not is_adoptable(path) and time.time() - _last_modified(path) > _ADOPTION_S]
     if stuck:
         found = (
             f"no agent can adopt {len(stuck)} of the journals, such as {stuck[0]}: no lock and head that it can open"
         )
         return Finding("journals", WARNING, found, "make its files writable for this user, or remove it if it is empty")
-    if dead and not daemons.pid_of(where, daemons.AGENT):
+    if dead and not daemons.daemon_pid(where, daemons.AGENT):
         found = f"{daemons.what_waits(len(dead))} for an agent"
         return Finding("journals", WARNING, found, "chiplog up delivers them")
-    waiting = [path for path in dead if time.time() - _changed_at(path) > _ADOPTION_S]
+    waiting = [path for path in dead if time.time() - _last_modified(path) > _ADOPTION_S]
     if waiting:
         found = f"{daemons.what_waits(len(waiting))} although an agent runs"
         return Finding("journals", WARNING, found, "see the agent: chiplog status")
@@ -199,10 +199,10 @@ def _journals(where: Places) -> Finding:
     if offline:
         found = f"{offline} {'journal was' if offline == 1 else 'journals were'} recorded offline"
         return Finding("journals", WARNING, found, "chiplog sync delivers what was recorded offline")
-    return Finding("journals", GOOD, "nothing waits")
+    return Finding("journals", OK, "nothing waits")
 
 
-def _changed_at(directory: Path) -> float:
+def _last_modified(directory: Path) -> float:
     """Return when something in a directory was last written; now when it has just gone."""
     try:
         return max((entry.stat().st_mtime for entry in os.scandir(directory)), default=time.time())
@@ -218,7 +218,7 @@ def directory_bytes(directory: Path) -> int:
         return 0
 
 
-CHECKS: tuple[Callable[[Places], Finding], ...] = (
+CHECKS: tuple[Callable[[Paths], Finding], ...] = (
     _python,
     _directory,
     _disk,

@@ -23,7 +23,7 @@ class StreamError(ValueError):
     """Bytes that are no Arrow stream, or claim more than they hold."""
 
 
-def check_stream(stream: "bytes | bytearray | memoryview") -> None:
+def validate_ipc_stream(stream: "bytes | bytearray | memoryview") -> None:
     """Hold every size that a stream claims to the bytes that are there. Raises StreamError."""
     view = memoryview(stream).cast("B")
     try:

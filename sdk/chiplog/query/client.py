@@ -15,11 +15,11 @@ from datetime import UTC, date, datetime
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from chiplog.ops import daemons
-from chiplog.query.connection import Remote
+from chiplog.query.connection import CollectorConnection
 from chiplog.query.result import QueryError, Result
 from chiplog_schemas.limits import QUERY_TIMEOUT_S
-from chiplog_schemas.paths import Places, own_dir, places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import Paths, own_dir, paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.duckdb_errors import is_damage, is_lock_conflict, is_out_of_memory, is_stream_error
 from chiplog_schemas.query.query_messages import LOCKED_SETTINGS, one_line
@@ -80,10 +80,10 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
         keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
         client = Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
     else:
-        client = Client(None, places(own_dir(dir, os.environ)))
+        client = Client(None, paths_for_root(own_dir(dir, os.environ)))
     try:
         waiting = client._start_daemons() if start else []
-        client._look()
+        client._locate()
         client._wait_for_ends(waiting)
     except BaseException:
         client.close()
@@ -94,11 +94,11 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
 class Client:
     """Answers SQL; returned by `connect`. Safe to use from several threads, which take turns; not across fork."""
 
-    def __init__(self, address: str | None, where: Places | None, curve: ClientCurve | None = None) -> None:
+    def __init__(self, address: str | None, where: Paths | None, curve: ClientCurve | None = None) -> None:
         self._address = address
         self._curve = curve
         self._where = where
-        self._remote: Remote | None = None
+        self._remote: CollectorConnection | None = None
         self._lock = threading.Lock()
         self._closed = False
         self._told_stale = False
@@ -126,13 +126,13 @@ class Client:
         with self._lock:
             if self._closed:
                 raise QueryError("refused", "this client is closed; connect again")
-            return Result(self._ask(query, plain, timeout_s, "" if time_zone == "UTC" else time_zone))
+            return Result(self._execute(query, plain, timeout_s, "" if time_zone == "UTC" else time_zone))
 
     def close(self) -> None:
         """Close the connection. May be called twice."""
         with self._lock:
             self._closed = True
-            self._hang_up()
+            self._disconnect()
 
     def __enter__(self) -> "Client":
         return self
@@ -140,33 +140,33 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._remote is not None:
             self._remote.close()
             self._remote = None
 
-    def _ask(
+    def _execute(
         self, query: str, params: "list[Any] | dict[str, Any] | None", timeout_s: float, time_zone: str
     ) -> bytes | memoryview:
         for last in (False, True):
             if self._remote is not None and (self._remote.is_broken or not self._collector_lives()):
-                self._hang_up()
+                self._disconnect()
             if self._remote is None:
-                opened = self._look(keep_file=True)
+                opened = self._locate(keep_file=True)
                 if opened is not None:
                     try:
-                        self._tell_stale(opened)
+                        self._warn_stale(opened)
                         return _ask_file(opened, query, params, timeout_s, time_zone)
                     finally:
                         opened.close()
             assert self._remote is not None
             try:
-                return self._remote.ask(query, params, timeout_s, self._collector_lives, time_zone)
+                return self._remote.execute(query, params, timeout_s, self._collector_lives, time_zone)
             except QueryError as error:
                 # An embedded collector leaves when no agent comes, and cuts queries off: its file is free then.
                 if error.kind not in ("unreachable", "stopping") or last or self._where is None:
                     raise
-                self._hang_up()
+                self._disconnect()
         raise AssertionError("the second try returns or raises")
 
     def _start_daemons(self) -> list[bytes]:
@@ -206,10 +206,10 @@ class Client:
                 return
             time.sleep(LOOK_AGAIN_S)
 
-    def _tell_stale(self, opened: "duckdb.DuckDBPyConnection") -> None:
+    def _warn_stale(self, opened: "duckdb.DuckDBPyConnection") -> None:
         """Say once when daemons were killed before all that they had acknowledged came into the file."""
         assert self._where is not None
-        n_records = 0 if self._told_stale else _not_applied(self._where, opened)
+        n_records = 0 if self._told_stale else _unapplied_records(self._where, opened)
         if n_records > 0:
             self._told_stale = True
             _log.warning(
@@ -220,16 +220,16 @@ class Client:
 
     def _collector_lives(self) -> bool:
         """Return whether the collector may still answer. Of one on another machine only its silence tells."""
-        return self._where is None or holder_of(self._where.collector / "lock") != 0
+        return self._where is None or lock_holder_pid(self._where.collector / "lock") != 0
 
-    def _look(self, keep_file: bool = False) -> "duckdb.DuckDBPyConnection | None":
+    def _locate(self, keep_file: bool = False) -> "duckdb.DuckDBPyConnection | None":
         """Find the collector, or the file. Sets _remote, or returns the opened file if that is to be kept."""
         if self._address is not None:
-            self._remote = Remote(self._address, self._curve)
-            if not self._remote.answers(CONNECT_WAIT_S):
+            self._remote = CollectorConnection(self._address, self._curve)
+            if not self._remote.ping(CONNECT_WAIT_S):
                 remedy = "check that it runs there (chiplog status) and that CHIPLOG_COLLECTOR is its address"
-                remedy = self._remote.trouble or remedy
-                self._hang_up()
+                remedy = self._remote.handshake_error or remedy
+                self._disconnect()
                 raise QueryError(
                     "unreachable", f"no collector answers at {self._address} within {CONNECT_WAIT_S:g} s; {remedy}"
                 )
@@ -237,13 +237,13 @@ class Client:
         assert self._where is not None
         where, deadline = self._where, time.monotonic() + CONNECT_WAIT_S
         while True:
-            pid = holder_of(where.collector / "lock")
+            pid = lock_holder_pid(where.collector / "lock")
             if pid:
-                self._remote = Remote(where.query_address)
+                self._remote = CollectorConnection(where.query_address)
                 # In slices: it may be leaving instead of starting.
-                if self._remote.answers(min(1.0, max(0.05, deadline - time.monotonic()))):
+                if self._remote.ping(min(1.0, max(0.05, deadline - time.monotonic()))):
                     return None
-                self._hang_up()
+                self._disconnect()
                 reason = f"the collector of {where.root} (process {pid}) does not answer; see chiplog status"
             elif not where.index.exists() and daemons.is_coming_up(where, daemons.AGENT):
                 reason = f"the agent of {where.root} has not started a collector yet; see chiplog status"
@@ -267,7 +267,7 @@ class Client:
 
 
 # -- the file ---------------------------------------------------------------------------------------------------------
-def _open_file(where: Places) -> "duckdb.DuckDBPyConnection | str":
+def _open_file(where: Paths) -> "duckdb.DuckDBPyConnection | str":
     """Open the database for reading; return one line that says why when somebody else writes it just now."""
     import duckdb
 
@@ -287,7 +287,7 @@ def _open_file(where: Places) -> "duckdb.DuckDBPyConnection | str":
     return connection
 
 
-def _not_applied(where: Places, connection: "duckdb.DuckDBPyConnection") -> int:
+def _unapplied_records(where: Paths, connection: "duckdb.DuckDBPyConnection") -> int:
     """Return how many records are in the log and not in the file; 0 where that cannot be told."""
     import duckdb
 
@@ -300,7 +300,7 @@ def _not_applied(where: Places, connection: "duckdb.DuckDBPyConnection") -> int:
     return max(0, synced - row[0]) if row is not None else 0
 
 
-def _unreadable(where: Places, error: Exception) -> QueryError:
+def _unreadable(where: Paths, error: Exception) -> QueryError:
     return QueryError("internal", f"{where.index} cannot be read: {one_line(str(error))}; try chiplog rebuild")
 
 
@@ -325,13 +325,13 @@ def _ask_file(
     timer = threading.Timer(timeout_s, cancel)
     timer.daemon = True
     try:
-        admitted = query_messages.admit(query, connection.extract_statements)
+        admitted = query_messages.check_statement(query, connection.extract_statements)
         timer.start()
         if time_zone:
             connection.execute(query_messages.time_zone_setting(time_zone))
         connection.execute("BEGIN TRANSACTION READ ONLY")
         write_ipc_stream(connection.sql(admitted, params=params), cast("IO[bytes]", sink), compression="lz4")
-    except query_messages.Refused as error:
+    except query_messages.QueryRejected as error:
         raise QueryError("refused", str(error)) from error
     except Exception as error:  # errors of a running stream come through Arrow without a type of their own
         if sink.too_large:

@@ -19,25 +19,25 @@ from chiplog_schemas.query.query_messages import (
     QUESTION_VERSIONS,
     REQUEST_BYTES_MAX,
     RESULT_BYTES_MAX,
-    QuestionError,
-    QuestionKind,
+    QueryMessageKind,
+    QueryProtocolError,
     one_line,
 )
-from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, failure_of
+from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, parse_handshake_failure
 
-__all__ = ["Remote"]
+__all__ = ["CollectorConnection"]
 
 ASK_AGAIN_MAX = 10  # times that a question is repeated when the index was replaced: each bad query ends it twice
 SIZE_SLACK_BYTES = 1 << 20  # an answer's head beside its stream
 
 
-class Remote:
+class CollectorConnection:
     """One DEALER socket to one query address. Used under the client's lock. curve: the reader's keys, for TCP."""
 
     def __init__(self, address: str, curve: ClientCurve | None = None) -> None:
         self._address = address
         self._curve = curve
-        self.trouble = ""  # why the newest handshake failed
+        self.handshake_error = ""  # why the newest handshake failed
         self.is_broken = False  # ZeroMQ has given this connection up: a new one is needed
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
@@ -66,7 +66,7 @@ class Remote:
         self._socket.close()
         self._context.term()
 
-    def answers(self, wait_s: float) -> bool:
+    def ping(self, wait_s: float) -> bool:
         """Return whether a collector answers a ping within a time. Raises QueryError.
 
         That is when it speaks other versions, or when the two do not agree about keys.
@@ -75,12 +75,12 @@ class Remote:
         self._send(query_messages.ping(id))
         deadline = time.monotonic() + wait_s
         while (answer := self._receive(deadline)) is not None:
-            if answer.kind == QuestionKind.PONG and answer.id == id:
+            if answer.kind == QueryMessageKind.PONG and answer.id == id:
                 _check_versions(answer.info, self._address)
                 return True
         return False
 
-    def ask(
+    def execute(
         self,
         query: str,
         params: "list[Any] | dict[str, Any] | None",
@@ -95,9 +95,9 @@ class Remote:
         up are all answered by the new one, and their answers do not tell what it was asked since.
         """
         try:
-            query_messages.check_size(query)
-            frames = query_messages.ask(id := os.urandom(ID_BYTES), query, params, timeout_s, time_zone)
-        except (query_messages.Refused, CodecError) as error:
+            query_messages.check_query_size(query)
+            frames = query_messages.request(id := os.urandom(ID_BYTES), query, params, timeout_s, time_zone)
+        except (query_messages.QueryRejected, CodecError) as error:
             raise QueryError("refused", one_line(str(error))) from error
         if len(frames[0]) > REQUEST_BYTES_MAX:
             raise QueryError(
@@ -106,32 +106,34 @@ class Remote:
             )
         self._send(frames)
         asked = 1
-        heard = pinged = time.monotonic()
-        deadline = heard + QUERY_WAIT_S + timeout_s + 2 * PEER_SILENT_S
+        last_received = last_ping = time.monotonic()
+        deadline = last_received + QUERY_WAIT_S + timeout_s + 2 * PEER_SILENT_S
         silent_s = max(PEER_SILENT_S, timeout_s)  # an index that ends starts again within it
         while True:
-            answer = self._receive(pinged + HEARTBEAT_INTERVAL_S)
+            answer = self._receive(last_ping + HEARTBEAT_INTERVAL_S)
             now = time.monotonic()
             if answer is not None:
-                heard = now
+                last_received = now
                 if answer.id != id:
                     continue  # of an earlier question that we gave up, or asked again
-                if answer.kind == QuestionKind.RESULT:
+                if answer.kind == QueryMessageKind.RESULT:
                     return answer.payload
-                if answer.kind == QuestionKind.ERROR:
+                if answer.kind == QueryMessageKind.ERROR:
                     raise QueryError(answer.error_kind, answer.message)
-                if answer.kind == QuestionKind.PONG and not answer.info.get("waiting"):
+                if answer.kind == QueryMessageKind.PONG and not answer.info.get("waiting"):
                     if asked > ASK_AGAIN_MAX:
                         raise QueryError("internal", f"the collector at {self._address} loses this query; see its log")
                     asked += 1
                     id = os.urandom(ID_BYTES)
-                    self._send(query_messages.ask(id, query, params, timeout_s, time_zone))
-            if now - heard > silent_s or now > deadline or (answer is None and not lives()):
+                    self._send(query_messages.request(id, query, params, timeout_s, time_zone))
+            if now - last_received > silent_s or now > deadline or (answer is None and not lives()):
                 stopped = f"the collector at {self._address} has stopped answering"
-                raise QueryError("unreachable", f"{stopped}: {self.trouble}" if self.trouble else stopped)
-            if now - pinged >= HEARTBEAT_INTERVAL_S:
+                raise QueryError(
+                    "unreachable", f"{stopped}: {self.handshake_error}" if self.handshake_error else stopped
+                )
+            if now - last_ping >= HEARTBEAT_INTERVAL_S:
                 self._send(query_messages.ping(id))
-                pinged = now
+                last_ping = now
 
     def _send(self, frames: list[bytes]) -> None:
         try:
@@ -139,13 +141,13 @@ class Remote:
         except zmq.Again:
             pass  # it is unreachable and its queue is full: the silence that follows says so
 
-    def _receive(self, deadline: float) -> query_messages.Question | None:
+    def _receive(self, deadline: float) -> query_messages.QueryMessage | None:
         """Return the next message that can be read before a time, or None."""
         while True:
             wait_ms = math.ceil(1000 * max(0.0, deadline - time.monotonic()))
             ready = dict(self._poller.poll(wait_ms))
             if self._monitor in ready:
-                self._look_at_handshake()
+                self._poll_handshake()
             if self._socket not in ready:
                 if ready:
                     continue
@@ -153,14 +155,14 @@ class Remote:
             frames = self._socket.recv_multipart(copy=False)
             try:
                 return query_messages.parse([frame.buffer for frame in frames])
-            except QuestionError:
+            except QueryProtocolError:
                 continue  # not for us to judge: without a usable answer the question ends as unreachable
 
-    def _look_at_handshake(self) -> None:
+    def _poll_handshake(self) -> None:
         """Remember why no connection came about; raise QueryError when none can."""
-        failure = failure_of(self._monitor.recv_multipart(zmq.NOBLOCK), self._address, self._curve)
+        failure = parse_handshake_failure(self._monitor.recv_multipart(zmq.NOBLOCK), self._address, self._curve)
         if failure is not None:
-            self.trouble = failure.reason
+            self.handshake_error = failure.reason
             if failure.is_final:
                 self.is_broken = True
                 raise QueryError("unreachable", failure.reason)

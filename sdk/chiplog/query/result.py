@@ -4,7 +4,7 @@ import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from chiplog.query.arrow_validation import check_stream
+from chiplog.query.arrow_validation import validate_ipc_stream
 from chiplog_schemas.query.query_messages import one_line
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Result:
         from arro3.io import read_ipc_stream
 
         try:
-            check_stream(stream)
+            validate_ipc_stream(stream)
             # All of it at once: a panic inside of a stream that another library pulls would end this process.
             table = Table.from_arrow(read_ipc_stream(stream).read_all())
         except BaseException as error:  # arro3 raises nothing more precise, and its panics are no Exceptions

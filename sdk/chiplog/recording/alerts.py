@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from chiplog.values.metrics import Bad, cleaned, shown
+from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 
 ALERT_BURST = 5  # of one title, at once; then …
 ALERT_INTERVAL_S = 10.0  # … one in this time
@@ -19,20 +19,20 @@ _ALIASES = {"warn": "warning", "critical": "error", "fatal": "error"}
 _NO_TITLE = "alert"
 
 
-def alert_of(title: Any, level: Any, complain: Callable[[Bad], None]) -> tuple[str, str]:
+def parse_alert(title: Any, level: Any, complain: Callable[[Diagnostic], None]) -> tuple[str, str]:
     """Return title and level as `events` has them; complain of what they are not."""
-    kept = "" if title is None else cleaned(str(title))
+    kept = "" if title is None else clean_utf8(str(title))
     if not kept.strip():
         kept = _NO_TITLE
-        message = f"alert() has the title {shown(title)}; {_NO_TITLE!r} stands in its place, so give it one"
-        complain(Bad("alert_without_title", shown(title), message))
+        message = f"alert() has the title {short_repr(title)}; {_NO_TITLE!r} stands in its place, so give it one"
+        complain(Diagnostic("alert_without_title", short_repr(title), message))
     word = str(getattr(level, "value", level)).lower()  # of an enum of somebody else's
     meant = _ALIASES.get(word, word)
     if meant not in _LEVELS:
         meant = "warning"
     if word not in (meant, "warn"):
-        message = f"alert level {shown(level)} is none of {', '.join(_LEVELS)}; {meant} is used"
-        complain(Bad("bad_level", shown(level), message))
+        message = f"alert level {short_repr(level)} is none of {', '.join(_LEVELS)}; {meant} is used"
+        complain(Diagnostic("bad_level", short_repr(level), message))
     return kept, meant
 
 
@@ -49,15 +49,15 @@ class AlertLimit:
         self._suppressed: Counter[str] = Counter()
         self._report_at: float | None = None
 
-    def admit(self, title: str, now: float) -> bool:
+    def allow(self, title: str, now: float) -> bool:
         """Tell whether an alert is to be recorded. now: monotonic, s."""
         title = title[:_TITLE_CHARS_MAX]
         if title not in self._titles and len(self._titles) >= TITLES_MAX:
             self._titles = {name: kept for name, kept in self._titles.items() if now - kept[1] < ALERT_INTERVAL_S}
             title = title if len(self._titles) < TITLES_MAX else _OTHERS
         known = self._titles.get(title)
-        tokens = _filled(known or (float(ALERT_BURST), now), now, ALERT_BURST, 1 / ALERT_INTERVAL_S)
-        overall = _filled(self._all, now, ALERTS_PER_MINUTE, ALERTS_PER_MINUTE / 60)
+        tokens = _refill(known or (float(ALERT_BURST), now), now, ALERT_BURST, 1 / ALERT_INTERVAL_S)
+        overall = _refill(self._all, now, ALERTS_PER_MINUTE, ALERTS_PER_MINUTE / 60)
         is_admitted = tokens >= 1 and overall >= 1
         self._titles[title] = (tokens - is_admitted, now)
         self._all = (overall - is_admitted, now)
@@ -65,7 +65,7 @@ class AlertLimit:
             self._suppressed[title if title in self._suppressed or len(self._suppressed) < TITLES_MAX else _OTHERS] += 1
         return is_admitted
 
-    def report(self, now: float | None = None) -> tuple[int, dict[str, int]] | None:
+    def take_suppressed(self, now: float | None = None) -> tuple[int, dict[str, int]] | None:
         """Return (how many, by title) were left out since the last report. None: nothing, or `now` is too soon."""
         if not self._suppressed or (now is not None and self._report_at is not None and now < self._report_at):
             return None
@@ -78,6 +78,6 @@ class AlertLimit:
         return suppressed.total(), told
 
 
-def _filled(bucket: tuple[float, float], now: float, size: float, per_s: float) -> float:
+def _refill(bucket: tuple[float, float], now: float, size: float, per_s: float) -> float:
     tokens, counted_at = bucket
     return min(size, tokens + max(0.0, now - counted_at) * per_s)

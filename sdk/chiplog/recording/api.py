@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chiplog.recording import foreign_names
 from chiplog.recording.disabled import DisabledRun
-from chiplog.values.metrics import Bad
+from chiplog.values.metrics import Diagnostic
 
 try:
     import fcntl  # noqa: F401  # journals and locks need it
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import os
 
     from chiplog.timing.phases import Phase
-    from chiplog.timing.steps import Loader, Step
+    from chiplog.timing.steps import Step, TimedLoader
 
 __all__ = [
     "ChiplogModule",
@@ -123,7 +123,7 @@ def step(*more: Any, **unknown: Any) -> "Step":
     return _run("step()").step(*more, **unknown)
 
 
-def data(loader: Iterable[Any], *more: Any, **unknown: Any) -> "Loader":
+def data(loader: Iterable[Any], *more: Any, **unknown: Any) -> "TimedLoader":
     """Return the loader with its waiting timed as the phase `data` of the current run; see `Run.data`.
 
     Args:
@@ -197,7 +197,7 @@ def _warn_of_foreign_name(name: str) -> None:
     what = f"chiplog.{name}"
     message = f"{what} is not available: its calls do nothing and record nothing"
     if (run := current()) is not None and not run.disabled:
-        run.complain(Bad("not_available", what, message))
+        run.complain(Diagnostic("not_available", what, message))
     else:
         _warn_once(what, message)
 

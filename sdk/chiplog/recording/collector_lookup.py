@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from chiplog.safety.background_threads import is_exiting, start_thread
-from chiplog_schemas.paths import Places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import Paths
+from chiplog_schemas.process.file_lock import lock_holder_pid
 
 _ASK_AGAIN_S = 0.5  # a loop that reads `run.attempt` in every step must not ask in every step
 _TIMEOUT_S = 5.0  # of one query: the index of a busy collector answers within this
@@ -21,7 +21,7 @@ class AttemptLookup:
     Where no collector can be asked from here, the number stays unknown. Nothing waits, and no daemon is started.
     """
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: Paths) -> None:
         self._places = places
         self._attempt: int | None = None
         self._next_ask_s = 0.0
@@ -41,7 +41,7 @@ class AttemptLookup:
 
 
 def watch_demand(
-    places: Places, run_id: str, label: str, started_us: int, demand: str, warn: Callable[[str], object]
+    places: Paths, run_id: str, label: str, started_us: int, demand: str, warn: Callable[[str], object]
 ) -> None:
     """Warn if `resume="must"` or `"never"` was not met, and this process is in another run than it named.
 
@@ -64,14 +64,14 @@ def watch_demand(
     start_thread(ask, name="chiplog-demand")
 
 
-def _ask_collector(places: Places, label: str, started_us: int) -> dict[str, Any] | None:
+def _ask_collector(places: Paths, label: str, started_us: int) -> dict[str, Any] | None:
     """Return the row of a label, from the collector that runs on this host, or that CHIPLOG_COLLECTOR names.
 
     None where it cannot be asked: unreachable, no permission, no reader's key. Starts no daemon.
     """
     url = os.environ.get("CHIPLOG_COLLECTOR") or None
     try:
-        if url is None and not holder_of(places.collector / "lock"):
+        if url is None and not lock_holder_pid(places.collector / "lock"):
             return None
         from chiplog.query.client import connect  # importing chiplog must not cost what a client needs
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.config import Fingerprints, as_plain, config_of
-from chiplog.values.metrics import Bad, cleaned, shown
+from chiplog.values.config import Fingerprints, config_entries, to_plain
+from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
 from chiplog_schemas.model.events import SUMMARIES, EventKind
 
@@ -16,21 +16,21 @@ _DEFINITIONS_MAX = 1_000  # names and patterns of one label: more are made by a 
 _HASHES_INTERVAL_S = 1.0  # between two words of them: a config that changes in each step costs one event a second
 
 
-class _Said(MutableMapping[str, Any]):
+class _ObservedDict(MutableMapping[str, Any]):
     """A dict that tells every change, also one by attribute: `run.config.lr = 0.5`."""
 
-    def __init__(self, say: Callable[[Mapping[str, Any]], None], complain: Callable[[Bad], None]) -> None:
+    def __init__(self, say: Callable[[Mapping[str, Any]], None], complain: Callable[[Diagnostic], None]) -> None:
         self._say = say
         self._complain = complain
         self._values: dict[str, Any] = {}
 
-    def adopt(self, values: Mapping[str, Any]) -> None:
+    def _publish_update(self, values: Mapping[str, Any]) -> None:
         """Set many at once, as one event."""
         if values:
             self._values.update(values)
             self._say(values)
 
-    def receive(self, values: Mapping[str, Any]) -> None:
+    def _merge_remote(self, values: Mapping[str, Any]) -> None:
         """Take over what another process set, and said."""
         self._values.update(values)
 
@@ -42,13 +42,15 @@ class _Said(MutableMapping[str, Any]):
             if is_interrupt(error):
                 raise
             name = type(self).__name__.lower()
-            message = f"{name}.update() takes a dict, not {', '.join(map(shown, arguments))} ({type(error).__name__})"
-            self._complain(Bad("not_a_dict", name, message))
+            message = (
+                f"{name}.update() takes a dict, not {', '.join(map(short_repr, arguments))} ({type(error).__name__})"
+            )
+            self._complain(Diagnostic("not_a_dict", name, message))
             return
-        self.adopt(changes)
+        self._publish_update(changes)
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self.adopt({str(key): value})
+        self._publish_update({str(key): value})
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]
@@ -79,7 +81,7 @@ class _Said(MutableMapping[str, Any]):
             self[name] = value
 
 
-class Config(_Said):
+class Config(_ObservedDict):
     """What the run was started with. The primary's is the run's; changes on other ranks stay with them."""
 
     def update(self, *arguments: Any, allow_val_change: bool | None = None, **values: Any) -> None:
@@ -99,7 +101,7 @@ class Config(_Said):
             values: Entries by name: a dict, or what `init(config=…)` takes.
         """
         try:
-            given = config_of(values)
+            given = config_entries(values)
         except Exception as error:
             if is_interrupt(error):
                 raise
@@ -112,11 +114,11 @@ class Config(_Said):
         return dict(self._values)
 
 
-class Summary(_Said):
+class Summary(_ObservedDict):
     """What is worth remembering of this label. What is not set here is the last value of each metric."""
 
 
-class Shared:
+class ConfigPublisher:
     """Turns what training says of config, summary and metrics into events. All say hashes, the primary the config.
 
     say: appends an event. internal: takes our own faults, for nothing is raised here.
@@ -127,7 +129,7 @@ class Shared:
     def __init__(
         self,
         say: Callable[..., None],
-        complain: Callable[[Bad], None],
+        complain: Callable[[Diagnostic], None],
         internal: Callable[[str, Exception], None],
         *,
         is_primary: Callable[[], bool],
@@ -148,13 +150,13 @@ class Shared:
         self._hashes_lock = threading.Lock()  # between the sender's thread and the end, which must not overtake it
         self._definitions: dict[str, dict[str, str]] = {}
 
-    def say_config(self, values: Mapping[str, Any]) -> None:
+    def publish_config(self, values: Mapping[str, Any]) -> None:
         """Say entries of the config, as the primary; in any case remember their hashes."""
         if not values or self._is_silent("config"):
             return
         try:
             plain = self._plain("config", values)
-            self._fingerprints.take(plain)
+            self._fingerprints.update(plain)
             self._hashes_are_new = True
             if self._is_primary():
                 self._say_json(EventKind.CONFIG, plain)
@@ -186,10 +188,12 @@ class Shared:
         if isinstance(summary, str) and summary in SUMMARIES:
             said["summary"] = summary
         elif summary is not None:
-            self._complain_of(name, f"summary {shown(summary)} is none of {', '.join(SUMMARIES)}; it stays as it was")
+            self._complain_of(
+                name, f"summary {short_repr(summary)} is none of {', '.join(SUMMARIES)}; it stays as it was"
+            )
         if step_metric is not None and self._is_name(name, "step_metric", step_metric):
-            said["step_metric"] = cleaned(step_metric)
-        name = cleaned(name)
+            said["step_metric"] = clean_utf8(step_metric)
+        name = clean_utf8(name)
         merged = self._definitions.get(name, {}) | said
         if merged == self._definitions.get(name, {}):  # scripts define in every epoch
             return
@@ -203,21 +207,21 @@ class Shared:
         size = len(given.encode("utf-8", "replace")) if isinstance(given, str) else 0
         if 0 < size <= KEY_BYTES_MAX:
             return True
-        self._complain_of(name, f"{what} {shown(given)} is no text of 1 to {KEY_BYTES_MAX} bytes; name a metric")
+        self._complain_of(name, f"{what} {short_repr(given)} is no text of 1 to {KEY_BYTES_MAX} bytes; name a metric")
         return False
 
     def _complain_of(self, name: Any, what: str) -> None:
-        self._complain(Bad("bad_definition", shown(name), f"define_metric({shown(name)}): {what}"))
+        self._complain(Diagnostic("bad_definition", short_repr(name), f"define_metric({short_repr(name)}): {what}"))
 
-    def say_hashes(self, now: float | None = None) -> None:
+    def publish_hashes(self, now: float | None = None) -> None:
         """Say the hashes of the config if it changed; with `now` in seconds at most once in an interval."""
         with self._hashes_lock:
             if self._hashes_are_new and (now is None or now - self._hashes_at >= _HASHES_INTERVAL_S):
                 self._hashes_are_new = False
                 self._hashes_at = now or 0.0
-                self._say(EventKind.CONFIG_HASHES, int(self._whole), self._fingerprints.said())
+                self._say(EventKind.CONFIG_HASHES, int(self._whole), self._fingerprints.as_event_fields())
 
-    def forget_changes(self) -> None:
+    def reset_after_fork(self) -> None:
         """Leave it to the parent to say its hashes: this is a forked child."""
         self._hashes_are_new = False
         self._hashes_lock = threading.Lock()  # the parent's sender may have held it
@@ -225,8 +229,8 @@ class Shared:
     def _plain(self, what: str, values: Mapping[str, Any]) -> dict[str, Any]:
         plain = {}
         for key, value in values.items():
-            name = key if isinstance(key, str) else shown(key)
-            plain[cleaned(name)] = as_plain(f"{what} {shown(key)}", value, self._complain)
+            name = key if isinstance(key, str) else short_repr(key)
+            plain[clean_utf8(name)] = to_plain(f"{what} {short_repr(key)}", value, self._complain)
         return plain
 
     def _say_json(self, kind: EventKind, plain: Mapping[str, Any]) -> None:

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chiplog.values.metrics import cleaned
+from chiplog.values.metrics import clean_utf8
 
-SWITCH = "CHIPLOG_SURROUNDINGS"  # 0: nothing of this is told
+ENV_DISABLE = "CHIPLOG_SURROUNDINGS"  # 0: nothing of this is told
 # Of the environment these and nothing else: it holds cloud tokens, and whatever a cluster puts there.
 VARIABLES = frozenset(
     {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED"}
@@ -27,7 +27,7 @@ _PARENTS_MAX = 64
 WAIT_S = 0.25  # of the second that finish() may take, for a run that ends before this was gathered
 
 
-def gather(environ: Mapping[str, str]) -> dict[str, Any]:
+def collect_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts as plain values, without secrets."""
     from chiplog.safety.redaction import (  # here: an import of chiplog pays nothing
         is_secret_name,
@@ -39,19 +39,19 @@ def gather(environ: Mapping[str, str]) -> dict[str, Any]:
     torch = sys.modules.get("torch")
     facts = {
         **git_of(os.path.dirname(os.path.abspath(main)) if main else os.getcwd()),
-        "command": [cleaned(argument) for argument in redact_command(command_line())],
+        "command": [clean_utf8(argument) for argument in redact_command(command_line())],
         "directory": os.getcwd(),
         "python": sys.version.partition(" ")[0],
         "torch": getattr(torch, "__version__", None),
         "cuda": getattr(getattr(torch, "version", None), "cuda", None),
         "packages": packages(sys.path),
         "variables": {
-            name: cleaned(redact_text(value, _VARIABLE_CHARS_MAX))
+            name: clean_utf8(redact_text(value, _VARIABLE_CHARS_MAX))
             for name, value in sorted(environ.items())
             if (name in VARIABLES or name.startswith(PREFIXES)) and not is_secret_name(name)
         },
     }
-    return {name: cleaned(str(fact)) if isinstance(fact, str) else fact for name, fact in facts.items() if fact}
+    return {name: clean_utf8(str(fact)) if isinstance(fact, str) else fact for name, fact in facts.items() if fact}
 
 
 def git_of(directory: str) -> dict[str, str]:
@@ -118,11 +118,11 @@ def packages(path: list[str]) -> dict[str, str]:
             stem, dot, kind = entry.rpartition(".")
             name, dash, version = stem.partition("-")
             if dot and dash and kind in ("dist-info", "egg-info") and len(found) < _PACKAGES_MAX:
-                found.setdefault(cleaned(name), cleaned(version.partition("-")[0]))
+                found.setdefault(clean_utf8(name), clean_utf8(version.partition("-")[0]))
     return dict(sorted(found.items()))
 
 
-class Teller:
+class EnvironmentCollector:
     """Gathers the facts in a thread of its own, once: a file system that hangs must hold nobody up."""
 
     def __init__(self, say: Callable[[str, dict[str, Any]], None], environ: Mapping[str, str]) -> None:
@@ -132,9 +132,9 @@ class Teller:
         self._lock = threading.Lock()
         self._is_over = False
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Begin, unless that was done before, or is not wanted. The sender's thread and the end may both call it."""
-        if self._environ.get(SWITCH) == "0":
+        if self._environ.get(ENV_DISABLE) == "0":
             return
         with self._lock:
             if self._thread is None and not self._is_over:
@@ -143,7 +143,7 @@ class Teller:
                     thread.start()
                     self._thread = thread  # behind its start: the other caller may join it at once
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Wait a moment for what is under way; what comes later is not said any more."""
         if self._thread is not None:
             self._thread.join(WAIT_S)
@@ -152,7 +152,7 @@ class Teller:
 
     def _run(self) -> None:
         try:
-            facts = gather(self._environ)
+            facts = collect_environment(self._environ)
             commit, command = facts.get("commit", "no commit"), " ".join(facts.get("command", ()))
             message = f"{commit[:12]}: {command}"[:500]
         except Exception as error:  # whatever a file system or a foreign module raises

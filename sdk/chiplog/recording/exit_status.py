@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 
 from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
-from chiplog.safety.diagnostics import Complaints
+from chiplog.safety.diagnostics import Diagnostics
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import cleaned
+from chiplog.values.metrics import clean_utf8
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
@@ -21,34 +21,34 @@ _CODE_MAX = (1 << 31) - 1
 _CODE_OVER = 255  # what the system makes of a sys.exit() with a number that is far too large
 
 
-class Ending:
+class ExitStatus:
     """How the process ends, as far as it is known: finished, until something else is noted."""
 
     def __init__(self) -> None:
-        self._said: dict[str, object] = {"state": "finished", "exit_code": 0}
+        self._fields: dict[str, object] = {"state": "finished", "exit_code": 0}
         self._failed_us: int | None = None  # when that was noted, which may be long before the process ends
         self.is_open = False  # only the exit status of the process says how it ended
 
     @property
     def is_normal(self) -> bool:
         """Return True if nothing but a normal end is known."""
-        return self._said["state"] == "finished"
+        return self._fields["state"] == "finished"
 
     @property
     def is_failed(self) -> bool:
         """Whether a failure was noted."""
         return self._failed_us is not None
 
-    def note_failure(self, reason: str, exit_code: object, cause: EndCause) -> None:
+    def set_failed(self, reason: str, exit_code: object, cause: EndCause) -> None:
         """Note that this process is ending badly."""
-        code = _whole(exit_code)
-        self._said = {"state": "failed", "exit_code": code, "reason": cleaned(reason), "cause": cause.value}
+        code = _to_int32(exit_code)
+        self._fields = {"state": "failed", "exit_code": code, "reason": clean_utf8(reason), "cause": cause.value}
         self._failed_us = time.time_ns() // 1000
 
-    def note_code(self, exit_code: object) -> None:
+    def set_exit_code(self, exit_code: object) -> None:
         """Note what finish() was given, unless a failure was noted before."""
         if exit_code and not self.is_failed:
-            self.note_failure(f"finish(exit_code={exit_code})", exit_code, EndCause.EXIT_STATUS)
+            self.set_failed(f"finish(exit_code={exit_code})", exit_code, EndCause.EXIT_STATUS)
 
     def leave_open(self, *, is_adopted: bool) -> None:
         """Note that the process ends in an unknown way, unless a failure was noted before.
@@ -57,16 +57,16 @@ class Ending:
         """
         if not self.is_failed:
             self.is_open = is_adopted
-            self._said = {"state": "crashed", "reason": UNKNOWN_EXIT, "cause": EndCause.UNSEEN.value}
+            self._fields = {"state": "crashed", "reason": UNKNOWN_EXIT, "cause": EndCause.UNSEEN.value}
 
     def event(self) -> bytes | None:
         """Return the last event; None when the agent says how the run ended."""
         if self.is_open:
             return None
-        return encode(EventKind.STATE, self._failed_us or time.time_ns() // 1000, self._said)
+        return encode(EventKind.STATE, self._failed_us or time.time_ns() // 1000, self._fields)
 
 
-def take_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exception], object]) -> None:
+def run_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exception], object]) -> None:
     """Take one step after the other. One that fails is told of, and the next is taken."""
     for step in steps:
         try:
@@ -83,7 +83,7 @@ def take_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exceptio
 
 
 def close(
-    journal: Journal, sender: SenderThread | None, complaints: Complaints, wait_s: float, *, is_open: bool = False
+    journal: Journal, sender: SenderThread | None, complaints: Diagnostics, wait_s: float, *, is_open: bool = False
 ) -> None:
     """Close a journal that is sealed, also when Ctrl-C ends the wait for the agent. is_open: as of `Ending`."""
     delivered = False
@@ -93,12 +93,12 @@ def close(
         else:
             journal.mark_finished()
         delivered = sender.stop(wait_s) if sender is not None else False
-        complaints.note_ending(journal.only_in_memory, journal.disk_error)
+        complaints.warn_undelivered(journal.unpersisted_events, journal.disk_error)
     finally:
         journal.close(remove=delivered and not is_open, keep_lock=is_open)
 
 
-def _whole(exit_code: object) -> int:
+def _to_int32(exit_code: object) -> int:
     """Return an exit code as an int of 32 bits. What is no number is a failure like any other: 1."""
     try:
         code = int(exit_code)  # type: ignore[call-overload]  # whatever it is

@@ -4,8 +4,8 @@ import sys
 import traceback
 from typing import Any
 
-from chiplog.safety.diagnostics import shown_error
-from chiplog.values.metrics import cleaned
+from chiplog.safety.diagnostics import error_text
+from chiplog.values.metrics import clean_utf8
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.end_text import (
     INTERRUPTED_TYPES,
@@ -19,7 +19,7 @@ _FRAMES_MAX = 100  # the innermost of each exception of the chain: a recursion h
 _CUDA = "CUDA out of memory"
 
 
-def ending_of(error: BaseException) -> tuple[int, str]:
+def exit_status_of(error: BaseException) -> tuple[int, str]:
     """Return (exit code, reason) of a process that ends by this exception, as the interpreter has it.
 
     Of a sys.exit() in the middle of handling another exception, as in the children of torch.multiprocessing.spawn, the
@@ -28,23 +28,23 @@ def ending_of(error: BaseException) -> tuple[int, str]:
     if isinstance(error, SystemExit):
         code = error.code
         if code is None or isinstance(code, int):
-            said = _said_of(error) if code else None
+            said = _handled_exception(error) if code else None
             return int(code or 0), said[0] if said is not None else f"SystemExit: {code}"
-    return 1, reason_of(error)
+    return 1, failure_reason(error)
 
 
-def reason_of(error: BaseException) -> str:
+def failure_reason(error: BaseException) -> str:
     """Return the one line that stands in `reason`."""
-    reason = f"{type(error).__name__}: {shown_error(error)}".removesuffix(": ")
+    reason = f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")
     if _out_of_memory(error) == "cuda" and not reason.startswith(_CUDA):
         return f"{_CUDA}: {reason}"
     return reason
 
 
-def detail_of(error: BaseException) -> dict[str, Any]:
+def failure_detail(error: BaseException) -> dict[str, Any]:
     """Return what is worth keeping beside the reason: the exception's type, its traceback, whether memory ran out."""
     if isinstance(error, SystemExit):
-        said = _said_of(error) if error.code else None
+        said = _handled_exception(error) if error.code else None
         return said[1] if said is not None else {}
     detail: dict[str, Any] = {
         "exception": type(error).__qualname__,
@@ -58,7 +58,7 @@ def detail_of(error: BaseException) -> dict[str, Any]:
 def cause_of(error: BaseException) -> EndCause:
     """Return why a process ends by this exception: by its type, else by its text where the type says nothing."""
     if isinstance(error, SystemExit):
-        said = _said_of(error) if error.code else None
+        said = _handled_exception(error) if error.code else None
         if said is not None:
             return EndCause(said[1]["cause"])
         if isinstance(error.code, int):
@@ -70,7 +70,7 @@ def cause_of(error: BaseException) -> EndCause:
         return EndCause.PEER_LOST
     if isinstance(error, ConnectionError):
         return EndCause.CONNECTION_LOST
-    return cause_of_exception(reason_of(error))
+    return cause_of_exception(failure_reason(error))
 
 
 def traceback_of(error: BaseException) -> str:
@@ -79,24 +79,24 @@ def traceback_of(error: BaseException) -> str:
         text = "".join(traceback.format_exception(error, limit=-_FRAMES_MAX))
     except Exception as fault:  # whatever a foreign exception's own methods raise
         text = f"{type(error).__name__}, whose traceback cannot be shown: {type(fault).__name__}"
-    return cleaned(text)[-TRACEBACK_CHARS_MAX:]
+    return clean_utf8(text)[-TRACEBACK_CHARS_MAX:]
 
 
-def note_exit(left: SystemExit, raised: SystemExit) -> None:
+def attach_context(left: SystemExit, raised: SystemExit) -> None:
     """Let the copy that is kept of a sys.exit() know in the middle of what it was called: in words.
 
     The exception itself would keep the frames that it passed, and all that they hold.
     """
-    if raised.code not in (None, 0) and (said := _said_of(raised)) is not None:
+    if raised.code not in (None, 0) and (said := _handled_exception(raised)) is not None:
         left._chiplog_said = said  # type: ignore[attr-defined]  # any attribute may be set
 
 
-def _said_of(error: SystemExit) -> tuple[str, dict[str, Any]] | None:
+def _handled_exception(error: SystemExit) -> tuple[str, dict[str, Any]] | None:
     """Return reason and detail of the exception that was being handled when a sys.exit() was called, if any was."""
     said: tuple[str, dict[str, Any]] | None = getattr(error, "_chiplog_said", None)
     context = error.__context__
     if said is None and isinstance(context, Exception):
-        said = reason_of(context), detail_of(context)
+        said = failure_reason(context), failure_detail(context)
     return said
 
 
@@ -110,5 +110,5 @@ def _out_of_memory(error: BaseException) -> str:
         return "cuda"
     # torch gives these no type of their own: c10/cuda/CUDACachingAllocator.cpp before OutOfMemoryError, and
     # cudaErrorMemoryAllocation by cudaGetErrorString, as c10/cuda/CUDAException.cpp words it.
-    said = shown_error(error)
+    said = error_text(error)
     return "cuda" if isinstance(error, RuntimeError) and (_CUDA in said or "CUDA error: out of memory" in said) else ""

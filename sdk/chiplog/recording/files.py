@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import Bad, cleaned, shown
+from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 from chiplog_schemas.limits import FILES_PER_SAVE_MAX
-from chiplog_schemas.paths import Places, check_root, make_private
-from chiplog_schemas.storage.content_files import path_objection, room_objection
+from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
+from chiplog_schemas.storage.content_files import insufficient_space_reason, invalid_path_reason
 
 _FICLONE = 0x40049409  # linux/fs.h: share another file's blocks until one of the two is written to
 _PIECE_BYTES = 1 << 20
@@ -31,7 +31,7 @@ class _NotSavedError(Exception):
     """Why a file is not saved: (kind, what follows the path in the complaint)."""
 
 
-class Saver:
+class FileSaver:
     """Saves files of one run.
 
     outbox: where copies go. file_bytes_max, outbox_bytes_max: of one file, and of all that wait there.
@@ -40,13 +40,13 @@ class Saver:
 
     def __init__(
         self,
-        places: Places,
+        places: Paths,
         outbox: Path,
         *,
         file_bytes_max: int,
         outbox_bytes_max: int,
         say: Callable[[str, int, bytes], None],
-        complain: Callable[[Bad], None],
+        complain: Callable[[Diagnostic], None],
     ) -> None:
         self._places = places
         self._outbox = outbox
@@ -64,13 +64,15 @@ class Saver:
         except TypeError as error:
             if is_interrupt(error):
                 raise
-            message = f"save() takes a path, not {shown(path)}" + ("" if name is None else f" as {shown(name)}")
-            self._complain(Bad("file_bad_path", type(path).__name__, f"{message}; it is not saved"))
+            message = f"save() takes a path, not {short_repr(path)}" + (
+                "" if name is None else f" as {short_repr(name)}"
+            )
+            self._complain(Diagnostic("file_bad_path", type(path).__name__, f"{message}; it is not saved"))
             return []
         saved: list[str] = []
         left = self._outbox_bytes_max  # the agent makes room while this copies: a disk could go through it otherwise
         n_refused, count = self._n_refused, 0
-        for count, (source, in_run) in enumerate(self._found(pattern, given), 1):
+        for count, (source, in_run) in enumerate(self._resolve_sources(pattern, given), 1):
             if count > FILES_PER_SAVE_MAX:
                 message = f"more than {FILES_PER_SAVE_MAX} files; the others are not saved, so save an archive of them"
                 self._refuse(pattern, "too_many_files", message)
@@ -78,10 +80,10 @@ class Saver:
             try:
                 if saved and left < os.stat(source).st_size <= self._file_bytes_max:
                     limit = f"more than {self._outbox_bytes_max} bytes at once, set by CHIPLOG_OUTBOX_BYTES_MAX"
-                    message = f"{limit}; {cleaned(in_run)[:_SHOWN_CHARS]!r} and what follows is not saved"
+                    message = f"{limit}; {clean_utf8(in_run)[:_SHOWN_CHARS]!r} and what follows is not saved"
                     self._refuse(pattern, "too_many_bytes", f"{message}, so save less of it")
                     break
-                size, digest = self._take(source, in_run)
+                size, digest = self._store(source, in_run)
                 left -= size
             except _NotSavedError as error:
                 self._refuse(source, *error.args)
@@ -98,41 +100,41 @@ class Saver:
 
     def _refuse(self, source: str, kind: str, why: str) -> None:
         self._n_refused += 1
-        where = cleaned(source)[:_SHOWN_CHARS]
-        self._complain(Bad(kind, where, cleaned(f"file {where!r}: {why}")))
+        where = clean_utf8(source)[:_SHOWN_CHARS]
+        self._complain(Diagnostic(kind, where, clean_utf8(f"file {where!r}: {why}")))
 
     # -- which files, and what they are called --
 
-    def _found(self, pattern: str, name: str | None) -> Iterator[tuple[str, str]]:
+    def _resolve_sources(self, pattern: str, name: str | None) -> Iterator[tuple[str, str]]:
         """Yield (file, name in the run)."""
         if os.path.lexists(pattern) or not glob.has_magic(pattern):
             if os.path.isdir(pattern):
-                yield from self._below(pattern, _in_run(pattern) if name is None else name)
+                yield from self._walk_directory(pattern, _name_in_run(pattern) if name is None else name)
             else:
-                yield pattern, posixpath.normpath(name) if name else _in_run(pattern)
+                yield pattern, posixpath.normpath(name) if name else _name_in_run(pattern)
             return
         fixed = pattern
         while glob.has_magic(fixed):
             fixed = os.path.dirname(fixed)
         is_all = not os.path.relpath(pattern, fixed or ".").split(os.sep)[0].strip("*")
-        if is_all and os.path.realpath(fixed or ".") in (os.sep, _home()) and self._is_too_much(fixed or "."):
+        if is_all and os.path.realpath(fixed or ".") in (os.sep, _home()) and self._is_forbidden_root(fixed or "."):
             return
         any_found = False
         for found in sorted(glob.iglob(pattern, recursive=True, include_hidden=False)):
             any_found = True
-            if "**" in pattern and _holds(self._places.root, found):
+            if "**" in pattern and _contains(self._places.root, found):
                 continue  # as below: not what chiplog itself writes
-            in_run = _in_run(found) if name is None else posixpath.join(name, os.path.relpath(found, fixed or "."))
+            in_run = _name_in_run(found) if name is None else posixpath.join(name, os.path.relpath(found, fixed or "."))
             if not os.path.isdir(found):
                 yield found, posixpath.normpath(in_run)
             elif "**" not in pattern:  # which finds what is in it by itself
-                yield from self._below(found, in_run)
+                yield from self._walk_directory(found, in_run)
         if not any_found:
             self._refuse(pattern, "file_missing", "nothing matches this pattern; it is not saved")
 
-    def _below(self, directory: str, in_run: str) -> Iterator[tuple[str, str]]:
+    def _walk_directory(self, directory: str, in_run: str) -> Iterator[tuple[str, str]]:
         """Yield what is in a directory and below: no links to directories, for they may lead in circles."""
-        if self._is_too_much(directory):
+        if self._is_forbidden_root(directory):
             return
         own = {os.path.realpath(self._places.root), os.path.realpath(self._places.local)}
 
@@ -146,13 +148,13 @@ class Saver:
                 source = os.path.join(parent, file)
                 yield source, posixpath.normpath(posixpath.join(in_run, os.path.relpath(source, directory)))
 
-    def _is_too_much(self, directory: str) -> bool:
+    def _is_forbidden_root(self, directory: str) -> bool:
         """Refuse a directory that nobody means: with an empty variable, `{checkpoints}/` is the whole disk."""
-        if _holds(directory, os.sep):
+        if _contains(directory, os.sep):
             what = "it is the whole disk"
-        elif (home := _home()) is not None and _holds(directory, home):
+        elif (home := _home()) is not None and _contains(directory, home):
             what = "it is, or holds, a home directory"
-        elif _holds(self._places.root, directory):
+        elif _contains(self._places.root, directory):
             what = f"it belongs to CHIPLOG_DIR ({self._places.root})"
         else:
             return False
@@ -161,10 +163,10 @@ class Saver:
 
     # -- the copy --
 
-    def _take(self, source: str, in_run: str) -> tuple[int, bytes]:
+    def _store(self, source: str, in_run: str) -> tuple[int, bytes]:
         """Copy one file into the outbox; return its size and digest. Raises _NotSavedError, OSError."""
-        name = cleaned(in_run)
-        if (objection := path_objection(name)) is not None:
+        name = clean_utf8(in_run)
+        if (objection := invalid_path_reason(name)) is not None:
             raise _NotSavedError("file_bad_path", f"{name[:_SHOWN_CHARS]!r} cannot be its name in the run: {objection}")
         # O_NONBLOCK: opening a pipe would wait for its other end.
         descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -189,18 +191,18 @@ class Saver:
 
     def _copy(self, source: int, size: int) -> tuple[int, bytes]:
         check_root(self._places)
-        make_private(self._outbox)
+        ensure_private_dir(self._outbox)
         waiting = _bytes_in(self._outbox)
         if waiting + size > self._outbox_bytes_max:
             limit = f"{self._outbox_bytes_max}, set by CHIPLOG_OUTBOX_BYTES_MAX"
             why = f"{waiting} bytes of files wait for the collector, with it they would be more than {limit}"
             raise _NotSavedError("outbox_full", f"{why}; it is not saved")
-        if (objection := room_objection(self._outbox, size)) is not None:
+        if (objection := insufficient_space_reason(self._outbox, size)) is not None:
             raise _NotSavedError("outbox_full", f"{objection}; it is not saved")
         new = self._outbox / f".new-{secrets.token_hex(8)}"
         target = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            size, digest = self._fill(source, target)
+            size, digest = self._copy_and_hash(source, target)
             os.rename(new, self._outbox / digest.hex())  # one of the same content gives way
         except BaseException:
             new.unlink(missing_ok=True)  # a signal handler may raise behind the rename, too
@@ -209,7 +211,7 @@ class Saver:
             os.close(target)
         return size, digest
 
-    def _fill(self, source: int, target: int) -> tuple[int, bytes]:
+    def _copy_and_hash(self, source: int, target: int) -> tuple[int, bytes]:
         """Copy and hash in one go; where the file system can share blocks, only hash."""
         hasher = hashlib.sha256()
         size = 0
@@ -230,7 +232,7 @@ class Saver:
         return size, hasher.digest()
 
 
-def _in_run(path: str) -> str:
+def _name_in_run(path: str) -> str:
     """Return the name in the run of a path: relative to the working directory, or of one outside its last part."""
     here, there = os.getcwd(), os.path.abspath(path)
     relative = os.path.relpath(there, here)
@@ -243,7 +245,7 @@ def _home() -> str | None:
     return os.path.realpath(home) if os.path.isabs(home) else None
 
 
-def _holds(directory: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
+def _contains(directory: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
     """Tell whether a directory is another one, or has it somewhere below."""
     above, below = os.path.realpath(directory), os.path.realpath(other)
     return os.path.commonpath([above, below]) == above

@@ -12,7 +12,7 @@ _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _frame: FrameType | None = None  # of the main thread
 
 
-def note_outermost() -> None:
+def remember_main_frame() -> None:
     """Remember the frame that the main thread began with, where that holds nothing that is the training's."""
     global _frame
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
@@ -24,7 +24,7 @@ def note_outermost() -> None:
     _frame = frame if is_harmless else None
 
 
-def has_returned() -> bool:
+def main_frame_returned() -> bool:
     """Tell, at the exit of the process, whether the program ran to its end. False where nobody can tell."""
     if _frame is None:
         return False

@@ -10,52 +10,52 @@ from typing import Any
 from chiplog.identity.identity import Identity
 from chiplog.identity.process_info import host_name
 from chiplog.recording.run import Run
-from chiplog.settings import Settings
-from chiplog.values.config import as_plain
-from chiplog.values.metrics import Bad, shown
+from chiplog.settings import RunSettings
+from chiplog.values.config import to_plain
+from chiplog.values.metrics import Diagnostic, short_repr
 from chiplog_schemas.limits import NAME_CHARS_MAX
-from chiplog_schemas.paths import chiplog_dir, places
+from chiplog_schemas.paths import paths_for_root, resolve_root
 
 # By ticket: each run of this process that was sent or received. A pickle that comes back is the run itself.
 _known: "weakref.WeakValueDictionary[str, Run]" = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class RunPickle:
     """What travels. settings: without config, and with what was known of the identity when the run was pickled."""
 
     token: str
     host: str
-    settings: Settings
+    settings: RunSettings
     config: Mapping[str, Any]
     finished: bool
 
 
-def ticket_of(run: Run) -> Ticket:
+def to_pickle(run: Run) -> RunPickle:
     """Return what another process needs. Never raises: a config travels as the plain values that the run has of it."""
     token = next((token for token, known in list(_known.items()) if known is run), None)
     if token is None:
         token = secrets.token_hex(8)
         _known[token] = run
-    entries = {key if isinstance(key, str) else shown(key): value for key, value in list(run.config.items())}
-    config = {key: as_plain("config", value, _said_before) for key, value in entries.items()}
+    entries = {key if isinstance(key, str) else short_repr(key): value for key, value in list(run.config.items())}
+    config = {key: to_plain("config", value, _ignore) for key, value in entries.items()}
     settings = replace(run._settings, identity=run._identity, config={})
-    return Ticket(token, host_name(), settings, config, run._finished)
+    return RunPickle(token, host_name(), settings, config, run._finished)
 
 
-def _said_before(_: Bad) -> None:
+def _ignore(_: Diagnostic) -> None:
     """Hear nothing: the run complained of these values when they were set."""
 
 
-def known_run(ticket: Ticket) -> Run | None:
+def find_local(ticket: RunPickle) -> Run | None:
     """Return the run of this process that a ticket is for: it was made here, inherited by fork, or came before."""
     return _known.get(ticket.token)
 
 
-def run_of(ticket: Ticket, environ: Mapping[str, str]) -> Run:
+def from_pickle(ticket: RunPickle, environ: Mapping[str, str]) -> Run:
     """Make the run of a ticket that came from another process. Its first `log()` opens it."""
     given, is_here = ticket.settings, ticket.host == host_name()
-    where = given.places if is_here else places(chiplog_dir(_root_elsewhere(given, environ), environ))
+    where = given.places if is_here else paths_for_root(resolve_root(_root_elsewhere(given, environ), environ))
     settings = replace(
         given,
         identity=_identity_of(given.identity, is_here),
@@ -65,7 +65,7 @@ def run_of(ticket: Ticket, environ: Mapping[str, str]) -> Run:
         capture_console=False,
     )
     run = Run(settings, opens=False)
-    run.config.receive(ticket.config)
+    run.config._merge_remote(ticket.config)
     run._finished = ticket.finished
     _known[ticket.token] = run
     return run
@@ -75,10 +75,10 @@ def _identity_of(sender: Identity, is_here: bool) -> Identity:
     """Return a label of its own beside the sender's; on another node PIDs may be the same."""
     own = str(os.getpid()) if is_here else f"{host_name()}-{os.getpid()}"
     label = f"{sender.label[: NAME_CHARS_MAX - len(own) - 1]}.{own}"[:NAME_CHARS_MAX]
-    known = Identity(sender.run_id, label, sender.launch, primary=False, settled=True, joined=True)
+    known = Identity(sender.run_id, label, sender.launch, primary=False, run_id_is_final=True, joined_existing_run=True)
     return replace(known, demand=sender.demand, demand_launch=sender.demand_launch)
 
 
-def _root_elsewhere(settings: Settings, environ: Mapping[str, str]) -> str | None:
+def _root_elsewhere(settings: RunSettings, environ: Mapping[str, str]) -> str | None:
     """Return CHIPLOG_DIR on another node: that node's own, if it has one."""
     return None if environ.get("CHIPLOG_DIR") else str(settings.places.root)

@@ -7,21 +7,21 @@ from math import hypot, isfinite
 from time import monotonic, perf_counter, sleep, time_ns
 from typing import Any
 
-from chiplog.journal.deferred import Later
-from chiplog.journal.null import AfterFork, Appendable, Nowhere
-from chiplog.safety.diagnostics import Complaints, shown_error
-from chiplog.safety.dynamo import untraced
+from chiplog.journal.deferred import DeferredEvents
+from chiplog.journal.null import EventSink, LazyJournal, NullJournal
+from chiplog.safety.diagnostics import Diagnostics, error_text
+from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.safety.lenient_calls import NOTHING, forgiving, unknown_argument, without_unknown
+from chiplog.safety.lenient_calls import NO_DATA, ignore_unknown_arguments, split_unknown, unknown_argument_diagnostic
 from chiplog.timing.phases import DATA, GC, STEP, Phase, Timing
-from chiplog.timing.stall_detector import Lingering
-from chiplog.timing.steps import Loader, Step, Steps
+from chiplog.timing.stall_detector import StallDetector
+from chiplog.timing.steps import Step, Steps, TimedLoader
 from chiplog.torch.backends import BACKENDS
-from chiplog.torch.device_values import Devices
-from chiplog.torch.poller import Looking
+from chiplog.torch.device_values import DeviceValues
+from chiplog.torch.poller import TorchPoller
 from chiplog.torch.watch import Watch
-from chiplog.values.metrics import FLOAT_TYPES, Bad, Histogram, OnDevice, cleaned, flatten, shown
-from chiplog_schemas.bounds import Bounds
+from chiplog.values.metrics import FLOAT_TYPES, DeviceScalar, Diagnostic, Histogram, clean_utf8, flatten, short_repr
+from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack, packer
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.events import EventKind, encode
@@ -42,22 +42,22 @@ class Recorder:
     A base class, not a part: one call more would cost a tenth of `log()`.
     """
 
-    def __init__(self, bounds: Bounds) -> None:
+    def __init__(self, bounds: Limits) -> None:
         self._bounds = bounds
-        self._journal: Appendable = Nowhere()
+        self._journal: EventSink = NullJournal()
         self._finished = False
         self._pack = packer().pack
         # Tuples of keys seen before: their msgpack, and the function that packs their values.
-        self._shapes: dict[tuple[str, ...], tuple[bytes, Callable[..., bytes]]] = {}
+        self._key_sets: dict[tuple[str, ...], tuple[bytes, Callable[..., bytes]]] = {}
         self._shape_keys = 0
         self._keys: set[str] = set()
         self._begin_count()
         # What the first `step()` ends, until it is clear that it is not the beginning of a `with`.
-        self._held: list[tuple[int, dict[str, float]]] = []  # one at most; a pop is atomic
-        self._complaints = Complaints(self._say)
-        self._timing = Timing(lambda bad: self._complaints.note(bad))
+        self._first_step_phases: list[tuple[int, dict[str, float]]] = []  # one at most; a pop is atomic
+        self._complaints = Diagnostics(self._emit)
+        self._timing = Timing(lambda bad: self._complaints.report(bad))
         self._steps = Steps(self._timing)
-        self._lingering = Lingering(self._timing, self._steps, self._say)
+        self._lingering = StallDetector(self._timing, self._steps, self._emit)
         self._phases: dict[str, Phase] = {}
         self._begin_devices()
 
@@ -71,11 +71,11 @@ class Recorder:
 
     def _begin_devices(self) -> None:
         self._is_looking = False  # the sender thread, at the step that goes on
-        self._attached: list[Callable[[int], None]] = []  # what waits for its step, beside phases
-        self._later = Later(lambda: self._journal, self._note_unreadable)
-        self._looking = Looking(self._later, self._timing, self._append_times)
+        self._per_step_callbacks: list[Callable[[int], None]] = []  # what waits for its step, beside phases
+        self._later = DeferredEvents(lambda: self._journal, self._note_unreadable)
+        self._looking = TorchPoller(self._later, self._timing, self._append_times)
         self._watches: list[Watch] = []
-        self._devices = Devices(self._later, self._append_arrived, lambda bad: self._complaints.note(bad))
+        self._devices = DeviceValues(self._later, self._append_resolved, lambda bad: self._complaints.report(bad))
 
     @property
     def id(self) -> str:
@@ -84,8 +84,8 @@ class Recorder:
 
     # -- logging --
 
-    @untraced
-    def log(self, data: Mapping[str, Any] = NOTHING, step: int | None = None, *more: Any, **unknown: Any) -> None:
+    @dynamo_disable
+    def log(self, data: Mapping[str, Any] = NO_DATA, step: int | None = None, *more: Any, **unknown: Any) -> None:
         """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
 
         Host values are durable when the call returns: they survive SIGKILL of the process. Values on a GPU are durable
@@ -108,9 +108,9 @@ class Recorder:
                 return
             # As few calls and objects as can be: caches are cold beside a training, and each costs some microseconds.
             values = tuple(data.values())
-            shape = self._shapes.get(tuple(data))
+            shape = self._key_sets.get(tuple(data))
             if shape is None or not FLOAT_TYPES.issuperset(map(type, values)):
-                self._log_slow(data, step)
+                self._log_any(data, step)
                 return
             if step is None:
                 step = self._next_step
@@ -126,18 +126,18 @@ class Recorder:
             if self._timing.is_pending and self._steps_per_log:
                 self._append_phases(step)
             if not isfinite(hypot(*values)):  # in C doubles: a sum of numpy's small types would overflow
-                self._complaints.note_nonfinite(data, step)
+                self._complaints.report_nonfinite(data, step)
             keys, pack_values = shape
             payload = self._pack((1, time_ns() // 1000, step, keys, pack_values(*values)))
         except Exception as error:
             if is_interrupt(error):
                 raise
-            self._log_slow(data, step)  # no dict, or an int that no float64 holds: the slow path names it
+            self._log_any(data, step)  # no dict, or an int that no float64 holds: the slow path names it
             return
         try:
             self._journal.append(payload)
         except Exception as error:
-            self._complaints.internal("log", error)
+            self._complaints.report_internal_error("log", error)
 
     def _log_with_options(
         self, data: Mapping[str, Any], step: Any, more: tuple[Any, ...], unknown: dict[str, Any]
@@ -147,95 +147,95 @@ class Recorder:
             unknown["commit"], more = more[0], more[1:]
         stays = unknown.pop("commit", None) is False
         if unknown or more:
-            data, bad = without_unknown(data, more, unknown)
-            self._complaints.note(bad)
+            data, bad = split_unknown(data, more, unknown)
+            self._complaints.report(bad)
         self.log(data, step)
-        if stays and data is not NOTHING and self._steps_per_log and self._last_step == self._top_step:
+        if stays and data is not NO_DATA and self._steps_per_log and self._last_step == self._top_step:
             self._next_step, self._top_step = self._last_step, self._last_step - 1
 
-    def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
+    def _log_any(self, data: Mapping[str, Any], step: Any) -> None:
         try:
             if self._finished:
-                self._refuse()
+                self._warn_after_finish()
                 return
             step = self._last_step = self._step(step)
             if self._timing.is_pending and self._steps_per_log:
                 self._append_phases(step)
-            if data is NOTHING:
-                self._complaints.note(Bad("not_a_dict", "", "log() was given nothing; log {'name': value}"))
+            if data is NO_DATA:
+                self._complaints.report(Diagnostic("not_a_dict", "", "log() was given nothing; log {'name': value}"))
                 return
             if not isinstance(data, Mapping):
                 message = f"log() takes a dict, not a {type(data).__name__}; log {{'name': value}}"
-                self._complaints.note(Bad("not_a_dict", type(data).__name__, message))
+                self._complaints.report(Diagnostic("not_a_dict", type(data).__name__, message))
                 return
             self._note_step(step)
             numbers: dict[str, float] = {}
             on_device: dict[str, Any] = {}
-            for item in flatten(data, self._is_over):
-                if isinstance(item, Bad):
-                    self._complaints.note(item)
+            for item in flatten(data, self._exceeds_key_limit):
+                if isinstance(item, Diagnostic):
+                    self._complaints.report(item)
                     continue
                 key, value = item
-                if not self._admit_key(key):
+                if not self._register_key(key):
                     continue
                 if key in numbers or key in on_device:
                     message = f"{key!r:.80} stands twice in one log(), nested and with a slash; the later one is kept"
-                    self._complaints.note(Bad("same_key", key, f"{message}, so rename one"))
+                    self._complaints.report(Diagnostic("same_key", key, f"{message}, so rename one"))
                 if isinstance(value, str):
-                    self._say(EventKind.TEXT, step, key, value)
-                elif isinstance(value, OnDevice):
+                    self._emit(EventKind.TEXT, step, key, value)
+                elif isinstance(value, DeviceScalar):
                     on_device[key] = value.tensor
                 elif isinstance(value, Histogram):
                     edges, counts = value.edges, value.counts
                     packed = struct.pack(f"<{len(edges)}d", *edges), struct.pack(f"<{len(counts)}d", *counts)
-                    self._say(EventKind.HISTOGRAM, step, key, *packed)
+                    self._emit(EventKind.HISTOGRAM, step, key, *packed)
                 else:
                     numbers[key] = value
             if numbers:
                 if not isfinite(sum(numbers.values())):
-                    self._complaints.note_nonfinite(numbers, step)
-                self._append_matrix(EventKind.METRICS, step, numbers)
-            if on_device and self._is_kept():
-                self._devices.take(sys.modules["torch"], step, on_device)
+                    self._complaints.report_nonfinite(numbers, step)
+                self._append_values(EventKind.METRICS, step, numbers)
+            if on_device and self._ensure_recording():
+                self._devices.log_scalars(sys.modules["torch"], step, on_device)
         except Exception as error:
-            self._complaints.internal("log", error)
+            self._complaints.report_internal_error("log", error)
 
-    def _is_kept(self) -> bool:
+    def _ensure_recording(self) -> bool:
         """Tell whether what is said is kept: a disabled run touches no device. Opens one that waited for a word.
 
         A value on a device is appended later, by a thread that such a run does not have yet.
         """
-        if isinstance(self._journal, AfterFork):
+        if isinstance(self._journal, LazyJournal):
             self._journal.open()
-        return not isinstance(self._journal, Nowhere)
+        return not isinstance(self._journal, NullJournal)
 
-    def _append_arrived(self, step: int, ts: int, numbers: Mapping[str, float]) -> None:
-        numbers = {key: value for key, value in numbers.items() if self._admit_key(key)}
+    def _append_resolved(self, step: int, ts: int, numbers: Mapping[str, float]) -> None:
+        numbers = {key: value for key, value in numbers.items() if self._register_key(key)}
         if not numbers:
             return
         if not isfinite(sum(numbers.values())):
-            self._complaints.note_nonfinite(numbers, step)
-        self._append_matrix(EventKind.METRICS, step, numbers, ts)
+            self._complaints.report_nonfinite(numbers, step)
+        self._append_values(EventKind.METRICS, step, numbers, ts)
 
     def _note_unreadable(self, error: Exception) -> None:
-        message = f"values on a device could not be read: {shown_error(error)}; they are declared lost"
-        self._complaints.note(Bad("device_values_dropped", "unreadable", message))
+        message = f"values on a device could not be read: {error_text(error)}; they are declared lost"
+        self._complaints.report(Diagnostic("device_values_dropped", "unreadable", message))
 
-    def _refuse(self, call: str = "log()") -> None:
+    def _warn_after_finish(self, call: str = "log()") -> None:
         self._complaints.counts["after_finish"] += 1
         message = f"{call} after finish() of {self.id} is not recorded; call init() again"
         self._complaints.warn_once(("finished", call), message)
 
-    def _is_refused(self, call: str) -> bool:
+    def _is_finished_warn(self, call: str) -> bool:
         """Tell whether the run is over, and say that the call comes too late."""
         if self._finished:
-            self._refuse(call)
+            self._warn_after_finish(call)
         return self._finished
 
-    def _append_matrix(self, kind: EventKind, step: int, numbers: Mapping[str, float], ts: int | None = None) -> None:
+    def _append_values(self, kind: EventKind, step: int, numbers: Mapping[str, float], ts: int | None = None) -> None:
         ts = ts or time_ns() // 1000
         keys = tuple(numbers)
-        shape = self._shapes.get(keys)
+        shape = self._key_sets.get(keys)
         if shape is not None:
             self._journal.append(self._pack((int(kind), ts, step, shape[0], shape[1](*numbers.values()))))
             return
@@ -245,17 +245,17 @@ class Recorder:
             # The fast path looks at no size: a shape fits it whatever the step.
             fits_always = len(payload) + _INT_BYTES_MAX <= self._bounds.event_bytes_max
             if fits_always and not self._finished:
-                if len(self._shapes) >= _SHAPES_MAX or self._shape_keys + len(keys) > _SHAPE_KEYS_MAX:
-                    self._shapes.clear()
+                if len(self._key_sets) >= _SHAPES_MAX or self._shape_keys + len(keys) > _SHAPE_KEYS_MAX:
+                    self._key_sets.clear()
                     self._shape_keys = 0
-                self._shapes[keys] = shape
+                self._key_sets[keys] = shape
                 self._shape_keys += len(keys)
             # Last: nothing is called behind it, so what a signal handler raises in here was raised before the append.
             self._journal.append(payload)
         elif len(numbers) > 1:  # thousands of long keys in one call: two events say the same
             items = list(numbers.items())
             for half in (items[: len(items) // 2], items[len(items) // 2 :]):
-                self._append_matrix(kind, step, dict(half), ts)
+                self._append_values(kind, step, dict(half), ts)
 
     def _step(self, step: Any) -> int:
         if step is None:
@@ -263,21 +263,21 @@ class Recorder:
         try:
             if getattr(getattr(step, "device", None), "type", "") in BACKENDS:
                 what = f"a step on {step.device} is not waited for"
-                self._complaints.note(Bad("bad_step", what, f"{what}; pass int(), or the loop's own count"))
+                self._complaints.report(Diagnostic("bad_step", what, f"{what}; pass int(), or the loop's own count"))
                 return self._step(None)
             given = step.item() if hasattr(step, "item") else step
             number = int(given)
             if given != number:
-                message = f"step {shown(step)} is no integer; {number} is used, so pass int() of it"
-                self._complaints.note(Bad("bad_step", shown(step), message))
+                message = f"step {short_repr(step)} is no integer; {number} is used, so pass int() of it"
+                self._complaints.report(Diagnostic("bad_step", short_repr(step), message))
         except Exception as error:  # whatever a foreign type raises
             if is_interrupt(error):
                 raise
             number = 1 << 70
         if -(1 << 63) <= number < 1 << 63:
             return number
-        message = f"step {shown(step)} is no 64-bit integer; the label's own count is used instead"
-        self._complaints.note(Bad("bad_step", shown(step), message))
+        message = f"step {short_repr(step)} is no 64-bit integer; the label's own count is used instead"
+        self._complaints.report(Diagnostic("bad_step", short_repr(step), message))
         return self._step(None)
 
     def _note_step(self, step: int) -> None:
@@ -291,7 +291,7 @@ class Recorder:
     def _stay_at_last_step(self) -> int:
         """Return the last step there is, which the count does not leave, and warn once."""
         message = f"step {_STEP_MAX} is the last one: log() without step= stays there; pass smaller steps"
-        self._complaints.note(Bad("last_step", "", message))
+        self._complaints.report(Diagnostic("last_step", "", message))
         return _STEP_MAX
 
     def _count_from(self, step: int) -> None:
@@ -304,22 +304,22 @@ class Recorder:
         """The step that a later attempt of this label counts on from."""
         return max(self._top_step + 1, 0)
 
-    def _admit_key(self, key: str) -> bool:
-        if self._is_over(key):
+    def _register_key(self, key: str) -> bool:
+        if self._exceeds_key_limit(key):
             return False
         self._keys.add(key)
         return True
 
-    def _is_over(self, key: str) -> bool:
+    def _exceeds_key_limit(self, key: str) -> bool:
         """Tell whether a key is one too many, and count it: without a message for each, for there may be millions."""
         if len(self._keys) < self._bounds.keys_max or key in self._keys:
             return False
-        self._complaints.note_key_over(key, self._bounds.keys_max)
+        self._complaints.report_too_many_keys(key, self._bounds.keys_max)
         return True
 
     # -- phases and steps --
 
-    @untraced
+    @dynamo_disable
     def phase(self, name: str = "", on_host: bool = False, *more: Any, **unknown: Any) -> Phase:
         """Time a phase of the step: `with run.phase("forward"):`, or as a decorator.
 
@@ -337,13 +337,15 @@ class Recorder:
             A context manager that is also a decorator.
         """
         if (more or unknown) and not self._finished:
-            self._complaints.note(unknown_argument("phase", more, unknown, "is left out; it takes name, on_host"))
+            self._complaints.report(
+                unknown_argument_diagnostic("phase", more, unknown, "is left out; it takes name, on_host")
+            )
         try:
             phase = self._phases.get(name)
             if phase is None or on_host:
-                return self._new_phase(cleaned(str(name)), on_host)
+                return self._new_phase(clean_utf8(str(name)), on_host)
         except Exception as error:  # a name that cannot be hashed, or has no text
-            self._complaints.internal("phase", error)
+            self._complaints.report_internal_error("phase", error)
             return Phase(Timing(), "")
         return phase
 
@@ -353,13 +355,13 @@ class Recorder:
             message = f"phase {key!r:.60} has {size} bytes, the limit is {KEY_BYTES_MAX}; give it a shorter name"
             if not key:
                 message = "a phase has no name, and is not recorded; give the phase a name"
-            self._complaints.note(Bad("phase_length", key[:60], message))
-        elif self._admit_key(key):
+            self._complaints.report(Diagnostic("phase_length", key[:60], message))
+        elif self._register_key(key):
             phase = Phase(self._timing, key, on_host)
             return phase if on_host else self._phases.setdefault(key, phase)
         return Phase(Timing(), key)  # timed for nobody
 
-    @untraced
+    @dynamo_disable
     def step(self, *more: Any, **unknown: Any) -> Step:
         """Mark the end of a step: `run.step()` after each step, or `with run.step():` around each, not both.
 
@@ -375,18 +377,20 @@ class Recorder:
             A context manager.
         """
         if (more or unknown) and not self._finished:
-            self._complaints.note(unknown_argument("step", more, unknown, "is left out; log(…, step=…) takes a number"))
+            self._complaints.report(
+                unknown_argument_diagnostic("step", more, unknown, "is left out; log(…, step=…) takes a number")
+            )
         if not self._steps.is_entered:
             self._end_step()
         return Step(self._enter_step, self._end_step)
 
-    @untraced
-    @forgiving
-    def data(self, loader: Iterable[Any]) -> Loader:
+    @dynamo_disable
+    @ignore_unknown_arguments
+    def data(self, loader: Iterable[Any]) -> TimedLoader:
         """Return the loader with its waiting timed: `for batch in run.data(loader):`. Seconds are the phase `data`."""
-        return Loader(loader, self._steps)
+        return TimedLoader(loader, self._steps)
 
-    @forgiving
+    @ignore_unknown_arguments
     def watch(self, model: Any, every: int = 100, name: str = "watch") -> None:
         """Log the norms of a model's gradients and parameters at some steps of its optimizer.
 
@@ -402,54 +406,53 @@ class Recorder:
         torch = sys.modules.get("torch")
         try:
             if torch is None or not isinstance(model, torch.nn.Module) or int(every) < 1:
-                message = (
-                    f"watch() takes a torch.nn.Module and a number of steps, not {shown(model)} and {shown(every)}"
-                )
-                self._complaints.note(Bad("not_a_model", type(model).__name__, message))
-            elif not self._finished and self._is_kept():
-                self._watches = [watch for watch in self._watches if not watch.is_over]
+                given = f"{short_repr(model)} and {short_repr(every)}"
+                message = f"watch() takes a torch.nn.Module and a number of steps, not {given}"
+                self._complaints.report(Diagnostic("not_a_model", type(model).__name__, message))
+            elif not self._finished and self._ensure_recording():
+                self._watches = [watch for watch in self._watches if not watch.is_stopped]
                 if len(self._watches) >= _WATCHES_MAX:
                     return
-                complain = self._complaints.note
-                self._watches.append(Watch(torch, model, int(every), cleaned(str(name)), self._attach, complain))
+                complain = self._complaints.report
+                self._watches.append(Watch(torch, model, int(every), clean_utf8(str(name)), self._attach, complain))
         except Exception as error:
-            self._complaints.internal("watch", error)
+            self._complaints.report_internal_error("watch", error)
 
     def _attach(self, tensors: Sequence[Any], make: Callable[[list[float]], Mapping[str, float]]) -> None:
         """Log the numbers of some tensors with the next step: at once on the host, or when they arrived."""
 
         def send(step: int) -> None:
             if tensors[0].device.type in BACKENDS:
-                self._devices.send(sys.modules["torch"], step, tensors, make)
+                self._devices.submit(sys.modules["torch"], step, tensors, make)
             else:
                 numbers = [number for tensor in tensors for number in tensor.reshape(-1).tolist()]
-                self._append_arrived(step, time_ns() // 1000, make(numbers))
+                self._append_resolved(step, time_ns() // 1000, make(numbers))
 
-        if len(self._attached) < _WATCHES_MAX:
-            self._attached.append(send)
+        if len(self._per_step_callbacks) < _WATCHES_MAX:
+            self._per_step_callbacks.append(send)
             self._timing.is_pending = True
 
     def _enter_step(self) -> None:
         if self._steps.enter():
             self._next_step, self._top_step = self._count_before
             self._last_step = self._next_step
-            _, phases = self._held.pop() if self._held else (0, {})
+            _, phases = self._first_step_phases.pop() if self._first_step_phases else (0, {})
             for name, seconds in phases.items():
                 self._timing.add(name, seconds)
 
     def _end_step(self) -> None:
         try:
             if self._finished:
-                self._refuse("step()")
+                self._warn_after_finish("step()")
                 return
             self._count_before, step = (self._next_step, self._top_step), self._last_step
             if self._steps_per_log:
                 self._steps_per_log = 0
                 for name in (DATA, STEP, GC):
-                    self._admit_key(name)
-                self._held.append((step, self._timing.take()))
+                    self._register_key(name)
+                self._first_step_phases.append((step, self._timing.take_totals()))
                 if self._timing.device is not None:
-                    self._timing.device.send(step)
+                    self._timing.device.submit(step)
                 self._steps.end()
             else:
                 self._steps.end()
@@ -458,23 +461,23 @@ class Recorder:
             self._next_step = min(self._top_step + 1, _STEP_MAX)
             self._last_step = min(step + 1, _STEP_MAX)
         except Exception as error:
-            self._complaints.internal("step", error)
+            self._complaints.report_internal_error("step", error)
 
     def _append_phases(self, step: int) -> None:
         timing = self._timing
         timing.is_pending = False
         phases: Mapping[str, float] = {}
         try:
-            if self._held:
+            if self._first_step_phases:
                 self._append_held()
-            phases = timing.take()
+            phases = timing.take_totals()
             if phases:
-                self._append_matrix(EventKind.PHASES, step, phases)
+                self._append_values(EventKind.PHASES, step, phases)
                 phases = {}
             if timing.device is not None:
-                timing.device.send(step)
-            while self._attached:
-                self._attached.pop(0)(step)
+                timing.device.submit(step)
+            while self._per_step_callbacks:
+                self._per_step_callbacks.pop(0)(step)
         except BaseException:  # of a signal handler: what is not appended belongs to the next step
             timing.is_pending = True
             timing.add_all(phases)
@@ -483,12 +486,12 @@ class Recorder:
     def _append_held(self) -> None:
         held: tuple[int, dict[str, float]] | None = None
         try:
-            held = self._held.pop() if self._held else None
+            held = self._first_step_phases.pop() if self._first_step_phases else None
             if held is not None and held[1]:
-                self._append_matrix(EventKind.PHASES, *held)
+                self._append_values(EventKind.PHASES, *held)
         except BaseException as error:
             if held is not None:
-                self._held.append(held)
+                self._first_step_phases.append(held)
             elif isinstance(error, IndexError) and not is_interrupt(error):
                 return  # another thread appends it
             raise
@@ -500,7 +503,7 @@ class Recorder:
             sleep(_LOOK_AGAIN_S)
         self._append_phases(self._last_step)
 
-    def _look_at_open(self) -> None:
+    def _poll_open_step(self) -> None:
         """Say of a step that goes on what ended in it, and which phase lingers. By the sender thread, at every look.
 
         Else a step that hangs would show nothing, and what kills the process would take along what ended before.
@@ -511,29 +514,29 @@ class Recorder:
                 return
             totals = self._timing.totals  # before the time: were they a later step's, it is young
             now = perf_counter()
-            if not self._steps_per_log and self._steps.is_long(now):
-                self._append_early(totals)
-            self._lingering.look(now, None if self._steps_per_log else self._last_step)
+            if not self._steps_per_log and self._steps.should_flush(now):
+                self._append_partial_phases(totals)
+            self._lingering.poll(now, None if self._steps_per_log else self._last_step)
         finally:
             self._is_looking = False
 
-    def _append_early(self, totals: dict[str, float]) -> None:
+    def _append_partial_phases(self, totals: dict[str, float]) -> None:
         step, timing = self._last_step, self._timing
         self._append_held()
-        if phases := timing.early(totals):
-            self._append_matrix(EventKind.PHASES, step, phases)
+        if phases := timing.take_partial(totals):
+            self._append_values(EventKind.PHASES, step, phases)
         if timing.device is not None and timing.totals is totals:
-            timing.device.send(step)
+            timing.device.submit(step)
 
     def _append_times(self, step: int, ts: int, seconds: Mapping[str, float]) -> None:
-        self._append_matrix(EventKind.PHASES, step, seconds, ts)
+        self._append_values(EventKind.PHASES, step, seconds, ts)
 
     # -- events --
 
-    def _say(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
+    def _emit(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
         payload = encode(kind, time_ns() // 1000, *fields)
         if len(payload) <= (limit := self._bounds.event_bytes_max):
             self._journal.append(payload, urgent=urgent)
         else:
             message = f"{kind.name.lower()} of {len(payload)} bytes exceeds the limit of {limit}; split it"
-            self._complaints.note(Bad("event_too_large", kind.name.lower(), message))
+            self._complaints.report(Diagnostic("event_too_large", kind.name.lower(), message))

@@ -6,10 +6,10 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from chiplog.identity.identity import Identity
-from chiplog.recording.step_counter import STEPS, label_to_resume, was_here
+from chiplog.recording.step_counter import STEPS, is_known, label_to_resume
 from chiplog.recording.unfinished_runs import UNFINISHED, last_unfinished
-from chiplog.values.metrics import Bad, shown
-from chiplog_schemas.paths import Places
+from chiplog.values.metrics import Diagnostic, short_repr
+from chiplog_schemas.paths import Paths
 
 ALLOW, MUST, NEVER, AUTO = "allow", "must", "never", "auto"
 _BY_ID = "id"  # resume= was itself a run ID
@@ -28,69 +28,69 @@ class Asked(NamedTuple):
         return self.word not in ("", NEVER)
 
 
-def asked_for(given: Mapping[str, Any], environ: Mapping[str, str], remarks: list[Bad]) -> Asked:
+def requested_run(given: Mapping[str, Any], environ: Mapping[str, str], remarks: list[Diagnostic]) -> Asked:
     """Return which run is asked for by run_id=, id=, resume= and CHIPLOG_RUN_ID. given: arguments of `init`."""
     named, other, resume = given["run_id"], given["id"], given["resume"]
     if named and other and str(named) != str(other):
-        what = f"id={shown(other)} and run_id={shown(named)} name two runs; the second is used"
-        remarks.append(Bad("bad_argument", "id", f"{what}, so leave out one of them"))
+        what = f"id={short_repr(other)} and run_id={short_repr(named)} name two runs; the second is used"
+        remarks.append(Diagnostic("bad_argument", "id", f"{what}, so leave out one of them"))
     named = named or other
     word = AUTO if resume is True else str(resume).strip().lower() if resume else ""
     if word in ("", ALLOW, MUST, NEVER, AUTO):
         run_id = named or environ.get("CHIPLOG_RUN_ID")
         if word == MUST and not run_id:
             message = "resume='must' needs the ID of the run; give run_id=, or CHIPLOG_RUN_ID. A new run begins"
-            remarks.append(Bad("bad_argument", "resume", message))
+            remarks.append(Diagnostic("bad_argument", "resume", message))
         return Asked(run_id, word)
     if named and str(named) != str(resume):
-        what = f"resume={shown(resume)} and run_id={shown(named)} name two runs; the second is used"
-        remarks.append(Bad("bad_argument", "resume", f"{what}, so leave out one of them"))
+        what = f"resume={short_repr(resume)} and run_id={short_repr(named)} name two runs; the second is used"
+        remarks.append(Diagnostic("bad_argument", "resume", f"{what}, so leave out one of them"))
     return Asked(named or resume, _BY_ID)
 
 
 def go_on(
-    identity: Identity, asked: Asked, label: str | None, key: str, where: Places, *, is_spawned: bool
+    identity: Identity, asked: Asked, label: str | None, key: str, where: Paths, *, is_spawned: bool
 ) -> tuple[Identity, str | None]:
     """Return an identity in the run that is resumed, and its label if that was given or is resumed, too.
 
     key: of `last_unfinished`. Ranks of several nodes may not find the same: they agree through torch.distributed.
     """
-    if identity.joined:
+    if identity.joined_existing_run:
         return identity, label
     run_id = asked.run_id
     if asked.word == AUTO and not run_id:
         run_id = last_unfinished(where.local / UNFINISHED, key, identity.launch)
-        if identity.told:
-            again = identity.launch_run or f"{identity.launch} {identity.run_id}"
-            identity = replace(identity, needs_agreement=True, launch_run=again)
+        if identity.rank_from_launcher:
+            again = identity.launch_cache_key or f"{identity.launch} {identity.run_id}"
+            identity = replace(identity, needs_agreement=True, launch_cache_key=again)
         if run_id is not None:
-            identity = replace(identity, run_id=run_id, settled=True, offer="")
+            identity = replace(identity, run_id=run_id, run_id_is_final=True, proposed_run_id="")
     if asked.word in (MUST, NEVER) and run_id and not identity.demand:
         identity = replace(identity, demand=asked.word)
-    if asked.goes_on and run_id and not label and not (identity.told or is_spawned):
+    if asked.goes_on and run_id and not label and not (identity.rank_from_launcher or is_spawned):
         label = label_to_resume(where.local / STEPS, identity.run_id)
         identity = replace(identity, label=label or identity.label)
     return identity, label
 
 
-def note_unknown(where: Places, identity: Identity, asked: Asked, remarks: list[Bad]) -> None:
+def warn_unknown_run(where: Paths, identity: Identity, asked: Asked, remarks: list[Diagnostic]) -> None:
     """Remark that the run that resume= names is not known on this node: it may be a slip of the pen."""
     run_id = identity.run_id
-    if asked.word != _BY_ID or was_here(where.local / STEPS, run_id, identity.launch):
+    if asked.word != _BY_ID or is_known(where.local / STEPS, run_id, identity.launch):
         return
     what = f"no run {run_id!r} is known on this node: unless it ran elsewhere, a new one begins"
     if run_id == "latest":
         what = f"resume={run_id!r} is taken as the ID of a run; {_REMEDY}"
-        remarks.append(Bad("resume_unknown", run_id, what))
+        remarks.append(Diagnostic("resume_unknown", run_id, what))
     else:
-        remarks.append(Bad("resume_unknown", run_id[:60], f"{what}; chiplog runs lists those there are"))
+        remarks.append(Diagnostic("resume_unknown", run_id[:60], f"{what}; chiplog runs lists those there are"))
 
 
-def unmet_demand(where: Places, identity: Identity) -> str | None:
+def unmet_demand(where: Paths, identity: Identity) -> str | None:
     """Return a line if `must` or `never` seems not to be met, as far as this node knows. The collector decides."""
     if not identity.demand or identity.demand_launch:
         return None
-    is_here = was_here(where.local / STEPS, identity.run_id, identity.launch)
+    is_here = is_known(where.local / STEPS, identity.run_id, identity.launch)
     if is_here == (identity.demand == MUST):
         return None
     known = "was on this node before" if is_here else "is not known on this node"

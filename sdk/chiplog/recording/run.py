@@ -8,40 +8,40 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from chiplog.console.capture import Capture
-from chiplog.identity.identity import Identity, as_child, with_rank
-from chiplog.identity.inherited_env import tell_no_more
-from chiplog.identity.launch_cache import remember
-from chiplog.identity.rendezvous import Agreed, Question, is_in_group
+from chiplog.console.capture import ConsoleCapture
+from chiplog.identity.identity import Identity, for_forked_child, with_group
+from chiplog.identity.inherited_env import restore_environ
+from chiplog.identity.launch_cache import store
+from chiplog.identity.rendezvous import Agreement, RunIdRendezvous, is_in_group
 from chiplog.journal.factory import open_journal
 from chiplog.journal.journal import Journal
-from chiplog.journal.null import AfterFork, Appendable, Nowhere
+from chiplog.journal.null import EventSink, LazyJournal, NullJournal
 from chiplog.journal.sender import SenderThread
 from chiplog.recording import foreign_names
-from chiplog.recording.alerts import ALERT_INTERVAL_S, AlertLimit, alert_of
+from chiplog.recording.alerts import ALERT_INTERVAL_S, AlertLimit, parse_alert
 from chiplog.recording.collector_lookup import AttemptLookup, watch_demand
-from chiplog.recording.config import Config, Shared, Summary
-from chiplog.recording.environment import Teller
-from chiplog.recording.exit_status import Ending, close, take_all
-from chiplog.recording.failures import cause_of, detail_of, ending_of, reason_of
-from chiplog.recording.files import Saver
+from chiplog.recording.config import Config, ConfigPublisher, Summary
+from chiplog.recording.environment import EnvironmentCollector
+from chiplog.recording.exit_status import ExitStatus, close, run_all
+from chiplog.recording.failures import cause_of, exit_status_of, failure_detail, failure_reason
+from chiplog.recording.files import FileSaver
 from chiplog.recording.recorder import Recorder
 from chiplog.recording.resume import unmet_demand
 from chiplog.recording.run_text import RunText
-from chiplog.recording.step_counter import STEPS, StepCount
+from chiplog.recording.step_counter import STEPS, StepCounterFile
 from chiplog.recording.unfinished_runs import UNFINISHED, UnfinishedRun
-from chiplog.safety.diagnostics import Complaints
-from chiplog.safety.dynamo import tell_dynamo
+from chiplog.safety.diagnostics import Diagnostics
+from chiplog.safety.dynamo import exclude_from_dynamo
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.safety.lenient_calls import forgiving
-from chiplog.settings import Settings, identity_map, safe_name, words_of
+from chiplog.safety.lenient_calls import ignore_unknown_arguments
+from chiplog.settings import RunSettings, as_strings, identity_event_fields, safe_name
 from chiplog.torch.current_device import CurrentDevice, current_device
-from chiplog.values.metrics import Bad, cleaned, encodable
+from chiplog.values.metrics import Diagnostic, clean_utf8, is_encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
 from chiplog_schemas.model.end_text import cause_of_exception
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.paths import make_private
+from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.owners import announce
 
 _ASK_WAIT_S = 0.25  # of the second that finish() may take: for the group's answer to a rank that asked nobody yet
@@ -57,58 +57,60 @@ class Run(Recorder):
     group = RunText("group")
     job_type = RunText("job_type")
 
-    def __init__(self, settings: Settings, *, opens: bool = True) -> None:
+    def __init__(self, settings: RunSettings, *, opens: bool = True) -> None:
         super().__init__(settings.bounds)
         self._settings = settings
         bounds = settings.bounds
         self._identity = settings.identity
         self._started_us = time.time_ns() // 1000
         self._pid = os.getpid()
-        self._ending = Ending()
+        self._ending = ExitStatus()
         self._alerts = AlertLimit()
         self._finish_lock = threading.RLock()  # a signal handler may finish the run that its thread is finishing
-        self._asks = settings.identity.needs_agreement
-        self._question = Question(settings.identity)
+        self._awaiting_group = settings.identity.needs_agreement
+        self._question = RunIdRendezvous(settings.identity)
         self._is_inherited = not opens  # made by another process: by fork, or in a pickle
         self._disk_warned = False
         self._device: CurrentDevice | None = None  # that torch uses
         self._told_device: CurrentDevice | None = None
         self._info: dict[str, Any] = {}  # what the sender says of this process in HELLO
         self._attempt = AttemptLookup(settings.places)
-        self._console: Capture | None = None
+        self._console: ConsoleCapture | None = None
         self._sender: SenderThread | None = None
         offline = settings.mode == "offline"
-        self._saver = Saver(
+        self._saver = FileSaver(
             settings.places,
             settings.places.offline_files if offline else settings.places.outbox,
             file_bytes_max=bounds.file_bytes_max,
             outbox_bytes_max=bounds.outbox_bytes_max,
-            say=lambda path, size, digest: self._say(EventKind.FILE, path, size, digest),
-            complain=lambda bad: self._complaints.note(bad),
+            say=lambda path, size, digest: self._emit(EventKind.FILE, path, size, digest),
+            complain=lambda bad: self._complaints.report(bad),
         )
-        self._shared = Shared(
-            self._say,
-            lambda bad: self._complaints.note(bad),
-            lambda where, error: self._complaints.internal(where, error),
+        self._shared = ConfigPublisher(
+            self._emit,
+            lambda bad: self._complaints.report(bad),
+            lambda where, error: self._complaints.report_internal_error(where, error),
             is_primary=lambda: self.is_primary,
-            is_silent=lambda call: settings.mode == "disabled" or self._is_refused(call),
+            is_silent=lambda call: settings.mode == "disabled" or self._is_finished_warn(call),
             whole=bool(settings.config),
             event_bytes_max=bounds.event_bytes_max,
         )
-        self._config = Config(self._shared.say_config, lambda bad: self._complaints.note(bad))
-        self._summary = Summary(self._shared.say_summary, lambda bad: self._complaints.note(bad))
-        tell_dynamo()
-        self._count = StepCount(settings.places.local / STEPS)
+        self._config = Config(self._shared.publish_config, lambda bad: self._complaints.report(bad))
+        self._summary = Summary(self._shared.say_summary, lambda bad: self._complaints.report(bad))
+        exclude_from_dynamo()
+        self._count = StepCounterFile(settings.places.local / STEPS)
         self._unfinished = UnfinishedRun(settings.places.local / UNFINISHED, settings.unfinished_key)
-        self._surroundings = Teller(lambda *told: self._say(EventKind.NOTICE, "environment", "info", *told), os.environ)
+        self._surroundings = EnvironmentCollector(
+            lambda *told: self._emit(EventKind.NOTICE, "environment", "info", *told), os.environ
+        )
         if settings.mode != "disabled" and opens:
-            self._count_from(self._count.begin(self._identity, settings.label_given))
+            self._count_from(self._count.load(self._identity, settings.label_given))
             unmet = unmet_demand(settings.places, self._identity)
             self._open()
             self._mind_demand(unmet)
         elif settings.mode != "disabled":
-            self._journal = AfterFork(self._open_late)
-        self.config.adopt(settings.config)
+            self._journal = LazyJournal(self._open_lazily)
+        self.config._publish_update(settings.config)
         if settings.capture_console and settings.mode != "disabled":
             _capturing.append(self)
             if _capturing[0] is self:
@@ -124,7 +126,7 @@ class Run(Recorder):
     @property
     def label(self) -> str:
         """The name of this writer in the run."""
-        return self._seen.label
+        return self._current_identity.label
 
     @property
     def attempt(self) -> int | None:
@@ -144,11 +146,15 @@ class Run(Recorder):
     @property
     def rank(self) -> int | None:
         """The rank, as far as it is known."""
-        return self._seen.rank
+        return self._current_identity.rank
 
     @property
-    def _seen(self) -> Identity:
-        return self._question.seen(self._identity, self._settings.label_given) if self._asks else self._identity
+    def _current_identity(self) -> Identity:
+        return (
+            self._question.with_group_rank(self._identity, self._settings.label_given)
+            if self._awaiting_group
+            else self._identity
+        )
 
     @property
     def is_primary(self) -> bool:
@@ -182,7 +188,7 @@ class Run(Recorder):
             return tempfile.gettempdir()
         directory = self._settings.places.root / "run-files" / self.id / self.label
         try:
-            make_private(directory)
+            ensure_private_dir(directory)
         except OSError as error:
             if is_interrupt(error):
                 raise
@@ -214,7 +220,7 @@ class Run(Recorder):
         if name not in foreign_names.RUN_NAMES:
             raise AttributeError(f"'Run' object has no attribute {name!r}")
         message = f"run.{name} is not available: it is empty, and its calls do nothing"
-        self.complain(Bad("not_available", f"run.{name}", message))
+        self.complain(Diagnostic("not_available", f"run.{name}", message))
         return foreign_names.RUN_VALUES[name] if name in foreign_names.RUN_VALUES else foreign_names.stand_in(name)
 
     @property
@@ -233,7 +239,7 @@ class Run(Recorder):
             self.mark_exit(error)
         self.finish()
 
-    def is_same(self, settings: Settings) -> bool:
+    def is_same(self, settings: RunSettings) -> bool:
         """Return True if another `init` of this process means this run: its ID, by now or at first, and its label.
 
         A rank that no launcher names has a made-up ID until its process group exists: then it is the group's run again.
@@ -247,10 +253,10 @@ class Run(Recorder):
             is_run = is_unnamed and is_alike and is_in_group()
         return is_run and is_label and not self._is_inherited
 
-    def complain(self, bad: Bad) -> None:
+    def complain(self, bad: Diagnostic) -> None:
         """Say once what was given and could not be taken as it is: aloud, and in `events`."""
         if not self._finished:  # else the call says itself that it comes too late
-            self._complaints.note(bad)
+            self._complaints.report(bad)
 
     # -- what describes the run: the primary's is the run's --
 
@@ -261,23 +267,23 @@ class Run(Recorder):
 
     @tags.setter
     def tags(self, words: Iterable[str]) -> None:
-        self._describe(tags=words_of(words))
+        self._describe(tags=as_strings(words))
 
     def _describe(self, **changes: Any) -> None:
         """Record the identity again with other texts or tags."""
         what = ", ".join(f"run.{name}" for name in changes)
         try:
-            if self._is_refused(what):
+            if self._is_finished_warn(what):
                 return
             self._settings = replace(self._settings, **changes)
             if self.mode == "disabled":
                 return
             if not self.is_primary:
                 message = f"{what} on {self.label} stays with it: only the primary's is the run's"
-                self._complaints.note(Bad("not_primary", what, f"{message}; set it where run.is_primary"))
+                self._complaints.report(Diagnostic("not_primary", what, f"{message}; set it where run.is_primary"))
             self._record_identity()
         except Exception as error:
-            self._complaints.internal(what, error)
+            self._complaints.report_internal_error(what, error)
 
     def _record_identity(self) -> None:
         """Replace the identity on the journal's head page and append it as an event."""
@@ -285,16 +291,16 @@ class Run(Recorder):
         info = self._identity_map()
         if isinstance(self._journal, Journal):
             self._journal.set_identity(pack(info))
-        self._say(EventKind.IDENTITY, info)
+        self._emit(EventKind.IDENTITY, info)
 
     # -- everything else that is said --
 
-    def _log_slow(self, data: Mapping[str, Any], step: Any) -> None:
-        if self._asks:  # keys that were not logged before: soon after init, as a rule
-            self._question.begin(self._candidate)
+    def _log_any(self, data: Mapping[str, Any], step: Any) -> None:
+        if self._awaiting_group:  # keys that were not logged before: soon after init, as a rule
+            self._question.poll_group(self._proposed_run_id)
         if self._device is None:
             self._note_device()
-        super()._log_slow(data, step)
+        super()._log_any(data, step)
 
     def _note_device(self) -> None:
         """Note the GPU that torch uses, once there is one: of the main thread, for each thread has its own."""
@@ -302,9 +308,9 @@ class Run(Recorder):
             try:
                 self._device = current_device()
             except (RuntimeError, AssertionError, AttributeError) as error:  # torch's: a lost device fails any call
-                self._complaints.internal("log", error)
+                self._complaints.report_internal_error("log", error)
 
-    @forgiving
+    @ignore_unknown_arguments
     def alert(self, title: str, text: str = "", level: str = "warning") -> None:
         """Record an alert: a row of kind `alert` in `events`. Never raises.
 
@@ -315,15 +321,15 @@ class Run(Recorder):
             level: debug, info, warning or error. Any other word means warning.
         """
         try:
-            if self._is_refused("alert()"):
+            if self._is_finished_warn("alert()"):
                 return
-            title, level = alert_of(title, level, self._complaints.note)
-            if self._alerts.admit(title, time.monotonic()):
-                self._say(EventKind.NOTICE, "alert", level, title, {"text": cleaned(str(text))})
+            title, level = parse_alert(title, level, self._complaints.report)
+            if self._alerts.allow(title, time.monotonic()):
+                self._emit(EventKind.NOTICE, "alert", level, title, {"text": clean_utf8(str(text))})
         except Exception as error:
-            self._complaints.internal("alert", error)
+            self._complaints.report_internal_error("alert", error)
 
-    @forgiving
+    @ignore_unknown_arguments
     def save(self, path: str | os.PathLike[str], name: str | None = None) -> list[str]:
         """Save files as files of the run. Never raises.
 
@@ -340,18 +346,18 @@ class Run(Recorder):
             The names of the saved files in the run.
         """
         try:
-            if self._settings.mode == "disabled" or self._is_refused("save()"):
+            if self._settings.mode == "disabled" or self._is_finished_warn("save()"):
                 return []
             if not self.is_primary:
                 message = f"save() on {self.label} does nothing: only the primary's files are the run's"
-                self._complaints.note(Bad("save_not_primary", "", f"{message}; call it where run.is_primary"))
+                self._complaints.report(Diagnostic("save_not_primary", "", f"{message}; call it where run.is_primary"))
                 return []
             return self._saver.save(path, name)
         except Exception as error:
-            self._complaints.internal("save", error)
+            self._complaints.report_internal_error("save", error)
             return []
 
-    @forgiving
+    @ignore_unknown_arguments
     def define_metric(self, name: str, summary: str | None = None, step_metric: str | None = None) -> None:
         """Define how a metric is summed up in the view `summary`, and which metric is the x axis of its curve.
 
@@ -364,7 +370,7 @@ class Run(Recorder):
         """
         self._shared.define(name, summary, step_metric)
 
-    @forgiving
+    @ignore_unknown_arguments
     def finish(self, exit_code: int = 0) -> None:
         """End the run for this label. Waits at most a second for the agent; the rest is delivered later.
 
@@ -375,7 +381,7 @@ class Run(Recorder):
             if self._finished:
                 return
             asked_at = time.monotonic()
-            self._hear_group()
+            self._await_group()
             if self._finished:  # by a signal handler of this thread, meanwhile
                 return
             self._finished = True
@@ -383,45 +389,45 @@ class Run(Recorder):
             self._finish(exit_code, FINISH_WAIT_S - (time.monotonic() - asked_at))
         except BaseException as error:
             if isinstance(error, Exception) and not is_interrupt(error):
-                self._complaints.internal("finish", error)
+                self._complaints.report_internal_error("finish", error)
                 return
             # Ctrl-C, or a signal handler that leaves: what is not sealed is tried again at exit.
-            self._finished = isinstance(self._journal, Nowhere)
+            self._finished = isinstance(self._journal, NullJournal)
             raise
 
-    def _hear_group(self) -> None:
+    def _await_group(self) -> None:
         """Hear once more who this is: a short training ends before the sender thread looked."""
-        if not self._asks or not self._identity.needs_agreement:
+        if not self._awaiting_group or not self._identity.needs_agreement:
             return
-        self._asks = False  # a signal handler that finishes the run meanwhile does not wait within the wait
+        self._awaiting_group = False  # a signal handler that finishes the run meanwhile does not wait within the wait
         try:
-            self._question.begin(self._candidate)
-            agreed = self._question.hear(_ASK_WAIT_S)
+            self._question.poll_group(self._proposed_run_id)
+            agreed = self._question.take_answer(_ASK_WAIT_S)
             if agreed is not None and not self._finished:
-                self._become(agreed)
+                self._adopt_identity(agreed)
         except Exception as error:
-            self._complaints.internal("finish", error)
+            self._complaints.report_internal_error("finish", error)
         finally:
-            self._asks = True
+            self._awaiting_group = True
 
     def _finish(self, exit_code: int, wait_s: float) -> None:
         begun = time.monotonic()
-        self._shapes = {}  # whoever logs now takes the slow path, which says so
-        take_all(self._last_steps(exit_code), lambda error: self._complaints.internal("finish", error))
+        self._key_sets = {}  # whoever logs now takes the slow path, which says so
+        run_all(self._shutdown_steps(exit_code), lambda error: self._complaints.report_internal_error("finish", error))
         last, journal = self._ending.event(), self._journal
         try:
             if isinstance(journal, Journal):
-                journal.seal(last, self._refuse)
+                journal.seal(last, self._warn_after_finish)
                 left_s = max(0.0, wait_s - (time.monotonic() - begun))
                 close(journal, self._sender, self._complaints, left_s, is_open=self._ending.is_open)
             elif last is not None:
                 journal.append(last, urgent=True)
         finally:
             if not isinstance(journal, Journal) or journal.is_sealed:
-                self._journal = Nowhere(journal.next_seq, self._refuse)
-                tell_no_more(os.environ, self)
+                self._journal = NullJournal(journal.next_seq, self._warn_after_finish)
+                restore_environ(os.environ, self)
 
-    def _last_steps(self, exit_code: int) -> Iterator[Callable[[], object]]:
+    def _shutdown_steps(self, exit_code: int) -> Iterator[Callable[[], object]]:
         """Give what is done before the last event, in order."""
         yield self._end_capture
         yield self._question.close
@@ -430,29 +436,29 @@ class Run(Recorder):
             yield watch.stop
         yield self._append_last_phases
         yield lambda: self._later.close(_DEVICE_WAIT_S, "values on a device: not copied when the run finished")
-        yield self._shared.say_hashes
+        yield self._shared.publish_hashes
         if not self._is_inherited:
-            yield lambda: self._count.keep(self._count_to_keep, is_last=True)
+            yield lambda: self._count.save(self._count_to_keep, is_last=True)
             yield lambda: self._note_whether_finished(exit_code)
-            yield self._tell_surroundings
-            yield self._surroundings.end
-        yield self._complaints.report
+            yield self._collect_environment
+            yield self._surroundings.stop
+        yield self._complaints.emit_counts
         yield lambda: self._tell_suppressed_alerts(None)
-        yield lambda: self._ending.note_code(exit_code)
+        yield lambda: self._ending.set_exit_code(exit_code)
 
-    @forgiving
+    @ignore_unknown_arguments
     def mark_failed(self, reason: str, exit_code: int = 1) -> None:
         """Note that this process is ending badly; `finish` reports it."""
         reason = str(reason)
-        self._ending.note_failure(reason, exit_code, cause_of_exception(reason))
+        self._ending.set_failed(reason, exit_code, cause_of_exception(reason))
 
     def mark_exit(self, error: BaseException) -> None:
         """Note the exception that this process ends by, unless another ending was noted."""
-        code, reason = ending_of(error)
+        code, reason = exit_status_of(error)
         if code and not self._ending.is_failed and not self._finished:
-            self._ending.note_failure(reason, code, cause_of(error))
-            if detail := detail_of(error):  # at once: a process that hangs at its end never comes to say its state
-                self._tell("traceback", reason, detail)
+            self._ending.set_failed(reason, code, cause_of(error))
+            if detail := failure_detail(error):  # at once: a process that hangs at its end never comes to say its state
+                self._emit_notice("traceback", reason, detail)
 
     def leave(self) -> None:
         """Note that this process ends, and that neither its code returned nor a hook saw why."""
@@ -463,21 +469,23 @@ class Run(Recorder):
 
     def note_thread(self, name: str, error: BaseException) -> None:
         """Note an exception that ended a thread: the process goes on, and so does the run."""
-        if self._alerts.admit(f"thread {name}", time.monotonic()):
-            self._tell("thread_failed", f"thread {cleaned(name)}: {reason_of(error)}", detail_of(error))
+        if self._alerts.allow(f"thread {name}", time.monotonic()):
+            self._emit_notice(
+                "thread_failed", f"thread {clean_utf8(name)}: {failure_reason(error)}", failure_detail(error)
+            )
 
-    def _tell(self, notice: str, message: str, detail: Mapping[str, Any]) -> None:
+    def _emit_notice(self, notice: str, message: str, detail: Mapping[str, Any]) -> None:
         try:
             if not self._finished:
-                self._say(EventKind.NOTICE, notice, "error", cleaned(message), dict(detail), urgent=True)
+                self._emit(EventKind.NOTICE, notice, "error", clean_utf8(message), dict(detail), urgent=True)
         except Exception as error:
-            self._complaints.internal(notice, error)
+            self._complaints.report_internal_error(notice, error)
 
     def _tell_suppressed_alerts(self, now: float | None) -> None:
-        if (suppressed := self._alerts.report(now)) is not None:
+        if (suppressed := self._alerts.take_suppressed(now)) is not None:
             count, titles = suppressed
             message = f"{count} alerts were left out: more than one in {ALERT_INTERVAL_S:g} s of one title, or too many"
-            self._say(EventKind.NOTICE, "alerts_suppressed", "warning", message, {"count": count, "titles": titles})
+            self._emit(EventKind.NOTICE, "alerts_suppressed", "warning", message, {"count": count, "titles": titles})
 
     def _end_capture(self) -> None:
         """Give the streams back, and let the run that was opened next record them."""
@@ -489,9 +497,9 @@ class Run(Recorder):
                 heir = _capturing[0]
                 heir._console = heir._capture()
 
-    def _capture(self) -> Capture:
+    def _capture(self) -> ConsoleCapture:
         journal = self._journal
-        return Capture(
+        return ConsoleCapture(
             self._settings,
             journal.producer if isinstance(journal, Journal) else b"",
             self._say_line,
@@ -502,17 +510,17 @@ class Run(Recorder):
         )
 
     def _say_line(self, stream: int, line_no: int, line: str) -> None:
-        self._say(EventKind.CONSOLE, stream, line_no, line if encodable(line) else cleaned(line))
+        self._emit(EventKind.CONSOLE, stream, line_no, line if is_encodable(line) else clean_utf8(line))
 
     def _say_lines_lost(self, count: int) -> None:
         message = f"{count} lines above the rate limit, or while the journal was nearly full"
-        self._say(EventKind.NOTICE, "console_lost", "warning", message, {"lines": count}, urgent=True)
+        self._emit(EventKind.NOTICE, "console_lost", "warning", message, {"lines": count}, urgent=True)
 
     # -- the journal and its sender --
 
     def _identity_map(self) -> dict[str, Any]:
         known = self._settings, self._identity, self._started_us, self._pid, self._device
-        return identity_map(*known, is_inherited=self._is_inherited)
+        return identity_event_fields(*known, is_inherited=self._is_inherited)
 
     def _open(self) -> None:
         info = self._info = self._identity_map()
@@ -544,63 +552,63 @@ class Run(Recorder):
         if self._finished:
             return
         try:
-            if statistics := self._looking.look(time.monotonic()):
-                self._append_arrived(self._last_step, time.time_ns() // 1000, statistics)
-            self._look_at_open()
-            self._look_around()
-            self._shared.say_hashes(time.monotonic())
-            self._count.keep(self._count_to_keep)
+            if statistics := self._looking.poll(time.monotonic()):
+                self._append_resolved(self._last_step, time.time_ns() // 1000, statistics)
+            self._poll_open_step()
+            self._poll_disk_and_group()
+            self._shared.publish_hashes(time.monotonic())
+            self._count.save(self._count_to_keep)
             self._note_unfinished()
-            self._tell_surroundings()
+            self._collect_environment()
             if self._console is not None:
                 self._console.tick()
-            self._complaints.report(time.monotonic())
+            self._complaints.emit_counts(time.monotonic())
             self._tell_suppressed_alerts(time.monotonic())
         except Exception as error:  # sending must go on
-            self._complaints.internal("tick", error)
+            self._complaints.report_internal_error("tick", error)
 
-    def _tell_surroundings(self) -> None:
+    def _collect_environment(self) -> None:
         if self.is_primary and not self._disk_warned and self._settings.mode != "disabled":
-            self._surroundings.begin()
+            self._surroundings.start()
 
-    def _look_around(self) -> None:
+    def _poll_disk_and_group(self) -> None:
         """Tell of a disk that refuses, and ask torch.distributed for what the launcher did not tell."""
         journal = self._journal
         if isinstance(journal, Journal) and journal.disk_error is not None and not self._disk_warned:
             self._disk_warned = True
             message = f"journal cannot grow on disk: {journal.disk_error}; events are kept in memory, bounded"
             self._complaints.warn_once(("disk", ""), message)
-            self._say(EventKind.NOTICE, "journal_memory", "warning", message, {})
-        if self._asks:
-            self._question.begin(self._candidate)
-            if (agreed := self._question.hear()) is not None:
-                self._become(agreed)
+            self._emit(EventKind.NOTICE, "journal_memory", "warning", message, {})
+        if self._awaiting_group:
+            self._question.poll_group(self._proposed_run_id)
+            if (agreed := self._question.take_answer()) is not None:
+                self._adopt_identity(agreed)
         if self._device != self._told_device:
             self._record_identity()
             self._info.update(self._identity_map())  # for an agent that is started later; only this thread reads it
 
     @property
-    def _candidate(self) -> str:
+    def _proposed_run_id(self) -> str:
         identity = self._identity
-        return identity.offer if identity.needs_agreement and identity.offer else identity.run_id
+        return identity.proposed_run_id if identity.needs_agreement and identity.proposed_run_id else identity.run_id
 
-    def _become(self, agreed: Agreed) -> None:
+    def _adopt_identity(self, agreed: Agreement) -> None:
         settings = self._settings
-        if self._identity.launch_run:
+        if self._identity.launch_cache_key:
             try:
-                remember(settings.places, self._identity.launch_run, agreed.run_id)
+                store(settings.places, self._identity.launch_cache_key, agreed.run_id)
             except OSError as error:
                 message = f"the run cannot be noted for ranks that are started again: {error}; these ask the others"
                 self._complaints.warn_once(("launches", ""), message)
         name = None if agreed.name is None else safe_name("label", agreed.name, NAME_CHARS_MAX)[0]
         given = {"label_given": settings.label_given, "primary_given": settings.primary_given}
-        known = with_rank(self._identity, agreed.rank, agreed.world_size, agreed.run_id, name, **given)
+        known = with_group(self._identity, agreed.rank, agreed.world_size, agreed.run_id, name, **given)
         if (known.run_id, known.label) != (self.id, self._identity.label):  # what was logged already keeps its steps
-            self._count_from(self._count.begin(known, settings.label_given))
+            self._count_from(self._count.load(known, settings.label_given))
         self._identity = known
         self._record_identity()
         if self.is_primary and not self._finished:
-            self._shared.say_config(self.config)
+            self._shared.publish_config(self.config)
 
     def _mind_demand(self, unmet: str | None) -> None:
         """Warn, once for a launch, that the run is kept under another name: what is known here, else ask."""
@@ -620,7 +628,11 @@ class Run(Recorder):
     def _note_unfinished(self) -> None:
         """Keep on this node that the run began; ranks of one node share a file, and any of them may be asked for it."""
         identity = self._identity
-        if not identity.joined and not self._count.is_refused and (identity.primary or identity.local_rank == 0):
+        if (
+            not identity.joined_existing_run
+            and not self._count.is_refused
+            and (identity.primary or identity.local_rank == 0)
+        ):
             places, journal = self._settings.places, self._journal
             producer = journal.producer.hex() if isinstance(journal, Journal) else ""
             parent = places.local / "offline" if self.mode == "offline" else places.journals
@@ -642,10 +654,10 @@ class Run(Recorder):
             self._console.close_in_child()
             self._console = None
         _capturing.clear()
-        _kept_from_the_collector.append((self._journal, self._sender, self._later, self._devices))
+        _leaked_parent_objects.append((self._journal, self._sender, self._later, self._devices))
         self._begin_devices()
         self._sender = None
-        self._asks = False  # the group that it sees is its parent's
+        self._awaiting_group = False  # the group that it sees is its parent's
         self._device = None
         self._is_inherited = True
         self._finish_lock = threading.RLock()
@@ -653,18 +665,20 @@ class Run(Recorder):
         for watch in self._watches:
             watch.stop()
         self._timing.forget()
-        self._held.clear()
+        self._first_step_phases.clear()
         self._begin_count()  # its label is new
-        self._count = StepCount(self._settings.places.local / STEPS)  # none: nobody comes back under a child's label
-        self._complaints = Complaints(self._say)
-        self._shared.forget_changes()
-        unheard = isinstance(self._journal, AfterFork)
-        self._identity = as_child(self._identity, os.getpid(), self._pid if unheard else None)
+        self._count = StepCounterFile(
+            self._settings.places.local / STEPS
+        )  # none: nobody comes back under a child's label
+        self._complaints = Diagnostics(self._emit)
+        self._shared.reset_after_fork()
+        unheard = isinstance(self._journal, LazyJournal)
+        self._identity = for_forked_child(self._identity, os.getpid(), self._pid if unheard else None)
         self._pid = os.getpid()
         self._attempt = AttemptLookup(self._settings.places)
-        self._journal = AfterFork(self._open_late)
+        self._journal = LazyJournal(self._open_lazily)
 
-    def _open_late(self) -> Appendable:
+    def _open_lazily(self) -> EventSink:
         self._started_us = time.time_ns() // 1000
         self._open()
         return self._journal
@@ -672,4 +686,4 @@ class Run(Recorder):
 
 # Open runs that want this process's console, in the order of opening: the first records it, so a line is in one run.
 _capturing: list[Run] = []
-_kept_from_the_collector: list[Any] = []  # what a child inherited: destroying it could touch the parent's
+_leaked_parent_objects: list[Any] = []  # what a child inherited: destroying it could touch the parent's

@@ -13,26 +13,26 @@ from types import FrameType, TracebackType
 from typing import Any, NoReturn
 
 from chiplog.identity import process_info
-from chiplog.identity.identity import SETUP, Identity, first_run_id, identify, prepared_run
-from chiplog.identity.inherited_env import tell_children
-from chiplog.identity.launch_cache import as_before
-from chiplog.identity.modes import CREATE_NEW, RANK0, RETURN_PREVIOUS, beside, mode_of, own_run, reinit_of
-from chiplog.recording.failures import ending_of, note_exit
-from chiplog.recording.main_frame import has_returned, note_outermost
-from chiplog.recording.pickling import Ticket, known_run, run_of, ticket_of
-from chiplog.recording.resume import asked_for, go_on, note_unknown, working_directory
+from chiplog.identity.identity import SETUP, Identity, encode_setup, initial_run_id, resolve_identity
+from chiplog.identity.inherited_env import export_run
+from chiplog.identity.launch_cache import with_cached_run_id
+from chiplog.identity.modes import CREATE_NEW, RANK0, RETURN_PREVIOUS, beside, mode_of, reinit_of, with_own_run
+from chiplog.recording.failures import attach_context, exit_status_of
+from chiplog.recording.main_frame import main_frame_returned, remember_main_frame
+from chiplog.recording.pickling import RunPickle, find_local, from_pickle, to_pickle
+from chiplog.recording.resume import go_on, requested_run, warn_unknown_run, working_directory
 from chiplog.recording.run import Run
 from chiplog.recording.unfinished_runs import key_of
-from chiplog.safety.diagnostics import shown_error
-from chiplog.safety.dynamo import untraced
+from chiplog.safety.diagnostics import error_text
+from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import handlers_held
-from chiplog.safety.lenient_calls import NOTHING, forgiving
-from chiplog.settings import Settings, clean_text, safe_name, words_of
-from chiplog.values.config import config_of
-from chiplog.values.metrics import Bad
+from chiplog.safety.lenient_calls import NO_DATA, ignore_unknown_arguments
+from chiplog.settings import RunSettings, as_strings, clean_text, safe_name
+from chiplog.values.config import config_entries
+from chiplog.values.metrics import Diagnostic
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
-from chiplog_schemas.paths import Places, own_dir, places
+from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.owners import note_good_end
 
 _TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
@@ -40,13 +40,13 @@ _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
 _current: Run | None = None
 _earlier: list[Run] = []  # opened by init() before the current one, and still open
-_guests: list[Run] = []  # came in a pickle while another run was the current one
-_hooked = False
+_secondary_runs: list[Run] = []  # came in a pickle while another run was the current one
+_hooks_installed = False
 _opened: set[str] = set()  # IDs of runs that this process opened, as they were before any group was asked
-_left: SystemExit | None = None  # the last sys.exit() since init() that nobody caught
+_pending_exit: SystemExit | None = None  # the last sys.exit() since init() that nobody caught
 
 
-@forgiving
+@ignore_unknown_arguments
 def init(
     project: str | None = None,
     *,
@@ -141,33 +141,33 @@ def init(
 
 def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
     try:
-        settings = _settings(environ, **given)
+        settings = _resolve_settings(environ, **given)
     except Exception as error:
-        _log.warning("chiplog: init() was given what it cannot use (%s); nothing is logged", shown_error(error))
-        settings = _nothing(environ, dict.fromkeys(given))
-    global _current, _left
+        _log.warning("chiplog: init() was given what it cannot use (%s); nothing is logged", error_text(error))
+        settings = disabled_settings(environ, dict.fromkeys(given))
+    global _current, _pending_exit
     previous = _previous(settings, reinit_of(given["reinit"])[0])
     if previous is not None:
-        for remark in settings.remarks:
+        for remark in settings.diagnostics:
             previous.complain(remark)
         return previous
     run = _open(settings)
-    for remark in settings.remarks:
+    for remark in settings.diagnostics:
         run.complain(remark)
     if run.mode != "disabled":
-        _opened.add(first_run_id(settings.identity))
+        _opened.add(initial_run_id(settings.identity))
     with _lock:
         _earlier[:] = _open_runs()
         _current = run
-        _left = None
+        _pending_exit = None
         _install_hooks()
-        _mind_multiprocessing()
+        _finalize_with_multiprocessing()
     if run.mode != "disabled":
-        tell_children(environ, run, run.id, settings.identity)
+        export_run(environ, run, run.id, settings.identity)
     return run
 
 
-def _previous(settings: Settings, reinit: str) -> Run | None:
+def _previous(settings: RunSettings, reinit: str) -> Run | None:
     """Return the open run that `init` is to return, if any. Finishes those that a new one is not opened beside."""
     opened = _open_runs()
     if not opened or reinit == CREATE_NEW:
@@ -188,40 +188,40 @@ def _open_runs() -> list[Run]:
     return [run for run in (*_earlier, _current) if run is not None and not run._finished]
 
 
-def rejoin(ticket: Ticket) -> Run:
+def rejoin(ticket: RunPickle) -> Run:
     """Return the run that a pickle is of. Unpickling calls this.
 
     In the process that pickled it, or was forked from that, it is the very same object. Elsewhere it is a run that logs
     into the same run, on the same agent, under a label of its own, from its first `log()` on; it is the current run if
     there is no other, and ends with the process.
     """
-    run = known_run(ticket)
+    run = find_local(ticket)
     if run is not None:
         return run
     with handlers_held():
         return _rejoin(ticket)
 
 
-def _rejoin(ticket: Ticket) -> Run:
+def _rejoin(ticket: RunPickle) -> Run:
     global _current
     try:
-        run = run_of(ticket, os.environ)
+        run = from_pickle(ticket, os.environ)
     except Exception as error:
-        _log.warning("chiplog: a run cannot be unpickled here (%s); nothing is logged", shown_error(error))
+        _log.warning("chiplog: a run cannot be unpickled here (%s); nothing is logged", error_text(error))
         return Run(replace(ticket.settings, mode="disabled"))
     with _lock:
         if _current is None or _current._finished:
             _current = run
         else:
-            _guests[:] = [guest for guest in _guests if not guest._finished]
-            _guests.append(run)
+            _secondary_runs[:] = [guest for guest in _secondary_runs if not guest._finished]
+            _secondary_runs.append(run)
         _install_hooks()
-        _mind_bootstrap()  # the arguments of a child are unpickled before that
-        _mind_multiprocessing()
+        _register_child_finalizer()  # the arguments of a child are unpickled before that
+        _finalize_with_multiprocessing()
     return run
 
 
-copyreg.pickle(Run, lambda run: (rejoin, (ticket_of(run),)))
+copyreg.pickle(Run, lambda run: (rejoin, (to_pickle(run),)))
 
 
 def current() -> Run | None:
@@ -234,11 +234,11 @@ def current() -> Run | None:
 
 
 def _all_runs() -> list[Run]:
-    return [run for run in (*_guests, *_earlier, _current) if run is not None]
+    return [run for run in (*_secondary_runs, *_earlier, _current) if run is not None]
 
 
-@untraced
-def log(data: Mapping[str, Any] = NOTHING, step: int | None = None, *more: Any, **unknown: Any) -> None:
+@dynamo_disable
+def log(data: Mapping[str, Any] = NO_DATA, step: int | None = None, *more: Any, **unknown: Any) -> None:
     """Log to the current run; see `Run.log`. Without one, says so once and does nothing."""
     run = current() if _earlier else _current
     if run is None:
@@ -249,7 +249,7 @@ def log(data: Mapping[str, Any] = NOTHING, step: int | None = None, *more: Any, 
         run.log(data, step)
 
 
-@forgiving
+@ignore_unknown_arguments
 def finish(exit_code: int = 0) -> None:
     """Finish the current run, if there is one.
 
@@ -261,7 +261,7 @@ def finish(exit_code: int = 0) -> None:
         run.finish(exit_code)
 
 
-@forgiving
+@ignore_unknown_arguments
 def setup() -> None:
     """Prepare one run for this process and for all processes that it starts from now on.
 
@@ -273,12 +273,12 @@ def setup() -> None:
     with handlers_held():
         _install_hooks()
         try:
-            os.environ[SETUP] = prepared_run(os.environ, process_info.facts(_opened))
+            os.environ[SETUP] = encode_setup(os.environ, process_info.read_process_facts(_opened))
         except Exception as error:
-            _log.warning("chiplog: setup() failed inside (%s); children are on their own", shown_error(error))
+            _log.warning("chiplog: setup() failed inside (%s); children are on their own", error_text(error))
 
 
-def _open(settings: Settings) -> Run:
+def _open(settings: RunSettings) -> Run:
     try:
         return Run(settings)
     except Exception as error:
@@ -286,9 +286,9 @@ def _open(settings: Settings) -> Run:
         return Run(replace(settings, mode="disabled"))
 
 
-def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **given: Any) -> Settings:
-    remarks: list[Bad] = []
-    asked = asked_for(given, environ, remarks)
+def _resolve_settings(environ: Mapping[str, str], *, nothing_given: bool = False, **given: Any) -> RunSettings:
+    remarks: list[Diagnostic] = []
+    asked = requested_run(given, environ, remarks)
     run_id = _name("run ID", asked.run_id, remarks)
     asked = asked._replace(run_id=run_id)
     label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"), remarks)
@@ -296,14 +296,14 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     if bad_reinit is not None:
         remarks.append(bad_reinit)
     opened = _open_runs()
-    still_open = first_run_id(opened[-1]._settings.identity) if opened and not reinit else ""
-    facts = process_info.facts(_opened - {still_open})
-    identity = identify(environ, facts, label, run_id)
-    where = places(own_dir(given["dir"], environ))
+    still_open = initial_run_id(opened[-1]._settings.identity) if opened and not reinit else ""
+    facts = process_info.read_process_facts(_opened - {still_open})
+    identity = resolve_identity(environ, facts, label, run_id)
+    where = paths_for_root(own_dir(given["dir"], environ))
     group = _line("group", given["group"] or environ.get("CHIPLOG_GROUP"), remarks)
     name = _line("name", given["name"], remarks)
     if group is not None and not run_id:
-        identity, name = own_run(identity, group, name, facts)
+        identity, name = with_own_run(identity, group, name, facts)
     project = _line("project", given["project"] or environ.get("CHIPLOG_PROJECT"), remarks)
     own = f"rank{identity.rank}" if group is not None and not run_id and identity.rank is not None else ""
     key = key_of(working_directory(), project, group, own)
@@ -315,24 +315,24 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
     if bad_mode is not None:
         remarks.append(bad_mode)
     if primary is not None:
-        identity = replace(identity, primary=bool(primary), fallback=False)
+        identity = replace(identity, primary=bool(primary), is_fallback_primary=False)
     if reinit == CREATE_NEW:
         labels = [(run._identity.run_id, run._identity.label) for run in opened]
         identity = beside(identity, labels, primary_given=primary is not None)
     if identity.primary and mode != "disabled":  # of a thousand ranks one says it
-        note_unknown(where, identity, asked, remarks)
+        warn_unknown_run(where, identity, asked, remarks)
     try:
-        config = config_of(given["config"])
+        config = config_entries(given["config"])
     except Exception as error:
-        why = f" ({shown_error(error)})" if str(error) else ""
+        why = f" ({error_text(error)})" if str(error) else ""
         what = f"config of type {type(given['config']).__name__} is no mapping{why}"
-        remarks.append(Bad("bad_argument", "config", f"{what} and is left out; give a dict"))
+        remarks.append(Diagnostic("bad_argument", "config", f"{what} and is left out; give a dict"))
         config = {}
     gpus = given["gpu_device_ids"]
     if gpus is None and environ.get("CHIPLOG_GPU_DEVICE_IDS"):
         gpus = environ["CHIPLOG_GPU_DEVICE_IDS"].split(",")
-    return Settings(
-        identity=as_before(where, identity) if mode != "disabled" else identity,
+    return RunSettings(
+        identity=with_cached_run_id(where, identity) if mode != "disabled" else identity,
         places=where,
         mode=mode,
         agent_address=given["agent"] or environ.get("CHIPLOG_AGENT") or None,
@@ -340,42 +340,42 @@ def _settings(environ: Mapping[str, str], *, nothing_given: bool = False, **give
         name=name,
         group=group,
         job_type=_line("job_type", given["job_type"], remarks),
-        tags=words_of(given["tags"]),
+        tags=as_strings(given["tags"]),
         notes=_line("notes", given["notes"], remarks),
         config=config,
         run_given=bool(run_id),
         label_given=bool(label),
         primary_given=primary is not None or (group is not None and not run_id),
-        gpu_device_ids=None if gpus is None else tuple(word.strip() for word in words_of(gpus) if word.strip()),
+        gpu_device_ids=None if gpus is None else tuple(word.strip() for word in as_strings(gpus) if word.strip()),
         speaks_for_node=str(given["mode"] or environ.get("CHIPLOG_MODE")).strip().lower() == RANK0,
         update_finish_state=given["update_finish_state"],
         capture_console=given["capture_console"],
-        bounds=read_bounds(environ, lambda message: remarks.append(Bad("bad_argument", message[:60], message))),
+        bounds=read_bounds(environ, lambda message: remarks.append(Diagnostic("bad_argument", message[:60], message))),
         unfinished_key=key,
-        remarks=tuple(remarks),
+        diagnostics=tuple(remarks),
     )
 
 
-def _nothing(environ: Mapping[str, str], given: Mapping[str, None]) -> Settings:
+def disabled_settings(environ: Mapping[str, str], given: Mapping[str, None]) -> RunSettings:
     """Return the settings of a disabled run, whatever the variables are, or the working directory."""
     try:
-        return _settings(environ, **given, nothing_given=True)
+        return _resolve_settings(environ, **given, nothing_given=True)
     except Exception:  # what init() said already: a relative CHIPLOG_DIR below a directory that is gone
         nobody = Identity("disabled", "disabled", "")
-        return Settings(nobody, Places(*(Path("/nonexistent"),) * 3), "disabled", None)
+        return RunSettings(nobody, Paths(*(Path("/nonexistent"),) * 3), "disabled", None)
 
 
-def _name(kind: str, value: Any, remarks: list[Bad]) -> str | None:
+def _name(kind: str, value: Any, remarks: list[Diagnostic]) -> str | None:
     """Return a run ID or label as it can be kept, and remark what was changed; None when there is none."""
     if value is None or value == "":
         return None
     clean, change = safe_name(kind, str(value), NAME_CHARS_MAX)
     if change is not None:
-        remarks.append(Bad("bad_name", change[:60], change))
+        remarks.append(Diagnostic("bad_name", change[:60], change))
     return clean or None
 
 
-def _line(kind: str, value: Any, remarks: list[Bad]) -> str | None:
+def _line(kind: str, value: Any, remarks: list[Diagnostic]) -> str | None:
     text, change = clean_text(kind, value)
     if change is not None:
         remarks.append(change)
@@ -401,11 +401,11 @@ def _warn_no_run() -> None:
 
 
 def _install_hooks() -> None:
-    global _hooked
-    if _hooked:
+    global _hooks_installed
+    if _hooks_installed:
         return
-    _hooked = True
-    note_outermost()
+    _hooks_installed = True
+    remember_main_frame()
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=_after_fork)
     previous = sys.excepthook
@@ -426,25 +426,25 @@ def _install_hooks() -> None:
         previous_of_threads(arguments)
 
     threading.excepthook = thread_hook
-    leave = sys.exit
+    original_exit = sys.exit
 
-    def exiting(status: Any = None, /) -> NoReturn:
-        global _left
+    def exit_hook(status: Any = None, /) -> NoReturn:
+        global _pending_exit
         try:
-            leave(status)
+            original_exit(status)
         except SystemExit as error:
             # In other threads it ends the thread, and behind the main thread's end, in atexit, nothing.
             if threading.current_thread() is threading.main_thread() and threading.main_thread().is_alive():
-                _left = SystemExit(*error.args)
-                note_outermost()  # in a REPL, or embedded, init() was called from another one, which has returned
-                note_exit(_left, error)
-                error._chiplog_departure = _Departure(_left)  # type: ignore[attr-defined]  # any attribute may be set
+                _pending_exit = SystemExit(*error.args)
+                remember_main_frame()  # in a REPL, or embedded, init() was called from another one, which has returned
+                attach_context(_pending_exit, error)
+                error._chiplog_departure = _ExitMarker(_pending_exit)  # type: ignore[attr-defined]  # any attribute may be set
             raise
 
-    sys.exit = exiting  # nobody is told of a SystemExit; one that is raised without sys.exit is not seen
+    sys.exit = exit_hook  # nobody is told of a SystemExit; one that is raised without sys.exit is not seen
 
 
-class _Departure:
+class _ExitMarker:
     """Rides on the SystemExit of a sys.exit(). One that is dropped while code runs was caught: the process goes on.
 
     The one that ends the process is dropped by the interpreter behind the last frame.
@@ -454,9 +454,9 @@ class _Departure:
         self._left = left  # a copy: what is raised must die when its catcher lets go of it
 
     def __del__(self, frame: Callable[[], FrameType] = sys._getframe) -> None:
-        global _left
-        if _left is self._left and frame().f_back is not None:
-            _left = None
+        global _pending_exit
+        if _pending_exit is self._left and frame().f_back is not None:
+            _pending_exit = None
 
     def __reduce__(self) -> tuple[type[str], tuple[()]]:
         return str, ()  # an exception that is sent to another process leaves this here
@@ -464,14 +464,14 @@ class _Departure:
 
 def _at_exit(*, is_seen: bool = False) -> None:
     """End the runs of this process. is_seen: an exception that ends it is being handled, if there is one."""
-    global _left
-    returned = is_seen or has_returned()
+    global _pending_exit
+    returned = is_seen or main_frame_returned()
     if returned:
-        _left = None  # it was caught, and somebody keeps it
+        _pending_exit = None  # it was caught, and somebody keeps it
     # A child of multiprocessing leaves while its exception is being handled, and never by way of the excepthook.
-    error = sys.exc_info()[1] or _left
-    if returned if error is None else not ending_of(error)[0]:
-        here = _current._settings.places if _current is not None else places(own_dir(None, os.environ))
+    error = sys.exc_info()[1] or _pending_exit
+    if returned if error is None else not exit_status_of(error)[0]:
+        here = _current._settings.places if _current is not None else paths_for_root(own_dir(None, os.environ))
         note_good_end(here.owners)
     for run in _all_runs():
         if error is not None:
@@ -482,32 +482,32 @@ def _at_exit(*, is_seen: bool = False) -> None:
 
 
 def _at_exit_of_child() -> None:
-    global _left
-    _left = None  # what ends it is being handled; of what is not, somebody keeps a copy
+    global _pending_exit
+    _pending_exit = None  # what ends it is being handled; of what is not, somebody keeps a copy
     _at_exit(is_seen=True)
 
 
 def _after_fork() -> None:
-    global _lock, _left
-    _left = None
+    global _lock, _pending_exit
+    _pending_exit = None
     _opened.clear()
     _lock = threading.Lock()  # another thread of the parent may have held it
-    note_outermost()
+    remember_main_frame()
     if _current is not None:
         for run in _all_runs():
             run.after_fork()
-        _mind_bootstrap()
+        _register_child_finalizer()
 
 
-def _mind_bootstrap() -> None:
+def _register_child_finalizer() -> None:
     """See to the end of a child of multiprocessing that does not know yet that it is one.
 
     It empties its list of last things just after this, and then calls what is registered here.
     """
-    global _registered
+    global _bootstrap_pid
     util = sys.modules.get("multiprocessing.util")
-    if util is not None and _registered != os.getpid():
-        _registered = os.getpid()
+    if util is not None and _bootstrap_pid != os.getpid():
+        _bootstrap_pid = os.getpid()
         util.register_after_fork(_at_exit, _finish_with_multiprocessing)
 
 
@@ -516,12 +516,18 @@ def _finish_with_multiprocessing(_: object = None) -> None:
     sys.modules["multiprocessing.util"].Finalize(None, _at_exit_of_child, exitpriority=100)
 
 
-_minded = _registered = 0  # the process whose end by multiprocessing is minded, and before that, its beginning
+_finalizer_pid = _bootstrap_pid = (
+    0  # the process whose end by multiprocessing is minded, and before that, its beginning
+)
 
 
-def _mind_multiprocessing() -> None:
+def _finalize_with_multiprocessing() -> None:
     """See to it, once, that a child of multiprocessing finishes its run."""
-    global _minded
-    if _minded != os.getpid() and process_info.is_multiprocessing_child() and "multiprocessing.util" in sys.modules:
-        _minded = os.getpid()
+    global _finalizer_pid
+    if (
+        _finalizer_pid != os.getpid()
+        and process_info.is_multiprocessing_child()
+        and "multiprocessing.util" in sys.modules
+    ):
+        _finalizer_pid = os.getpid()
         _finish_with_multiprocessing()

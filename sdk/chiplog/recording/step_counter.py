@@ -16,7 +16,7 @@ from pathlib import Path
 from chiplog.identity import process_info
 from chiplog.identity.identity import Identity
 from chiplog.safety.interrupts import is_interrupt
-from chiplog_schemas.paths import check_private, make_private
+from chiplog_schemas.paths import ensure_private_dir, require_private
 from chiplog_schemas.process.descriptors import OwnedDescriptor
 
 STEPS = "steps"  # the directory's name
@@ -27,7 +27,7 @@ _LOOK_AGAIN_S = 0.001
 _TURN_WAIT_S = 0.25  # of the second that finish() may take: for the sender's thread, which is writing
 
 
-class StepCount:
+class StepCounterFile:
     """The count of one label of one run. Never raises: a disk that refuses costs the count, not the run."""
 
     def __init__(self, directory: Path) -> None:
@@ -42,15 +42,15 @@ class StepCount:
         # The run has to be new and is not: the collector stores it under another ID; these files stay the old run's.
         self.is_refused = False
 
-    def begin(self, identity: Identity, label_given: bool) -> int:
+    def load(self, identity: Identity, label_given: bool) -> int:
         """Return the step that a label goes on with, 0 for a new one, or of a run that must be new."""
-        self.is_refused = identity.demand == "never" and was_here(self._directory, identity.run_id, identity.launch)
+        self.is_refused = identity.demand == "never" and is_known(self._directory, identity.run_id, identity.launch)
         if self.is_refused:
             self._path = self._lone = self._mark = None
             return 0
         self._path = self._directory / _digest(f"{identity.run_id}/{identity.label}")
-        is_lone = identity.rank is None and identity.primary and not identity.joined and not label_given
-        self._lone = (_lone_file(self._directory, identity.run_id), identity.label) if is_lone else None
+        is_lone = identity.rank is None and identity.primary and not identity.joined_existing_run and not label_given
+        self._lone = (_unnamed_label_file(self._directory, identity.run_id), identity.label) if is_lone else None
         self._mark = _mark_file(self._directory, identity.run_id), identity.launch
         try:
             self._kept = min(max(int(_read(self._path)), 0), _STEP_MAX)
@@ -58,7 +58,7 @@ class StepCount:
             self._kept = 0
         return self._kept
 
-    def keep(self, next_step: int, *, is_last: bool = False) -> None:
+    def save(self, next_step: int, *, is_last: bool = False) -> None:
         """Write the count, if it changed. Behind the last one nothing is written: it would be what was true before."""
         deadline = time.monotonic() + _TURN_WAIT_S
         while self._is_writing:
@@ -80,7 +80,7 @@ class StepCount:
     def _keep(self, next_step: int) -> None:
         if self._lone is not None:
             (path, label), self._lone = self._lone, None
-            self._write(path, f"{os.getpid()} {process_info.start_of(os.getpid())} {label}")
+            self._write(path, f"{os.getpid()} {process_info.start_ticks(os.getpid())} {label}")
         if self._mark is not None:
             (mark, launch), self._mark = self._mark, None
             if _read(mark) != launch:
@@ -92,8 +92,8 @@ class StepCount:
     def _write(self, path: Path, text: str) -> None:
         if not self._is_pruned:
             if self._directory.parent.exists():
-                check_private(self._directory.parent)
-            make_private(self._directory)
+                require_private(self._directory.parent)
+            ensure_private_dir(self._directory)
             prune(self._directory)
             self._is_pruned = True
         # One write in place of a short text: shorter only where a count went back, so it is cut behind.
@@ -107,27 +107,27 @@ class StepCount:
 
 def label_to_resume(directory: Path, run_id: str) -> str | None:
     """Return the made-up label of the process that had this run to itself, unless it still lives."""
-    pid, _, rest = _read(_lone_file(directory, run_id)).partition(" ")
+    pid, _, rest = _read(_unnamed_label_file(directory, run_id)).partition(" ")
     start, _, label = rest.partition(" ")
     if not pid.isdigit() or not label:
         return None
-    is_alive = int(pid) != os.getpid() and process_info.start_of(int(pid)) == start
+    is_alive = int(pid) != os.getpid() and process_info.start_ticks(int(pid)) == start
     return None if is_alive else label
 
 
-def was_here(directory: Path, run_id: str, launch: str) -> bool:
+def is_known(directory: Path, run_id: str, launch: str) -> bool:
     """Return True if another launch had this run on this node: one of another node, or of very long ago, is unknown."""
     mark = _mark_file(directory, run_id)
     if mark.exists():
         return _read(mark) != launch
-    return _lone_file(directory, run_id).exists()
+    return _unnamed_label_file(directory, run_id).exists()
 
 
 def _mark_file(directory: Path, run_id: str) -> Path:
     return directory / f"{_digest(run_id)}.run"
 
 
-def _lone_file(directory: Path, run_id: str) -> Path:
+def _unnamed_label_file(directory: Path, run_id: str) -> Path:
     return directory / f"{_digest(run_id)}.lone"
 
 

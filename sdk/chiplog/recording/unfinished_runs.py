@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 
 from chiplog.recording.step_counter import prune
-from chiplog_schemas.paths import check_private, make_private
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import ensure_private_dir, require_private
+from chiplog_schemas.process.file_lock import lock_holder_pid
 
 UNFINISHED = "unfinished"  # the directory's name
 _BYTES_MAX = 8_192  # of one file: a run ID, a launch and a path
@@ -39,8 +39,8 @@ class UnfinishedRun:
         text = json.dumps({"run_id": run_id, "launch": launch, "pid": os.getpid(), "journal": str(journal)})
         try:
             if self._directory.parent.exists():
-                check_private(self._directory.parent)
-            make_private(self._directory)
+                require_private(self._directory.parent)
+            ensure_private_dir(self._directory)
             prune(self._directory)
             temporary = path.with_name(f".{path.name}.{os.getpid()}")
             temporary.write_text(text, encoding="utf-8")
@@ -71,7 +71,9 @@ def last_unfinished(directory: Path, key: str, launch: str) -> str | None:
         if run["launch"] == launch:
             return run["run_id"]
     # A lock that this process holds must not be looked at, see holder_of(); its own open run is resumed, too.
-    ended = (run for run in known if run["pid"] == str(os.getpid()) or not holder_of(Path(run["journal"]) / "lock"))
+    ended = (
+        run for run in known if run["pid"] == str(os.getpid()) or not lock_holder_pid(Path(run["journal"]) / "lock")
+    )
     return next((run["run_id"] for run in ended), None)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import Bad, cleaned
+from chiplog.values.metrics import Diagnostic, clean_utf8
 from chiplog_schemas.model.events import EventKind
 
 _WARNINGS_PER_KIND = 10  # said aloud and shown in events, so that each kind is seen; all are counted
@@ -16,7 +16,7 @@ _REPORT_INTERVAL_S = 60.0  # between two notices of the counts, while they chang
 _log = logging.getLogger("chiplog")
 
 
-class Complaints:
+class Diagnostics:
     """The complaints of one run in one process. `say` appends an event: the first of each is a row in `events`."""
 
     def __init__(self, say: Callable[..., None]) -> None:
@@ -27,21 +27,21 @@ class Complaints:
         self._reported: dict[str, int] = {}
         self._report_at: float | None = None
 
-    def note(self, bad: Bad) -> None:
+    def report(self, bad: Diagnostic) -> None:
         """Count a value or key that cannot be logged."""
         self.counts[bad.kind] += 1
         if self.warn_once((bad.kind, bad.key), bad.message, bad.level):
             self._say(EventKind.NOTICE, "bad_value", bad.level, bad.message, {"kind": bad.kind, "key": bad.key})
 
-    def note_key_over(self, key: str, keys_max: int) -> None:
+    def report_too_many_keys(self, key: str, keys_max: int) -> None:
         """Count a key beyond the limit. One word for all of them: in the worst case there are millions."""
         if self.counts["too_many_keys"]:
             self.counts["too_many_keys"] += 1
         else:
             message = f"key {key!r:.60} is the one beyond {keys_max} of this run; put what varies into the step"
-            self.note(Bad("too_many_keys", key[:60], message))
+            self.report(Diagnostic("too_many_keys", key[:60], message))
 
-    def report(self, now: float | None = None) -> None:
+    def emit_counts(self, now: float | None = None) -> None:
         """Say the counts as an event if they changed: at the end, or with `now` in seconds once in an interval."""
         if now is not None:
             if self._report_at is None:
@@ -58,11 +58,13 @@ class Complaints:
         if counts != before:
             self._say(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", counts)
 
-    def note_nonfinite(self, data: Mapping[str, Any], step: int) -> None:
+    def report_nonfinite(self, data: Mapping[str, Any], step: int) -> None:
         """Count NaN and infinities. They are kept, and the first of each key is worth a word."""
         for key, value in data.items():
             if not math.isfinite(value):
-                self.note(Bad(_NOT_FINITE, key, f"{key!r:.80} became {float(value)} at step {step}; it is kept"))
+                self.report(
+                    Diagnostic(_NOT_FINITE, key, f"{key!r:.80} became {float(value)} at step {step}; it is kept")
+                )
 
     def warn_once(self, what: tuple[str, str], message: str, level: str = "warning") -> bool:
         """Say something aloud unless it, or enough of its kind, was said before. Tell whether it was said now."""
@@ -74,13 +76,13 @@ class Complaints:
         _log.log(logging.ERROR if level == "error" else logging.WARNING, "chiplog: %s", message)
         return True
 
-    def note_ending(self, only_in_memory: int, disk_error: OSError | None) -> None:
+    def warn_undelivered(self, only_in_memory: int, disk_error: OSError | None) -> None:
         """Say at the end that events end with this process: in no file, and taken by no agent."""
         if only_in_memory:
             why = disk_error or "there is no journal on disk"
             self.warn_once(("end", ""), f"{only_in_memory} events reached no agent and end with this process: {why}")
 
-    def internal(self, where: str, error: Exception) -> None:
+    def report_internal_error(self, where: str, error: Exception) -> None:
         """Note a fault of chiplog itself. A signal handler's exception is none: it is raised again."""
         if is_interrupt(error):
             raise error
@@ -88,10 +90,10 @@ class Complaints:
         self.warn_once(("internal_error", where), f"{where}() failed inside: {type(error).__name__} {error}")
 
 
-def shown_error(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """Return what an exception says; its type where even that raises."""
     try:
-        return cleaned(str(error))[:1000]
+        return clean_utf8(str(error))[:1000]
     except Exception as fault:
         if is_interrupt(fault):
             raise

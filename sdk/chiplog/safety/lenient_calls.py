@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import Bad, cleaned, shown
+from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -19,11 +19,11 @@ _SHOWN_CHARS = 100
 _PLAIN = (bool, int, float, str, type(None))
 # Of other loggers' `log()`: none of them is a metric.
 _OPTIONS_ELSEWHERE = frozenset(("commit", "sync", "on_step", "on_epoch", "prog_bar", "logger"))
-NOTHING: Mapping[str, Any] = MappingProxyType({})  # where log() was given no dict
+NO_DATA: Mapping[str, Any] = MappingProxyType({})  # where log() was given no dict
 _log = logging.getLogger("chiplog")
 
 
-def forgiving(call: Callable[_P, _R]) -> Callable[_P, _R]:
+def ignore_unknown_arguments(call: Callable[_P, _R]) -> Callable[_P, _R]:
     """Have a function leave out arguments that it has not, and take None for those that it is not given.
 
     Said by the run: the method's, or the one that is returned. Costs some microseconds: not for every step.
@@ -31,55 +31,55 @@ def forgiving(call: Callable[_P, _R]) -> Callable[_P, _R]:
     declared = signature(call)
 
     @wraps(call)
-    def forgiven(*given: _P.args, **named: _P.kwargs) -> _R:
+    def wrapper(*given: _P.args, **named: _P.kwargs) -> _R:
         try:
             declared.bind(*given, **named)
         except TypeError as error:
             if is_interrupt(error):
                 raise
-            return _with_what_fits(call, declared, given, named)
+            return _call_with_known(call, declared, given, named)
         return call(*given, **named)
 
-    return forgiven
+    return wrapper
 
 
-def without_unknown(
+def split_unknown(
     data: Mapping[str, Any], more: tuple[Any, ...], unknown: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], Bad]:
+) -> tuple[Mapping[str, Any], Diagnostic]:
     """Return what a `log()` with arguments that it has not is to log, and what is said of them."""
-    if data is NOTHING and not more and not _OPTIONS_ELSEWHERE.issuperset(unknown):
+    if data is NO_DATA and not more and not _OPTIONS_ELSEWHERE.issuperset(unknown):
         data = {name: value for name, value in unknown.items() if name not in _OPTIONS_ELSEWHERE}
         remedy = "is logged as if in a dict; log({'name': value})"
     else:
         remedy = "is left out; pass the values of a step in one dict, or with the same step="
-    return data, unknown_argument("log", more, unknown, remedy)
+    return data, unknown_argument_diagnostic("log", more, unknown, remedy)
 
 
-def unknown_argument(call: str, more: tuple[Any, ...], unknown: Iterable[str], remedy: str) -> Bad:
+def unknown_argument_diagnostic(call: str, more: tuple[Any, ...], unknown: Iterable[str], remedy: str) -> Diagnostic:
     """Return what is said of arguments that a call has not: values at a place, and names."""
     names = [f"{name}=" for name in unknown]
-    what = cleaned(", ".join([*map(_shown, more), *names]))[:_SHOWN_CHARS]
-    key = cleaned(f"{call}({', '.join(['_' for _ in more] + names)})")[:_SHOWN_CHARS]  # of many values once
-    return Bad("unknown_argument", key, f"{call}() has no argument {what}, which {remedy}")
+    what = clean_utf8(", ".join([*map(_shown, more), *names]))[:_SHOWN_CHARS]
+    key = clean_utf8(f"{call}({', '.join(['_' for _ in more] + names)})")[:_SHOWN_CHARS]  # of many values once
+    return Diagnostic("unknown_argument", key, f"{call}() has no argument {what}, which {remedy}")
 
 
 def _shown(value: Any) -> str:
     """Return a value of a plain type, of others the type: a tensor's text would wait for its device."""
-    return shown(value) if type(value) in _PLAIN else f"<{type(value).__name__}>"
+    return short_repr(value) if type(value) in _PLAIN else f"<{type(value).__name__}>"
 
 
-def _with_what_fits(
+def _call_with_known(
     call: Callable[..., _R], declared: Signature, given: tuple[Any, ...], named: Mapping[str, Any]
 ) -> _R:
     has = declared.parameters
     at_a_place = [name for name in has if has[name].kind is not Parameter.KEYWORD_ONLY]
     fitting = dict(zip(at_a_place, given, strict=False))
     fits = {name: value for name, value in named.items() if name in has and name not in fitting}
-    more, unknown = given[len(at_a_place) :], named.keys() - fits.keys()
+    extra_args, extra_kwargs = given[len(at_a_place) :], named.keys() - fits.keys()
     fitting |= fits
     takes = ", ".join(name for name in has if name != "self") or "none"
-    bad = unknown_argument(call.__name__, more, sorted(unknown), f"is left out; it takes {takes}")
-    is_method, is_bad = "self" in fitting, bool(more or unknown)
+    bad = unknown_argument_diagnostic(call.__name__, extra_args, sorted(extra_kwargs), f"is left out; it takes {takes}")
+    is_method, is_bad = "self" in fitting, bool(extra_args or extra_kwargs)
     if is_bad and is_method:
         fitting["self"].complain(bad)
     for name in has:

@@ -11,7 +11,7 @@ from typing import Any
 _STAMPS_MAX = 65_536  # collections between two questions: a step of minutes has thousands
 
 
-class Pauses:
+class GcPauseTimer:
     """Add up the collector's pauses from `start` to `stop`.
 
     The callback runs no Python code. A signal that comes during a collection has its handler called by the next Python
@@ -22,16 +22,16 @@ class Pauses:
         self._began: deque[float] = deque(maxlen=_STAMPS_MAX)
         self._ended: deque[float] = deque(maxlen=_STAMPS_MAX)
         # getattr(moments, "start", info) is the property, which calls next(map(began.append, …)): all in C.
-        self._noted: Any = partial(getattr, _Moments(self._began, self._ended))
+        self._on_gc: Any = partial(getattr, _Moments(self._began, self._ended))
 
     def start(self) -> None:
         """Begin to look."""
-        gc.callbacks.append(self._noted)
+        gc.callbacks.append(self._on_gc)
 
     def stop(self) -> None:
         """Look no more."""
         with contextlib.suppress(ValueError):
-            gc.callbacks.remove(self._noted)
+            gc.callbacks.remove(self._on_gc)
 
     def take(self) -> float:
         """Return the seconds since this was asked before."""

@@ -7,9 +7,9 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Protocol
 
-from chiplog.safety.dynamo import untraced
+from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import Bad
+from chiplog.values.metrics import Diagnostic
 
 DATA, STEP, GC = "data", "step", "gc"  # phases that are recorded unasked; the view `data_wait` goes by the first two
 
@@ -17,7 +17,7 @@ DATA, STEP, GC = "data", "step", "gc"  # phases that are recorded unasked; the v
 Opened = list[Any]
 
 
-class Stopwatch(Protocol):
+class DeviceTimer(Protocol):
     """What times a phase on a device."""
 
     def begin(self) -> Any:
@@ -28,7 +28,7 @@ class Stopwatch(Protocol):
         """Note what lies between that mark and now. False: the host is to time this phase."""
         ...
 
-    def send(self, step: int) -> None:
+    def submit(self, step: int) -> None:
         """Give what was timed to a step."""
         ...
 
@@ -39,18 +39,18 @@ class Timing:
     device: what times on a device, once there is one.
     """
 
-    def __init__(self, complain: Callable[[Bad], None] = lambda bad: None) -> None:
+    def __init__(self, complain: Callable[[Diagnostic], None] = lambda bad: None) -> None:
         self.totals: dict[str, float] = {}
         # Of totals, what was said before their step ended: who takes them leaves it out. By number, the highest counts.
-        self._said: dict[int, dict[str, float]] = {}
+        self._partial: dict[int, dict[str, float]] = {}
         self._n_said = 0
         self._said_last: tuple[dict[str, float], dict[str, float]] = ({}, {})  # of which totals, and what
         self.is_pending = False  # something waits for its step
-        self.device: Stopwatch | None = None
+        self.device: DeviceTimer | None = None
         self.complain = complain
-        self.opened: dict[str, dict[int, Opened]] = {}  # of each name, by thread
+        self.open_by_thread: dict[str, dict[int, Opened]] = {}  # of each name, by thread
 
-    def mark(self) -> Any:
+    def begin(self) -> Any:
         """Return the device's mark of now; None when the host is to time."""
         try:
             return None if self.device is None else self.device.begin()
@@ -60,7 +60,7 @@ class Timing:
             self._fails(error)
             return None
 
-    def is_noted(self, name: str, mark: Any) -> bool:
+    def end_on_device(self, name: str, mark: Any) -> bool:
         """Give the device what lies between its mark and now; False: the host is to time this phase."""
         try:
             noted = self.device is not None and self.device.end(name, mark)
@@ -74,7 +74,7 @@ class Timing:
 
     def _fails(self, error: Exception) -> None:
         message = f"phases are timed by the host: {type(error).__name__} {str(error)[:200]}"
-        self.complain(Bad("device_timing_failed", "", message))
+        self.complain(Diagnostic("device_timing_failed", "", message))
 
     def add(self, name: str, seconds: float) -> None:
         """Add seconds to a phase. Without a call within: no other thread and no signal handler comes between."""
@@ -93,22 +93,22 @@ class Timing:
     def forget(self) -> None:
         """Begin anew in a forked child: what was going on is the parent's."""
         self.totals = {}
-        self._said = {}
+        self._partial = {}
         self.is_pending = False
         self.device = None
-        for opened in self.opened.values():
+        for opened in self.open_by_thread.values():
             opened.clear()
 
-    def take(self) -> dict[str, float]:
+    def take_totals(self) -> dict[str, float]:
         """Return the seconds by name, and begin anew."""
         totals, self.totals = self.totals, {}
-        return self._without_said(totals) if self._said else totals
+        return self._minus_partial(totals) if self._partial else totals
 
-    def _without_said(self, totals: dict[str, float]) -> dict[str, float]:
+    def _minus_partial(self, totals: dict[str, float]) -> dict[str, float]:
         last, said = 0, dict[str, float]()
-        while self._said:
+        while self._partial:
             try:
-                number, so_far = self._said.popitem()
+                number, so_far = self._partial.popitem()
             except KeyError as error:  # the sender thread saw that it came too late
                 if is_interrupt(error):
                     raise
@@ -117,7 +117,7 @@ class Timing:
         left = {name: seconds - said.get(name, 0.0) for name, seconds in totals.items()}
         return {name: seconds for name, seconds in left.items() if seconds > 0}
 
-    def early(self, totals: dict[str, float]) -> dict[str, float]:
+    def take_partial(self, totals: dict[str, float]) -> dict[str, float]:
         """Return what came to these totals since this was asked before; nothing when they were taken. By one thread.
 
         Without a lock, for the training must not wait: first it is noted what is about to be said, and then looked
@@ -131,7 +131,7 @@ class Timing:
         if not new:
             return {}
         self._n_said += 1
-        noted = self._said
+        noted = self._partial
         noted[self._n_said] = so_far
         if self.totals is not totals and noted.pop(self._n_said, None) is not None:
             return {}
@@ -153,19 +153,19 @@ class Phase:
         self._timing = timing
         self._name = name
         self._on_host = on_host
-        self._opened = timing.opened.setdefault(name, {})
+        self._opened = timing.open_by_thread.setdefault(name, {})
 
-    @untraced
+    @dynamo_disable
     def __enter__(self) -> "Phase":
         thread, opened, timing = get_ident(), self._opened, self._timing
         if thread in opened:
             opened[thread][2] += 1
         else:
-            mark = None if timing.device is None or self._on_host else timing.mark()
+            mark = None if timing.device is None or self._on_host else timing.begin()
             opened[thread] = [perf_counter(), mark, 0]
         return self
 
-    @untraced
+    @dynamo_disable
     def __exit__(self, *error: object) -> None:
         thread, opened, timing = 0, self._opened, self._timing
         try:
@@ -176,11 +176,11 @@ class Phase:
                 if entry is None:
                     return  # it was not entered, or before a fork
             began, mark, n_inside = entry
-            if mark is None or not timing.is_noted(self._name, mark):
+            if mark is None or not timing.end_on_device(self._name, mark):
                 timing.add(self._name, now - began)
             if n_inside:
                 # It goes on, for whoever is in it too: tasks that overlap may keep it open over many steps.
-                entry[:] = now, None if mark is None else timing.mark(), n_inside - 1
+                entry[:] = now, None if mark is None else timing.begin(), n_inside - 1
             else:
                 opened.pop(thread, None)
         except BaseException:  # of a signal handler: the training has left the phase all the same
@@ -201,10 +201,10 @@ class Phase:
         """Return a function that is timed. Not for generators and coroutines: their calls return before they run."""
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             message = f"phase {self._name!r:.60} on a generator or coroutine times nothing; put `with` inside of it"
-            self._timing.complain(Bad("phase_of_generator", self._name, message))
+            self._timing.complain(Diagnostic("phase_of_generator", self._name, message))
             return function
 
-        @untraced
+        @dynamo_disable
         @functools.wraps(function)
         def timed(*arguments: Any, **named: Any) -> Any:
             with self:

@@ -8,9 +8,9 @@ from chiplog.timing.phases import DATA, STEP, Timing
 from chiplog.timing.steps import Steps
 from chiplog_schemas.model.events import EventKind
 
-LINGERS_S = 2.0  # a phase that is open for so long is told …
+STALL_AFTER_S = 2.0  # a phase that is open for so long is told …
 _TIMES_USUAL = 2.0  # … but not before it took twice as long as it does at other times: slow steps are no hang
-_FADES = 0.9  # what was usual counts this much less with each time: after one long hang the next one is told, too
+_DECAY = 0.9  # what was usual counts this much less with each time: after one long hang the next one is told, too
 _LOOK_INTERVAL_S = 1.0
 _TOLD_MAX = 8  # at one look: a pool of threads is one thing that hangs
 
@@ -18,7 +18,7 @@ _Key = tuple[str, int]  # phase, thread; 0 for what Steps times
 _WHOLE_STEP = (STEP, 0)
 
 
-class Lingering:
+class StallDetector:
     """Tells of one run which phases are open for long: each once, with its step and since when. One thread asks it."""
 
     def __init__(self, timing: Timing, steps: Steps, say: Callable[..., None]) -> None:
@@ -28,30 +28,30 @@ class Lingering:
         self._look_at = 0.0
         self._open: dict[_Key, tuple[float, float]] = {}  # at the look before: when it began, and how long ago
         self._told: dict[_Key, float] = {}  # when it began
-        self._usual: dict[str, float] = {}  # seconds, of phases that were open at a look
+        self._typical_s: dict[str, float] = {}  # seconds, of phases that were open at a look
 
-    def look(self, now: float, step: int | None) -> None:
+    def poll(self, now: float, step: int | None) -> None:
         """Tell what lingers. now: of perf_counter(). step: that it belongs to, if that is known by now."""
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_INTERVAL_S
-        found = self._found()
+        found = self._open_phases()
         for key, (began, took) in self._open.items():
             if found.get(key) != began:
-                self._usual[key[0]] = max(took, self._usual.get(key[0], 0.0) * _FADES)
+                self._typical_s[key[0]] = max(took, self._typical_s.get(key[0], 0.0) * _DECAY)
         self._open = {key: (began, now - began) for key, began in found.items()}
         self._told = {key: began for key, began in self._told.items() if found.get(key) == began}
         step_began = found.get(_WHOLE_STEP, 0.0)  # what was open before it is around the whole loop
         is_in_phase = any(key != _WHOLE_STEP and began >= step_began for key, began in found.items())
-        lingering = [key for key in found if self._lingers(key) and not (key == _WHOLE_STEP and is_in_phase)]
+        lingering = [key for key in found if self._is_stalled(key) and not (key == _WHOLE_STEP and is_in_phase)]
         for key in lingering[:_TOLD_MAX]:
             self._told[key] = found[key]
-            self._tell(key[0], step, now - found[key])
+            self._emit(key[0], step, now - found[key])
 
-    def _found(self) -> dict[_Key, float]:
+    def _open_phases(self) -> dict[_Key, float]:
         """Return when each open phase began. The training goes on meanwhile, so everything is copied in one step."""
         found: dict[_Key, float] = {}
-        for name, by_thread in list(self._timing.opened.items()):
+        for name, by_thread in list(self._timing.open_by_thread.items()):
             for thread, entry in list(by_thread.items()) if by_thread else ():
                 found[name, thread] = entry[0]
         for name, began in ((DATA, self._steps.waiting_since), (STEP, self._steps.began)):
@@ -59,11 +59,11 @@ class Lingering:
                 found[name, 0] = began
         return found
 
-    def _lingers(self, key: _Key) -> bool:
-        least = max(LINGERS_S, _TIMES_USUAL * self._usual.get(key[0], 0.0))
+    def _is_stalled(self, key: _Key) -> bool:
+        least = max(STALL_AFTER_S, _TIMES_USUAL * self._typical_s.get(key[0], 0.0))
         return key not in self._told and self._open[key][1] >= least
 
-    def _tell(self, name: str, step: int | None, took: float) -> None:
+    def _emit(self, name: str, step: int | None, took: float) -> None:
         since = time.time() - took
         clock = time.strftime("%H:%M:%S UTC", time.gmtime(since))
         if name == STEP:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
 from typing import Any
 
-from chiplog.safety.dynamo import untraced
-from chiplog.timing.gc_pauses import Pauses
+from chiplog.safety.dynamo import dynamo_disable
+from chiplog.timing.gc_pauses import GcPauseTimer
 from chiplog.timing.phases import DATA, GC, STEP, Timing
 
 _LONG_S = 1.0  # of such a step is said what ended in it, and as often what ends later
@@ -16,7 +16,7 @@ class Steps:
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
-        self._pauses = Pauses()
+        self._pauses = GcPauseTimer()
         self.began: float | None = None  # of the step that goes on, on the clock of perf_counter()
         self.waiting_since: float | None = None  # for data, likewise
         self._long_at = 0.0
@@ -44,14 +44,14 @@ class Steps:
         if self.is_entered:
             self._waited = 0.0
 
-    def is_long(self, now: float) -> bool:
+    def should_flush(self, now: float) -> bool:
         """Tell whether the step goes on for a second or more, at most once a second."""
         if self.began is None or now - max(self.began, self._long_at) < _LONG_S:
             return False
         self._long_at = now
         return True
 
-    def waited(self, seconds: float) -> None:
+    def add_wait(self, seconds: float) -> None:
         """Note time spent waiting for data."""
         self._waited += seconds
         self._timing.add(DATA, seconds)
@@ -73,17 +73,17 @@ class Step:
         self._enter = enter
         self._end = end
 
-    @untraced
+    @dynamo_disable
     def __enter__(self) -> "Step":
         self._enter()
         return self
 
-    @untraced
+    @dynamo_disable
     def __exit__(self, *error: object) -> None:
         self._end()
 
 
-class Loader:
+class TimedLoader:
     """A data loader whose waiting is timed. All else of it is the loader's own."""
 
     def __init__(self, loader: Iterable[Any], steps: Steps) -> None:
@@ -97,8 +97,8 @@ class Loader:
             batches = iter(self._loader)  # starts the workers, and waits for them
         finally:
             steps.waiting_since = None
-        steps.waited(perf_counter() - began)
-        return _Batches(batches, steps)
+        steps.add_wait(perf_counter() - began)
+        return _TimedIterator(batches, steps)
 
     def __len__(self) -> int:
         return len(self._loader)  # type: ignore[arg-type]  # raises what the loader's own raises
@@ -107,17 +107,17 @@ class Loader:
         return getattr(self._loader, name)
 
 
-class _Batches:
+class _TimedIterator:
     """No generator: that would keep the batch alive while the next one is made."""
 
     def __init__(self, batches: Iterator[Any], steps: Steps) -> None:
         self._batches = batches
         self._steps = steps
 
-    def __iter__(self) -> "_Batches":
+    def __iter__(self) -> "_TimedIterator":
         return self
 
-    @untraced
+    @dynamo_disable
     def __next__(self) -> Any:
         steps = self._steps
         began = steps.waiting_since = perf_counter()
@@ -125,5 +125,5 @@ class _Batches:
             batch = next(self._batches)  # the end of the data is no step's
         finally:
             steps.waiting_since = None
-        steps.waited(perf_counter() - began)
+        steps.add_wait(perf_counter() - began)
         return batch

@@ -35,7 +35,7 @@ class Backend(Protocol):
         """Copy to the host, beside the current stream and behind what is in it now; then comes the mark `done`."""
         ...
 
-    def polling(self) -> AbstractContextManager[object]:
+    def poll_context(self) -> AbstractContextManager[object]:
         """Return what a thread has to be in while it asks marks."""
         ...
 
@@ -74,7 +74,7 @@ class CudaBackend:
             host.copy_(staged, non_blocking=True)
         done.record(self._side)
 
-    def polling(self) -> AbstractContextManager[object]:
+    def poll_context(self) -> AbstractContextManager[object]:
         """Return a context in which asking an event cannot break the capture of a graph in another thread."""
         return relaxed_capture()
 

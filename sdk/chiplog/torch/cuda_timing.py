@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 from typing import Any
 
-from chiplog.journal.deferred import Later
+from chiplog.journal.deferred import DeferredEvents
 
 MARKS_MAX = 4096  # events made, two for each phase: then the host times, for memory has to end somewhere
 _LANE = "phases"
@@ -30,7 +30,9 @@ class Span:
 class CudaTiming:
     """The stopwatch of one run, for the devices of torch.cuda."""
 
-    def __init__(self, cuda: Any, later: Later, append: Callable[[int, int, Mapping[str, float]], None]) -> None:
+    def __init__(
+        self, cuda: Any, later: DeferredEvents, append: Callable[[int, int, Mapping[str, float]], None]
+    ) -> None:
         self._cuda = cuda
         self._later = later
         self._append = append
@@ -55,7 +57,7 @@ class CudaTiming:
         self._spans.append(Span(name, mark, end))
         return True
 
-    def send(self, step: int) -> None:
+    def submit(self, step: int) -> None:
         """Give what was timed since this was called before to a step."""
         if self._spans:
             spans = self._take()

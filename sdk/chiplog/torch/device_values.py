@@ -16,10 +16,10 @@ from itertools import chain
 from threading import RLock, get_ident
 from typing import Any
 
-from chiplog.journal.deferred import Later
+from chiplog.journal.deferred import DeferredEvents
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.torch.backends import BACKENDS, Backend, Event
-from chiplog.values.metrics import Bad
+from chiplog.values.metrics import Diagnostic
 
 RING_BYTES = 1 << 20  # 131,072 values under way on each device: at 20 per step, thousands of steps
 SLOTS_MAX = 1024  # calls under way on each device: an event each
@@ -42,7 +42,7 @@ def _named(keys: tuple[str, ...], numbers: list[float]) -> dict[str, float]:
     return dict(zip(keys, numbers, strict=True))
 
 
-class Slot:
+class CopySlot:
     """One call's place in the rings, and what is to be said of it."""
 
     __slots__ = ("_append", "_make", "_ring", "_step", "_ts", "begin", "done", "end", "error", "launched", "parts")
@@ -57,7 +57,7 @@ class Slot:
         self.parts: list[tuple[Any, list[int], list[int], int, int]] = []
         self._append = append
 
-    def say(self, step: int, ts: int, make: Make) -> None:
+    def set_event(self, step: int, ts: int, make: Make) -> None:
         """Note what is to be said: at which step, when (µs since the epoch), and what becomes of the numbers."""
         self._step, self._ts, self._make = step, ts, make
 
@@ -96,7 +96,7 @@ class DeviceRing:
         """Whether what asks has interrupted its own thread in here: it gets no place, for one is being given out."""
         return self._inside == get_ident()
 
-    def reserve(self, tensors: Sequence[Any], append: Append, add: Callable[[Slot], None]) -> Slot | None:
+    def reserve(self, tensors: Sequence[Any], append: Append, add: Callable[[CopySlot], None]) -> CopySlot | None:
         """Return a place for these tensors, added to what is under way; None when there is none."""
         if self.is_inside:
             return None
@@ -106,7 +106,7 @@ class DeviceRing:
             indices.append(index)
             counts.append(tensor.numel())
         sizes = [-(-dtype.itemsize * sum(counts) // _ALIGNMENT) * _ALIGNMENT for dtype, (_, counts) in layout.items()]
-        slot: Slot | None = None
+        slot: CopySlot | None = None
         try:
             with self._lock:
                 self._inside = get_ident()
@@ -125,15 +125,17 @@ class DeviceRing:
         layout: Mapping[Any, tuple[list[int], list[int]]],
         sizes: Sequence[int],
         append: Append,
-        add: Callable[[Slot], None],
-    ) -> Slot | None:
+        add: Callable[[CopySlot], None],
+    ) -> CopySlot | None:
         size = sum(sizes)
         begin = self._head
         if begin % self._size + size > self._size:  # no place is in two pieces
             begin += self._size - begin % self._size
         if size > self._size or begin + size - self._tail > self._size or self._n_slots >= self._slots_max:
             return None
-        slot = Slot(self, begin, begin + size, self._events.pop() if self._events else self._backend.event(), append)
+        slot = CopySlot(
+            self, begin, begin + size, self._events.pop() if self._events else self._backend.event(), append
+        )
         at = begin % self._size
         for (dtype, (indices, counts)), part_size in zip(layout.items(), sizes, strict=True):
             slot.parts.append((dtype, indices, counts, at, at + dtype.itemsize * sum(counts)))
@@ -147,7 +149,7 @@ class DeviceRing:
             raise
         return slot
 
-    def launch(self, slot: Slot, tensors: Sequence[Any]) -> None:
+    def launch(self, slot: CopySlot, tensors: Sequence[Any]) -> None:
         """Pack the tensors and send them on their way. What this raises is kept with the slot, but for an interrupt."""
         try:
             torch, staging = self._torch, self._staging
@@ -163,7 +165,7 @@ class DeviceRing:
             if not isinstance(error, Exception) or is_interrupt(error):
                 raise
 
-    def read(self, slot: Slot) -> list[float]:
+    def read(self, slot: CopySlot) -> list[float]:
         """Return the numbers of a slot whose copy is complete, in the order of its tensors."""
         found: dict[int, list[float]] = {}
         for dtype, indices, counts, begin, end in slot.parts:
@@ -174,7 +176,7 @@ class DeviceRing:
                 at += count
         return list(chain.from_iterable(found[index] for index in range(len(found))))
 
-    def release(self, slot: Slot) -> None:
+    def release(self, slot: CopySlot) -> None:
         """Give the place back. Slots come in the order in which they were reserved."""
         with self._lock:
             before, self._inside = self._inside, get_ident()
@@ -187,25 +189,25 @@ class DeviceRing:
                 self._inside = before
 
 
-class Devices:
+class DeviceValues:
     """The rings of all devices that one run logs from."""
 
-    def __init__(self, later: Later, append: Append, complain: Callable[[Bad], None]) -> None:
+    def __init__(self, later: DeferredEvents, append: Append, complain: Callable[[Diagnostic], None]) -> None:
         self._later = later
         self._append = append
         self._complain = complain
         self._rings: dict[Any, tuple[Backend, DeviceRing | None]] = {}
         self._lock = RLock()
 
-    def take(self, torch: Any, step: int, tensors: Mapping[str, Any]) -> None:
+    def log_scalars(self, torch: Any, step: int, tensors: Mapping[str, Any]) -> None:
         """Log tensors of one element each, by key, wherever they are."""
         by_device: dict[Any, dict[str, Any]] = {}
         for key, tensor in tensors.items():
             by_device.setdefault(tensor.device, {})[key] = tensor
         for part in by_device.values():
-            self.send(torch, step, list(part.values()), partial(_named, tuple(part)))
+            self.submit(torch, step, list(part.values()), partial(_named, tuple(part)))
 
-    def send(self, torch: Any, step: int, tensors: Sequence[Any], make: Make) -> None:
+    def submit(self, torch: Any, step: int, tensors: Sequence[Any], make: Make) -> None:
         """Send the numbers of some tensors of one device on their way; `make` says what is logged of them."""
         device = tensors[0].device
         backend, ring = self._rings.get(device) or self._make(torch, device)
@@ -214,7 +216,7 @@ class Devices:
                 f"values on {device} were logged while a graph was captured, and nothing was launched; "
                 "log the graph's output behind replay()"
             )
-            self._give_up(CAPTURED, Bad("device_values_in_capture", str(device), message))
+            self._lose(CAPTURED, Diagnostic("device_values_in_capture", str(device), message))
             return
         if ring is None:
             try:
@@ -223,15 +225,15 @@ class Devices:
                 if is_interrupt(error):
                     raise
                 message = f"no memory for values on {device}: {error}; log float(value)"
-                self._give_up(FAILED, Bad("device_values_dropped", str(device), message))
+                self._lose(FAILED, Diagnostic("device_values_dropped", str(device), message))
                 return
         slot = ring.reserve(tensors, self._append, lambda slot: self._add(device, slot, step, make))
         if slot is None and ring.is_inside:
             message = f"values on {device} were logged by what interrupted log() of others; log them in the loop"
-            self._give_up(INSIDE, Bad("device_values_dropped", "interrupted", message))
+            self._lose(INSIDE, Diagnostic("device_values_dropped", "interrupted", message))
         elif slot is None:
             message = f"values on {device} are logged faster than they arrive; log them every few steps"
-            self._give_up(FULL, Bad("device_values_dropped", str(device), message))
+            self._lose(FULL, Diagnostic("device_values_dropped", str(device), message))
         else:
             try:
                 ring.launch(slot, tensors)
@@ -239,18 +241,18 @@ class Devices:
                 slot.error = slot.error or error
                 raise
 
-    def _add(self, device: Any, slot: Slot, step: int, make: Make) -> None:
-        slot.say(step, time.time_ns() // 1000, make)
+    def _add(self, device: Any, slot: CopySlot, step: int, make: Make) -> None:
+        slot.set_event(step, time.time_ns() // 1000, make)
         self._later.add(device, slot)
 
-    def _give_up(self, reason: str, bad: Bad) -> None:
+    def _lose(self, reason: str, bad: Diagnostic) -> None:
         self._later.lose(reason)
         self._complain(bad)
 
     def _make(self, torch: Any, device: Any) -> tuple[Backend, DeviceRing | None]:
         with self._lock:
             backend = BACKENDS[device.type](torch, device)
-            self._later.guard = backend.polling
+            self._later.poll_context = backend.poll_context
             return self._rings.setdefault(device, (backend, None))
 
     def _with_ring(self, torch: Any, device: Any) -> DeviceRing:

@@ -4,8 +4,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chiplog.journal.deferred import Later
-from chiplog.safety.dynamo import tell_dynamo
+from chiplog.journal.deferred import DeferredEvents
+from chiplog.safety.dynamo import exclude_from_dynamo
 from chiplog.timing.phases import Timing
 from chiplog.torch.allocator_stats import SAMPLE_INTERVAL_S, sample
 from chiplog.torch.cuda_timing import CudaTiming
@@ -13,21 +13,21 @@ from chiplog.torch.cuda_timing import CudaTiming
 Append = Callable[[int, int, Mapping[str, float]], None]  # step, ts in µs, values by key
 
 
-class Looking:
+class TorchPoller:
     """Of one run: its events that are still to come, its stopwatch, the allocator's statistics."""
 
-    def __init__(self, later: Later, timing: Timing, append_times: Append) -> None:
+    def __init__(self, later: DeferredEvents, timing: Timing, append_times: Append) -> None:
         self._later = later
         self._timing = timing
         self._append_times = append_times
         self._sample_at = 0.0
 
-    def look(self, now: float) -> Mapping[str, float]:
+    def poll(self, now: float) -> Mapping[str, float]:
         """Look around; return the allocator's statistics when they are due."""
         self._later.poll()
         if "torch" not in sys.modules:
             return {}
-        tell_dynamo()
+        exclude_from_dynamo()
         cuda: Any = sys.modules.get("torch.cuda")
         if cuda is None or not getattr(cuda, "is_initialized", bool)():
             return {}

@@ -15,9 +15,9 @@ from functools import partial
 from threading import Lock
 from typing import Any
 
-from chiplog.safety.dynamo import untraced
+from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import Bad
+from chiplog.values.metrics import Diagnostic
 
 GROUPS_MAX = 32  # submodules whose norms are logged: more is a table that nobody reads
 _SUMMED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")  # of others torch has no norm
@@ -37,7 +37,7 @@ class Watch:
     """Watches one model until it is gone, or until `stop`. Keeps neither it nor its graph alive."""
 
     def __init__(
-        self, torch: Any, model: Any, every: int, name: str, attach: Attach, complain: Callable[[Bad], None]
+        self, torch: Any, model: Any, every: int, name: str, attach: Attach, complain: Callable[[Diagnostic], None]
     ) -> None:
         self._torch = torch
         self._every = every
@@ -45,7 +45,7 @@ class Watch:
         self._attach = attach
         self._complain = complain
         self._n_steps = 0
-        self._leader: Callable[[], Any] = lambda: None  # the optimizer whose steps count
+        self._optimizer: Callable[[], Any] = lambda: None  # the optimizer whose steps count
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers of other models
         self._model = weakref.ref(model)
         self._is_stopped = False
@@ -54,7 +54,7 @@ class Watch:
         _watching.append(self)
 
     @property
-    def is_over(self) -> bool:
+    def is_stopped(self) -> bool:
         """Whether there is nothing to look at any more: stopped, or the model is gone."""
         return self._is_stopped or self._model() is None
 
@@ -63,10 +63,10 @@ class Watch:
         self._is_stopped = True
         _forget(self)
 
-    def before_step(self, optimizer: Any) -> None:
+    def on_optimizer_step(self, optimizer: Any) -> None:
         """Count a step of this model's optimizer; measure at every so many. Raises nothing."""
         try:
-            if self._leader() is not optimizer and not self._follows(optimizer):
+            if self._optimizer() is not optimizer and not self._owns(optimizer):
                 return
             self._n_steps += 1
             if (self._n_steps - 1) % self._every == 0:
@@ -75,15 +75,15 @@ class Watch:
             if is_interrupt(error):
                 raise
             message = f"watch() of {self._name!r:.60} failed: {type(error).__name__} {str(error)[:200]}; it goes on"
-            self._complain(Bad("watch_failed", self._name, message))
+            self._complain(Diagnostic("watch_failed", self._name, message))
 
-    def _follows(self, optimizer: Any) -> bool:
+    def _owns(self, optimizer: Any) -> bool:
         model = self._model()
-        if model is None or optimizer in self._others or self._leader() is not None:
+        if model is None or optimizer in self._others or self._optimizer() is not None:
             return False
         ours = {id(parameter) for parameter in model.parameters()}
         if any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"]):
-            self._leader = weakref.ref(optimizer)
+            self._optimizer = weakref.ref(optimizer)
             return True
         self._others.add(optimizer)
         return False
@@ -110,7 +110,7 @@ class Watch:
                     names.append(_plain(name))
                     kinds.append(kind)
         scale = getattr(optimizer, "grad_scale", None)  # set while a fused optimizer unscales by itself
-        groups = groups_of(names)
+        groups = group_by_submodule(names)
         devices = list(dict.fromkeys(tensor.device for tensor in tensors))
         devices.sort(key=lambda device: device.type == "cpu")  # a copy to the host would wait
         rows, numbers = [], []
@@ -122,7 +122,7 @@ class Watch:
             if isinstance(scale, torch.Tensor):
                 numbers.append(scale.detach().to(devices[0], non_blocking=True))
         if rows:
-            self._attach(numbers, partial(metrics_of, self._name, rows))
+            self._attach(numbers, partial(to_metrics, self._name, rows))
 
     def _tell(self, left_out: Mapping[str, Any], n_parameters: int) -> None:
         name, dtype = next(iter(left_out.items()))
@@ -131,7 +131,7 @@ class Watch:
             f"{dtype}, and norms are those of {', '.join(_SUMMED)}"
         )
         for _ in left_out:
-            self._complain(Bad("not_watched", self._name, message))
+            self._complain(Diagnostic("not_watched", self._name, message))
 
     def _norms(self, tensors: list[Any]) -> Any:
         """Return the norms in order, as one tensor. float16 overflows at 65,504: half types are summed in float32."""
@@ -156,13 +156,13 @@ def _hook_once() -> None:
         raise
 
 
-@untraced
+@dynamo_disable
 def _before_step(optimizer: Any, arguments: object, named: object) -> None:
     for watch in tuple(_watching):
-        if watch.is_over:
+        if watch.is_stopped:
             _forget(watch)
         else:
-            watch.before_step(optimizer)
+            watch.on_optimizer_step(optimizer)
 
 
 def _forget(watch: Watch) -> None:
@@ -170,7 +170,7 @@ def _forget(watch: Watch) -> None:
         _watching.remove(watch)
 
 
-def groups_of(names: Sequence[str], groups_max: int = GROUPS_MAX) -> list[str]:
+def group_by_submodule(names: Sequence[str], groups_max: int = GROUPS_MAX) -> list[str]:
     """Return for each parameter's name the submodule it counts for: as deep as there are few enough, else empty."""
     paths = [name.split(".")[:-1] for name in names]
     found = [""] * len(names)
@@ -182,7 +182,7 @@ def groups_of(names: Sequence[str], groups_max: int = GROUPS_MAX) -> list[str]:
     return found
 
 
-def metrics_of(name: str, rows: Sequence[tuple[str, str]], values: Sequence[float]) -> dict[str, float]:
+def to_metrics(name: str, rows: Sequence[tuple[str, str]], values: Sequence[float]) -> dict[str, float]:
     """Return the norms of all and of each submodule. rows: (kind, submodule) of each norm; behind them a scale."""
     scale = values[len(rows)] if len(values) > len(rows) else 1.0
     found: dict[str, list[float]] = {}

@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import Bad, cleaned, shown
+from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 from chiplog_schemas.limits import KEY_BYTES_MAX
 
 VALUES_MAX = 100_000  # in one config: what has more is a data set, and walking it would hold up init()
@@ -34,10 +34,10 @@ PER_PROCESS = {"device", "device_id", "device_index", "gpu", "gpu_id", "gpu_ids"
     *("process_index", "local_process_index"),
 }
 
-Complain = Callable[[Bad], None]
+Complain = Callable[[Diagnostic], None]
 
 
-def config_of(value: Any) -> dict[str, Any]:
+def config_entries(value: Any) -> dict[str, Any]:
     """Return the entries of a config as a dict. Values are handed on as they are: `as_plain` reads them.
 
     Raises whatever a foreign type raises, TypeError for what has no entries: a number, a list.
@@ -105,24 +105,24 @@ def _omegaconf_list(value: Any, to: Any) -> Iterator[Any]:
             yield text
 
 
-def as_plain(name: str, value: Any, complain: Complain) -> Any:
+def to_plain(name: str, value: Any, complain: Complain) -> Any:
     """Return a value as nested dicts, lists, texts, numbers, booleans and None. `name`: for complaints, such as
     `config lr`. What cannot be read becomes a text that says what was there; of each value one complaint is made.
     """
-    return _Walk(name, complain).plain(value)
+    return _PlainConverter(name, complain).plain(value)
 
 
-class _Walk:
+class _PlainConverter:
     """One walk through one value."""
 
     def __init__(self, name: str, complain: Complain) -> None:
         self._name = name
         self._complain = complain
-        self._left = VALUES_MAX
-        self._open: set[int] = set()  # containers that hold the one at hand
+        self._budget = VALUES_MAX
+        self._ancestors: set[int] = set()  # containers that hold the one at hand
 
     def plain(self, value: Any) -> Any:
-        self._left -= 1
+        self._budget -= 1
         kind = type(value)
         if kind is str:
             return self._text(value)
@@ -133,11 +133,13 @@ class _Walk:
         try:
             return self._other(value, kind)
         except RecursionError:
-            return self._bad(f"<{kind.__name__}>", "nests too deep")
+            return self._placeholder(f"<{kind.__name__}>", "nests too deep")
         except Exception as error:  # whatever a foreign type raises when it is looked at
             if is_interrupt(error):
                 raise
-            return self._bad(f"<{kind.__name__}>", f"cannot be read ({type(error).__name__} {_said(error)})")
+            return self._placeholder(
+                f"<{kind.__name__}>", f"cannot be read ({type(error).__name__} {_error_text(error)})"
+            )
 
     def _other(self, value: Any, kind: type) -> Any:
         if isinstance(value, enum.Enum):
@@ -180,41 +182,45 @@ class _Walk:
     def _list(self, value: Any, length: int, entries: Iterator[Any], *, is_set: bool = False) -> Any:
         if is_set and self._fits(value, length):
             # In an order that is the same in all processes: that of a set of texts is not.
-            entries = iter(sorted(value, key=lambda entry: (type(entry).__name__, shown(entry))))
-        return self._within(value, length, lambda: [self.plain(entry) for entry in entries])
+            entries = iter(sorted(value, key=lambda entry: (type(entry).__name__, short_repr(entry))))
+        return self._guarded(value, length, lambda: [self.plain(entry) for entry in entries])
 
     def _dict(self, value: Any, entries: Iterator[tuple[Any, Any]]) -> Any:
         length = len(value) if hasattr(value, "__len__") else 0
-        return self._within(value, length, lambda: {cleaned(_key(key)): self.plain(entry) for key, entry in entries})
+        return self._guarded(
+            value, length, lambda: {clean_utf8(_key(key)): self.plain(entry) for key, entry in entries}
+        )
 
-    def _within(self, value: Any, length: int, walk: Callable[[], Any]) -> Any:
+    def _guarded(self, value: Any, length: int, walk: Callable[[], Any]) -> Any:
         mark = id(value)
-        if mark in self._open:
-            return self._bad("<cycle>", "holds itself")
+        if mark in self._ancestors:
+            return self._placeholder("<cycle>", "holds itself")
         if not self._fits(value, length):
             text = f"<{type(value).__name__} of {length} values>"
-            return self._bad(text, f"has a {type(value).__name__} of {length} values, {VALUES_MAX} are kept of a value")
-        if len(self._open) >= _DEPTH_MAX:
-            return self._bad(f"<{type(value).__name__}>", f"nests deeper than {_DEPTH_MAX}")
-        self._open.add(mark)
+            return self._placeholder(
+                text, f"has a {type(value).__name__} of {length} values, {VALUES_MAX} are kept of a value"
+            )
+        if len(self._ancestors) >= _DEPTH_MAX:
+            return self._placeholder(f"<{type(value).__name__}>", f"nests deeper than {_DEPTH_MAX}")
+        self._ancestors.add(mark)
         try:
             return walk()
         finally:
-            self._open.discard(mark)
+            self._ancestors.discard(mark)
 
     def _fits(self, value: Any, length: int) -> bool:
-        return length <= max(self._left, 0)
+        return length <= max(self._budget, 0)
 
     def _text(self, text: str) -> str:
         if len(text) > TEXT_CHARS_MAX:
             end = f"… ({len(text)} characters)"
-            self._bad("", f"has a text of {len(text)} characters, the limit is {TEXT_CHARS_MAX}; it is cut")
+            self._placeholder("", f"has a text of {len(text)} characters, the limit is {TEXT_CHARS_MAX}; it is cut")
             text = text[: TEXT_CHARS_MAX - len(end)] + end
-        return cleaned(text)
+        return clean_utf8(text)
 
-    def _bad(self, kept: str, what: str) -> str:
+    def _placeholder(self, kept: str, what: str) -> str:
         message = f"{self._name} {what}; {f'{kept} stands in its place, ' if kept else ''}use plain values"
-        self._complain(Bad("not_json", self._name, cleaned(message)))
+        self._complain(Diagnostic("not_json", self._name, clean_utf8(message)))
         return kept
 
 
@@ -222,7 +228,7 @@ def _key(key: Any) -> str:
     return key if isinstance(key, str) else key.name if isinstance(key, enum.Enum) else str(key)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     try:
         return str(error)[:200]
     except Exception as fault:  # an exception that cannot even say what it is
@@ -243,12 +249,12 @@ class Fingerprints:
     def __bool__(self) -> bool:
         return bool(self._hashes)
 
-    def take(self, plain: Mapping[str, Any]) -> None:
+    def update(self, plain: Mapping[str, Any]) -> None:
         """Enter top-level entries, as `as_plain` made them, in place of earlier ones of their names."""
         for key, value in plain.items():
             self._hashes[key] = {path: _hash(path, leaf) for path, leaf in _leaves(key, value)}
 
-    def said(self) -> dict[str, str]:
+    def as_event_fields(self) -> dict[str, str]:
         """Return path → 8 hex digits. At most HASHES_MAX: where there are more, by top-level key, or of all."""
         hashes = dict(self._hashes)  # at once: the training may set another entry meanwhile
         if sum(map(len, hashes.values())) <= HASHES_MAX:

@@ -15,7 +15,7 @@ DEVICE_TYPES = {"cuda"}  # of torch: tensors there are read later; those of othe
 _REPR_CHARS = 60
 
 
-def shown(value: Any) -> str:
+def short_repr(value: Any) -> str:
     """Return the beginning of a value's repr, or its type where it has none: an int of 10,000 digits raises there."""
     try:
         return repr(value)[:_REPR_CHARS]
@@ -68,7 +68,7 @@ class Histogram:
                 raise
             values = edges if sequence is None else sequence
             found = (), ()
-            problem = cleaned(f"no histogram of {type(values).__name__}: {type(error).__name__} {_said(error)}")
+            problem = clean_utf8(f"no histogram of {type(values).__name__}: {type(error).__name__} {_said(error)}")
         for name, value in zip(("edges", "counts", "problem"), (*found, problem), strict=True):
             object.__setattr__(self, name, value)
 
@@ -100,7 +100,7 @@ def _count(values: Any, bins: int) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class Diagnostic:
     """A value or key that cannot be logged. `kind` is a word to count by, `message` one line with the remedy."""
 
     kind: str
@@ -110,13 +110,13 @@ class Bad:
 
 
 @dataclass(frozen=True, slots=True)
-class OnDevice:
+class DeviceScalar:
     """A tensor of one element whose value is on a device, and is not to be waited for."""
 
     tensor: Any
 
 
-Logged = float | str | Histogram | OnDevice
+Logged = float | str | Histogram | DeviceScalar
 
 
 def flatten(
@@ -124,23 +124,25 @@ def flatten(
     is_over: Callable[[str], bool] = lambda key: False,
     prefix: str = "",
     depth: int = 0,
-) -> Iterator[tuple[str, Logged] | Bad]:
+) -> Iterator[tuple[str, Logged] | Diagnostic]:
     """Walk a dict of values, nested dicts joined with `/`: (key, value) for what can be logged, Bad for the rest.
 
     is_over: tells of a key whether it is to be left out, before anything is made of its value.
     """
     for key, value in _entries(data, prefix):
-        if isinstance(value, Bad) and key is None:
+        if isinstance(value, Diagnostic) and key is None:
             yield value
             return
         if not isinstance(key, str):
-            text = shown(key)
-            yield Bad("key_not_string", text, f"key {text} is no string; use str() of it")
+            text = short_repr(key)
+            yield Diagnostic("key_not_string", text, f"key {text} is no string; use str() of it")
             continue
         name = f"{prefix}/{key}" if prefix else key
         if type(value) not in FLOAT_TYPES and _is_mapping(value):
             if depth >= NESTING_MAX:
-                yield Bad("nested_too_deep", name, f"{name!r:.80} nests deeper than {NESTING_MAX} dicts; flatten it")
+                yield Diagnostic(
+                    "nested_too_deep", name, f"{name!r:.80} nests deeper than {NESTING_MAX} dicts; flatten it"
+                )
             else:
                 yield from flatten(value, is_over, name, depth + 1)
             continue
@@ -151,18 +153,22 @@ def flatten(
             message = f"key {name!r:.60} has {size} bytes, the limit is {KEY_BYTES_MAX}; shorten it"
             if not name:
                 message = "a metric has no name: its key is ''; give the metric a name"
-            yield Bad("key_length", name[:_REPR_CHARS], message)
+            yield Diagnostic("key_length", name[:_REPR_CHARS], message)
             continue
-        if not encodable(name):
-            yield Bad("key_not_text", shown(name), f"key {shown(name)} has half characters, which UTF-8 cannot hold")
+        if not is_encodable(name):
+            yield Diagnostic(
+                "key_not_text", short_repr(name), f"key {short_repr(name)} has half characters, which UTF-8 cannot hold"
+            )
             continue
         try:
-            converted = convert(name, value)
+            converted = convert_value(name, value)
         except Exception as error:  # whatever a foreign type raises when it is looked at
             if is_interrupt(error):
                 raise
-            converted = Bad("unreadable", name, f"{name!r:.80} cannot be read: {type(error).__name__} {_said(error)}")
-        yield converted if isinstance(converted, Bad) else (name, converted)
+            converted = Diagnostic(
+                "unreadable", name, f"{name!r:.80} cannot be read: {type(error).__name__} {_said(error)}"
+            )
+        yield converted if isinstance(converted, Diagnostic) else (name, converted)
 
 
 def _entries(data: Mapping[Any, Any], name: str) -> Iterator[tuple[Any, Any]]:
@@ -187,10 +193,10 @@ def _entries(data: Mapping[Any, Any], name: str) -> Iterator[tuple[Any, Any]]:
         yield key, value
 
 
-def _unreadable(name: str, error: Exception) -> Bad:
+def _unreadable(name: str, error: Exception) -> Diagnostic:
     what = f"the dict {name!r:.80}" if name else "the dict that log() was given"
     message = f"{what} cannot be read on: {type(error).__name__} {_said(error)}"
-    return Bad("unreadable", name, message)
+    return Diagnostic("unreadable", name, message)
 
 
 def _is_mapping(value: Any) -> bool:
@@ -204,14 +210,14 @@ def _is_mapping(value: Any) -> bool:
 
 def _said(error: Exception) -> str:
     try:
-        return cleaned(str(error))[:200]
+        return clean_utf8(str(error))[:200]
     except Exception as fault:  # an exception that has no text
         if is_interrupt(fault):
             raise
         return ""
 
 
-def encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
     """Tell whether a text can be UTF-8. Undecodable bytes, which Python keeps as half characters of their own, can."""
     try:
         text.encode("utf-8", "surrogateescape")
@@ -220,12 +226,12 @@ def encodable(text: str) -> bool:
     return True
 
 
-def cleaned(text: str) -> str:
+def clean_utf8(text: str) -> str:
     r"""Return a text with its half characters written as \udXXX."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def convert(key: str, value: Any) -> Logged | Bad:
+def convert_value(key: str, value: Any) -> Logged | Diagnostic:
     """Turn one value into what is logged, or say what is wrong with it."""
     kind = type(value)
     if kind in FLOAT_TYPES or isinstance(value, bool):
@@ -233,13 +239,13 @@ def convert(key: str, value: Any) -> Logged | Bad:
     if isinstance(value, str):
         if len(value) > TEXT_CHARS_MAX:
             message = f"text of {len(value)} characters under {key!r} exceeds {TEXT_CHARS_MAX}; log it as a file"
-            return Bad("text_too_long", key, message)
-        return value if encodable(value) else cleaned(value)
+            return Diagnostic("text_too_long", key, message)
+        return value if is_encodable(value) else clean_utf8(value)
     if isinstance(value, Histogram):
-        return Bad("not_a_histogram", key, f"{key!r:.80}: {value.problem}") if value.problem else value
+        return Diagnostic("not_a_histogram", key, f"{key!r:.80}: {value.problem}") if value.problem else value
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _of_tensor(torch, key, value)
+        return _convert_tensor(torch, key, value)
     if kind.__module__ == "numpy" or hasattr(value, "__array__"):
         shape = getattr(value, "shape", None)
         if shape is None:
@@ -254,25 +260,25 @@ def convert(key: str, value: Any) -> Logged | Bad:
     return _not_a_number(key, value)
 
 
-def _of_tensor(torch: Any, key: str, tensor: Any) -> Logged | Bad:
+def _convert_tensor(torch: Any, key: str, tensor: Any) -> Logged | Diagnostic:
     """Read a tensor, or say that it is on a device. Its graph is not kept alive; nothing is communicated for it."""
     if tensor.numel() == 1:
         if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # sharded, fake, still under way …
-            local = _whole_of(tensor)
+            local = _replicated_local(tensor)
             if local is None:
                 what = type(tensor).__name__
                 message = f"{key!r} is a {what}, whose value is not here; log its full_tensor(), or a plain tensor"
-                return Bad("wrapped_tensor", key, message)
+                return Diagnostic("wrapped_tensor", key, message)
             tensor = local
         if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
             message = f"{key!r} is a value inside of a torch.func transformation; return it, and log it outside"
-            return Bad("wrapped_tensor", key, message)
+            return Diagnostic("wrapped_tensor", key, message)
         if tensor.device.type in DEVICE_TYPES and not tensor.dtype.is_complex:
-            return OnDevice(tensor.detach())
+            return DeviceScalar(tensor.detach())
     return _one_element(key, tensor.detach(), tuple(tensor.shape), tensor.numel())
 
 
-def _whole_of(tensor: Any) -> Any:
+def _replicated_local(tensor: Any) -> Any:
     """Return the local part of a DTensor that every rank has whole; None for all else."""
     placements = getattr(tensor, "placements", None)
     if placements and all(placement.is_replicate() for placement in placements):
@@ -280,27 +286,29 @@ def _whole_of(tensor: Any) -> Any:
     return None
 
 
-def _one_element(key: str, value: Any, shape: tuple[int, ...], n_elements: int) -> Logged | Bad:
+def _one_element(key: str, value: Any, shape: tuple[int, ...], n_elements: int) -> Logged | Diagnostic:
     if n_elements != 1:
         message = f"{key!r} is an array of shape {shape}; log a scalar such as its mean, or chiplog.Histogram.of(it)"
-        return Bad("array", key, message)
+        return Diagnostic("array", key, message)
     return _to_float(key, value.item())
 
 
-def _to_float(key: str, value: Any) -> Logged | Bad:
+def _to_float(key: str, value: Any) -> Logged | Diagnostic:
     try:
         return float(value)
     except OverflowError as error:
         if is_interrupt(error):
             raise
-        return Bad("number_too_large", key, f"the number under {key!r} does not fit a float64; log its logarithm")
+        return Diagnostic(
+            "number_too_large", key, f"the number under {key!r} does not fit a float64; log its logarithm"
+        )
     except Exception as error:
         if is_interrupt(error):
             raise
         return _not_a_number(key, value)
 
 
-def _not_a_number(key: str, value: Any) -> Bad:
+def _not_a_number(key: str, value: Any) -> Diagnostic:
     if value is None:
         remedy = "leave it out, or log float('nan')"
     elif isinstance(value, list | tuple | set | frozenset):
@@ -310,4 +318,4 @@ def _not_a_number(key: str, value: Any) -> Bad:
     else:
         remedy = "log float(value) or str(value)"
     message = f"{key!r:.80} is a {type(value).__name__}, not a number or short text; {remedy}"
-    return Bad("not_a_number", key, message)
+    return Diagnostic("not_a_number", key, message)

@@ -5,10 +5,11 @@ import struct
 
 import pytest
 
-from chiplog_agent.pipeline.batcher import Core, Origin
+from chiplog_agent.pipeline.batcher import EventBatcher
+from chiplog_agent.ranks.origins import Origin
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, RECORD_BYTES_MAX, SPOOL_SYNC_BYTES, SPOOL_SYNC_INTERVAL_S
-from chiplog_schemas.model.blocks import decode_block, rows_of
+from chiplog_schemas.model.blocks import block_to_rows, decode_block
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
@@ -17,8 +18,8 @@ AGENT, RANK, OTHER = b"A" * 16, b"R" * 16, b"O" * 16
 
 
 @pytest.fixture
-def core() -> Core:
-    core = Core(AGENT, "node-a", 7, "0.1", 1_000)
+def core() -> EventBatcher:
+    core = EventBatcher(AGENT, "node-a", 7, "0.1", 1_000)
     core.build(0)  # its own identity
     return core
 
@@ -31,17 +32,17 @@ def records(first: int, *payloads: bytes) -> bytes:
     return b"".join(frame(Kind.EVENT, first + index, payload) for index, payload in enumerate(payloads))
 
 
-def built(core: Core) -> tuple[list[tuple[bytes, int, list]], dict[bytes, int]]:
+def built(core: EventBatcher) -> tuple[list[tuple[bytes, int, list]], dict[bytes, int]]:
     """Return (producer, seq, event) of all blocks, and what is to be acknowledged."""
     blocks, taken = core.build(5)
-    rows = [row for block in blocks for row in rows_of(decode_block(block))]
+    rows = [row for block in blocks for row in block_to_rows(decode_block(block))]
     return [
         (producer, seq, decode(payload) if payload != b"\xc1" else payload) for producer, seq, payload in rows
     ], taken
 
 
 def test_the_agent_begins_with_its_own_identity() -> None:
-    rows, taken = built(Core(AGENT, "node-a", 7, "0.1", 1_000))
+    rows, taken = built(EventBatcher(AGENT, "node-a", 7, "0.1", 1_000))
     [(producer, seq, event)] = rows
     assert (producer, seq, event[0]) == (AGENT, 0, EventKind.IDENTITY)
     assert event[2] == {"role": "agent", "node": "node-a", "pid": 7, "started_at": 1_000, "sdk": "0.1"}
@@ -49,9 +50,9 @@ def test_the_agent_begins_with_its_own_identity() -> None:
 
 
 def test_slices_of_several_producers_become_one_block_and_their_acknowledgements(core) -> None:
-    core.take(RANK, 0, 2, records(0, event(0), event(1), event(2)), 1.0, 5)
-    core.take(OTHER, 7, 7, records(7, event(7)), 1.0, 5)
-    core.take(RANK, 3, 3, records(3, event(3)), 1.0, 5)
+    core.add_slice(RANK, 0, 2, records(0, event(0), event(1), event(2)), 1.0, 5)
+    core.add_slice(OTHER, 7, 7, records(7, event(7)), 1.0, 5)
+    core.add_slice(RANK, 3, 3, records(3, event(3)), 1.0, 5)
     rows, taken = built(core)
     assert [(producer, seq) for producer, seq, _ in rows] == [(OTHER, 7), *((RANK, seq) for seq in range(4))]
     assert taken == {RANK: 4, OTHER: 8}
@@ -59,29 +60,29 @@ def test_slices_of_several_producers_become_one_block_and_their_acknowledgements
 
 
 def test_a_block_is_due_after_the_interval_or_when_it_is_full(core) -> None:
-    assert not core.due(100.0)
-    core.take(RANK, 0, 0, records(0, event(0)), 10.0, 5)
-    assert not core.due(10.0)
+    assert not core.is_flush_due(100.0)
+    core.add_slice(RANK, 0, 0, records(0, event(0)), 10.0, 5)
+    assert not core.is_flush_due(10.0)
     assert core.wait_s(10.0, 1.0) == pytest.approx(SPOOL_SYNC_INTERVAL_S)
-    assert core.due(10.0 + SPOOL_SYNC_INTERVAL_S)
+    assert core.is_flush_due(10.0 + SPOOL_SYNC_INTERVAL_S)
     core.build(5)
-    core.take(RANK, 1, 3, records(1, *(event(n, SPOOL_SYNC_BYTES // 3) for n in range(3))), 20.0, 5)
-    assert core.due(20.0)
-    assert not core.room
+    core.add_slice(RANK, 1, 3, records(1, *(event(n, SPOOL_SYNC_BYTES // 3) for n in range(3))), 20.0, 5)
+    assert core.is_flush_due(20.0)
+    assert not core.has_capacity
 
 
 def test_blocks_never_exceed_a_record_however_large_the_slice(core) -> None:
     largest = event(0, EVENT_BYTES_MAX - 64)
-    core.take(RANK, 0, 6, records(0, *[largest] * 7), 1.0, 5)
+    core.add_slice(RANK, 0, 6, records(0, *[largest] * 7), 1.0, 5)
     blocks, taken = core.build(5)
     assert len(blocks) > 1
     assert all(len(block) <= RECORD_BYTES_MAX for block in blocks)
-    assert sum(len(rows_of(decode_block(block))) for block in blocks) == 7
+    assert sum(len(block_to_rows(decode_block(block))) for block in blocks) == 7
     assert taken == {RANK: 7}
 
 
 def test_an_event_above_the_limit_costs_itself_and_is_declared(core) -> None:
-    core.take(RANK, 0, 2, records(0, event(0), event(1, EVENT_BYTES_MAX + 1), event(2)), 1.0, 5)
+    core.add_slice(RANK, 0, 2, records(0, event(0), event(1, EVENT_BYTES_MAX + 1), event(2)), 1.0, 5)
     rows, taken = built(core)
     assert [(producer, seq) for producer, seq, _ in rows if producer == RANK] == [(RANK, 0), (RANK, 2)]
     [lost] = [event for producer, _, event in rows if producer == AGENT]
@@ -99,7 +100,7 @@ def test_damage_on_the_way_costs_what_it_damaged_and_is_declared(core, what) -> 
         parts[2] = os.urandom(100)
     else:
         parts = [b"no records at all" * 10 if what == "all garbage" else b""]
-    core.take(RANK, 0, 5, b"".join(parts), 1.0, 5)
+    core.add_slice(RANK, 0, 5, b"".join(parts), 1.0, 5)
     rows, taken = built(core)
     there = {seq for producer, seq, _ in rows if producer == RANK}
     lost = [event for producer, _, event in rows if producer == AGENT]
@@ -114,21 +115,21 @@ def test_damage_on_the_way_costs_what_it_damaged_and_is_declared(core, what) -> 
 
 
 def test_numbers_that_a_slice_does_not_have_are_the_producers_own_to_declare(core) -> None:
-    core.take(RANK, 0, 9, records(0, event(0)) + records(9, event(9)), 1.0, 5)
+    core.add_slice(RANK, 0, 9, records(0, event(0)) + records(9, event(9)), 1.0, 5)
     rows, taken = built(core)
     assert [seq for _, seq, _ in rows] == [0, 9]
     assert taken == {RANK: 10}
 
 
 def test_what_is_no_event_is_kept_verbatim(core) -> None:
-    core.take(RANK, 0, 1, records(0, b"\xc1", pack([99, 5, "a kind of the future"])), 1.0, 5)
+    core.add_slice(RANK, 0, 1, records(0, b"\xc1", pack([99, 5, "a kind of the future"])), 1.0, 5)
     rows, _ = built(core)
     assert rows == [(RANK, 0, b"\xc1"), (RANK, 1, [99, 5, "a kind of the future"])]
 
 
 def test_where_a_producer_is_comes_before_its_events_and_once(core) -> None:
     core.locate(RANK, Origin(41, 1234), 1.0, 5)
-    core.take(RANK, 0, 0, records(0, event(0)), 1.0, 5)
+    core.add_slice(RANK, 0, 0, records(0, event(0)), 1.0, 5)
     core.locate(RANK, Origin(41, 1234), 2.0, 6)
     core.locate(RANK, Origin(41), 2.0, 6)  # adopted: less is known then
     core.locate(OTHER, Origin(is_remote=True), 3.0, 7)
@@ -144,18 +145,18 @@ def test_where_a_producer_is_comes_before_its_events_and_once(core) -> None:
 
 
 def test_an_event_that_comes_twice_is_in_a_block_once(core) -> None:
-    core.take(RANK, 0, 1, records(0, event(0), event(1)), 1.0, 5)
-    core.take(RANK, 0, 2, records(0, event(0), event(1), event(2)), 1.0, 5)
+    core.add_slice(RANK, 0, 1, records(0, event(0), event(1)), 1.0, 5)
+    core.add_slice(RANK, 0, 2, records(0, event(0), event(1), event(2)), 1.0, 5)
     rows, taken = built(core)
     assert [seq for _, seq, _ in rows] == [0, 1, 2]
     assert taken == {RANK: 3}
 
 
 def test_what_a_producer_says_of_itself_is_known_and_its_types_are_not_trusted(core) -> None:
-    core.greet(RANK, {"pid": 5, "label": 7, "unknown": 1})
+    core.register(RANK, {"pid": 5, "label": 7, "unknown": 1})
     assert core.peers[RANK].identity == {"pid": 5}
     identity = encode(EventKind.IDENTITY, 1, {"pid": 6, "label": "rank0", "rank": "x"})
-    core.take(RANK, 0, 2, records(0, identity, encode(EventKind.STATE, 2, "odd"), pack([8, 1])), 1.0, 5)
+    core.add_slice(RANK, 0, 2, records(0, identity, encode(EventKind.STATE, 2, "odd"), pack([8, 1])), 1.0, 5)
     assert core.peers[RANK].identity == {"pid": 6}
     assert core.peers[RANK].finished
     assert core.peers[RANK].next_seq == 3
@@ -169,7 +170,7 @@ def test_samples_notices_and_ends_are_events_of_the_agents_own_gapless_seq(core)
     core.sample("GPU-1", ("power", "util"), (3.0, 4.0), 10, 1.0)
     core.notice("sampler", "info", "started", {"a": 1}, 1.0, 11)
     core.declare_lost(RANK, 3, 4, "gone", 12)
-    core.vanished(RANK, 7, {"state": "crashed", "reason": "killed"}, 1.0, 13)
+    core.report_exit(RANK, 7, {"state": "crashed", "reason": "killed"}, 1.0, 13)
     rows, taken = built(core)
     assert taken == {}
     assert [(producer, seq) for producer, seq, _ in rows] == [(AGENT, seq) for seq in range(1, 6)]

@@ -12,7 +12,7 @@ import pytest
 import zmq
 
 from chiplog_agent.pipeline import file_uploader
-from chiplog_agent.pipeline.file_uploader import FileLane
+from chiplog_agent.pipeline.file_uploader import FileUploader
 from chiplog_schemas.limits import PEER_SILENT_S
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
@@ -51,7 +51,7 @@ class Bench:
         address = f"ipc://{directory}/c.sock"
         self.collector = Collector(self.context, address)
         self.said: list[tuple[str, dict[str, Any]]] = []
-        self.lane = FileLane(self.context, address, b"s" * 16, {"node": "a"}, self.outbox, self._say)
+        self.lane = FileUploader(self.context, address, b"s" * 16, {"node": "a"}, self.outbox, self._say)
         self.now = 1_000.0
 
     def _say(self, kind: str, level: str, message: str, body: dict[str, Any]) -> None:

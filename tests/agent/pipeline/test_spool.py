@@ -11,9 +11,9 @@ from chiplog_agent.pipeline import spool as spool_module
 from chiplog_agent.pipeline.spool import DAMAGED, RAISED_NAME, TRIMMED, Spool
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.storage import segments
-from chiplog_schemas.storage.record import Record, scan
+from chiplog_schemas.storage.record import Record, scan_records
 from chiplog_schemas.storage.segments import END_NAME, list_segments
-from chiplog_schemas.storage.watermark import Synced
+from chiplog_schemas.storage.watermark import Watermark
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
 
@@ -21,21 +21,21 @@ SAFEGUARDS = [
     Safeguard(
         "a spool that was set back sends under numbers that the collector has not seen",
         "agent/chiplog_agent/pipeline/spool.py",
-        old="        if number > self._log.next_number + self._raised or not self._is_sure:",
+        old="        if number > self._log.next_number + self._raised or not self._offset_is_known:",
         new="        if number > self._log.next_number + self._raised and not self.waiting_bytes:",
         test="test_a_block_that_waits_for_a_full_disk_is_sent_by_a_spool_that_was_set_back",
     ),
     Safeguard(
         "a spool remembers through a restart by how much its numbers are raised",
         "agent/chiplog_agent/pipeline/spool.py",
-        old="            self._raised, self._is_sure = found, file.is_sound",
-        new="            self._is_sure = file.is_sound",
+        old="            self._raised, self._offset_is_known = found, file.is_valid",
+        new="            self._offset_is_known = file.is_valid",
         test="test_a_spool_that_was_set_back_sends_what_waits_under_higher_numbers",
     ),
     Safeguard(
         "a spool that cannot read by how much its numbers are raised sends everything anew",
         "agent/chiplog_agent/pipeline/spool.py",
-        old="            self._raised, self._is_sure = found, file.is_sound",
+        old="            self._raised, self._offset_is_known = found, file.is_valid",
         new="            self._raised = found",
         test="test_a_spool_that_forgot_by_how_much_its_numbers_are_raised_sends_all_of_it_again",
     ),
@@ -82,7 +82,7 @@ def drain(spool: Spool, max_bytes: int = MIB, lost: list[tuple[int, int, str]] |
             assert lost is not None, piece
             lost.append((piece.first, piece.last, piece.lost))
             continue
-        found = [record for record in scan(piece.payload) if isinstance(record, Record)]
+        found = [record for record in scan_records(piece.payload) if isinstance(record, Record)]
         assert (found[0].number, found[-1].number) == (piece.first, piece.last)
         assert all(bytes(record.payload) == block(record.number) for record in found)
         numbers += [record.number for record in found]
@@ -191,7 +191,7 @@ def test_a_torn_tail_was_never_acknowledged_and_its_number_is_given_again(opened
     spool.close()
     _, path = list_segments(tmp_path / "spool")[-1]
     path.write_bytes(path.read_bytes()[:-7])
-    Synced(tmp_path / "spool" / END_NAME, writable=True).set(3)  # the last write was never synced
+    Watermark(tmp_path / "spool" / END_NAME, writable=True).set(3)  # the last write was never synced
     again = opened()
     again.seek(0)
     assert drain(again) == [0, 1, 2]
@@ -272,7 +272,7 @@ class Collector:
         if piece is None or piece.last < self.next[spool.id]:
             return piece is not None
         self.next[spool.id] = piece.last + 1
-        found = [record for record in scan(piece.payload) if isinstance(record, Record)]
+        found = [record for record in scan_records(piece.payload) if isinstance(record, Record)]
         assert piece.lost or (found[0].number, found[-1].number) == (piece.first, piece.last)
         self.blocks |= {bytes(record.payload) for record in found}
         self.n_lost += bool(piece.lost)
@@ -376,7 +376,7 @@ def test_a_spool_that_forgot_by_how_much_its_numbers_are_raised_sends_all_of_it_
             data[0] ^= 1
             path.write_bytes(data)
         else:
-            patched.setattr(spool_module, "open_synced", lambda path: None)
+            patched.setattr(spool_module, "open_watermark", lambda path: None)
         again = opened(b"another-new-id..")
         assert again._raised == 0
     collector.take_all(again)

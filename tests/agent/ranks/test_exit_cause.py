@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from chiplog_agent.ranks.exit_cause import STATE_LOST, VANISHED, Endings
-from chiplog_agent.ranks.orphan_journals import Adoption
+from chiplog_agent.ranks.exit_cause import STATE_LOST, VANISHED, ExitCauseResolver
+from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector
 from chiplog_schemas.model.codes import EndCause
-from chiplog_schemas.process.file_lock import locker_of
+from chiplog_schemas.process.file_lock import kernel_lock_holder_pid
 from tests.support.network import need
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
@@ -32,7 +32,7 @@ SAFEGUARDS = [
     Safeguard(
         "a rank that is ending is waited for, so that its status is known",
         "agent/chiplog_agent/ranks/orphan_journals.py",
-        old="            if self._endings.is_due(producer):",
+        old="            if self._endings.exit_status_pending(producer):",
         new="            if False:",
         test="test_a_rank_without_its_lock_that_is_not_dead_yet_is_waited_for_until_its_status_is_there",
     ),
@@ -51,13 +51,15 @@ exec(sys.argv[2])
 
 
 @pytest.fixture
-def endings(tmp_path: Path) -> Iterator[Endings]:
-    endings = Endings(tmp_path)
+def endings(tmp_path: Path) -> Iterator[ExitCauseResolver]:
+    endings = ExitCauseResolver(tmp_path)
     yield endings
     endings.forget(PRODUCER)
 
 
-def verdict(endings: Endings, journals: Path, how: str, *, finished: bool = False, **identity: Any) -> dict[str, Any]:
+def verdict(
+    endings: ExitCauseResolver, journals: Path, how: str, *, finished: bool = False, **identity: Any
+) -> dict[str, Any]:
     """Let a process that holds a journal's lock end in some way, and return what the agent says of it."""
     lock = journals / PRODUCER.hex() / "lock"
     lock.parent.mkdir()
@@ -68,7 +70,7 @@ def verdict(endings: Endings, journals: Path, how: str, *, finished: bool = Fals
     endings.greet(PRODUCER)
     process.communicate("\n", timeout=180)
     wait_until(lambda: endings.look(42), "the end of the process")
-    ts_us, state = endings.of(PRODUCER, {"started_at": STARTED_US, "rank": 0, **identity}, 99, finished=finished)
+    ts_us, state = endings.resolve(PRODUCER, {"started_at": STARTED_US, "rank": 0, **identity}, 99, finished=finished)
     assert ts_us == 42
     assert "late_us" not in state, "somebody saw it"
     return state
@@ -89,15 +91,15 @@ def verdict(endings: Endings, journals: Path, how: str, *, finished: bool = Fals
     ],
 )
 def test_the_exit_status_makes_the_verdict(
-    endings: Endings, tmp_path: Path, how: str, *, finished: bool, said: dict[str, Any]
+    endings: ExitCauseResolver, tmp_path: Path, how: str, *, finished: bool, said: dict[str, Any]
 ) -> None:
     state = verdict(endings, tmp_path, how, finished=finished)
     assert said.items() <= state.items(), state
     assert state["detail"] == {"status_by": "pidfd"}
 
 
-def test_a_rank_that_nobody_saw_end_may_have_ended_any_time_since_it_started(endings: Endings) -> None:
-    ts_us, state = endings.of(PRODUCER, {"started_at": 60}, 99, finished=False)
+def test_a_rank_that_nobody_saw_end_may_have_ended_any_time_since_it_started(endings: ExitCauseResolver) -> None:
+    ts_us, state = endings.resolve(PRODUCER, {"started_at": 60}, 99, finished=False)
     assert (ts_us, state) == (99, {"state": "crashed", "reason": VANISHED, "cause": "unseen", "late_us": 39})
 
 
@@ -110,13 +112,13 @@ def test_a_rank_that_nobody_saw_end_may_have_ended_any_time_since_it_started(end
     ],
 )
 def test_the_exception_that_a_rank_reported_is_its_reason_however_it_ended(
-    endings: Endings, tmp_path: Path, how: str | None, said: dict[str, Any]
+    endings: ExitCauseResolver, tmp_path: Path, how: str | None, said: dict[str, Any]
 ) -> None:
     if how is None:  # before the agent was up
-        _, state = endings.of(PRODUCER, {}, 99, finished=False, failure="ValueError: boom")
+        _, state = endings.resolve(PRODUCER, {}, 99, finished=False, failure="ValueError: boom")
     else:
         verdict(endings, tmp_path, how)
-        _, state = endings.of(PRODUCER, {}, 99, finished=False, failure="ValueError: boom")
+        _, state = endings.resolve(PRODUCER, {}, 99, finished=False, failure="ValueError: boom")
     assert ({"state": "failed", "cause": "exception"} | said).items() <= state.items(), state
 
 
@@ -129,34 +131,34 @@ def test_the_exception_that_a_rank_reported_is_its_reason_however_it_ended(
     ],
 )
 def test_the_cause_that_a_rank_named_beside_its_exception_is_its_ends(
-    endings: Endings, failure: str, named: EndCause | None, cause: str
+    endings: ExitCauseResolver, failure: str, named: EndCause | None, cause: str
 ) -> None:
-    _, state = endings.of(PRODUCER, {}, 99, finished=False, failure=failure, failure_cause=named)
+    _, state = endings.resolve(PRODUCER, {}, 99, finished=False, failure=failure, failure_cause=named)
     assert (state["state"], state["cause"], type(state["cause"])) == ("failed", cause, str)
 
 
 @pytest.mark.parametrize(("status", "said"), [("11 pidfd", {"exit_signal": 11}), ("1024 x", {"exit_code": 4})])
 def test_what_the_consoles_helper_wrote_is_the_status_of_a_rank_that_no_agent_saw(
-    endings: Endings, tmp_path: Path, status: str, said: dict[str, int]
+    endings: ExitCauseResolver, tmp_path: Path, status: str, said: dict[str, int]
 ) -> None:
     journal = tmp_path / PRODUCER.hex()
     journal.mkdir()
     (journal / "status").touch()
-    assert endings.is_due(PRODUCER), "the helper is about to write"
+    assert endings.exit_status_pending(PRODUCER), "the helper is about to write"
     (journal / "status").write_text(f"{status}\n")
-    assert not endings.is_due(PRODUCER)
-    ts_us, state = endings.of(PRODUCER, {}, 99, finished=False)
+    assert not endings.exit_status_pending(PRODUCER)
+    ts_us, state = endings.resolve(PRODUCER, {}, 99, finished=False)
     assert said.items() <= state.items()
     assert ts_us == (journal / "status").stat().st_mtime_ns // 1000
     assert "late_us" not in state
 
 
 @pytest.mark.parametrize("status", ["unknown ", "99999999 pidfd", "-1 pidfd", "\xff", "1"])
-def test_a_status_that_is_none_is_no_status(endings: Endings, tmp_path: Path, status: str) -> None:
+def test_a_status_that_is_none_is_no_status(endings: ExitCauseResolver, tmp_path: Path, status: str) -> None:
     journal = tmp_path / PRODUCER.hex()
     journal.mkdir()
     (journal / "status").write_bytes(f"{status}\n".encode("latin-1"))
-    _, state = endings.of(PRODUCER, {}, 99, finished=False)
+    _, state = endings.resolve(PRODUCER, {}, 99, finished=False)
     assert ("exit_signal" in state) is (status == "1")
 
 
@@ -165,7 +167,9 @@ def error_file(path: Path, said: Any) -> str:
     return str(path)
 
 
-def test_torchelastics_error_file_tells_what_a_vanished_rank_died_of(endings: Endings, tmp_path: Path) -> None:
+def test_torchelastics_error_file_tells_what_a_vanished_rank_died_of(
+    endings: ExitCauseResolver, tmp_path: Path
+) -> None:
     extra = {"py_callstack": "x" * 20_000 + "ValueError: boom", "timestamp": "1"}
     path = error_file(tmp_path / "error.json", {"message": {"message": "ValueError: boom", "extraInfo": extra}})
     state = verdict(endings, tmp_path, "os._exit(1)", error_file=path)
@@ -182,7 +186,7 @@ def test_torchelastics_error_file_tells_what_a_vanished_rank_died_of(endings: En
     ids=lambda said: str(said)[:20],
 )
 def test_an_error_file_that_is_none_costs_nothing_but_itself(
-    endings: Endings, tmp_path: Path, said: str | None
+    endings: ExitCauseResolver, tmp_path: Path, said: str | None
 ) -> None:
     path = tmp_path / "error.json"
     if said == "fifo":
@@ -194,23 +198,27 @@ def test_an_error_file_that_is_none_costs_nothing_but_itself(
     assert "error file" not in state["reason"]
 
 
-def test_an_error_file_of_an_earlier_attempt_or_of_a_parent_is_not_this_ranks(endings: Endings, tmp_path: Path) -> None:
+def test_an_error_file_of_an_earlier_attempt_or_of_a_parent_is_not_this_ranks(
+    endings: ExitCauseResolver, tmp_path: Path
+) -> None:
     path = error_file(tmp_path / "error.json", {"message": "ValueError: of another"})
     os.utime(path, (0, 0))
     state = verdict(endings, tmp_path, "os._exit(1)", error_file=path, started_at=60_000_000)
     assert "ValueError" not in str(state)
     os.utime(path)
-    _, state = endings.of(PRODUCER, {"error_file": path, "started_at": 1}, 99, finished=False)
+    _, state = endings.resolve(PRODUCER, {"error_file": path, "started_at": 1}, 99, finished=False)
     assert "ValueError" not in str(state), "a process without a rank inherited the variable"
 
 
-def of_rank(endings: Endings, path: str) -> str:
+def of_rank(endings: ExitCauseResolver, path: str) -> str:
     """Return what the agent says of a rank that nobody saw end and that has an error file."""
-    return str(endings.of(PRODUCER, {"error_file": path, "started_at": 1, "rank": 0}, 99, finished=False)[1]["reason"])
+    return str(
+        endings.resolve(PRODUCER, {"error_file": path, "started_at": 1, "rank": 0}, 99, finished=False)[1]["reason"]
+    )
 
 
 def test_ranks_whose_error_files_hang_are_done_without_after_the_first(
-    endings: Endings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endings: ExitCauseResolver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / PRODUCER.hex()).mkdir()
     path = error_file(tmp_path / "error.json", {"message": "ValueError: boom"})
@@ -237,7 +245,7 @@ def test_ranks_whose_error_files_hang_are_done_without_after_the_first(
 
 
 def test_one_turn_waits_for_slow_error_files_once(
-    endings: Endings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    endings: ExitCauseResolver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / PRODUCER.hex()).mkdir()
     path = error_file(tmp_path / "error.json", {"message": "ValueError: boom"})
@@ -260,7 +268,9 @@ def test_one_turn_waits_for_slow_error_files_once(
     wait_until(is_read, "the file in another turn")
 
 
-def test_an_error_file_is_not_opened_before_it_is_known_to_be_a_file(endings: Endings, tmp_path: Path) -> None:
+def test_an_error_file_is_not_opened_before_it_is_known_to_be_a_file(
+    endings: ExitCauseResolver, tmp_path: Path
+) -> None:
     (tmp_path / PRODUCER.hex()).mkdir()
     path = tmp_path / "error.json"
     os.mkfifo(path)
@@ -276,7 +286,7 @@ def test_an_error_file_is_not_opened_before_it_is_known_to_be_a_file(endings: En
     assert of_rank(endings, str(path)) == VANISHED
 
 
-def test_an_error_file_of_another_user_is_not_read(endings: Endings, tmp_path: Path) -> None:
+def test_an_error_file_of_another_user_is_not_read(endings: ExitCauseResolver, tmp_path: Path) -> None:
     (tmp_path / PRODUCER.hex()).mkdir()
     path = error_file(tmp_path / "error.json", {"message": "ValueError: boom"})
     assert of_rank(endings, path).endswith("ValueError: boom")
@@ -302,7 +312,7 @@ def leaving(tmp_path: Path) -> Iterator[tuple[int, Callable[[], None]]]:
     with subprocess.Popen([*command, str(lock), "pass"], **pipes) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        pid = locker_of(lock)
+        pid = kernel_lock_holder_pid(lock)
         command = ["nsenter", *([] if is_root else ["--user", "--preserve-credentials"]), "--pid", "--target", str(pid)]
         with subprocess.Popen([*command, "sh", "-c", "echo; read line"], **pipes) as other:
             try:
@@ -315,23 +325,23 @@ def leaving(tmp_path: Path) -> Iterator[tuple[int, Callable[[], None]]]:
 
 
 def test_a_rank_without_its_lock_that_is_not_dead_yet_is_waited_for_until_its_status_is_there(
-    endings: Endings, tmp_path: Path, leaving: tuple[int, Callable[[], None]], monkeypatch: pytest.MonkeyPatch
+    endings: ExitCauseResolver, tmp_path: Path, leaving: tuple[int, Callable[[], None]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid, may_end = leaving
-    adoption = Adoption(tmp_path, endings)
-    assert adoption.look({}) == []
+    adoption = OrphanJournalCollector(tmp_path, endings)
+    assert adoption.scan({}) == []
     assert endings.watched == {PRODUCER}
     assert endings.is_alive(PRODUCER)
     os.kill(pid, signal.SIGKILL)
-    wait_until(lambda: locker_of(tmp_path / PRODUCER.hex() / "lock") == 0, "its lock")
+    wait_until(lambda: kernel_lock_holder_pid(tmp_path / PRODUCER.hex() / "lock") == 0, "its lock")
     assert not endings.look(41)
-    assert adoption.look({}) == []
+    assert adoption.scan({}) == []
     assert adoption.alive == 1
     monkeypatch.setattr("chiplog_agent.ranks.exit_cause._LEAVING_MAX_S", 0.0)
-    assert not endings.is_due(PRODUCER), "one that hangs on its way out is not waited for for ever"
+    assert not endings.exit_status_pending(PRODUCER), "one that hangs on its way out is not waited for for ever"
     monkeypatch.undo()
     may_end()
     wait_until(lambda: endings.look(42), "its end")
-    assert adoption.look({}) == [PRODUCER]
-    ts_us, state = endings.of(PRODUCER, {"rank": 0}, 99, finished=False)
+    assert adoption.scan({}) == [PRODUCER]
+    ts_us, state = endings.resolve(PRODUCER, {"rank": 0}, 99, finished=False)
     assert (ts_us, state["exit_signal"]) == (42, signal.SIGKILL)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent.ranks.oom import OomKills
+from chiplog_agent.ranks.oom import OomWatcher
 from chiplog_agent.stats.cgroup import find_groups
 from tests.support.node import Node
 
@@ -62,7 +62,7 @@ def group() -> Iterator[Path]:
 def test_a_process_that_its_group_had_no_memory_for_is_told_from_one_that_somebody_killed(
     group: Path, log: str
 ) -> None:
-    kills = OomKills(kernel_log=log)
+    kills = OomWatcher(kernel_log=log)
     processes = [
         subprocess.Popen(
             [sys.executable, "-S", "-c", GREEDY, str(group)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
@@ -106,7 +106,7 @@ def test_a_rank_that_had_no_memory_is_crashed_for_that_reason(node: Node, group:
 
 
 def test_a_process_of_no_group_that_can_be_seen_is_watched_in_vain(tmp_path: Path) -> None:
-    kills = OomKills(proc=str(tmp_path), kernel_log="/nowhere")
+    kills = OomWatcher(proc=str(tmp_path), kernel_log="/nowhere")
     kills.watch(bytes(16), os.getpid())
     assert kills.kill_of(bytes(16), os.getpid()) is None
     kills.forget(bytes(16))
@@ -117,7 +117,7 @@ def test_who_watches_no_more_keeps_no_descriptor_of_the_log(tmp_path: Path) -> N
     log.touch()
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(3):
-        OomKills(proc=str(tmp_path), kernel_log=str(log))
+        OomWatcher(proc=str(tmp_path), kernel_log=str(log))
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -126,7 +126,7 @@ def test_what_the_log_says_of_an_earlier_process_with_the_same_pid_is_not_this_o
         pytest.skip("the kernel's log is not read in a PID namespace of its own")
     log = tmp_path / "kmsg"
     log.touch()
-    kills = OomKills(proc=str(tmp_path), kernel_log=str(log))
+    kills = OomWatcher(proc=str(tmp_path), kernel_log=str(log))
 
     def killed(pid: int) -> None:
         with log.open("a") as lines:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent.pipeline.batcher import Core
+from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.ranks import orphan_journals
-from chiplog_agent.ranks.exit_cause import VANISHED, Endings
-from chiplog_agent.ranks.orphan_journals import Adoption, remove_leftovers
-from chiplog_schemas.model.blocks import decode_block, rows_of
+from chiplog_agent.ranks.exit_cause import VANISHED, ExitCauseResolver
+from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector, remove_stale_staging
+from chiplog_schemas.model.blocks import block_to_rows, decode_block
 from chiplog_schemas.model.events import EventKind, decode
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
 from chiplog_schemas.storage.record import MAGIC_BYTES
@@ -94,25 +94,25 @@ class Agent:
     """Core and adoption, and what came out of them."""
 
     def __init__(self, journals: Path) -> None:
-        self.core = Core(AGENT, "node-a", 7, "0.1", 0)
+        self.core = EventBatcher(AGENT, "node-a", 7, "0.1", 0)
         self.core.build(0)
-        self.endings = Endings(journals)
-        self.adoption = Adoption(journals, self.endings)
+        self.endings = ExitCauseResolver(journals)
+        self.adoption = OrphanJournalCollector(journals, self.endings)
         self.rows: list[tuple[bytes, int, list]] = []
 
     def build(self) -> None:
         blocks, _ = self.core.build(0)
         for block in blocks:
-            self.rows += [(p, seq, decode(payload)) for p, seq, payload in rows_of(decode_block(block))]
+            self.rows += [(p, seq, decode(payload)) for p, seq, payload in block_to_rows(decode_block(block))]
 
     def adopt(self, synced: dict[bytes, int] | None = None) -> list[bytes]:
         """Look once, read everything, sync; return who was adopted."""
         self.endings.look(5)
-        found = self.adoption.look(synced or {})
+        found = self.adoption.scan(synced or {})
         while self.adoption.is_busy:
-            self.adoption.feed(self.core, 1.0, 5)
+            self.adoption.drain_into(self.core, 1.0, 5)
             self.build()
-        self.adoption.synced()
+        self.adoption.on_spool_synced()
         return found
 
     def seqs(self) -> list[int]:
@@ -225,12 +225,12 @@ def test_reading_begins_where_the_spool_or_the_head_page_says(journals) -> None:
 def test_the_journal_stays_until_what_was_read_is_synced(journals) -> None:
     journal = rank_that(journals, "say(1)" + KILL)
     agent = Agent(journals)
-    agent.adoption.look({})
-    agent.adoption.feed(agent.core, 1.0, 5)
+    agent.adoption.scan({})
+    agent.adoption.drain_into(agent.core, 1.0, 5)
     assert journal.exists()
     assert not agent.adoption.is_idle
-    assert agent.adoption.look({}) == [], "it is held already"
-    assert agent.adoption.synced() == [b"\1" * 16]
+    assert agent.adoption.scan({}) == [], "it is held already"
+    assert agent.adoption.on_spool_synced() == [b"\1" * 16]
     assert not journal.exists()
 
 
@@ -347,12 +347,12 @@ def test_a_journal_that_cannot_be_read_stays_and_is_said_once(journals) -> None:
 
 def test_adoption_gives_way_when_the_block_is_full(journals) -> None:
     rank_that(journals, "for n in range(5000): say(n, 1000)" + KILL)
-    core = Core(AGENT, "node-a", 7, "0.1", 0)
+    core = EventBatcher(AGENT, "node-a", 7, "0.1", 0)
     core.build(0)
-    adoption = Adoption(journals)
-    adoption.look({})
-    adoption.feed(core, 1.0, 5)
-    assert not core.room
+    adoption = OrphanJournalCollector(journals)
+    adoption.scan({})
+    adoption.drain_into(core, 1.0, 5)
+    assert not core.has_capacity
     assert adoption.is_busy
 
 
@@ -370,24 +370,24 @@ def test_journals_that_died_while_they_were_made_are_removed_and_those_of_the_li
     for name in (".new-" + "03" * 16, ".done-" + "04" * 16, "05" * 16):
         (journals / name).mkdir()
     everything = {path.name for path in journals.iterdir()}
-    remove_leftovers(journals, time.time())
+    remove_stale_staging(journals, time.time())
     assert {path.name for path in journals.iterdir()} == everything  # all of them are young
-    remove_leftovers(journals, time.time() + 3600)
+    remove_stale_staging(journals, time.time() + 3600)
     assert {path.name for path in journals.iterdir()} == {".new-" + "02" * 16, "05" * 16}
     living.communicate()
-    remove_leftovers(journals, time.time() + 3600)
+    remove_stale_staging(journals, time.time() + 3600)
     assert {path.name for path in journals.iterdir()} == {"05" * 16}
-    remove_leftovers(journals / "nowhere", 0.0)
+    remove_stale_staging(journals / "nowhere", 0.0)
 
 
 def test_a_journal_is_not_set_aside_because_descriptors_are_short(journals: Path) -> None:
     rank_that(journals, "\nfor n in range(1, 5): say(n)" + KILL)
     agent = Agent(journals)
     with no_descriptors(), pytest.raises(OSError, match="Too many open files"):
-        agent.adoption.look({})
-    agent.adoption.look({})
+        agent.adoption.scan({})
+    agent.adoption.scan({})
     with no_descriptors():
-        agent.adoption.feed(agent.core, 1.0, 5)
+        agent.adoption.drain_into(agent.core, 1.0, 5)
     assert not agent.adoption.is_busy, "the loop does not spin meanwhile"
     assert not agent.adoption.is_idle, "and an embedded agent does not leave"
     agent.adopt()
@@ -419,8 +419,8 @@ def test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal(journa
         agent.adoption.greet(b"\1" * 16)
         return subprocess.run([sys.executable, "-c", LOCKS, str(journal / LOCK_NAME)], timeout=180).returncode == 9
 
-    assert agent.adoption.look({}) == [b"\1" * 16]
+    assert agent.adoption.scan({}) == [b"\1" * 16]
     assert is_held(), "while it is read"
-    agent.adoption.feed(agent.core, 1.0, 5)
+    agent.adoption.drain_into(agent.core, 1.0, 5)
     assert agent.adoption.is_waiting
     assert is_held(), "while it waits for the sync"

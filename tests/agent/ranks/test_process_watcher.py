@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from chiplog_agent.ranks.process_watcher import Death, Deaths
+from chiplog_agent.ranks.process_watcher import ProcessExit, ProcessWatcher
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 
@@ -24,18 +24,18 @@ SAFEGUARDS = [
 
 
 def test_the_end_of_a_killed_process_gets_a_time() -> None:
-    deaths = Deaths()
+    deaths = ProcessWatcher()
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     deaths.watch(b"p" * 16, process.pid)
     assert not deaths.look(1)
-    assert deaths.of(b"p" * 16) is None
+    assert deaths.exit_of(b"p" * 16) is None
     process.kill()
     wait_until(lambda: select.select([deaths], [], [], 0)[0], "the descriptor that tells of all of them")
     assert deaths.look(42)
     process.wait()
-    assert deaths.of(b"p" * 16) == Death(42, signal.SIGKILL, "/proc/PID/stat")
+    assert deaths.exit_of(b"p" * 16) == ProcessExit(42, signal.SIGKILL, "/proc/PID/stat")
     deaths.forget(b"p" * 16)
-    assert deaths.of(b"p" * 16) is None
+    assert deaths.exit_of(b"p" * 16) is None
 
 
 @pytest.mark.parametrize("is_reaped", [True, False], ids=["reaped", "zombie"])
@@ -52,7 +52,7 @@ def test_the_end_of_a_killed_process_gets_a_time() -> None:
 def test_the_status_of_a_process_is_known_before_and_after_its_parent_waited_for_it(
     how: str, code: int | None, number: int | None, *, is_reaped: bool
 ) -> None:
-    deaths = Deaths()
+    deaths = ProcessWatcher()
     process = subprocess.Popen(
         [sys.executable, "-S", "-c", f"import os, sys; sys.stdin.read(); {how}"], stdin=subprocess.PIPE
     )
@@ -63,7 +63,7 @@ def test_the_status_of_a_process_is_known_before_and_after_its_parent_waited_for
     if is_reaped:
         process.wait()
     assert deaths.look(42)
-    death = deaths.of(b"p" * 16)
+    death = deaths.exit_of(b"p" * 16)
     assert death is not None
     assert (death.exit_code, death.exit_signal) == (code, number)
     assert death.source == ("pidfd" if is_reaped else "/proc/PID/stat")
@@ -71,7 +71,7 @@ def test_the_status_of_a_process_is_known_before_and_after_its_parent_waited_for
 
 
 def test_what_is_no_pid_of_a_living_process_is_left_to_the_lock() -> None:
-    deaths = Deaths()
+    deaths = ProcessWatcher()
     for pid in (-1, 0, 1 << 40, (1 << 31) - 1):
         deaths.watch(b"p" * 16, pid)
     assert not deaths.look(1)
@@ -81,7 +81,7 @@ def test_a_process_costs_one_descriptor_however_many_producers_it_has() -> None:
     def n_descriptors() -> int:
         return len(os.listdir("/proc/self/fd"))
 
-    deaths = Deaths()
+    deaths = ProcessWatcher()
     before = n_descriptors()
     producers = [bytes([number]) * 16 for number in range(20)]
     for producer in producers:
@@ -100,7 +100,7 @@ def test_a_process_costs_one_descriptor_however_many_producers_it_has() -> None:
 
 
 def test_all_producers_of_a_process_end_with_it_and_later_ones_are_of_another() -> None:
-    deaths = Deaths()
+    deaths = ProcessWatcher()
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     assert process.stdin is not None
     one, other, late = (bytes([number]) * 16 for number in range(3))
@@ -110,9 +110,9 @@ def test_all_producers_of_a_process_end_with_it_and_later_ones_are_of_another() 
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # not reaped: its PID is still its own
     deaths.watch(late, process.pid)
     assert deaths.look(42)
-    assert [death.ts_us for death in map(deaths.of, (one, other, late)) if death] == [42] * 3
+    assert [death.ts_us for death in map(deaths.exit_of, (one, other, late)) if death] == [42] * 3
     assert not deaths.look(43)
     process.wait()
     for producer in (one, other, late):
         deaths.forget(producer)
-        assert deaths.of(producer) is None
+        assert deaths.exit_of(producer) is None

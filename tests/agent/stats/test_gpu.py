@@ -14,7 +14,16 @@ import pytest
 from chiplog_agent.stats.claims import MigDevice
 from chiplog_agent.stats.gpu import FIELDS, kernel_gpus
 from chiplog_agent.stats.gpu_threads import CHECK_INTERVAL_S, RETRY_MAX_S
-from chiplog_agent.stats.sampler_process import DeviceEvent, Gpus, Holders, Line, Message, Sample, SamplerFeed, Stale
+from chiplog_agent.stats.sampler_process import (
+    DeviceEvent,
+    DeviceStale,
+    Gpus,
+    Holders,
+    Message,
+    Sample,
+    SamplerLog,
+    SamplerProcess,
+)
 from tests.support.safeguard import Safeguard
 
 WAIT_S = 40.0  # generous, and still shorter than the library hangs
@@ -89,7 +98,7 @@ class Node:
         self.calls = folder / "calls"
         self.control.write_text("")
         self.messages: list[Message] = []
-        self.feed = SamplerFeed(period_s=0.1)
+        self.feed = SamplerProcess(period_s=0.1)
 
     def tell(self, words: str) -> None:
         self.control.write_text(words)
@@ -120,7 +129,7 @@ def of(messages: list[Message], device: str) -> list[Sample]:
 
 
 def lines(messages: list[Message]) -> list[str]:
-    return [message.text for message in messages if isinstance(message, Line)]
+    return [message.text for message in messages if isinstance(message, SamplerLog)]
 
 
 def test_every_metric_comes_in_its_unit(node: Node) -> None:
@@ -206,7 +215,7 @@ def test_lost_gpus_are_errors_said_once_and_are_back_after_their_return(
     for device in devices:
         [lost] = events(messages, "gpu.lost", device)
         assert lost.level == "error" and reason in lost.text and device in lost.text
-        assert Stale(device) not in messages
+        assert DeviceStale(device) not in messages
     others = {GPU0, GPU1} - set(devices)
     assert all(not events(messages, "gpu.lost", other) and len(of(messages, other)) >= 10 for other in others)
     node.tell("")
@@ -242,7 +251,7 @@ def test_a_gpu_that_hangs_keeps_no_other_from_being_sampled_while_one_is_lost(no
     node.feed.start()
     node.run(lambda messages: len(of(messages, GPU2)) >= 2)
     node.tell("gpus=3 hang1 lost2")
-    node.run(lambda messages: bool(events(messages, "gpu.lost", GPU2)) and Stale(GPU1) in messages)
+    node.run(lambda messages: bool(events(messages, "gpu.lost", GPU2)) and DeviceStale(GPU1) in messages)
     node.run(lambda messages: len(of(messages, GPU0)) >= 20)
     node.tell("gpus=3")
     messages = node.run(lambda messages: bool(events(messages, "gpu.back", GPU2)) and len(of(messages, GPU1)) >= 2)
@@ -301,9 +310,9 @@ def test_a_hanging_gpu_goes_stale_and_stalls_neither_the_host_nor_the_other(node
     node.feed.start()
     node.run(lambda messages: bool(of(messages, GPU0)) and bool(of(messages, GPU1)))
     node.tell("hang1")
-    messages = node.run(lambda messages: Stale(GPU1) in messages)
+    messages = node.run(lambda messages: DeviceStale(GPU1) in messages)
     messages += node.run(lambda messages: len(of(messages, "")) >= 10 and len(of(messages, GPU0)) >= 10)
-    assert messages.count(Stale(GPU1)) == 1 and Stale(GPU0) not in messages
+    assert messages.count(DeviceStale(GPU1)) == 1 and DeviceStale(GPU0) not in messages
 
 
 def test_a_start_of_nvml_that_hangs_is_told_and_host_samples_go_on(node: Node) -> None:
@@ -353,7 +362,7 @@ def test_a_library_that_prints_does_not_break_the_frames(node: Node) -> None:
 def test_a_sampler_that_hangs_in_the_driver_can_be_closed(node: Node) -> None:
     node.tell("hang0 hang1")
     node.feed.start()
-    node.run(lambda messages: Stale(GPU0) in messages)
+    node.run(lambda messages: DeviceStale(GPU0) in messages)
     pid = node.feed.pid
     node.feed.close()
     assert not os.path.exists(f"/proc/{pid}")

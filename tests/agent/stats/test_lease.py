@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_agent.stats.lease import SamplerLease
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.hosts import Centre
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
@@ -102,7 +102,7 @@ class Second(Node):
         flags = ("--sample-interval-s", "0.2", "--node", "node-a", "--collector", collector)
         self.agent = self._start("chiplog_agent", *flags)
         pid = self.agent.pid
-        wait_until(lambda: holder_of(self.place.agent / "lock") == pid, "an agent that holds its lock")
+        wait_until(lambda: lock_holder_pid(self.place.agent / "lock") == pid, "an agent that holds its lock")
 
 
 @pytest.fixture

@@ -13,20 +13,20 @@ from pathlib import Path
 import pytest
 
 from chiplog_agent.stats.frames import FrameReader, encode_frame
-from chiplog_agent.stats.sampler_process import Line, Message, Sample, SamplerFeed
+from chiplog_agent.stats.sampler_process import Message, Sample, SamplerLog, SamplerProcess
 from tests.support.waiting import WAIT_S
 
 MODULE = [sys.executable, "-P", "-m", "chiplog_agent.stats"]
 
 
 @pytest.fixture
-def feed() -> Iterator[SamplerFeed]:
-    feed = SamplerFeed(period_s=0.05)
+def feed() -> Iterator[SamplerProcess]:
+    feed = SamplerProcess(period_s=0.05)
     yield feed
     feed.close()
 
 
-def collect(feed: SamplerFeed, until: Callable[[list[Message]], bool]) -> list[Message]:
+def collect(feed: SamplerProcess, until: Callable[[list[Message]], bool]) -> list[Message]:
     """Read until something is true of all that was read; fail after a generous while."""
     messages: list[Message] = []
     deadline = time.monotonic() + WAIT_S
@@ -42,10 +42,10 @@ def samples(messages: list[Message], device: str = "") -> list[Sample]:
 
 
 def lines(messages: list[Message]) -> list[str]:
-    return [message.text for message in messages if isinstance(message, Line)]
+    return [message.text for message in messages if isinstance(message, SamplerLog)]
 
 
-def test_host_samples_flow_and_share_one_tuple_of_names(feed: SamplerFeed) -> None:
+def test_host_samples_flow_and_share_one_tuple_of_names(feed: SamplerProcess) -> None:
     feed.start()
     before_us = time.time_ns() // 1000
     host = samples(collect(feed, lambda messages: len(samples(messages)) >= 3))
@@ -55,7 +55,7 @@ def test_host_samples_flow_and_share_one_tuple_of_names(feed: SamplerFeed) -> No
     assert feed.bad_frames == 0
 
 
-def test_watched_ranks_are_sampled_until_they_are_not_watched(feed: SamplerFeed) -> None:
+def test_watched_ranks_are_sampled_until_they_are_not_watched(feed: SamplerProcess) -> None:
     feed.start()
     device = f"pid:{os.getpid()}"
     feed.watch([os.getpid()])
@@ -64,7 +64,7 @@ def test_watched_ranks_are_sampled_until_they_are_not_watched(feed: SamplerFeed)
     collect(feed, lambda messages: len(samples(messages[-20:])) == 20)  # the host alone, twenty times in a row
 
 
-def test_a_sampler_that_is_killed_is_replaced_and_watches_the_same_ranks(feed: SamplerFeed) -> None:
+def test_a_sampler_that_is_killed_is_replaced_and_watches_the_same_ranks(feed: SamplerProcess) -> None:
     feed.start()
     feed.watch([os.getpid()])
     collect(feed, lambda messages: bool(samples(messages)))
@@ -86,7 +86,7 @@ def test_a_sampler_that_is_killed_is_replaced_and_watches_the_same_ranks(feed: S
     collect(feed, lambda messages: bool(samples(messages, f"pid:{os.getpid()}")))
 
 
-def test_a_silent_sampler_is_killed_and_replaced(feed: SamplerFeed) -> None:
+def test_a_silent_sampler_is_killed_and_replaced(feed: SamplerProcess) -> None:
     feed.start()
     collect(feed, lambda messages: bool(samples(messages)))
     pid = feed.pid
@@ -106,7 +106,7 @@ def test_a_silent_sampler_is_killed_and_replaced(feed: SamplerFeed) -> None:
     collect(feed, lambda messages: bool(samples(messages)))
 
 
-def test_an_agent_that_paused_does_not_blame_the_sampler(feed: SamplerFeed) -> None:
+def test_an_agent_that_paused_does_not_blame_the_sampler(feed: SamplerProcess) -> None:
     feed.start()
     collect(feed, lambda messages: bool(samples(messages)))
     feed.tick(100.0)
@@ -117,7 +117,7 @@ def test_an_agent_that_paused_does_not_blame_the_sampler(feed: SamplerFeed) -> N
 
 
 def test_the_pause_before_a_restart_doubles_up_to_a_minute() -> None:
-    feed = SamplerFeed(command=("/nonexistent/python",))
+    feed = SamplerProcess(command=("/nonexistent/python",))
     feed.start()
     assert "cannot be started" in lines(feed.read())[0]
     now, pauses = 0.0, []
@@ -141,7 +141,7 @@ def test_the_pause_before_a_restart_doubles_up_to_a_minute() -> None:
     ],
 )
 def test_a_sampler_that_talks_nonsense_is_ended_and_told_about(code: str) -> None:
-    feed = SamplerFeed(command=(sys.executable, "-c", code))
+    feed = SamplerProcess(command=(sys.executable, "-c", code))
     feed.start()
     told: list[Message] = []
     deadline = time.monotonic() + WAIT_S
@@ -157,14 +157,14 @@ def test_a_sampler_that_talks_nonsense_is_ended_and_told_about(code: str) -> Non
 def test_frames_of_unknown_kinds_and_wrong_types_are_counted_and_skipped() -> None:
     frames = [["new", 1], ["sample", 1, "", ["a"], []], ["sample", 1, "", ["a"], ["b"]], 7, ["line", "good"]]
     data = b"".join(map(encode_frame, frames))
-    feed = SamplerFeed(command=(sys.executable, "-c", f"import os, sys; os.write(1, {data!r}); sys.stdin.read()"))
+    feed = SamplerProcess(command=(sys.executable, "-c", f"import os, sys; os.write(1, {data!r}); sys.stdin.read()"))
     feed.start()
     assert lines(collect(feed, lambda messages: bool(messages))) == ["good"]
     assert feed.bad_frames == 4
     feed.close()
 
 
-def test_a_full_pipe_does_not_block_and_the_last_set_arrives(feed: SamplerFeed) -> None:
+def test_a_full_pipe_does_not_block_and_the_last_set_arrives(feed: SamplerProcess) -> None:
     feed.start()
     collect(feed, lambda messages: bool(samples(messages)))
     assert feed.pid is not None
@@ -183,7 +183,7 @@ def test_a_full_pipe_does_not_block_and_the_last_set_arrives(feed: SamplerFeed) 
 
 def test_closing_leaves_no_process_and_no_descriptor() -> None:
     before = set(os.listdir("/proc/self/fd"))
-    feed = SamplerFeed()
+    feed = SamplerProcess()
     feed.start()
     collect(feed, lambda messages: bool(messages))
     pid = feed.pid
@@ -195,7 +195,7 @@ def test_closing_leaves_no_process_and_no_descriptor() -> None:
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-def test_the_sampler_inherits_no_descriptor_and_no_output(feed: SamplerFeed, tmp_path: Path) -> None:
+def test_the_sampler_inherits_no_descriptor_and_no_output(feed: SamplerProcess, tmp_path: Path) -> None:
     with open(tmp_path / "open", "w") as file:
         os.set_inheritable(file.fileno(), True)
         feed.start()
@@ -208,8 +208,8 @@ def test_the_sampler_inherits_no_descriptor_and_no_output(feed: SamplerFeed, tmp
 
 def test_the_sampler_dies_with_its_agent() -> None:
     code = (
-        "import time; from chiplog_agent.stats.sampler_process import SamplerFeed\n"
-        "feed = SamplerFeed(); feed.start(); print(feed.pid, flush=True); time.sleep(600)"
+        "import time; from chiplog_agent.stats.sampler_process import SamplerProcess\n"
+        "feed = SamplerProcess(); feed.start(); print(feed.pid, flush=True); time.sleep(600)"
     )
     agent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     assert agent.stdout is not None

@@ -13,7 +13,7 @@ from chiplog_collector.index.validation import json_of, json_text
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.storage.record import Damage, Kind
+from chiplog_schemas.storage.record import CorruptRange, Kind
 from tests.support.collector_log import START_US, Rank, apply, block_of, receipt, records, whole
 from tests.support.index import Index
 from tests.support.safeguard import Safeguard
@@ -128,10 +128,10 @@ def test_nothing_is_applied_before_its_receipt() -> None:
     rank.log(0, a=1.0)
     applier = Applier(State())
     block, behind = records(whole(rank))
-    applier.take(block, block.number)
+    applier.apply(block, block.number)
     assert not applier.is_between_receipts
     assert applier.batch.n_events == 0
-    applier.take(behind, behind.number)
+    applier.apply(behind, behind.number)
     assert applier.is_between_receipts
     assert applier.batch.n_events == 2
 
@@ -171,7 +171,7 @@ def test_bytes_that_are_no_block_are_set_aside_with_a_row_in_events(cut) -> None
 
 def test_records_of_other_kinds_damage_and_gaps_leave_a_row_each() -> None:
     applier = apply((77, b"x"), (Kind.GAP, pack([b"S" * 16, 3, 5, "trimmed"])), (Kind.GAP, b"\xc1"))
-    applier.take(Damage(10, 20, "checksum mismatch"), 9)
+    applier.apply(CorruptRange(10, 20, "checksum mismatch"), 9)
     kinds = [row[3] for row in applier.batch.rows["events"]]
     assert kinds == ["quarantined", "gap", "gap", "quarantined"]
     assert "3..5" in applier.batch.rows["events"][1][5]

@@ -11,15 +11,15 @@ import chiplog_collector.index.database as database_module
 from chiplog_collector import maintenance
 from chiplog_collector.cli import collector, compact, rebuild
 from chiplog_collector.index.database import Database, StaleDatabaseError
-from chiplog_collector.index.process import catch_up, open_index
+from chiplog_collector.index.process import open_index, rebuild_into
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.paths import places
+from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.segments import list_segments
-from chiplog_schemas.storage.watermark import Synced
+from chiplog_schemas.storage.watermark import Watermark
 from tests.support.collector_log import LOG_ID, START_US, VIEWS, Rank, block_of, contents_of, whole
 from tests.support.index import Index
 from tests.support.safeguard import Safeguard
@@ -86,10 +86,10 @@ def test_a_rebuild_has_the_same_contents_in_every_view(index: Index, monkeypatch
     """Applying is a function of the log's bytes: flushes of other sizes, one by one or all at once, change nothing."""
     for payload in everything():
         index.take(payload)
-    place = places(tmp_path / "place")
+    place = paths_for_root(tmp_path / "place")
     place.collector.mkdir(parents=True)
     (place.collector / "log").symlink_to(index.directory / "log")
-    rebuilt = catch_up(place, tmp_path / "rebuilt.duckdb", index.log.next_number, lambda number: None).database
+    rebuilt = rebuild_into(place, tmp_path / "rebuilt.duckdb", index.log.next_number, lambda number: None).database
     assert rebuilt.next_number == index.database.next_number
     rebuilt.close()
     assert copy_of(index, "rebuilt.duckdb") == index.views()
@@ -130,9 +130,9 @@ def test_compaction_keeps_to_the_memory_that_queries_may_take(index: Index, monk
     )
     code = (
         "import sys; from pathlib import Path; from chiplog_collector import maintenance; "
-        "from chiplog_schemas.paths import places; status = Path('/proc/self/status'); "
+        "from chiplog_schemas.paths import paths_for_root; status = Path('/proc/self/status'); "
         "peak = lambda: int(status.read_text().partition('VmHWM:')[2].split()[0]) * 1024; before = peak(); "
-        "maintenance.compact(places(Path(sys.argv[1]))); print(peak() - before)"
+        "maintenance.compact(paths_for_root(Path(sys.argv[1]))); print(peak() - before)"
     )
     with duckdb.connect(str(place.index)) as connection:
         connection.execute(fill)
@@ -147,7 +147,7 @@ def test_compaction_keeps_to_the_memory_that_queries_may_take(index: Index, monk
 
 
 def test_rewriting_while_a_collector_runs_is_refused_in_one_line_that_names_it(tmp_path) -> None:
-    place = places(tmp_path / "chiplog")
+    place = paths_for_root(tmp_path / "chiplog")
     place.collector.mkdir(parents=True)
     hold = (
         "import time; from pathlib import Path; from chiplog_schemas.process.file_lock import Lock; "
@@ -258,7 +258,7 @@ def test_a_disk_that_refuses_is_not_the_records_fault(index: Index, monkeypatch)
         with pytest.raises(duckdb.IOException):
             index.take(whole(rank))
     assert index.sql("SELECT count(*) FROM base.producers") == [(0,)], "all or nothing"
-    index.follower.begin()
+    index.follower.reload()
     index.follow()
     assert index.sql("SELECT step FROM metrics") == [(1,)]
 
@@ -347,7 +347,7 @@ def test_a_file_that_cannot_be_used_is_set_aside_and_made_anew(index: Index, dam
     follower.database.close()
     assert len(list(place.collector.glob("index.duckdb.set-aside-*"))) == 1
     limit = int(list_segments(place.collector / "log")[0][0]) + 10_000
-    catch_up(place, place.index, limit, lambda number: None).database.close()
+    rebuild_into(place, place.index, limit, lambda number: None).database.close()
     assert copy_of(index, "chiplog/collector/index.duckdb") == before
 
 
@@ -362,8 +362,8 @@ def test_a_second_process_on_the_file_is_an_io_error(index: Index) -> None:
 
 
 def test_the_synced_position_is_seen_by_the_other_process_at_once(tmp_path) -> None:
-    writer = Synced(tmp_path / "synced", writable=True)
-    reader = Synced(tmp_path / "synced", writable=False)
+    writer = Watermark(tmp_path / "synced", writable=True)
+    reader = Watermark(tmp_path / "synced", writable=False)
     assert reader.get() == 0
     for number in (1, 2**40):
         writer.set(number)

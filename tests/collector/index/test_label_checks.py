@@ -32,7 +32,7 @@ SAFEGUARDS = [
     Safeguard(
         "another name that a key made of a run binds nobody of other nodes who comes later",
         "collector/chiplog_collector/index/registry.py",
-        old=" and _speaks_for(run.alias_nodes, producer):\n",
+        old=" and may_act_for(run.alias_nodes, producer):\n",
         new=":\n",
         test="test_another_name_that_a_key_made_of_a_run_binds_only_those_whom_it_speaks_for",
     ),
@@ -46,7 +46,7 @@ SAFEGUARDS = [
     Safeguard(
         "a label that two live processes use is told",
         "collector/chiplog_collector/index/applier.py",
-        old="        self.labels.came(block, numbers)\n",
+        old="        self.labels.check_block(block, numbers)\n",
         new="",
         test="test_a_label_that_two_processes_use_at_a_time_is_told_once_and_nothing_of_either_is_dropped",
     ),

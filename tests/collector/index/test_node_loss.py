@@ -17,7 +17,7 @@ SAFEGUARDS = [
     Safeguard(
         "a label whose events another agent brings runs on",
         "collector/chiplog_collector/index/node_loss.py",
-        old="        if producer.is_presumed:\n            _revive(producer)\n",
+        old="        if producer.is_presumed:\n            _mark_running(producer)\n",
         new="        if False:\n",
         test="test_a_label_whose_events_another_agent_brings_runs_on",
     ),

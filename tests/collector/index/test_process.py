@@ -14,16 +14,16 @@ import pytest
 import chiplog_collector.index.database as database_module
 import chiplog_collector.index.process as index_module
 import chiplog_schemas.model.blocks as blocks_module
-from chiplog.query.connection import Remote
+from chiplog.query.connection import CollectorConnection
 from chiplog.query.result import QueryError
 from chiplog_collector.cli import collector
 from chiplog_collector.index.checkpoints import Checkpoints
-from chiplog_collector.index.database import proven_damage
-from chiplog_collector.index.process import main, open_index, set_aside
+from chiplog_collector.index.database import corruption_reason
+from chiplog_collector.index.process import main, open_index, quarantine_database
 from chiplog_collector.receiver import daemon as receiver_module
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.paths import Places, make_private
-from chiplog_schemas.storage.watermark import Synced
+from chiplog_schemas.paths import Paths, ensure_private_dir
+from chiplog_schemas.storage.watermark import Watermark
 from tests.support.collector_log import VIEWS, Rank, contents_of, whole
 from tests.support.index import Index
 from tests.support.sample_log import everything, place_of
@@ -35,23 +35,23 @@ def never(wait_s: float) -> bool:
     return False
 
 
-def put(index: Index) -> Places:
+def put(index: Index) -> Paths:
     """Make the index, caught up, the one of a CHIPLOG_DIR, with the receiver's word on how far its log goes."""
     limit = index.log.next_number
     place = place_of(index)
-    Synced(place.collector / "synced", writable=True).set(limit)
+    Watermark(place.collector / "synced", writable=True).set(limit)
     return place
 
 
-def set_aside_files(place: Places) -> list[Path]:
+def set_aside_files(place: Paths) -> list[Path]:
     return sorted(place.collector.glob("index.duckdb.set-aside-*"))
 
 
-def lived(place: Places) -> dict[str, list[str]] | str:
+def lived(place: Paths) -> dict[str, list[str]] | str:
     """Live once as `serve` does, and return all views; or the damage met, for which the file is set aside."""
     follower = open_index(place, never)
     assert follower is not None
-    synced = Synced(place.collector / "synced", writable=False)
+    synced = Watermark(place.collector / "synced", writable=False)
     database = follower.database
     checkpoints = Checkpoints(database.checkpoint, lambda: math.inf, database.wal_bytes)
     damage = index_module._follow(follower, synced, checkpoints, lambda: None, lambda: False)
@@ -60,11 +60,11 @@ def lived(place: Places) -> dict[str, list[str]] | str:
         for view in () if damage else VIEWS:
             found[view] = contents_of(lambda query: follower.database.connection.execute(query).fetchall(), view)
     except duckdb.Error as error:
-        damage = proven_damage(error)
+        damage = corruption_reason(error)
         assert damage, error
     follower.database.close()
     if damage:
-        set_aside(place.index, damage)
+        quarantine_database(place.index, damage)
         return damage
     return found
 
@@ -175,7 +175,7 @@ def test_a_damaged_write_ahead_log_of_duckdb_costs_no_answer_either(index: Index
     files = {path.name: path.read_bytes() for path in index.directory.glob("index.duckdb*")}
     assert len(files) == 2
     place = place_of(index)
-    Synced(place.collector / "synced", writable=True).set(limit)
+    Watermark(place.collector / "synced", writable=True).set(limit)
     for name, content in files.items():
         (place.collector / name).write_bytes(content)
     damaged = bytearray(files["index.duckdb.wal"])
@@ -204,7 +204,7 @@ def test_only_duckdbs_own_words_prove_damage() -> None:
     for query in ("SELECT error('Corrupt database file: x')", "SELECT 'Corrupt database file: '::INT"):
         with pytest.raises(duckdb.Error) as caught:
             connection.execute(query).fetchall()
-        assert proven_damage(caught.value) is None
+        assert corruption_reason(caught.value) is None
     connection.close()
 
 
@@ -213,7 +213,7 @@ def test_damage_that_a_query_meets_ends_the_index_and_the_next_one_answers(index
     n_rows = index.sql("SELECT count(*) FROM metrics")[0][0]
     total = "SELECT count(*) AS n, max(value) AS v FROM metrics"
     place = put(index)
-    make_private(place.run)
+    ensure_private_dir(place.run)
     with duckdb.connect(str(place.index)) as connection:
         query = "SELECT block_id FROM pragma_storage_info('base.metrics') WHERE column_name = 'value'"
         block = next(number for (number,) in connection.execute(query).fetchall() if number >= 0)
@@ -223,10 +223,10 @@ def test_damage_that_a_query_meets_ends_the_index_and_the_next_one_answers(index
     address = f"ipc://{place.run}/query.sock"
     command = [sys.executable, "-m", "chiplog_collector.index", str(place.root), "--query", address]
     first = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE)
-    remote = Remote(address)
-    assert remote.answers(60)
+    remote = CollectorConnection(address)
+    assert remote.ping(60)
     with pytest.raises(QueryError, match="is damaged and is rebuilt"):
-        remote.ask(total, None, 30, lambda: True)
+        remote.execute(total, None, 30, lambda: True)
     _, said = first.communicate(timeout=180)
     assert first.returncode == 1
     assert b"Traceback" not in said, said

@@ -16,13 +16,13 @@ import pytest
 from chiplog_collector.query import service as query_module
 from chiplog_collector.query import sql_guard as examiner_module
 from chiplog_collector.query.service import QueryService, lock_down
-from chiplog_collector.query.sql_guard import FUNCTIONS_REFUSED, Examiner, Refused, admit
-from chiplog_schemas.bounds import Bounds
+from chiplog_collector.query.sql_guard import FUNCTIONS_REFUSED, QueryRejected, SqlGuardProcess, check_query
+from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import QUERIES_WAITING_MAX, QUERY_CHARS_MAX
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module
-from chiplog_schemas.query.query_messages import ID_BYTES, QuestionKind
+from chiplog_schemas.query.query_messages import ID_BYTES, QueryMessageKind
 from chiplog_schemas.sql import tables_sql, views_sql
 from tests.support.query_client import (
     A_SELECT_THAT_IS_STOPPED,
@@ -53,14 +53,14 @@ SAFEGUARDS = [
     Safeguard(
         "a query waits for the parser no longer than it may take",
         "collector/chiplog_collector/query/service.py",
-        old="examine(job.sql, job.deadline)",
-        new="examine(job.sql)",
+        old="check(job.sql, job.deadline)",
+        new="check(job.sql)",
         test="test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck",
     ),
     Safeguard(
         "a parser that does not even die ends with the process",
         "collector/chiplog_collector/query/service.py",
-        old="self._examiner.is_stuck(now)",
+        old="self._examiner.must_restart(now)",
         new="False",
         test="test_a_parser_that_takes_no_text_for_ever_is_noticed",
     ),
@@ -206,13 +206,13 @@ def shared_asker(shared_service: QueryService) -> Iterator[Asker]:
     ],
 )
 def test_one_statement_that_reads_is_admitted_as_it_is(sql, parser):
-    assert admit(sql, parser) == sql
+    assert check_query(sql, parser) == sql
 
 
 @pytest.mark.parametrize("sql", NOT_A_SELECT)
 def test_everything_else_is_refused_in_one_line(sql, parser):
-    with pytest.raises(Refused) as refusal:
-        admit(sql, parser)
+    with pytest.raises(QueryRejected) as refusal:
+        check_query(sql, parser)
     assert str(refusal.value) and "\n" not in str(refusal.value)
 
 
@@ -247,12 +247,12 @@ def test_functions_of_files_read_none(parser, tmp_path):
 
 
 def test_a_text_that_would_overflow_the_parser_is_refused_by_its_size(parser):
-    with pytest.raises(Refused, match=f"limit of {QUERY_CHARS_MAX}; pass long values as parameters"):
-        admit("SELECT '" + "x" * QUERY_CHARS_MAX + "'", parser)
-    with pytest.raises(Refused, match="words and signs"):
-        admit("SELECT 1 FROM range(1)" + ", range(1)" * 100_000, parser)
-    with pytest.raises(Refused, match="words and signs"):
-        admit("DESCRIBE " * 100_000 + "SELECT 1", parser)
+    with pytest.raises(QueryRejected, match=f"limit of {QUERY_CHARS_MAX}; pass long values as parameters"):
+        check_query("SELECT '" + "x" * QUERY_CHARS_MAX + "'", parser)
+    with pytest.raises(QueryRejected, match="words and signs"):
+        check_query("SELECT 1 FROM range(1)" + ", range(1)" * 100_000, parser)
+    with pytest.raises(QueryRejected, match="words and signs"):
+        check_query("DESCRIBE " * 100_000 + "SELECT 1", parser)
 
 
 def test_the_parser_s_complaint_names_the_place(shared_asker):
@@ -285,7 +285,7 @@ def test_no_way_to_write_or_to_read_files_is_answered(asker, index, tmp_path):
 
 def test_a_text_that_keeps_the_parser_busy_for_ever_costs_a_child_and_is_refused(asker, service):
     answer = asker.ask("WITH a AS (" * 40)
-    assert (answer.kind, answer.error_kind) == (QuestionKind.ERROR, "refused")
+    assert (answer.kind, answer.error_kind) == (QueryMessageKind.ERROR, "refused")
     assert "could not be parsed" in answer.message
     assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
     assert service._examiner.n_replaced == 1
@@ -294,7 +294,7 @@ def test_a_text_that_keeps_the_parser_busy_for_ever_costs_a_child_and_is_refused
 def test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck(index, address, monkeypatch):
     """Many workers wait for one parser: what is overdue there was not run yet, so that nothing has to be cancelled."""
     monkeypatch.setattr(query_module, "STUCK_AFTER_S", 0.0)
-    service = QueryService(index, address, bounds=Bounds(queries_at_once=8))
+    service = QueryService(index, address, bounds=Limits(queries_at_once=8))
     service.start()
     asker = Asker(address)
     ids = {asker.send("WITH a AS (" * 40, timeout_s=0.1) for _ in range(16)}
@@ -302,7 +302,7 @@ def test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck(ind
     assert {answer.id for answer in answers} == ids
     assert {answer.error_kind for answer in answers} <= {"refused", "timeout"}
     assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
-    assert not service.is_stuck
+    assert not service.must_restart
     assert service._examiner.n_replaced < 8, "whoever is overdue is not parsed any more"
     asker.close()
     service.close()
@@ -310,27 +310,27 @@ def test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck(ind
 
 def test_a_parser_that_takes_no_text_for_ever_is_noticed(service, asker, monkeypatch):
     asker.rows("SELECT 1 AS a")
-    assert not service.is_stuck
+    assert not service.must_restart
     monkeypatch.setattr(examiner_module, "EXAMINE_MAX_S", 0.2)
     child = service._examiner._child.pid
     os.kill(child, signal.SIGSTOP)
     try:
         asker.send("SELECT 1" + " " * 500_000, timeout_s=0.1)  # more than a pipe holds
-        wait_until(lambda: service.is_stuck, "a service that knows it")
+        wait_until(lambda: service.must_restart, "a service that knows it")
     finally:
         os.kill(child, signal.SIGKILL)
 
 
 def test_an_examiner_whose_child_was_killed_takes_another(tmp_path):
-    examiner = Examiner()
+    examiner = SqlGuardProcess()
     try:
-        examiner.examine("SELECT 1")
+        examiner.check("SELECT 1")
         assert examiner._child is not None
         examiner._child.kill()
         examiner._child.wait()
-        examiner.examine("SELECT 1")
-        with pytest.raises(Refused):
-            examiner.examine("DELETE FROM base.runs")
+        examiner.check("SELECT 1")
+        with pytest.raises(QueryRejected):
+            examiner.check("DELETE FROM base.runs")
     finally:
         examiner.close()
 
@@ -363,7 +363,7 @@ def test_parameters_are_values_by_order_or_by_name(shared_asker):
 def test_parameters_that_do_not_fit_the_query_are_its_error(shared_asker):
     for params in (None, [1, 2], {"b": 1}, {}):
         answer = shared_asker.ask("SELECT $a", params)
-        assert (answer.kind, answer.error_kind) == (QuestionKind.ERROR, "sql")
+        assert (answer.kind, answer.error_kind) == (QueryMessageKind.ERROR, "sql")
 
 
 @pytest.mark.parametrize(
@@ -429,7 +429,7 @@ def test_a_query_is_cancelled_at_its_timeout_while_others_and_the_writer_go_on(s
         n_commits += 1
         assert other.rows("SELECT count(*) AS n FROM base.names")[0]["n"] == 100 + 100 * n_commits
     answer = asker.receive()
-    assert (answer.id, answer.kind, answer.error_kind) == (id, QuestionKind.ERROR, "timeout")
+    assert (answer.id, answer.kind, answer.error_kind) == (id, QueryMessageKind.ERROR, "timeout")
     assert "1 s" in answer.message
     assert n_commits > 1
     # The cursor that was interrupted answers again.
@@ -446,12 +446,12 @@ def test_more_questions_than_may_wait_are_answered_busy_and_pings_at_once(servic
         asker.socket.send_multipart(query_messages.ping(id))
     answers = [asker.receive() for _ in range(len(refused) + 2)]
     assert {answer.id for answer in answers if answer.error_kind == "busy"} == set(refused)
-    pongs = [answer for answer in answers if answer.kind == QuestionKind.PONG]
+    pongs = [answer for answer in answers if answer.kind == QueryMessageKind.PONG]
     assert [pong.info["waiting"] for pong in pongs] == [True, False]
     assert pongs[0].info["pid"] == os.getpid()
     later = {answer.id: answer for answer in (asker.receive() for _ in range(2 + len(waiting)))}
     assert all(later[id].error_kind == "timeout" for id in blockers)
-    assert all(later[id].kind == QuestionKind.RESULT for id in waiting)
+    assert all(later[id].kind == QueryMessageKind.RESULT for id in waiting)
 
 
 def test_a_query_that_waits_too_long_is_answered_busy(shared_asker, monkeypatch):
@@ -466,7 +466,7 @@ def test_a_question_asked_twice_while_it_waits_is_answered_once(shared_asker):
     id = os.urandom(ID_BYTES)
     blockers = [shared_asker.send(FOR_EVER, timeout_s=0.5) for _ in range(2)]
     for _ in range(3):
-        shared_asker.socket.send_multipart(query_messages.ask(id, "SELECT 1", None, 1.0))
+        shared_asker.socket.send_multipart(query_messages.request(id, "SELECT 1", None, 1.0))
     last = shared_asker.send("SELECT 2")
     answers = [shared_asker.receive().id for _ in range(4)]
     assert sorted(answers) == sorted([*blockers, id, last])
@@ -516,12 +516,12 @@ def test_frames_that_are_no_question_change_nothing(shared_asker, shared_service
 def test_a_question_of_wrong_shape_is_answered_when_its_id_can_be_read(shared_asker, fields):
     shared_asker.socket.send_multipart([pack([fields[0], b"12345678", *fields[1:]])])
     answer = shared_asker.receive()
-    assert (answer.id, answer.kind, answer.error_kind) == (b"12345678", QuestionKind.ERROR, "refused")
+    assert (answer.id, answer.kind, answer.error_kind) == (b"12345678", QueryMessageKind.ERROR, "refused")
 
 
 def test_fields_of_a_later_version_are_ignored(shared_asker):
     shared_asker.socket.send_multipart([pack([1, b"12345678", "SELECT 1", None, 5.0, "UTC", {"new": True}, 7])])
-    assert shared_asker.receive().kind == QuestionKind.RESULT
+    assert shared_asker.receive().kind == QueryMessageKind.RESULT
 
 
 def test_a_client_that_leaves_without_its_answer_is_counted(service, asker):
@@ -530,7 +530,7 @@ def test_a_client_that_leaves_without_its_answer_is_counted(service, asker):
         gone.send(FOR_EVER, timeout_s=timeout_s)
         assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
         gone.close()
-        wait_until(lambda: not service._here, "an end of what was asked")
+        wait_until(lambda: not service._pending_ids, "an end of what was asked")
         if service.counts["undeliverable"]:
             return
     raise AssertionError("its answer was never in vain")

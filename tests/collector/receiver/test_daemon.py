@@ -13,16 +13,16 @@ import zmq
 
 from chiplog_collector.receiver import agent_liveness as presence_module
 from chiplog_collector.receiver import daemon as receiver_module
-from chiplog_collector.receiver.agent_liveness import GOODBYE_S, MISSED_AFTER_S
-from chiplog_collector.receiver.daemon import ReceiverDaemon, Settings
+from chiplog_collector.receiver.agent_liveness import CLEAN_EXIT_GRACE_S, MISSED_AFTER_S
+from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.limits import CREDIT_BYTES, PEER_SILENT_S
-from chiplog_schemas.paths import places
-from chiplog_schemas.process.file_lock import LockHeldError, holder_of
+from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.process.file_lock import LockHeldError, lock_holder_pid
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import LeaveCause, Left
+from chiplog_schemas.protocol.delivery import LeaveCause, SessionClosed
 from chiplog_schemas.protocol.messages import MessageKind
-from chiplog_schemas.storage.record import Damage, Kind, Record
+from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.storage.segments import LogReader, list_segments, read_segment
 from tests.support.agent_by_hand import SENDER, Agent
@@ -63,7 +63,7 @@ def agent(bare_node):
     agent.close()
 
 
-def records_of(place) -> list[Record | Damage]:
+def records_of(place) -> list[Record | CorruptRange]:
     return [item for _, path in list_segments(place.collector / "log") for item in read_segment(path)]
 
 
@@ -202,7 +202,7 @@ def test_it_stops_when_told_with_everything_in_the_database(bare_node, agent) ->
     bare_node.stop_collector()
     assert bare_node.collector.returncode == 0
     assert bare_node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 1000}]
-    assert holder_of(bare_node.place.collector / "lock") == 0
+    assert lock_holder_pid(bare_node.place.collector / "lock") == 0
 
 
 def test_the_index_is_started_again_when_it_dies(bare_node, agent) -> None:
@@ -245,7 +245,7 @@ def test_the_receiver_goes_on_while_the_index_cannot_be_started(bare_node, agent
 @pytest.fixture
 def daemons(chiplog_dir, monkeypatch):
     """Return what starts a receiver without an index, of small segments; the former one is closed."""
-    place = places(chiplog_dir)
+    place = paths_for_root(chiplog_dir)
     opened: list[ReceiverDaemon] = []
     original = receiver_module.SegmentLog
     monkeypatch.setattr(receiver_module, "_IDLE_POLL_S", 0.005)
@@ -256,7 +256,7 @@ def daemons(chiplog_dir, monkeypatch):
     def start() -> ReceiverDaemon:
         if opened:
             opened.pop().close()
-        opened.append(ReceiverDaemon(Settings(place, [place.collector_address]), with_index=False))
+        opened.append(ReceiverDaemon(ReceiverSettings(place, [place.collector_address]), with_index=False))
         return opened[0]
 
     yield start
@@ -292,7 +292,7 @@ def test_a_lost_agent_is_called_lost_once_however_often_the_receiver_starts(daem
         monkeypatch.setattr(presence_module, name, 0.0)
     monkeypatch.setattr(receiver_module, "GATHER_S", 0.0)
     daemon = daemons()
-    agent = Agent(places(chiplog_dir).collector_address)
+    agent = Agent(paths_for_root(chiplog_dir).collector_address)
     try:
         greet(daemon, agent)
         agent.send(0, b"a")
@@ -303,7 +303,11 @@ def test_a_lost_agent_is_called_lost_once_however_often_the_receiver_starts(daem
         daemon = daemons()
         for _ in range(3):
             daemon.turn()
-    said = [item for item in records_of(places(chiplog_dir)) if isinstance(item, Record) and item.kind == Kind.PRESENCE]
+    said = [
+        item
+        for item in records_of(paths_for_root(chiplog_dir))
+        if isinstance(item, Record) and item.kind == Kind.PRESENCE
+    ]
     assert [unpack(record.payload)[:2] for record in said] == [[agent.sender, False]]
 
 
@@ -312,9 +316,9 @@ def test_how_long_an_agent_is_waited_for_depends_on_the_cause_of_its_sessions_en
     daemon = daemons()
     daemon._intake.next_numbers[SENDER] = 1
     heard_before_s = PEER_SILENT_S if cause is LeaveCause.SILENT else 0.0
-    patience_s = GOODBYE_S if cause is LeaveCause.GOODBYE else PEER_SILENT_S + MISSED_AFTER_S
+    patience_s = CLEAN_EXIT_GRACE_S if cause is LeaveCause.GOODBYE else PEER_SILENT_S + MISSED_AFTER_S
     before = time.monotonic()
-    daemon._act([Left(SENDER, cause)])
+    daemon._act([SessionClosed(SENDER, cause)])
     lost_at = daemon._presence._missed[SENDER].until + heard_before_s
     assert before + patience_s <= lost_at <= time.monotonic() + patience_s
 
@@ -322,7 +326,7 @@ def test_how_long_an_agent_is_waited_for_depends_on_the_cause_of_its_sessions_en
 def test_positions_of_all_senders_are_recovered_from_the_newest_segment(daemons, chiplog_dir) -> None:
     """One agent is silent for many segments: its position is in the SENDERS record that each segment begins with."""
     daemon = daemons()
-    address = places(chiplog_dir).collector_address
+    address = paths_for_root(chiplog_dir).collector_address
     silent, busy = Agent(address, b"silent-agent....."[:16]), Agent(address, b"busy-agent......"[:16])
     try:
         greet(daemon, silent)
@@ -332,7 +336,7 @@ def test_positions_of_all_senders_are_recovered_from_the_newest_segment(daemons,
         for number in range(20):
             busy.send(number, bytes([number]) * 1000)
             talk(daemon, busy, lambda message, number=number: message.next == number + 1)
-        segments = list_segments(places(chiplog_dir).collector / "log")
+        segments = list_segments(paths_for_root(chiplog_dir).collector / "log")
         assert len(segments) > 4
         for _, path in segments:
             first = next(iter(read_segment(path)))
@@ -343,7 +347,7 @@ def test_positions_of_all_senders_are_recovered_from_the_newest_segment(daemons,
             daemon = daemons()
             assert greet(daemon, silent) == 2
             assert greet(daemon, busy) == 20
-        records = [item for item in records_of(places(chiplog_dir)) if isinstance(item, Record)]
+        records = [item for item in records_of(paths_for_root(chiplog_dir)) if isinstance(item, Record)]
         assert [record.number for record in records] == list(range(len(records)))
     finally:
         silent.close()
@@ -351,7 +355,7 @@ def test_positions_of_all_senders_are_recovered_from_the_newest_segment(daemons,
 
 
 def test_a_torn_tail_is_cut_off_and_sent_again(daemons, chiplog_dir) -> None:
-    place = places(chiplog_dir)
+    place = paths_for_root(chiplog_dir)
     daemon = daemons()
     agent = Agent(place.collector_address)
     try:
@@ -380,7 +384,7 @@ def test_a_torn_tail_is_cut_off_and_sent_again(daemons, chiplog_dir) -> None:
 def test_a_disk_that_refuses_acknowledges_nothing_and_loses_nothing(daemons, chiplog_dir, monkeypatch) -> None:
     monkeypatch.setattr(receiver_module, "_WRITE_AGAIN_S", 0.05)
     daemon = daemons()
-    place = places(chiplog_dir)
+    place = paths_for_root(chiplog_dir)
     agent = Agent(place.collector_address)
     try:
         greet(daemon, agent)
@@ -408,7 +412,7 @@ def test_while_the_disk_refuses_nothing_is_taken_behind_the_receipt_that_waits(
     """What stood behind it would have no receipt of its own, and be acknowledged."""
     monkeypatch.setattr(receiver_module, "_WRITE_AGAIN_S", 0.0)  # the next try is due at once, as after a slow one
     daemon = daemons()
-    agent = Agent(places(chiplog_dir).collector_address)
+    agent = Agent(paths_for_root(chiplog_dir).collector_address)
     try:
         greet(daemon, agent)
         original, refused = daemon.log.commit, 0
@@ -425,7 +429,7 @@ def test_while_the_disk_refuses_nothing_is_taken_behind_the_receipt_that_waits(
         wait_until(lambda: daemon.turn() or refused > 20, "more of them")
         daemon.log.commit = original
         talk(daemon, agent, lambda message: message.next == 2)
-        kinds = [item.kind for item in records_of(places(chiplog_dir)) if isinstance(item, Record)]
+        kinds = [item.kind for item in records_of(paths_for_root(chiplog_dir)) if isinstance(item, Record)]
         assert kinds[-4:] == [Kind.BLOCK, Kind.RECEIPT, Kind.BLOCK, Kind.RECEIPT]
     finally:
         agent.close()
@@ -434,7 +438,7 @@ def test_while_the_disk_refuses_nothing_is_taken_behind_the_receipt_that_waits(
 def test_a_turn_ends_however_many_messages_come(daemons, chiplog_dir) -> None:
     """A flood is faster than the receiver: behind each message stands another, and a slice waits for its commit."""
     daemon = daemons()
-    agent = Agent(places(chiplog_dir).collector_address)
+    agent = Agent(paths_for_root(chiplog_dir).collector_address)
     try:
         greet(daemon, agent)
         original, taken = daemon._door.receive, 0
@@ -459,5 +463,5 @@ def test_a_turn_ends_however_many_messages_come(daemons, chiplog_dir) -> None:
 def test_two_receivers_in_one_directory_are_refused_by_the_lock(bare_node, agent) -> None:
     agent.hello()
     with pytest.raises(LockHeldError) as caught:
-        ReceiverDaemon(Settings(bare_node.place, []), with_index=False)
+        ReceiverDaemon(ReceiverSettings(bare_node.place, []), with_index=False)
     assert caught.value.pid == bare_node.collector.pid

@@ -12,11 +12,20 @@ import pytest
 import zmq
 
 from chiplog_collector.receiver import file_store
-from chiplog_collector.receiver.daemon import ReceiverDaemon, Settings
-from chiplog_collector.receiver.file_store import Answer, Closed, Denied, FileStore, Kept, Mismatched, Opened, Written
+from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings
+from chiplog_collector.receiver.file_store import (
+    Answer,
+    ContentMismatch,
+    ContentStored,
+    FileStore,
+    OpenPhase,
+    PartClosed,
+    PartWritten,
+    WriteDenied,
+)
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.paths import places
+from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.protocol.file_delivery import Close, Finish, Open, Write
 from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
@@ -136,11 +145,11 @@ class Bench:
     def do(self, *jobs: Any) -> list[Answer]:
         """Post jobs and return as many answers."""
         for job in jobs:
-            self.store.post(job)
+            self.store.submit(job)
         answers: list[Answer] = []
 
         def answered() -> bool:
-            answers.extend(self.store.take())
+            answers.extend(self.store.results())
             return len(answers) >= len(jobs)
 
         wait_until(answered, f"{len(jobs)} answers")
@@ -161,18 +170,23 @@ def test_a_content_is_kept_under_its_digest_and_only_once(bench: Bench) -> None:
     half = len(DATA) // 2
     open_ = Open(1, DIGEST, len(DATA))
     answers = bench.do(open_, Write(1, memoryview(DATA)[:half]), Write(1, DATA[half:]), Finish(1))
-    assert answers == [Opened(1, 0), Written(1, half), Written(1, len(DATA)), Kept(1, DIGEST, len(DATA))]
+    assert answers == [
+        OpenPhase(1, 0),
+        PartWritten(1, half),
+        PartWritten(1, len(DATA)),
+        ContentStored(1, DIGEST, len(DATA)),
+    ]
     assert bench.names() == [f"{NAME[:2]}/{NAME}"]
     assert (bench.directory / NAME[:2] / NAME).read_bytes() == DATA
     assert (bench.directory / NAME[:2] / NAME).stat().st_mode & 0o777 == 0o600
-    assert bench.do(Open(2, DIGEST, len(DATA))) == [Kept(2, DIGEST, len(DATA))]
-    assert bench.do(Open(3, DIGEST, 5)) == [Mismatched(3)]  # the sender's is no copy of it
+    assert bench.do(Open(2, DIGEST, len(DATA))) == [ContentStored(2, DIGEST, len(DATA))]
+    assert bench.do(Open(3, DIGEST, 5)) == [ContentMismatch(3)]  # the sender's is no copy of it
     assert bench.names() == [f"{NAME[:2]}/{NAME}"]
 
 
 def test_bytes_of_another_content_are_dropped(bench: Bench) -> None:
     answers = bench.do(Open(1, DIGEST, 5), Write(1, b"wrong"), Finish(1))
-    assert answers[-1] == Mismatched(1)
+    assert answers[-1] == ContentMismatch(1)
     assert bench.names() == []
 
 
@@ -180,30 +194,30 @@ def test_a_part_is_gone_on_with_by_another_store_and_its_torn_end_is_noticed(ben
     bench.do(Open(1, DIGEST, len(DATA)), Write(1, DATA[:1_000]), Close(1))
     bench.store.close()
     bench.store = FileStore(bench.directory, 1 << 40)
-    assert bench.do(Open(1, DIGEST, len(DATA))) == [Opened(1, 1_000)]
-    assert bench.do(Write(1, DATA[1_000:]), Finish(1))[-1] == Kept(1, DIGEST, len(DATA))
+    assert bench.do(Open(1, DIGEST, len(DATA))) == [OpenPhase(1, 1_000)]
+    assert bench.do(Write(1, DATA[1_000:]), Finish(1))[-1] == ContentStored(1, DIGEST, len(DATA))
 
     other = hashlib.sha256(b"abcdef").digest()
     bench.do(Open(2, other, 6), Write(2, b"abc"), Close(2))
     (bench.directory / f"{other.hex()}.part").write_bytes(b"ab\0")  # as a power failure leaves it
-    assert bench.do(Open(3, other, 6), Write(3, b"def"), Finish(3))[-1] == Mismatched(3)
-    assert bench.do(Open(4, other, 6)) == [Opened(4, 0)]
+    assert bench.do(Open(3, other, 6), Write(3, b"def"), Finish(3))[-1] == ContentMismatch(3)
+    assert bench.do(Open(4, other, 6)) == [OpenPhase(4, 0)]
 
 
 def test_what_finds_no_room_is_denied_with_what_sets_it(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "files", 1_000)
     bench.do(Open(1, ONE, 700), Write(1, bytes(700)), Close(1))
     (denied,) = bench.do(Open(2, TWO, 301))
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, WriteDenied)
     assert denied.reason.endswith("700 bytes, the limit is 1000, set by CHIPLOG_FILES_BYTES_MAX")
-    assert bench.do(Open(3, TWO, 300)) == [Opened(3, 0)]
-    assert bench.do(Open(4, ONE, 700)) == [Opened(4, 700)]
-    assert isinstance(bench.do(Open(5, DIGEST, 1))[0], Denied), "what is being taken counts as a whole"
+    assert bench.do(Open(3, TWO, 300)) == [OpenPhase(3, 0)]
+    assert bench.do(Open(4, ONE, 700)) == [OpenPhase(4, 700)]
+    assert isinstance(bench.do(Open(5, DIGEST, 1))[0], WriteDenied), "what is being taken counts as a whole"
     bench.store.close()
     again = Bench(tmp_path / "files", 1_000)  # what is there is counted anew
-    assert isinstance(again.do(Open(1, TWO, 301))[0], Denied)
+    assert isinstance(again.do(Open(1, TWO, 301))[0], WriteDenied)
     (denied,) = Bench(tmp_path / "other").do(Open(1, ONE, 1 << 39))
-    assert isinstance(denied, Denied)
+    assert isinstance(denied, WriteDenied)
     assert "are kept for events; make room" in denied.reason
     again.store.close()
 
@@ -212,10 +226,10 @@ def test_a_disk_that_refuses_costs_the_file_and_not_the_store(bench: Bench) -> N
     bench.directory.mkdir(mode=0o700)
     (bench.directory / f"{ONE.hex()}.part").symlink_to("/etc/hostname")  # whatever: it cannot be opened
     first, second = bench.do(Open(1, ONE, 1 << 20), Open(2, DIGEST, len(DATA)))
-    assert isinstance(first, Denied)
+    assert isinstance(first, WriteDenied)
     assert first.reason.startswith("it cannot be written: ")
-    assert second == Opened(2, 0)
-    assert bench.do(Write(2, DATA), Finish(2))[-1] == Kept(2, DIGEST, len(DATA))
+    assert second == OpenPhase(2, 0)
+    assert bench.do(Write(2, DATA), Finish(2))[-1] == ContentStored(2, DIGEST, len(DATA))
 
 
 def test_half_arrived_files_are_bounded_and_idle_ones_go(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,13 +244,13 @@ def test_half_arrived_files_are_bounded_and_idle_ones_go(bench: Bench, monkeypat
     recent = bench.directory / f"{digests[4].hex()}.part"
     os.utime(recent, (time.time(), time.time()))
     bench.store = FileStore(bench.directory, 1 << 40)
-    assert bench.do(Open(9, digests[5], 10)) == [Opened(9, 0)]
+    assert bench.do(Open(9, digests[5], 10)) == [OpenPhase(9, 0)]
     assert bench.names() == [f"{digest.hex()}.part" for digest in digests[4:]]
 
 
 def test_closing_a_token_that_is_not_open_is_answered(bench: Bench) -> None:
-    assert bench.do(Close(7)) == [Closed(7)]
-    assert bench.do(Open(1, ONE, 0), Finish(1)) == [Opened(1, 0), Mismatched(1)]
+    assert bench.do(Close(7)) == [PartClosed(7)]
+    assert bench.do(Open(1, ONE, 0), Finish(1)) == [OpenPhase(1, 0), ContentMismatch(1)]
 
 
 # -- the receiver --
@@ -274,8 +288,8 @@ class Agent:
 
 @pytest.fixture
 def receiver(tmp_path: Path) -> Iterator[ReceiverDaemon]:
-    place = places(tmp_path / "chiplog")
-    receiver = ReceiverDaemon(Settings(place, [place.collector_address]), with_index=False)
+    place = paths_for_root(tmp_path / "chiplog")
+    receiver = ReceiverDaemon(ReceiverSettings(place, [place.collector_address]), with_index=False)
     yield receiver
     receiver.close()
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from chiplog_collector.receiver.refusals import Refused, read_refused, write_refused
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import Receiver, Reply
-from chiplog_schemas.security.permissions import Permit
+from chiplog_schemas.protocol.delivery import ReceiverProtocol, Reply
+from chiplog_schemas.security.permissions import Permission
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -19,16 +19,16 @@ SAFEGUARDS = [
     Safeguard(
         "a session ends when its key does not cover its node any more",
         "schemas/chiplog_schemas/protocol/delivery.py",
-        old="            objection = permit.objection(session.node)\n",
-        new="            objection = None\n",
+        old="            objection = permit.denial_reason(session.node)\n",
+        new="            denial_reason = None\n",
         test="test_a_session_ends_when_its_key_covers_other_nodes",
     ),
 ]
 SENDER, SESSION = b"S" * 16, b"12345678"
 
 
-def permit(*nodes: str) -> Permit:
-    return Permit("k", frozenset({"agent"}), nodes, "p" * 40)
+def permit(*nodes: str) -> Permission:
+    return Permission("k", frozenset({"agent"}), nodes, "p" * 40)
 
 
 def sent(actions: list) -> list[messages.Message]:
@@ -49,7 +49,7 @@ def test_counts_survive_the_file_and_anything_else_is_none(tmp_path: Path) -> No
 
 
 def test_a_sender_of_whom_too_much_is_kept_gets_no_credit() -> None:
-    receiver = Receiver({}, credit=100)
+    receiver = ReceiverProtocol({}, credit=100)
     receiver.receive(b"r", messages.hello(SESSION, SENDER, 0, {}), 1.0)
     [ack] = sent(receiver.set_refused({SENDER: 5}, set()))
     assert (ack.refused, ack.credit) == (5, 100)
@@ -61,7 +61,7 @@ def test_a_sender_of_whom_too_much_is_kept_gets_no_credit() -> None:
 
 
 def test_a_session_ends_when_its_key_covers_other_nodes() -> None:
-    receiver = Receiver({}, scopes=True)
+    receiver = ReceiverProtocol({}, scopes=True)
     receiver.receive(b"r", messages.hello(SESSION, SENDER, 0, {"node": "node-a"}), 1.0, permit("node-a"))
     [ack] = sent(receiver.receive(b"r", messages.ping(SESSION, 0), 2.0, permit("node-*")))
     assert ack.kind == messages.MessageKind.ACK

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_collector.index.database import Database
-from chiplog_collector.index.process import Follower
+from chiplog_collector.index.process import LogFollower
 from chiplog_schemas.storage.record import Record
 from chiplog_schemas.storage.segments import log_owner, read_segment
 from tests.support.safeguard import Safeguard
@@ -46,7 +46,7 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     owner = log_owner(directory)
     assert owner is not None
     database = Database(directory / "index.duckdb", owner)
-    follower = Follower(database, directory)
+    follower = LogFollower(database, directory)
     end = max(item.number for item in read_segment(segment) if isinstance(item, Record)) + 1
     while database.next_number < end:
         follower.step(end)

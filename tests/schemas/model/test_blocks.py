@@ -15,9 +15,9 @@ from chiplog_schemas.model.blocks import (
     BlockBuilder,
     BlockError,
     NewerBlockError,
+    block_to_rows,
     decode_block,
     keys_of,
-    rows_of,
 )
 from chiplog_schemas.model.events import FIELDS, MATRIX_KINDS, Column, EventKind, encode
 from tests.schemas.make_vectors import BLOCK_ROWS, LOSS_KEYS, PRODUCER_A, PRODUCER_B, TS, block, doubles
@@ -86,7 +86,7 @@ def test_rows_become_a_block_and_the_same_rows_again(rows: list[tuple[bytes, int
         builder.add(producer, seq, payload)
     assert builder.n_events == len(first)
     decoded = decode_block(builder.build(TS))
-    assert rows_of(decoded) == sorted((*key, payload) for key, payload in first.items())
+    assert block_to_rows(decoded) == sorted((*key, payload) for key, payload in first.items())
     named = {(uuid, seq) for uuid, ranges in decoded.producers for a, b in ranges for seq in range(a, b + 1)}
     assert named == set(first)
     assert (builder.n_events, builder.n_bytes) == (0, 0)
@@ -158,7 +158,7 @@ def test_a_matrix_whose_keys_do_not_fit_is_kept_verbatim(names: list[Any], value
     builder.add(PRODUCER_A, 0, payload)
     decoded = decode_block(builder.build(TS))
     assert [group.kind for group in decoded.groups] == [OPAQUE]
-    assert rows_of(decoded) == [(PRODUCER_A, 0, payload)]
+    assert block_to_rows(decoded) == [(PRODUCER_A, 0, payload)]
 
 
 # -- hostile bytes ----------------------------------------------------------------------------------------------------
@@ -215,7 +215,7 @@ def _decode_or_block_error(data: bytes) -> None:
         decoded = decode_block(data)
     except BlockError:
         return
-    rows = [(producer, seq) for producer, seq, _ in rows_of(decoded)]
+    rows = [(producer, seq) for producer, seq, _ in block_to_rows(decoded)]
     named = [(uuid, seq) for uuid, ranges in decoded.producers for a, b in ranges for seq in range(a, b + 1)]
     assert rows == sorted(named)
     for group in decoded.groups:

@@ -15,8 +15,8 @@ from chiplog_schemas.model.events import (
     EventKind,
     decode,
     encode,
-    fits_schema,
-    typed,
+    matches_schema,
+    select_typed,
 )
 from tests.schemas.make_vectors import EVENTS, TS
 
@@ -25,19 +25,19 @@ from tests.schemas.make_vectors import EVENTS, TS
 def test_every_kind_round_trips_and_fits(kind: EventKind) -> None:
     payload = encode(kind, TS, *EVENTS[kind])
     assert decode(payload) == [kind, TS, *EVENTS[kind]]
-    assert fits_schema(decode(payload))
+    assert matches_schema(decode(payload))
 
 
 @pytest.mark.parametrize("kind", EventKind, ids=lambda kind: kind.name)
 def test_an_event_with_a_field_more_or_less_or_of_another_type_does_not_fit(kind: EventKind) -> None:
     event = decode(encode(kind, TS, *EVENTS[kind]))
-    assert not fits_schema([*event, 1])
-    assert not fits_schema(event[:-1])
+    assert not matches_schema([*event, 1])
+    assert not matches_schema(event[:-1])
     for index, (_, column) in enumerate(FIELDS[kind], 2):
         for wrong in (True, 1.5, 1 << 63, None) if column is Column.INT else ():
-            assert not fits_schema([*event[:index], wrong, *event[index + 1 :]])
+            assert not matches_schema([*event[:index], wrong, *event[index + 1 :]])
         for wrong in ("text", 1, None) if column in (Column.KEYS, Column.VALUES) else ():
-            assert not fits_schema([*event[:index], wrong, *event[index + 1 :]])
+            assert not matches_schema([*event[:index], wrong, *event[index + 1 :]])
 
 
 def test_every_kind_has_fields_and_none_has_the_name_of_a_row_column() -> None:
@@ -55,7 +55,7 @@ def test_any_bytes_are_an_event_or_a_codec_error(data: bytes) -> None:
         event = decode(data)
     except CodecError:
         return
-    assert isinstance(fits_schema(event), bool)
+    assert isinstance(matches_schema(event), bool)
 
 
 @pytest.mark.parametrize("value", [[], [1], [True, 1], [1, 1.5], [1, 1 << 63], {"kind": 1}, 7, None], ids=repr)
@@ -72,7 +72,7 @@ def test_what_has_no_kind_and_time_is_no_event(value: object) -> None:
 )
 def test_a_map_keeps_only_what_is_known_and_of_the_right_type(body: dict[str, object]) -> None:
     for fields in (IDENTITY_FIELDS, STATE_FIELDS):
-        kept = typed(body, fields)
+        kept = select_typed(body, fields)
         assert kept == {name: body[name] for name in kept}
         for name, kind in fields.items():
             right = type(body.get(name)) is kind
@@ -81,4 +81,4 @@ def test_a_map_keeps_only_what_is_known_and_of_the_right_type(body: dict[str, ob
 
 @pytest.mark.parametrize("body", [None, [], "x", 1], ids=repr)
 def test_what_is_no_map_has_no_fields(body: object) -> None:
-    assert typed(body, IDENTITY_FIELDS) == {}
+    assert select_typed(body, IDENTITY_FIELDS) == {}

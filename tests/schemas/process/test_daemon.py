@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.paths import Places, places
+from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.daemon import output_path, start_daemon, start_daemon_once
 from chiplog_schemas.process.file_lock import Lock
 from tests.support.safeguard import Safeguard
@@ -19,10 +19,10 @@ STARTER = """
 import sys
 from pathlib import Path
 from chiplog_schemas.process.daemon import start_daemon_once
-from chiplog_schemas.paths import places
+from chiplog_schemas.paths import paths_for_root
 print("ready", flush=True)
 sys.stdin.readline()
-place = places(Path(sys.argv[1]))
+place = paths_for_root(Path(sys.argv[1]))
 print(start_daemon_once("this", [], place, place.agent / "lock"))
 """
 HOLDER = """
@@ -38,8 +38,8 @@ FORKING = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from chiplog_schemas.process.daemon import start_daemon
-from chiplog_schemas.paths import places
-place, started, workers = places(Path(sys.argv[1])), threading.Event(), []
+from chiplog_schemas.paths import paths_for_root
+place, started, workers = paths_for_root(Path(sys.argv[1])), threading.Event(), []
 def start():
     for _ in range(10):
         start_daemon("this", [], place)
@@ -69,18 +69,18 @@ SAFEGUARDS = [
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Places:
-    return places(tmp_path / "chiplog")
+def place(tmp_path: Path) -> Paths:
+    return paths_for_root(tmp_path / "chiplog")
 
 
-def starts(place: Places) -> int:
+def starts(place: Paths) -> int:
     try:
         return output_path(place, MODULE).read_text().count("Beautiful is better than ugly.")
     except FileNotFoundError:
         return 0
 
 
-def test_one_of_many_that_miss_a_daemon_starts_it(place: Places) -> None:
+def test_one_of_many_that_miss_a_daemon_starts_it(place: Paths) -> None:
     command = [sys.executable, "-c", STARTER, str(place.root)]
     pipe = subprocess.PIPE
     racers = [subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) for _ in range(6)]
@@ -92,14 +92,14 @@ def test_one_of_many_that_miss_a_daemon_starts_it(place: Places) -> None:
     wait_until(lambda: starts(place) == 1, "what the one prints")
 
 
-def test_workers_that_are_forked_meanwhile_do_not_hold_up_a_start(place: Places) -> None:
+def test_workers_that_are_forked_meanwhile_do_not_hold_up_a_start(place: Paths) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", FORKING, str(place.root)], capture_output=True, text=True, timeout=180
     )
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def test_a_daemon_gets_no_descriptor_of_who_starts_it(place: Places, tmp_path: Path) -> None:
+def test_a_daemon_gets_no_descriptor_of_who_starts_it(place: Paths, tmp_path: Path) -> None:
     (tmp_path / "held").write_text("")
     held = os.open(tmp_path / "held", os.O_RDONLY)
     os.set_inheritable(held, True)
@@ -114,14 +114,14 @@ def test_a_daemon_gets_no_descriptor_of_who_starts_it(place: Places, tmp_path: P
 
 
 @pytest.mark.parametrize("closed", [[0], [1], [2], [0, 1, 2]])
-def test_a_daemon_prints_into_its_file_whatever_its_starter_has_closed(place: Places, closed: list[int]) -> None:
+def test_a_daemon_prints_into_its_file_whatever_its_starter_has_closed(place: Paths, closed: list[int]) -> None:
     closes = "; ".join(f"os.close({number})" for number in closed)
     code = f"""
 import os, sys
 from pathlib import Path
 from chiplog_schemas.process.daemon import start_daemon
-from chiplog_schemas.paths import places
-place = places(Path(sys.argv[1]))
+from chiplog_schemas.paths import paths_for_root
+place = paths_for_root(Path(sys.argv[1]))
 {closes}
 start_daemon("{MODULE}", [], place)
 start_daemon("no_such_module", [], place)
@@ -132,7 +132,7 @@ start_daemon("no_such_module", [], place)
 
 
 @pytest.mark.parametrize("stamp", ["", "garbage", "1.5", "long ago", "ahead"])
-def test_an_old_or_senseless_stamp_keeps_nobody_from_starting(place: Places, stamp: str) -> None:
+def test_an_old_or_senseless_stamp_keeps_nobody_from_starting(place: Paths, stamp: str) -> None:
     place.run.mkdir(parents=True)
     said = {"long ago": str(time.monotonic_ns() - 3600 * 10**9), "ahead": str(time.monotonic_ns() + 3600 * 10**9)}.get(
         stamp, stamp
@@ -144,7 +144,7 @@ def test_an_old_or_senseless_stamp_keeps_nobody_from_starting(place: Places, sta
     wait_until(lambda: starts(place) == 1, "what the one prints")
 
 
-def test_a_daemon_that_came_up_and_was_killed_is_replaced_at_once(place: Places) -> None:
+def test_a_daemon_that_came_up_and_was_killed_is_replaced_at_once(place: Paths) -> None:
     place.agent.mkdir(parents=True)
     lock = place.agent / "lock"
     Lock(lock).release()  # of an earlier one, which says nothing of what is started now

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.process.file_lock import Lock, LockHeldError, holder_of, locker_of
+from chiplog_schemas.process.file_lock import Lock, LockHeldError, kernel_lock_holder_pid, lock_holder_pid
 
 HOLD = """
 import sys
@@ -44,13 +44,13 @@ def test_a_lock_that_another_process_holds_is_refused_and_names_it(
     with pytest.raises(LockHeldError, match=str(holder.pid)) as caught:
         Lock(tmp_path / "lock")
     assert caught.value.pid == holder.pid
-    assert holder_of(tmp_path / "lock") == holder.pid
+    assert lock_holder_pid(tmp_path / "lock") == holder.pid
 
 
 def test_kill_9_frees_the_lock(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:
     holder.send_signal(signal.SIGKILL)
     holder.wait()
-    assert holder_of(tmp_path / "lock") == 0
+    assert lock_holder_pid(tmp_path / "lock") == 0
     Lock(tmp_path / "lock", create=False).release()
 
 
@@ -60,9 +60,9 @@ def test_a_forked_child_does_not_hold_the_lock_and_its_release_leaves_the_parent
     if child == 0:  # the child can take nothing that its parent holds, before and after releasing its own copy
         status = 1
         try:
-            if holder_of(tmp_path / "lock") == os.getppid():
+            if lock_holder_pid(tmp_path / "lock") == os.getppid():
                 lock.release()
-                status = 0 if holder_of(tmp_path / "lock") == os.getppid() else 2
+                status = 0 if lock_holder_pid(tmp_path / "lock") == os.getppid() else 2
         finally:
             os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -88,7 +88,7 @@ def test_a_lock_is_freed_though_a_forked_child_lives_on(tmp_path: Path) -> None:
 
 
 def test_an_absent_lock_file_has_no_holder_and_is_made_only_when_asked(tmp_path: Path) -> None:
-    assert holder_of(tmp_path / "lock") == 0
+    assert lock_holder_pid(tmp_path / "lock") == 0
     with pytest.raises(FileNotFoundError):
         Lock(tmp_path / "lock", create=False)
     Lock(tmp_path / "lock").release()
@@ -97,16 +97,16 @@ def test_an_absent_lock_file_has_no_holder_and_is_made_only_when_asked(tmp_path:
 
 def test_to_look_at_a_lock_of_this_process_does_not_release_it(tmp_path: Path) -> None:
     lock = Lock(tmp_path / "lock")
-    assert (holder_of(lock.path), locker_of(lock.path)) == (os.getpid(), os.getpid())
+    assert (lock_holder_pid(lock.path), kernel_lock_holder_pid(lock.path)) == (os.getpid(), os.getpid())
     lock.path.unlink()
     lock.renew()
-    assert (holder_of(lock.path), locker_of(lock.path)) == (os.getpid(), os.getpid())
+    assert (lock_holder_pid(lock.path), kernel_lock_holder_pid(lock.path)) == (os.getpid(), os.getpid())
     code = "from chiplog_schemas.process.file_lock import *; "
     code += f"print(holder_of(Path({str(lock.path)!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True)
     assert int(done.stdout) == os.getpid(), "another process still finds it locked"
     lock.release()
-    assert (holder_of(lock.path), locker_of(lock.path)) == (0, 0)
+    assert (lock_holder_pid(lock.path), kernel_lock_holder_pid(lock.path)) == (0, 0)
 
 
 def test_release_twice_is_once(tmp_path: Path) -> None:

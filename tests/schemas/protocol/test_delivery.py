@@ -12,20 +12,20 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S, HEARTBEAT_INTERVAL_S, PEER_SILENT_S
 from chiplog_schemas.protocol import delivery, messages
 from chiplog_schemas.protocol.delivery import (
-    Acked,
+    Acknowledged,
     Connect,
+    DataReceived,
     Disconnect,
-    Gap,
-    Greeted,
     LeaveCause,
-    Left,
-    Receiver,
+    NumbersLost,
+    ReceiverProtocol,
     Reply,
     Resume,
     Send,
-    Sender,
+    SenderProtocol,
     SenderState,
-    Take,
+    SessionClosed,
+    SessionOpened,
 )
 from tests.support.safeguard import Safeguard
 
@@ -76,7 +76,7 @@ class Rank:
         self.restart()
 
     def restart(self) -> None:
-        self.machine = Sender(self.name, {"name": self.name}, self.nonces, lambda: 0.75)
+        self.machine = SenderProtocol(self.name, {"name": self.name}, self.nonces, lambda: 0.75)
         self.connection: int | None = None
         self.granted = 0  # most credit that this session has seen
 
@@ -121,11 +121,11 @@ class DeliveryModel(RuleBasedStateMachine):
         self.net = Network()
         nonces = Nonces()
         self.ranks = [Rank(name, nonces) for name in NAMES]
-        self.receiver = Receiver(credit=CREDIT)
+        self.receiver = ReceiverProtocol(credit=CREDIT)
         self.synced: dict[bytes, set[int]] = {name: set() for name in NAMES}
         self.synced_next: dict[bytes, int] = {}
-        self.taken: list[Take] = []
-        self.gaps: list[Gap] = []
+        self.taken: list[DataReceived] = []
+        self.gaps: list[NumbersLost] = []
 
     # -- the two shells --
 
@@ -143,7 +143,7 @@ class DeliveryModel(RuleBasedStateMachine):
                     self.net.to_receiver[rank.connection].append(frames)
                 case Resume(number):
                     rank.position = max(number, rank.first)
-                case Acked(number):
+                case Acknowledged(number):
                     behind = {entry[0] for entry in rank.log if entry[0] < number}
                     assert behind <= self.synced[rank.name], "acknowledged, but not on stable storage"
                     rank.log = [entry for entry in rank.log if entry[0] >= number]
@@ -155,13 +155,13 @@ class DeliveryModel(RuleBasedStateMachine):
             match action:
                 case Reply(routing, frames):
                     self.net.to_sender[int.from_bytes(routing, "big")].append(frames)
-                case Take():
+                case DataReceived():
                     self.taken.append(action)
-                case Gap():
+                case NumbersLost():
                     self.gaps.append(action)
-                case Greeted(sender, info):
+                case SessionOpened(sender, info):
                     assert info == {"name": sender}
-                case Left():
+                case SessionClosed():
                     pass
 
     def pump(self, rank: Rank) -> None:
@@ -184,7 +184,7 @@ class DeliveryModel(RuleBasedStateMachine):
         for take in taken:
             self.synced[take.sender].update(numbers_in(take.payload))
             self.synced_next[take.sender] = max(take.last + 1, self.synced_next.get(take.sender, 0))
-            self.react(self.receiver.synced(take.sender, take.last + 1))
+            self.react(self.receiver.acknowledge(take.sender, take.last + 1))
 
     # -- rules --
 
@@ -278,13 +278,13 @@ class DeliveryModel(RuleBasedStateMachine):
 
     @rule(which=st.sampled_from([0, 1]))
     def sender_fails_to_send(self, which: int) -> None:
-        self.act(self.ranks[which], self.ranks[which].machine.fail(self.now, "queue full"))
+        self.act(self.ranks[which], self.ranks[which].machine.abort(self.now, "queue full"))
 
     @rule(remembers=st.booleans())
     def crash_receiver(self, remembers: bool) -> None:
         """What was not synced is gone. A collector remembers next numbers, an agent does not."""
         self.taken = []
-        self.receiver = Receiver(self.synced_next if remembers else None, CREDIT)
+        self.receiver = ReceiverProtocol(self.synced_next if remembers else None, CREDIT)
 
     # -- what holds --
 
@@ -333,17 +333,17 @@ class TestDelivery(DeliveryModel.TestCase):  # type: ignore[misc, name-defined]
 # -- sentences of the law, one by one ---------------------------------------------------------------------------------
 
 
-def sender(first: int = 0) -> tuple[Sender, bytes]:
-    machine = Sender(NAMES[0], {}, Nonces(), lambda: 1.0)
+def sender(first: int = 0) -> tuple[SenderProtocol, bytes]:
+    machine = SenderProtocol(NAMES[0], {}, Nonces(), lambda: 1.0)
     (connect,) = machine.tick(0.0, first)
     assert isinstance(connect, Connect)
     return machine, messages.parse(connect.frames).session  # type: ignore[arg-type]
 
 
-def open_pair(receiver: Receiver, first: int = 0) -> tuple[Sender, bytes]:
+def open_pair(receiver: ReceiverProtocol, first: int = 0) -> tuple[SenderProtocol, bytes]:
     machine, session = sender(first)
     reply, greeted = receiver.receive(b"r", messages.hello(session, NAMES[0], first, {}), 0.0)
-    assert isinstance(greeted, Greeted)
+    assert isinstance(greeted, SessionOpened)
     assert isinstance(reply, Reply)
     machine.receive(reply.frames, 0.0)  # type: ignore[arg-type]
     assert machine.state is SenderState.OPEN
@@ -355,39 +355,39 @@ def kinds(actions: list[Any]) -> list[int]:
 
 
 def test_back_off_doubles_to_its_maximum_and_begins_again_after_a_welcome() -> None:
-    machine = Sender(NAMES[0], {}, Nonces(), lambda: 1.0)
+    machine = SenderProtocol(NAMES[0], {}, Nonces(), lambda: 1.0)
     now, pauses = 0.0, []
     for _ in range(10):
         machine.tick(now, 0)
-        machine.fail(now, "x")
+        machine.abort(now, "x")
         pause = BACKOFF_MIN_S / 2
         while not machine.tick(now + pause, 0):
             pause += BACKOFF_MIN_S / 4
         pauses.append(pause)
-        machine.fail(now + pause, "x")
+        machine.abort(now + pause, "x")
         now += 100
     assert pauses[0] == pytest.approx(BACKOFF_MIN_S, abs=BACKOFF_MIN_S / 2)
     assert pauses[-1] == pytest.approx(BACKOFF_MAX_S, abs=BACKOFF_MIN_S)
     assert pauses == sorted(pauses)
     (connect,) = machine.tick(now, 0)
     machine.receive(messages.welcome(messages.parse(connect.frames).session, 0, 1), now)  # type: ignore[union-attr, arg-type]
-    machine.fail(now, "x")
+    machine.abort(now, "x")
     assert machine.tick(now + BACKOFF_MIN_S, 0)
 
 
 def test_jitter_spreads_the_first_try_again() -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
-    machine = Sender(NAMES[0], {}, Nonces(), lambda: random.Random(seed).uniform(0.5, 1.0))
+    machine = SenderProtocol(NAMES[0], {}, Nonces(), lambda: random.Random(seed).uniform(0.5, 1.0))
     machine.tick(0.0, 0)
-    machine.fail(0.0, "x")
+    machine.abort(0.0, "x")
     assert not machine.tick(BACKOFF_MIN_S * 0.49, 0)
     assert machine.tick(BACKOFF_MIN_S, 0)
 
 
 def test_each_session_has_a_nonce_of_its_own_and_frames_of_an_old_one_change_nothing() -> None:
-    machine, old = open_pair(Receiver(credit=CREDIT))
-    machine.fail(1.0, "x")
+    machine, old = open_pair(ReceiverProtocol(credit=CREDIT))
+    machine.abort(1.0, "x")
     assert machine.receive(messages.ack(old, 99, 1), 1.0) == []
     (connect,) = machine.tick(9.0, 0)
     new = messages.parse(connect.frames).session  # type: ignore[union-attr, arg-type]
@@ -397,7 +397,7 @@ def test_each_session_has_a_nonce_of_its_own_and_frames_of_an_old_one_change_not
 
 
 def test_a_receiver_answers_frames_of_a_replaced_session_by_reset() -> None:
-    receiver = Receiver(credit=CREDIT)
+    receiver = ReceiverProtocol(credit=CREDIT)
     _, old = open_pair(receiver)
     receiver.receive(b"r2", messages.hello(b"new nonc", NAMES[0], 0, {}), 1.0)
     for frames in (messages.data(old, 0, 0, b"x"), messages.ping(old, 0), messages.lost(old, 0, 0, "")):
@@ -407,7 +407,7 @@ def test_a_receiver_answers_frames_of_a_replaced_session_by_reset() -> None:
 
 
 def test_an_idle_sender_pings_and_a_silent_peer_closes_the_session() -> None:
-    machine, _ = open_pair(Receiver(credit=CREDIT))
+    machine, _ = open_pair(ReceiverProtocol(credit=CREDIT))
     assert kinds(machine.tick(HEARTBEAT_INTERVAL_S, 0)) == [messages.MessageKind.PING]
     assert machine.tick(HEARTBEAT_INTERVAL_S, 0) == []
     machine.tick(PEER_SILENT_S, 0)
@@ -417,15 +417,15 @@ def test_an_idle_sender_pings_and_a_silent_peer_closes_the_session() -> None:
 
 
 def test_a_receiver_ends_the_session_of_a_silent_sender() -> None:
-    receiver = Receiver(credit=CREDIT)
+    receiver = ReceiverProtocol(credit=CREDIT)
     open_pair(receiver)
     assert receiver.tick(PEER_SILENT_S) == []
-    assert receiver.tick(PEER_SILENT_S + 0.1) == [Left(NAMES[0], LeaveCause.SILENT)]
+    assert receiver.tick(PEER_SILENT_S + 0.1) == [SessionClosed(NAMES[0], LeaveCause.SILENT)]
     assert receiver.senders == set()
 
 
 def test_a_busy_receiver_tells_every_sender_that_it_lives_and_counts_nobody_s_silence() -> None:
-    receiver = Receiver(credit=CREDIT)
+    receiver = ReceiverProtocol(credit=CREDIT)
     machine, _ = open_pair(receiver)
     for busy_s in (4.0, 8.0, 12.0):
         (beat,) = receiver.beat()
@@ -438,8 +438,8 @@ def test_a_busy_receiver_tells_every_sender_that_it_lives_and_counts_nobody_s_si
 
 
 def test_a_busy_sender_says_that_it_lives_before_and_after_its_welcome() -> None:
-    receiver = Receiver(credit=CREDIT)
-    machine = Sender(NAMES[0], {}, Nonces(), lambda: 1.0)
+    receiver = ReceiverProtocol(credit=CREDIT)
+    machine = SenderProtocol(NAMES[0], {}, Nonces(), lambda: 1.0)
     assert machine.beat(0.0) == []
     (hello,) = machine.tick(0.0, 5)
     welcome = receiver.receive(b"r", hello.frames, 0.0)[0]  # type: ignore[arg-type, union-attr]
@@ -455,26 +455,26 @@ def test_a_busy_sender_says_that_it_lives_before_and_after_its_welcome() -> None
 
 
 def test_a_ping_is_acknowledged_with_what_is_synced_not_with_what_was_taken() -> None:
-    receiver = Receiver(credit=CREDIT)
+    receiver = ReceiverProtocol(credit=CREDIT)
     _, session = open_pair(receiver)
-    assert receiver.receive(b"r", messages.data(session, 0, 4, b"x"), 0.0) == [Take(NAMES[0], 0, 4, b"x")]  # type: ignore[arg-type]
+    assert receiver.receive(b"r", messages.data(session, 0, 4, b"x"), 0.0) == [DataReceived(NAMES[0], 0, 4, b"x")]  # type: ignore[arg-type]
     assert receiver.receive(b"r", messages.ping(session, 5), 0.0) == [Reply(b"r", messages.ack(session, 0, CREDIT))]
-    assert receiver.synced(NAMES[0], 5) == [Reply(b"r", messages.ack(session, 5, CREDIT))]
+    assert receiver.acknowledge(NAMES[0], 5) == [Reply(b"r", messages.ack(session, 5, CREDIT))]
 
 
 def test_a_jump_in_data_or_ping_means_a_lost_message_and_resets_the_session() -> None:
     for frames in (lambda s: messages.data(s, 3, 4, b"x"), lambda s: messages.ping(s, 3)):
-        receiver = Receiver(credit=CREDIT)
+        receiver = ReceiverProtocol(credit=CREDIT)
         _, session = open_pair(receiver)
         receiver.receive(b"r", messages.data(session, 0, 1, b"x"), 0.0)  # type: ignore[arg-type]
         actions = receiver.receive(b"r", frames(session), 0.0)  # type: ignore[arg-type]
         assert kinds(actions) == [messages.MessageKind.RESET]
-        assert isinstance(actions[1], Left)
+        assert isinstance(actions[1], SessionClosed)
         assert receiver.next_numbers[NAMES[0]] == 2
 
 
 def test_numbers_that_the_log_does_not_have_are_covered_by_the_next_slice() -> None:
-    receiver = Receiver(credit=CREDIT)
+    receiver = ReceiverProtocol(credit=CREDIT)
     machine, _ = open_pair(receiver)
     first = messages.parse(machine.data(0, 2, b"x", 0.0).frames)  # type: ignore[arg-type]
     after_gap = messages.parse(machine.data(10, 12, b"x", 0.0).frames)  # type: ignore[arg-type]
@@ -482,14 +482,14 @@ def test_numbers_that_the_log_does_not_have_are_covered_by_the_next_slice() -> N
 
 
 def test_a_log_that_begins_above_what_the_receiver_has_is_welcome() -> None:
-    receiver = Receiver(credit=CREDIT)
+    receiver = ReceiverProtocol(credit=CREDIT)
     machine, _ = open_pair(receiver, first=1_000)
     data = machine.data(1_000, 1_001, b"x", 0.0)
-    assert receiver.receive(b"r", data.frames, 0.0) == [Take(NAMES[0], 1_000, 1_001, b"x")]  # type: ignore[arg-type]
+    assert receiver.receive(b"r", data.frames, 0.0) == [DataReceived(NAMES[0], 1_000, 1_001, b"x")]  # type: ignore[arg-type]
 
 
 def test_what_is_there_already_is_acknowledged_and_not_taken() -> None:
-    receiver = Receiver({NAMES[0]: 10}, CREDIT)
+    receiver = ReceiverProtocol({NAMES[0]: 10}, CREDIT)
     _, session = open_pair(receiver)
     frames = messages.data(session, 3, 9, b"x")
     assert kinds(receiver.receive(b"r", frames, 0.0)) == [messages.MessageKind.ACK]  # type: ignore[arg-type]
@@ -499,7 +499,7 @@ def test_what_is_there_already_is_acknowledged_and_not_taken() -> None:
 def test_versions_without_a_common_one_are_reset_with_a_reason() -> None:
     from chiplog_schemas.codec import pack
 
-    receiver = Receiver(credit=CREDIT)
+    receiver = ReceiverProtocol(credit=CREDIT)
     hello = [pack([1, b"nonce  8", [2, 3], NAMES[0], 0, {}])]
     (reply,) = receiver.receive(b"r", hello, 0.0)
     assert isinstance(reply, Reply)
@@ -508,21 +508,21 @@ def test_versions_without_a_common_one_are_reset_with_a_reason() -> None:
 
 
 def test_a_loss_is_handed_on_once_and_counts_as_had() -> None:
-    receiver = Receiver(credit=CREDIT)
+    receiver = ReceiverProtocol(credit=CREDIT)
     machine, session = open_pair(receiver)
     receiver.receive(b"r", machine.data(0, 2, b"x", 0.0).frames, 0.0)  # type: ignore[arg-type]
     frames = machine.lost(3, 5, "damaged").frames
-    assert receiver.receive(b"r", frames, 0.0) == [Gap(NAMES[0], 3, 5, "damaged")]  # type: ignore[arg-type]
+    assert receiver.receive(b"r", frames, 0.0) == [NumbersLost(NAMES[0], 3, 5, "damaged")]  # type: ignore[arg-type]
     again = messages.lost(session, 2, 6, "damaged")
     assert kinds(receiver.receive(b"r", frames, 0.0)) == [messages.MessageKind.ACK]  # type: ignore[arg-type]
-    assert receiver.receive(b"r", again, 0.0) == [Gap(NAMES[0], 6, 6, "damaged")]
-    assert receiver.synced(NAMES[0], 7) == [Reply(b"r", messages.ack(session, 7, CREDIT))]
+    assert receiver.receive(b"r", again, 0.0) == [NumbersLost(NAMES[0], 6, 6, "damaged")]
+    assert receiver.acknowledge(NAMES[0], 7) == [Reply(b"r", messages.ack(session, 7, CREDIT))]
 
 
 def test_a_loss_that_is_lost_on_the_way_is_noticed() -> None:
     """Found by a schedule: a connection died with the message, and nobody said it again."""
     for what in ("data", "lost", "ping"):
-        receiver = Receiver(credit=CREDIT)
+        receiver = ReceiverProtocol(credit=CREDIT)
         machine, _ = open_pair(receiver)
         machine.lost(0, 2, "damaged")
         if what == "ping":
@@ -534,17 +534,17 @@ def test_a_loss_that_is_lost_on_the_way_is_noticed() -> None:
 
 
 def test_a_sender_that_said_goodbye_never_comes_back_by_itself() -> None:
-    receiver = Receiver(credit=CREDIT)
+    receiver = ReceiverProtocol(credit=CREDIT)
     machine, _ = open_pair(receiver)
     (bye,) = machine.bye()
-    assert receiver.receive(b"r", bye.frames, 0.0) == [Left(NAMES[0], LeaveCause.GOODBYE)]  # type: ignore[arg-type, union-attr]
+    assert receiver.receive(b"r", bye.frames, 0.0) == [SessionClosed(NAMES[0], LeaveCause.GOODBYE)]  # type: ignore[arg-type, union-attr]
     assert machine.tick(1e9, 0) == []
     assert machine.bye() == []
-    assert machine.fail(0.0, "x") == []
+    assert machine.abort(0.0, "x") == []
 
 
 def test_a_forgotten_sender_begins_anew() -> None:
-    receiver = Receiver({NAMES[0]: 7}, CREDIT)
+    receiver = ReceiverProtocol({NAMES[0]: 7}, CREDIT)
     _, session = open_pair(receiver)
     receiver.forget(NAMES[0])
     assert receiver.senders == set()
@@ -555,7 +555,7 @@ def test_a_forgotten_sender_begins_anew() -> None:
 
 def test_a_receiver_opens_no_more_sessions_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "SESSIONS_MAX", 3)
-    receiver = Receiver(credit=CREDIT)
+    receiver = ReceiverProtocol(credit=CREDIT)
 
     def greet(n: int, now: float) -> list[int]:
         return kinds(receiver.receive(b"r", messages.hello(bytes([n, int(now)]) * 4, bytes([n]) * 16, 0, {}), now))
@@ -571,17 +571,17 @@ def test_a_receiver_opens_no_more_sessions_than_may_be(monkeypatch: pytest.Monke
 
 def test_a_receiver_forgets_first_who_was_silent_for_longest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delivery, "SENDERS_MAX", 3)
-    receiver = Receiver({bytes([n]) * 16: 5 for n in range(3)}, CREDIT)
+    receiver = ReceiverProtocol({bytes([n]) * 16: 5 for n in range(3)}, CREDIT)
     receiver.receive(b"r", messages.hello(b"session0", bytes(16), 0, {}), 0.0)
     for n in (3, 4):
         receiver.receive(b"r", messages.hello(b"session%d" % n, bytes([n]) * 16, 0, {}), 0.0)
     assert set(receiver.next_numbers) == {bytes([n]) * 16 for n in (0, 3, 4)}
-    assert receiver.synced(bytes([1]) * 16, 9) == []
+    assert receiver.acknowledge(bytes([1]) * 16, 9) == []
     assert len(receiver._synced) == 1
 
 
 def test_credit_of_zero_stops_the_sender_and_its_return_starts_it_again() -> None:
-    receiver = Receiver(credit=CREDIT)
+    receiver = ReceiverProtocol(credit=CREDIT)
     machine, _ = open_pair(receiver)
     assert machine.window() == CREDIT
     for credit, window in ((0, 0), (100, 100)):

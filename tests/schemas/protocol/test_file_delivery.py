@@ -25,20 +25,20 @@ from chiplog_schemas.limits import (
 from chiplog_schemas.protocol import file_delivery, file_messages, messages
 from chiplog_schemas.protocol.delivery import Reply, Send
 from chiplog_schemas.protocol.file_delivery import (
-    Arrived,
     Close,
-    Differs,
-    FileReceiver,
-    FileSender,
+    DigestMismatch,
+    FileDenied,
+    FileReceiverProtocol,
+    FileSenderProtocol,
+    FileStored,
     Finish,
     Open,
-    Refused,
-    Silent,
+    PeerTimeout,
     Write,
 )
 from chiplog_schemas.protocol.file_messages import FileMessageKind
 from chiplog_schemas.protocol.messages import MessageKind
-from chiplog_schemas.security.permissions import Permit, Role
+from chiplog_schemas.security.permissions import Permission, Role
 
 SENDER, OTHER = b"spool-of-agent-a", b"spool-of-agent-b"
 ONE, TWO = hashlib.sha256(b"one").digest(), hashlib.sha256(b"two").digest()
@@ -49,14 +49,16 @@ def sessions() -> Callable[[], bytes]:
     return lambda: next(count).to_bytes(8, "big")
 
 
-def offered(receiver: FileReceiver, digest: bytes = ONE, n_bytes: int = 10, **said: Any) -> list[Any]:
+def offered(receiver: FileReceiverProtocol, digest: bytes = ONE, n_bytes: int = 10, **said: Any) -> list[Any]:
     sender, session = said.pop("sender", SENDER), said.pop("session", b"session1")
     info = said.pop("info", {"node": "node-a"})
     frames = file_messages.offer(session, sender, digest, n_bytes, info)
     return receiver.receive(b"route", frames, said.pop("now", 0.0), **said)
 
 
-def send(receiver: FileReceiver, offset: int, payload: bytes, session: bytes = b"session1", **said: Any) -> list[Any]:
+def send(
+    receiver: FileReceiverProtocol, offset: int, payload: bytes, session: bytes = b"session1", **said: Any
+) -> list[Any]:
     frames = [bytes(frame) for frame in file_messages.chunk(session, offset, payload)]
     return receiver.receive(b"route", frames, said.pop("now", 0.0), **said)
 
@@ -71,7 +73,7 @@ def told(actions: list[Any]) -> file_messages.FileMessage:
 
 
 def test_a_file_is_opened_taken_finished_and_said_to_be_stored() -> None:
-    receiver = FileReceiver()
+    receiver = FileReceiverProtocol()
     assert offered(receiver) == [Open(1, ONE, 10)]
     assert told(receiver.opened(1, 4)).offset == 4
     assert send(receiver, 4, b"abc") == [Write(1, b"abc")]
@@ -83,7 +85,7 @@ def test_a_file_is_opened_taken_finished_and_said_to_be_stored() -> None:
 
 
 def test_a_file_without_bytes_is_finished_at_once() -> None:
-    receiver = FileReceiver()
+    receiver = FileReceiverProtocol()
     offered(receiver, n_bytes=0)
     assert receiver.opened(1, 0) == [Finish(1)]
 
@@ -92,7 +94,7 @@ def test_a_file_without_bytes_is_finished_at_once() -> None:
     ("offset", "payload"), [(1, b"a"), (0, b"x" * 11), (20, b"abc")], ids=["a gap", "too much", "far beyond"]
 )
 def test_what_breaks_the_rules_costs_the_session_and_nothing_is_written(offset: int, payload: bytes) -> None:
-    receiver = FileReceiver()
+    receiver = FileReceiverProtocol()
     offered(receiver)
     receiver.opened(1, 0)
     actions = send(receiver, offset, payload)
@@ -102,7 +104,7 @@ def test_what_breaks_the_rules_costs_the_session_and_nothing_is_written(offset: 
 
 
 def test_nobody_sends_more_than_the_credit() -> None:
-    receiver = FileReceiver()
+    receiver = FileReceiverProtocol()
     offered(receiver, n_bytes=1 << 40)
     receiver.opened(1, 0)
     payload = bytes(FILE_CHUNK_BYTES)
@@ -112,7 +114,7 @@ def test_nobody_sends_more_than_the_credit() -> None:
 
 
 def test_bytes_that_are_there_already_are_not_written_again() -> None:
-    receiver = FileReceiver()
+    receiver = FileReceiverProtocol()
     offered(receiver)
     receiver.opened(1, 6)
     assert told(send(receiver, 0, b"abcdef")).offset == 6
@@ -120,7 +122,7 @@ def test_bytes_that_are_there_already_are_not_written_again() -> None:
 
 
 def test_only_so_many_files_are_taken_at_once_and_the_store_decides_when_one_has_ended() -> None:
-    receiver = FileReceiver()
+    receiver = FileReceiverProtocol()
     for number in range(FILES_AT_ONCE):
         digest, session = bytes([number]) * 32, bytes([number]) * 8
         assert offered(receiver, digest, sender=bytes([number]) * 16, session=session) == [Open(number + 1, digest, 10)]
@@ -132,7 +134,7 @@ def test_only_so_many_files_are_taken_at_once_and_the_store_decides_when_one_has
 
 
 def test_a_sender_that_offers_again_goes_on_where_its_file_stands() -> None:
-    receiver = FileReceiver()
+    receiver = FileReceiverProtocol()
     offered(receiver)
     receiver.opened(1, 0)
     send(receiver, 0, b"abc")
@@ -142,23 +144,23 @@ def test_a_sender_that_offers_again_goes_on_where_its_file_stands() -> None:
 
 
 def test_a_sender_that_turns_to_another_file_lets_go_of_the_first() -> None:
-    receiver = FileReceiver()
+    receiver = FileReceiverProtocol()
     offered(receiver)
     assert offered(receiver, TWO, session=b"session2") == [Close(1), Open(2, TWO, 10)]
     assert receiver.opened(1, 0) == []
 
 
 def test_of_two_agents_with_one_content_the_second_waits() -> None:
-    receiver = FileReceiver()
+    receiver = FileReceiverProtocol()
     offered(receiver)
     reply = told(offered(receiver, sender=OTHER, session=b"session2"))
     assert (reply.kind, reply.reason) == (FileMessageKind.DENIED, "another agent is delivering this content")
 
 
 def test_a_key_speaks_for_its_nodes_and_its_own_sessions_only() -> None:
-    keyed = Permit("a", frozenset({Role.AGENT}), ("node-a",), "public")
-    other = Permit("b", frozenset({Role.AGENT}), ("*",), "public2")
-    receiver = FileReceiver()
+    keyed = Permission("a", frozenset({Role.AGENT}), ("node-a",), "public")
+    other = Permission("b", frozenset({Role.AGENT}), ("*",), "public2")
+    receiver = FileReceiverProtocol()
     refused = told(offered(receiver, info={"node": "node-b"}, permit=keyed))
     assert refused.kind == FileMessageKind.DENIED
     assert "may speak for node-a" in refused.reason
@@ -172,11 +174,11 @@ def test_a_key_speaks_for_its_nodes_and_its_own_sessions_only() -> None:
 
 
 def test_a_key_that_makes_up_senders_leaves_room_for_files_of_others() -> None:
-    greedy = Permit("a", frozenset({Role.AGENT}), ("*",), "public")
-    other = Permit("b", frozenset({Role.AGENT}), ("*",), "public2")
-    receiver = FileReceiver()
+    greedy = Permission("a", frozenset({Role.AGENT}), ("*",), "public")
+    other = Permission("b", frozenset({Role.AGENT}), ("*",), "public2")
+    receiver = FileReceiverProtocol()
 
-    def offers(number: int, permit: Permit) -> list[Any]:
+    def offers(number: int, permit: Permission) -> list[Any]:
         made_up = bytes([number])
         return offered(receiver, made_up * 32, sender=made_up * 16, session=made_up * 8, permit=permit)
 
@@ -192,7 +194,7 @@ def test_a_key_that_makes_up_senders_leaves_room_for_files_of_others() -> None:
 
 
 def test_what_is_no_message_is_counted() -> None:
-    receiver = FileReceiver()
+    receiver = FileReceiverProtocol()
     good = file_messages.offer(b"session1", SENDER, ONE, 10, {})
     for bad in ([b""], [good[0][:-1]], [*good, b"x"], file_messages.chunk(b"session1", 0, b"")):
         assert receiver.receive(b"route", [bytes(frame) for frame in bad], 0.0) == []
@@ -202,7 +204,7 @@ def test_what_is_no_message_is_counted() -> None:
 def test_a_version_that_is_not_spoken_is_named() -> None:
     frames = file_messages.offer(b"session1", SENDER, ONE, 10, {})
     newer = frames[0].replace(b"\x92\x01\x01", b"\x92\x02\x03")
-    reply = told(FileReceiver().receive(b"route", [newer], 0.0))
+    reply = told(FileReceiverProtocol().receive(b"route", [newer], 0.0))
     assert "file versions 2..3 are not spoken here (1..1)" in reply.reason
 
 
@@ -210,18 +212,18 @@ def test_a_version_that_is_not_spoken_is_named() -> None:
 
 
 def test_a_sender_offers_again_after_quiet_and_gives_the_socket_up_after_silence() -> None:
-    sender = FileSender(SENDER, {}, sessions())
+    sender = FileSenderProtocol(SENDER, {}, sessions())
     assert len(sender.offer(ONE, 10, 0.0)) == 1
     assert sender.tick(1.9) == []
     (again,) = sender.tick(2.1)
     assert isinstance(again, Send)
-    assert sender.tick(PEER_SILENT_S + 0.1) == [Silent()]
+    assert sender.tick(PEER_SILENT_S + 0.1) == [PeerTimeout()]
     assert not sender.digest
     assert sender.tick(100.0) == []
 
 
 def test_a_sender_takes_no_word_of_another_session() -> None:
-    sender = FileSender(SENDER, {}, sessions())
+    sender = FileSenderProtocol(SENDER, {}, sessions())
     sender.offer(ONE, 10, 0.0)
     assert sender.receive(file_messages.stored(b"another!"), 0.0) == []
     assert sender.receive([b"\xc1"], 0.0) == []
@@ -229,7 +231,7 @@ def test_a_sender_takes_no_word_of_another_session() -> None:
 
 
 def test_a_reset_is_answered_with_an_offer_after_a_growing_pause() -> None:
-    sender = FileSender(SENDER, {}, sessions())
+    sender = FileSenderProtocol(SENDER, {}, sessions())
     sender.offer(ONE, 10, 0.0)
     now, pauses = 0.0, []
     for number in range(1, 9):
@@ -244,7 +246,7 @@ def test_a_reset_is_answered_with_an_offer_after_a_growing_pause() -> None:
 
 
 def test_an_offset_beyond_the_file_opens_nothing() -> None:
-    sender = FileSender(SENDER, {}, sessions())
+    sender = FileSenderProtocol(SENDER, {}, sessions())
     sender.offer(ONE, 10, 0.0)
     sender.receive(file_messages.want((1).to_bytes(8, "big"), 11, 100), 0.0)
     assert sender.window() == 0
@@ -280,12 +282,12 @@ class Ends(RuleBasedStateMachine):
         self.start_receiver()
 
     def start_sender(self) -> None:
-        self.sender = FileSender(SENDER, {}, self.new_session)
+        self.sender = FileSenderProtocol(SENDER, {}, self.new_session)
         self.up: deque[list[bytes]] = deque()
         self.down: deque[list[bytes]] = deque()
 
     def start_receiver(self) -> None:
-        self.receiver = FileReceiver()
+        self.receiver = FileReceiverProtocol()
         self.jobs: deque[Any] = deque()
         self.open: dict[int, tuple[bytes, int]] = {}
         self.uncommitted: list[tuple[int, bytes]] = []
@@ -298,13 +300,13 @@ class Ends(RuleBasedStateMachine):
             match action:
                 case Send(frames):
                     self.up.append([bytes(frame) for frame in frames])
-                case Arrived(digest):
+                case FileStored(digest):
                     assert digest in self.disk.log
                     assert self.disk.kept[digest] == self.outbox.get(digest, self.original[digest])
                     self.outbox.pop(digest, None)
-                case Differs(digest):
+                case DigestMismatch(digest):
                     raise AssertionError("nothing was altered, but what was torn is cut off")
-                case Refused() | Silent():
+                case FileDenied() | PeerTimeout():
                     pass
 
     def receiver_does(self, actions: list[Any]) -> None:

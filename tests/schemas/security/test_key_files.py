@@ -29,7 +29,7 @@ from chiplog_schemas.security.key_files import (
     write_permit,
     write_toml,
 )
-from chiplog_schemas.security.permissions import Permit, Role, scoped
+from chiplog_schemas.security.permissions import Permission, Role, scoped_sender_id
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -48,8 +48,8 @@ def new_pair(role: Role = Role.AGENT, name: str = "node1") -> KeyPair:
     return KeyPair(name, str(role), public.decode(), secret.decode())
 
 
-def permit_of(pair: KeyPair, *nodes: str, roles: tuple[str, ...] = ("agent",)) -> Permit:
-    return Permit(pair.name, frozenset(roles), nodes, pair.public)
+def permit_of(pair: KeyPair, *nodes: str, roles: tuple[str, ...] = ("agent",)) -> Permission:
+    return Permission(pair.name, frozenset(roles), nodes, pair.public)
 
 
 @pytest.fixture
@@ -154,21 +154,21 @@ def test_a_node_is_one_word(node: str) -> None:
 
 
 def test_a_permit_speaks_for_its_nodes_alone() -> None:
-    permit = Permit("a", frozenset({"agent"}), ("node1", "gpu-*"), "x")
+    permit = Permission("a", frozenset({"agent"}), ("node1", "gpu-*"), "x")
     for node in ("node1", "gpu-7", "gpu-"):
-        assert permit.objection(node) is None
+        assert permit.denial_reason(node) is None
     for other in ("node2", "node", "xgpu-7", "NODE1", "", None, 7, b"node1", ["node1"]):
-        assert permit.objection(other) is not None
-        assert "\n" not in str(permit.objection(other))
-    assert Permit("a", frozenset({"agent"}), (), "x").objection("node1") is not None
+        assert permit.denial_reason(other) is not None
+        assert "\n" not in str(permit.denial_reason(other))
+    assert Permission("a", frozenset({"agent"}), (), "x").denial_reason("node1") is not None
 
 
 def test_a_sender_has_another_id_with_each_key() -> None:
     sender = bytes(range(16))
-    one, other = (Permit(name, frozenset(), (), "x") for name in ("one", "other"))
-    assert len({sender, scoped(sender, one), scoped(sender, other)}) == 3
-    assert scoped(sender, one) == scoped(sender, one)
-    assert len(scoped(sender, one)) == 16
+    one, other = (Permission(name, frozenset(), (), "x") for name in ("one", "other"))
+    assert len({sender, scoped_sender_id(sender, one), scoped_sender_id(sender, other)}) == 3
+    assert scoped_sender_id(sender, one) == scoped_sender_id(sender, one)
+    assert len(scoped_sender_id(sender, one)) == 16
 
 
 # -- the list of allowed keys --

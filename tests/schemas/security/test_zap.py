@@ -14,12 +14,12 @@ import pytest
 import zmq
 
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import Receiver, Reply
-from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, Failure, failure_of
+from chiplog_schemas.protocol.delivery import ReceiverProtocol, Reply
+from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, HandshakeFailure, parse_handshake_failure
 from chiplog_schemas.security.key_files import KeyPair, Keys, PublicKey, write_pair, write_permit
-from chiplog_schemas.security.permissions import Permit, Role
-from chiplog_schemas.security.zap import Gate, open_gate, receive
-from chiplog_schemas.transport.router import Door
+from chiplog_schemas.security.permissions import Permission, Role
+from chiplog_schemas.security.zap import ZapAuthenticator, open_gate, receive
+from chiplog_schemas.transport.router import RouterSocket
 from tests.support.rounds import SOAK_MINUTES, Rounds
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
@@ -62,7 +62,7 @@ SAFEGUARDS = [
     Safeguard(
         "what is meant for a revoked key is not sent",
         "schemas/chiplog_schemas/transport/router.py",
-        old="self._gate is not None and self._gate.still_admits(permit, self._domain, now)",
+        old="self._gate is not None and self._gate.is_still_allowed(permit, self._domain, now)",
         new="True",
         test="test_a_key_that_is_revoked_while_connected_gets_no_answer_that_was_under_way",
     ),
@@ -128,19 +128,19 @@ class Site:
         self.clients: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         gate = open_gate(self.context, self.keys, Role.COLLECTOR)
         assert gate is not None
-        self.gate: Gate = gate
+        self.gate: ZapAuthenticator = gate
         self.ipc = f"ipc://{directory}/run/a.sock"
         port = free_port()
         self.tcp = f"tcp://127.0.0.1:{port}"
-        self.door = Door(self.context, [self.tcp, self.ipc], gate, "ingest")
+        self.door = RouterSocket(self.context, [self.tcp, self.ipc], gate, "ingest")
 
     @staticmethod
     def pair(name: str, role: Role = Role.AGENT) -> KeyPair:
         public, secret = zmq.curve_keypair()
         return KeyPair(name, str(role), public.decode(), secret.decode())
 
-    def allow(self, pair: KeyPair, *roles: str) -> Permit:
-        permit = Permit(pair.name, frozenset(roles or ("agent",)), ("node1",), pair.public)
+    def allow(self, pair: KeyPair, *roles: str) -> Permission:
+        permit = Permission(pair.name, frozenset(roles or ("agent",)), ("node1",), pair.public)
         write_permit(self.keys.allowed, permit)
         return permit
 
@@ -152,7 +152,7 @@ class Site:
         self.knocking.append(client := Client(self.clients, address, curve))
         return client
 
-    def serve(self) -> "list[tuple[list[bytes], Permit | None]]":
+    def serve(self) -> "list[tuple[list[bytes], Permission | None]]":
         """Take what is there, answer each HELLO by a WELCOME, and return what counted."""
         taken = []
         while self.door.socket.poll(0):
@@ -185,13 +185,13 @@ class Client:
         self.monitor = self.socket.get_monitor_socket(HANDSHAKE_FAILED | zmq.EVENT_HANDSHAKE_SUCCEEDED)
         self.socket.connect(address)
 
-    def handshake(self) -> Failure | None:
+    def handshake(self) -> HandshakeFailure | None:
         """Wait for the end of the handshake; return why it failed."""
         assert self.monitor.poll(180_000), "no end of a handshake"
         message = self.monitor.recv_multipart()
         if _EVENT.unpack_from(message[0])[0] == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             return None
-        failure = failure_of(message, self.address, self.curve)
+        failure = parse_handshake_failure(message, self.address, self.curve)
         assert failure is not None and "\n" not in failure.reason
         return failure
 
@@ -272,7 +272,7 @@ def test_a_client_that_expects_another_server_sends_nothing(site: Site) -> None:
 
 
 def test_a_client_with_keys_sends_nothing_to_a_plain_server(site: Site) -> None:
-    plain = Door(site.context, [address := f"tcp://127.0.0.1:{free_port()}"])
+    plain = RouterSocket(site.context, [address := f"tcp://127.0.0.1:{free_port()}"])
     client = site.knock(address, site.curve(site.pair("node1")))
     client.socket.send_multipart(HELLO)
     failure = client.handshake()
@@ -355,7 +355,7 @@ def test_a_handler_that_dies_lets_nobody_in_and_is_started_again(
     pair = site.pair("node1")
     site.allow(pair)
 
-    def die(*_: object) -> Permit:
+    def die(*_: object) -> Permission:
         raise MemoryError("no more")
 
     monkeypatch.setattr(site.gate, "_answer", die)
@@ -450,8 +450,8 @@ def _resident_bytes() -> int:
 # -- the receiving end knows senders by key --
 
 
-def permit(name: str, *nodes: str) -> Permit:
-    return Permit(name, frozenset({"agent"}), nodes, name)
+def permit(name: str, *nodes: str) -> Permission:
+    return Permission(name, frozenset({"agent"}), nodes, name)
 
 
 def hello(session: bytes, first: int, node: str = "node1") -> list[bytes]:
@@ -468,7 +468,7 @@ def kinds(actions: list[object]) -> list[str]:
 
 
 def test_a_node_that_the_key_does_not_carry_is_reset() -> None:
-    machine = Receiver(scopes=True)
+    machine = ReceiverProtocol(scopes=True)
     [reply] = machine.receive(b"r", hello(b"11111111", 0, "node2"), 0.0, permit("a", "node1"))
     assert isinstance(reply, Reply)
     message = messages.parse([bytes(frame) for frame in reply.frames])
@@ -477,30 +477,30 @@ def test_a_node_that_the_key_does_not_carry_is_reset() -> None:
 
 
 def test_no_key_takes_over_or_pushes_forward_the_numbers_of_another() -> None:
-    machine = Receiver(scopes=True)
+    machine = ReceiverProtocol(scopes=True)
     good, bad = permit("good", "node1"), permit("bad", "node1")
     machine.receive(b"r", hello(b"11111111", 5), 0.0, good)
-    assert kinds(machine.receive(b"x", hello(b"22222222", 10**9), 0.0, bad)) == ["WELCOME", "Greeted"]
+    assert kinds(machine.receive(b"x", hello(b"22222222", 10**9), 0.0, bad)) == ["WELCOME", "SessionOpened"]
     assert len(machine.next_numbers) == 2
     assert sorted(machine.next_numbers.values()) == [5, 10**9]
     taken = machine.receive(b"r", messages.data(b"11111111", 5, 5, b"payload"), 0.0, good)
-    assert kinds(taken) == ["Take"]
+    assert kinds(taken) == ["DataReceived"]
 
 
 def test_a_session_is_of_one_key() -> None:
-    machine = Receiver(scopes=True)
+    machine = ReceiverProtocol(scopes=True)
     good, bad = permit("good", "node1"), permit("bad", "node1")
     machine.receive(b"r", hello(b"11111111", 0), 0.0, good)
     for stranger in (bad, None):
         assert kinds(machine.receive(b"x", messages.data(b"11111111", 0, 0, b"payload"), 0.0, stranger)) == ["RESET"]
         assert machine.receive(b"x", messages.bye(b"11111111"), 0.0, stranger) == []
-    assert kinds(machine.receive(b"r", messages.data(b"11111111", 0, 0, b"payload"), 0.0, good)) == ["Take"]
+    assert kinds(machine.receive(b"r", messages.data(b"11111111", 0, 0, b"payload"), 0.0, good)) == ["DataReceived"]
 
 
 def test_a_producer_belongs_to_the_key_that_came_with_it_first() -> None:
-    machine = Receiver()
+    machine = ReceiverProtocol()
     machine.receive(b"r", hello(b"11111111", 0), 0.0)
     assert kinds(machine.receive(b"x", hello(b"22222222", 10**9), 0.0, permit("bad", "*"))) == ["RESET"]
     assert machine.next_numbers == {bytes(16): 0}
     machine.forget(bytes(16))
-    assert kinds(machine.receive(b"x", hello(b"22222222", 3), 0.0, permit("good", "*"))) == ["WELCOME", "Greeted"]
+    assert kinds(machine.receive(b"x", hello(b"22222222", 3), 0.0, permit("good", "*"))) == ["WELCOME", "SessionOpened"]

@@ -12,15 +12,15 @@ from chiplog_schemas.storage.journal_dir import (
     HEAD_NAME,
     HEAD_PAGE_BYTES,
     IDENTITY_OFFSET,
-    DeadJournal,
-    Head,
+    JournalHead,
+    JournalReader,
     decode_head,
     encode_head,
     head_bytes,
     list_journals,
     remove_journal,
 )
-from chiplog_schemas.storage.record import Damage, Kind, Record, encode
+from chiplog_schemas.storage.record import CorruptRange, Kind, Record, encode
 from chiplog_schemas.storage.segments import SegmentHeader, encode_header, segment_name
 
 PRODUCER = bytes(range(16))
@@ -33,7 +33,7 @@ def write_segment(directory: Path, ordinal: int, first: int, count: int, *, inst
     (directory / segment_name(ordinal)).write_bytes(head + body + bytes(100))
 
 
-def seqs_of(journal: DeadJournal, first: int = 0) -> list[int]:
+def seqs_of(journal: JournalReader, first: int = 0) -> list[int]:
     return [item.number for item in journal.records(first) if isinstance(item, Record)]
 
 
@@ -41,14 +41,14 @@ def test_a_head_page_comes_back_with_what_we_know_of_the_identity() -> None:
     page = encode_head(PRODUCER, IDENTITY, acked=5, produced=9, flags=FINISHED)
     padded = page.ljust(head_bytes(IDENTITY), b"\0")
     assert len(padded) == HEAD_PAGE_BYTES
-    assert decode_head(padded) == Head(PRODUCER, 5, 9, True, {"run_id": "r", "rank": 3})
+    assert decode_head(padded) == JournalHead(PRODUCER, 5, 9, True, {"run_id": "r", "rank": 3})
 
 
 def test_a_head_page_keeps_its_counters_when_the_identity_is_damaged() -> None:
     page = bytearray(encode_head(PRODUCER, IDENTITY, acked=5, produced=9))
     page[IDENTITY_OFFSET] ^= 1
-    assert decode_head(bytes(page)) == Head(PRODUCER, 5, 9, False, {})
-    assert decode_head(bytes(page[:-3])) == Head(PRODUCER, 5, 9, False, {})
+    assert decode_head(bytes(page)) == JournalHead(PRODUCER, 5, 9, False, {})
+    assert decode_head(bytes(page[:-3])) == JournalHead(PRODUCER, 5, 9, False, {})
 
 
 def test_an_identity_of_any_length_gets_the_pages_it_needs() -> None:
@@ -69,7 +69,7 @@ def test_a_dead_journal_is_read_by_seq_though_its_files_were_allocated_in_anothe
     write_segment(tmp_path, 3, 3, 3)
     (tmp_path / segment_name(4)).write_bytes(bytes(4096))  # allocated ahead, never begun
     (tmp_path / HEAD_NAME).write_bytes(encode_head(PRODUCER, IDENTITY))
-    journal = DeadJournal(tmp_path)
+    journal = JournalReader(tmp_path)
     assert seqs_of(journal) == list(range(9))
     assert seqs_of(journal, first=4) == list(range(4, 9))
     assert journal.head is not None
@@ -81,14 +81,14 @@ def test_a_segment_whose_header_is_damaged_keeps_its_place(tmp_path: Path, inste
     write_segment(tmp_path, 1, 0, 3)
     write_segment(tmp_path, 2, 3, 3)
     write_segment(tmp_path, 3, 6, 3, instead=instead)
-    items = list(DeadJournal(tmp_path).records())
+    items = list(JournalReader(tmp_path).records())
     assert [item.number for item in items if isinstance(item, Record)] == list(range(9))
-    assert [item.reason for item in items if isinstance(item, Damage)] == ["segment header damaged"]
+    assert [item.reason for item in items if isinstance(item, CorruptRange)] == ["segment header damaged"]
 
 
 def test_a_journal_without_a_head_page_still_gives_its_records(tmp_path: Path) -> None:
     write_segment(tmp_path, 1, 0, 2)
-    journal = DeadJournal(tmp_path)
+    journal = JournalReader(tmp_path)
     assert journal.head is None
     assert seqs_of(journal) == [0, 1]
 
@@ -104,6 +104,6 @@ def test_removing_a_journal_removes_all_of_it_and_twice_is_once(tmp_path: Path) 
     directory = tmp_path / PRODUCER.hex()
     directory.mkdir()
     write_segment(directory, 1, 0, 1)
-    DeadJournal(directory).remove()
+    JournalReader(directory).remove()
     remove_journal(directory)
     assert list(tmp_path.iterdir()) == []

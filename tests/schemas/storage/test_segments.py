@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chiplog_schemas.storage import segments
-from chiplog_schemas.storage.record import HEADER_BYTES, Damage, Kind, Record, encode
+from chiplog_schemas.storage.record import HEADER_BYTES, CorruptRange, Kind, Record, encode
 from chiplog_schemas.storage.segments import (
     END_NAME,
     SEGMENT_HEADER_BYTES,
@@ -25,7 +25,7 @@ from chiplog_schemas.storage.segments import (
     read_segment,
     segment_name,
 )
-from chiplog_schemas.storage.watermark import Synced
+from chiplog_schemas.storage.watermark import Watermark
 
 OWNER = bytes(range(16))
 
@@ -43,16 +43,16 @@ def fill(log: SegmentLog, count: int, *, each: int = 3) -> None:
     log.commit()
 
 
-def read_all(directory: Path, limit: int, max_bytes: int = 1 << 20, start: int = 0) -> list[Record | Damage]:
+def read_all(directory: Path, limit: int, max_bytes: int = 1 << 20, start: int = 0) -> list[Record | CorruptRange]:
     reader = LogReader(directory, start)
-    found: list[Record | Damage] = []
+    found: list[Record | CorruptRange] = []
     while items := reader.read(limit, max_bytes):
         found += items
     reader.close()
     return found
 
 
-def numbers_of(items: list[Record | Damage]) -> list[int]:
+def numbers_of(items: list[Record | CorruptRange]) -> list[int]:
     for item in items:
         if isinstance(item, Record):
             assert bytes(item.payload) == payload_of(item.number)
@@ -71,7 +71,7 @@ def test_nothing_is_on_disk_before_the_commit_and_what_is_not_committed_is_dropp
     log = SegmentLog(tmp_path, OWNER)
     log.append(Kind.BLOCK, b"x")
     assert list_segments(tmp_path) == []
-    assert log.begins_segment is False
+    assert log.at_segment_start is False
     log.close()
     assert SegmentLog(tmp_path, OWNER).next_number == 0
 
@@ -92,12 +92,12 @@ def test_segments_roll_over_and_begin_with_their_number(tmp_path: Path) -> None:
 
 def test_a_commit_is_never_split_over_segments_and_begins_one_when_the_last_is_full(tmp_path: Path) -> None:
     log = SegmentLog(tmp_path, OWNER, segment_bytes=100)
-    assert log.begins_segment
+    assert log.at_segment_start
     for _ in range(9):
         log.append(Kind.BLOCK, payload_of(log.next_number))
     log.commit()
     assert len(list_segments(tmp_path)) == 1
-    assert log.begins_segment
+    assert log.at_segment_start
     log.close()
 
 
@@ -157,7 +157,7 @@ def test_reopening_after_a_cut_at_every_byte_keeps_what_was_whole_and_goes_on(tm
         directory = tmp_path / f"cut{cut}"
         directory.mkdir()
         (directory / segment_name(0)).write_bytes(data[:cut])
-        Synced(directory / END_NAME, writable=True)  # nothing of it was synced
+        Watermark(directory / END_NAME, writable=True)  # nothing of it was synced
         log = SegmentLog(directory, OWNER)
         n_whole = sum(end <= cut for end in ends[1:])
         assert log.next_number == n_whole
@@ -189,9 +189,9 @@ def test_a_damaged_middle_costs_its_records_and_is_reported_in_place(tmp_path: P
     path.write_bytes(data)
     items = read_all(tmp_path, 30)
     assert numbers_of(items) == [number for number in range(30) if number != base]
-    damage = [item for item in items if isinstance(item, Damage)]
+    damage = [item for item in items if isinstance(item, CorruptRange)]
     end = SEGMENT_HEADER_BYTES + HEADER_BYTES + len(payload_of(base))
-    assert damage == [Damage(SEGMENT_HEADER_BYTES, end, "checksum mismatch")]
+    assert damage == [CorruptRange(SEGMENT_HEADER_BYTES, end, "checksum mismatch")]
     log.close()
 
 
@@ -204,7 +204,7 @@ def test_the_damaged_tail_of_a_sealed_segment_is_reported_once_a_newer_one_follo
     assert numbers_of(reader.read(2, 1 << 20)) == [0]
     assert reader.read(2, 1 << 20) == []
     fill(log, 1)
-    assert [type(item) for item in reader.read(3, 1 << 20)] == [Damage]
+    assert [type(item) for item in reader.read(3, 1 << 20)] == [CorruptRange]
     assert numbers_of(reader.read(3, 1 << 20)) == [2]
     reader.close()
     log.close()
@@ -217,7 +217,7 @@ def test_a_segment_whose_header_is_damaged_still_gives_its_records(tmp_path: Pat
     path = list_segments(tmp_path)[0][1]
     path.write_bytes(b"\xff" + path.read_bytes()[1:])
     first, *rest = read_segment(path)
-    assert first == Damage(0, SEGMENT_HEADER_BYTES, "segment header damaged")
+    assert first == CorruptRange(0, SEGMENT_HEADER_BYTES, "segment header damaged")
     assert numbers_of(rest) == [0, 1, 2, 3]
     assert numbers_of(read_all(tmp_path, 4)) == [0, 1, 2, 3]
     assert SegmentLog(tmp_path, OWNER).next_number == 4
@@ -338,7 +338,7 @@ def test_a_long_damaged_stretch_is_stepped_over_by_small_reads(tmp_path: Path) -
         file.write(b"\xff" * 10_000 + encode(Kind.BLOCK, 2, payload_of(2)))
     items = read_all(tmp_path, 3, max_bytes=100)
     assert numbers_of(items) == [0, 1, 2]
-    assert [item.end - item.start for item in items if isinstance(item, Damage)] == [10_000]
+    assert [item.end - item.start for item in items if isinstance(item, CorruptRange)] == [10_000]
 
 
 def test_a_reader_begins_at_its_number_in_whatever_segment_that_is(tmp_path: Path) -> None:

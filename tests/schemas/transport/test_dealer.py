@@ -12,9 +12,9 @@ import pytest
 import zmq
 
 from chiplog_schemas.limits import BACKOFF_MAX_S
-from chiplog_schemas.protocol.delivery import Receiver, Reply, SenderState, Take
-from chiplog_schemas.storage.record import Kind, Record, encode, scan
-from chiplog_schemas.transport.dealer import Link, Slice, need_descriptors
+from chiplog_schemas.protocol.delivery import DataReceived, ReceiverProtocol, Reply, SenderState
+from chiplog_schemas.storage.record import Kind, Record, encode, scan_records
+from chiplog_schemas.transport.dealer import DeliveryClient, LogSlice, require_free_fds
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -48,12 +48,12 @@ class Log:
         self._ask("seek")
         self.position = number
 
-    def read(self, max_bytes: int) -> Slice | None:
+    def read(self, max_bytes: int) -> LogSlice | None:
         self._ask("read")
         if self.position == 10:
             return None
         self.position += 1
-        return Slice(self.position - 1, self.position - 1, encode(Kind.BLOCK, self.position - 1, b"x"))
+        return LogSlice(self.position - 1, self.position - 1, encode(Kind.BLOCK, self.position - 1, b"x"))
 
     def acknowledged(self, next_number: int) -> None:
         self._ask("acknowledged")
@@ -67,18 +67,18 @@ class Hop:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.router = self.context.socket(zmq.ROUTER)
         self.router.bind(address)
-        self.receiver = Receiver({})
+        self.receiver = ReceiverProtocol({})
         self.taken: list[int] = []
         self.log = Log()
         self.told: list[tuple[SenderState, str]] = []
-        self.link = Link(
+        self.link = DeliveryClient(
             self.context, address, SENDER, {}, self.log, on_change=lambda state, why: self.told.append((state, why))
         )
         self.now = 0.0
 
     def turn(self) -> None:
         self.now += 0.05
-        self.link.step(self.now)
+        self.link.poll(self.now)
         time.sleep(0.001)
         while self.router.poll(0):
             routing, *frames = self.router.recv_multipart()
@@ -87,9 +87,9 @@ class Hop:
                 match action:
                     case Reply():
                         self.router.send_multipart([action.routing, *action.frames])
-                    case Take(sender, _, last, payload):
-                        self.taken += [item.number for item in scan(payload) if isinstance(item, Record)]
-                        actions += self.receiver.synced(sender, last + 1)
+                    case DataReceived(sender, _, last, payload):
+                        self.taken += [item.number for item in scan_records(payload) if isinstance(item, Record)]
+                        actions += self.receiver.acknowledge(sender, last + 1)
 
     def until(self, holds: Callable[[], bool], turns: int = 20_000) -> None:
         for _ in range(turns):
@@ -135,14 +135,14 @@ def test_a_link_says_once_that_it_is_open(hop: Hop) -> None:
 def test_too_few_descriptors_are_noticed_and_the_last_ones_are_not_taken() -> None:
     code = """
 import os, resource
-from chiplog_schemas.transport.dealer import need_descriptors
+from chiplog_schemas.transport.dealer import require_free_fds
 opened = len(os.listdir("/proc/self/fd")) - 1
 hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 refused = []
 for free in range(24):
     resource.setrlimit(resource.RLIMIT_NOFILE, (opened + free, hard))
     try:
-        need_descriptors()
+        require_free_fds()
     except OSError as error:
         refused.append(free)
     assert len(os.listdir("/dev/fd") if free else range(opened + 1)) - 1 == opened
@@ -157,7 +157,7 @@ def test_descriptors_beyond_the_limit_do_not_count_as_open() -> None:
     high = [os.dup2(0, number) for number in range(500, 540)]
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (400, hard))
-        need_descriptors()
+        require_free_fds()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
         for descriptor in high:

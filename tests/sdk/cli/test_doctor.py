@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from chiplog.ops import canary, daemons, health_checks
-from chiplog_schemas.paths import make_private, places
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
@@ -36,20 +36,20 @@ def run_cli(root: Path, *arguments: str) -> tuple[int, str, str]:
 
 
 def findings(root: Path) -> dict[str, health_checks.Finding]:
-    return {finding.check: finding for finding in health_checks.examine(places(root))}
+    return {finding.check: finding for finding in health_checks.run_checks(paths_for_root(root))}
 
 
 def test_nothing_is_bad_where_nothing_has_run_yet(tmp_path: Path) -> None:
     found = findings(tmp_path / "new")
-    assert not [finding for finding in found.values() if finding.verdict == health_checks.BAD]
+    assert not [finding for finding in found.values() if finding.verdict == health_checks.ERROR]
     assert not (tmp_path / "new").exists(), "a look makes nothing"
 
 
 def test_a_directory_that_others_can_write_is_bad_and_the_remedy_is_named(chiplog_dir: Path) -> None:
-    make_private(chiplog_dir)
+    ensure_private_dir(chiplog_dir)
     chiplog_dir.chmod(0o777)
     found = findings(chiplog_dir)["directory"]
-    assert (found.verdict, found.remedy) == (health_checks.BAD, f"chmod go-w {chiplog_dir}")
+    assert (found.verdict, found.remedy) == (health_checks.ERROR, f"chmod go-w {chiplog_dir}")
     code, out, _ = run_cli(chiplog_dir, "doctor")
     assert code == 1
     assert f"chmod go-w {chiplog_dir}" in out
@@ -72,7 +72,7 @@ def test_offline_journals_are_delivered_once_and_doctor_is_content(node: Node) -
     code, out, _ = run_cli(node.root, "sync")
     assert (code, out) == (0, f"{n} of {n} journals delivered to the agent of {node.root}\n")
     node.until("SELECT value FROM metrics WHERE run_id = 'off' AND key = 'a'", lambda rows: len(rows) == 1)
-    assert findings(node.root)["journals"].verdict == health_checks.GOOD
+    assert findings(node.root)["journals"].verdict == health_checks.OK
     assert json.loads(run_cli(node.root, "status", "--no-canary", "--format", "json")[1])["offline_journals"] == 0
     code, out, _ = run_cli(node.root, "sync")
     assert code == 0 and out.startswith(f"nothing is left to deliver: {n} journals and files in ")
@@ -92,7 +92,7 @@ def test_journals_that_wait_although_an_agent_runs_are_named(node: Node) -> None
     try:
         script = "import chiplog, os; chiplog.init().log({'a': 1}); os._exit(1)"
         subprocess.run([sys.executable, "-c", script], env=dict(os.environ, CHIPLOG_DIR=str(node.root)), check=False)
-        assert findings(node.root)["journals"].verdict == health_checks.GOOD, "an agent needs a moment"
+        assert findings(node.root)["journals"].verdict == health_checks.OK, "an agent needs a moment"
         (journal,) = node.place.journals.iterdir()
         for path in journal.iterdir():
             os.utime(path, (1, 1))
@@ -130,10 +130,10 @@ def test_daemons_that_were_stopped_by_a_signal_are_named_with_the_remedy(node: N
     assert node.agent is not None and node.collector is not None
     for process, module in ((node.agent, "agent"), (node.collector, "collector")):
         process.send_signal(signal.SIGSTOP)
-        wait_until(lambda process=process: daemons.is_stopped(process.pid), "a stopped process")
+        wait_until(lambda process=process: daemons.is_sigstopped(process.pid), "a stopped process")
         try:
             found = findings(node.root)[module]
-            assert (found.verdict, found.remedy) == (health_checks.BAD, f"kill -CONT {process.pid}")
+            assert (found.verdict, found.remedy) == (health_checks.ERROR, f"kill -CONT {process.pid}")
             if module == "agent":
                 code, out, err = run_cli(node.root, "down")
                 assert (code, out, err.count("\n")) == (1, "", 1)
@@ -142,14 +142,17 @@ def test_daemons_that_were_stopped_by_a_signal_are_named_with_the_remedy(node: N
             assert module != "agent" or f"kill -CONT {process.pid}" in out
         finally:
             process.send_signal(signal.SIGCONT)
-    assert not [finding for finding in findings(node.root).values() if finding.verdict == health_checks.BAD]
+    assert not [finding for finding in findings(node.root).values() if finding.verdict == health_checks.ERROR]
 
 
 def test_a_collector_that_is_out_of_reach_is_named(chiplog_dir: Path) -> None:
     node = Node(chiplog_dir)
     node.start_agent("--collector", "tcp://127.0.0.1:9")
     try:
-        wait_until(lambda: (link := daemons.link_of(node.place)) and link.state == "closed", "an agent that says so")
+        wait_until(
+            lambda: (link := daemons.collector_link_status(node.place)) and link.state == "closed",
+            "an agent that says so",
+        )
         found = findings(node.root)["agent"]
         assert found.verdict == health_checks.WARNING and "tcp://127.0.0.1:9 is out of reach" in found.found
     finally:

@@ -97,7 +97,7 @@ SAFEGUARDS = [
     Safeguard(
         "a key is shown as it is, not as markup",
         COMMAND,
-        old="sheet.add(*map(cell, texts))",
+        old="sheet.add(*map(plain_cell, texts))",
         new="sheet.add(*map(__import__('rich.text').text.Text.from_markup, texts))",
         test="test_list_shows_own_keys_servers_and_who_may_connect",
     ),

@@ -30,7 +30,7 @@ from rich.console import Console
 from chiplog.cli import output
 from chiplog.cli.root import COMMANDS
 from chiplog.cli.runs import complete_text, table_of
-from chiplog_schemas.paths import make_private, places
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.sql import tables_sql, views_sql
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.safeguard import Safeguard
@@ -149,8 +149,8 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("recorded")
-    where = places(root)
-    make_private(where.collector)
+    where = paths_for_root(root)
+    ensure_private_dir(where.collector)
     with duckdb.connect(str(where.index)) as database:
         fill(database)
     return root
@@ -682,7 +682,7 @@ def test_status_counts_ranks_and_not_the_helpers_of_their_consoles(chiplog, tmp_
     process = subprocess.Popen(
         [sys.executable, "-c", RANK], env=environment(tmp_path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    journals = places(tmp_path).journals
+    journals = paths_for_root(tmp_path).journals
     wait_until(lambda: len(list_journals(journals)) == 2, "a journal of the rank and one of its console's helper")
     facts = json.loads(chiplog("status", "--no-canary", "--format", "json", root=tmp_path)[1])
     assert (facts["ranks_logging"], facts["journals_waiting"]) == (1, 0)
@@ -909,9 +909,9 @@ from pathlib import Path
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.process.file_lock import Lock
 from chiplog_schemas.storage.journal_dir import list_journals
-from chiplog_schemas.paths import make_private, places
-where = places(Path(sys.argv[1]))
-make_private(where.run)
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+where = paths_for_root(Path(sys.argv[1]))
+ensure_private_dir(where.run)
 lock = Lock(where.collector / "lock")
 connection = duckdb.connect(str(where.index))
 lock_down(connection)
@@ -926,8 +926,8 @@ service.close()
 
 
 def test_following_prints_what_comes_whatever_its_clock_says_until_the_run_ends(tmp_path):
-    where = places(tmp_path)
-    make_private(where.collector)
+    where = paths_for_root(tmp_path)
+    ensure_private_dir(where.collector)
     with duckdb.connect(str(where.index)) as database:
         fill(database)
     collector = subprocess.Popen(

@@ -14,7 +14,7 @@ import pytest
 
 from chiplog.cli.root import main
 from chiplog.cli.run_page import first_failure_text
-from chiplog_schemas.paths import make_private, places
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.sql import tables_sql, views_sql
 from tests.support.safeguard import Safeguard
 
@@ -109,8 +109,8 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    where = places(tmp_path_factory.mktemp("shown"))
-    make_private(where.collector)
+    where = paths_for_root(tmp_path_factory.mktemp("shown"))
+    ensure_private_dir(where.collector)
     with duckdb.connect(str(where.index)) as database:
         fill(database)
     return where.root

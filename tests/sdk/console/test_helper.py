@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.console.helper import Drain
-from chiplog.console.relay import Ends, Passage, Tally
+from chiplog.console.helper import ConsoleHelper
+from chiplog.console.relay import SharedCounters, SpliceRelay, StreamFds
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import read_events
 from tests.support.network import need
@@ -42,14 +42,14 @@ SAFEGUARDS = [
     Safeguard(
         promise="a helper that is killed is replaced",
         file="sdk/chiplog/console/redirect.py",
-        old="                    self._start_again()\n",
+        old="                    self._restart_helper()\n",
         new="                    pass\n",
         test="test_a_helper_that_is_killed_costs_the_terminal_nothing",
     ),
     Safeguard(
         promise="a helper that is stopped is ended",
         file="sdk/chiplog/console/redirect.py",
-        old="            self._end_one_that_is_stopped()\n",
+        old="            self._kill_stalled_helper()\n",
         new="",
         test="test_a_helper_that_is_stopped_does_not_stop_the_training",
     ),
@@ -63,14 +63,14 @@ SAFEGUARDS = [
     Safeguard(
         promise="what a short process printed is shown and recorded though its helper is late",
         file="sdk/chiplog/console/redirect.py",
-        old="self._control is None or self._tally.claim()",
+        old="self._control is None or self._tally.lock()",
         new="self._control is None",
         test="test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice",
     ),
     Safeguard(
         promise="a rank that prints much before its helper is there goes on",
         file="sdk/chiplog/console/redirect.py",
-        old="            if not self._helper and any(map(is_crowded, self._unbroken())):\n",
+        old="            if not self._helper and any(map(is_filling, self._open_streams())):\n",
         new="            if False:\n",
         test="test_a_rank_that_prints_much_before_its_helper_is_there_goes_on_and_every_line_is_told_once",
     ),
@@ -219,15 +219,17 @@ def test_what_was_written_first_is_moved_first_however_late_the_helper_is(tmp_pa
     """The helper's own loop, turn by turn: between two of them it waits for a core as long as it likes."""
     control, ours = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     memory = os.memfd_create("tally")
-    os.ftruncate(memory, Tally.SIZE)
+    os.ftruncate(memory, SharedCounters.SIZE)
     target = tmp_path / "both"
     pipes = [os.pipe(), os.pipe()]
     writers = [writer for _, writer in pipes]
     bounds = {"console_lines_per_s": 1, "console_burst_lines": 1}
     with control, ours, open(memory, "wb"), target.open("wb") as file:
-        tally = Tally(memory)
-        passages = [Passage(Ends(n + 1, source, os.dup(file.fileno())), tally) for n, (source, _) in enumerate(pipes)]
-        helper = Drain({"bounds": bounds}, control, passages, tally)
+        tally = SharedCounters(memory)
+        passages = [
+            SpliceRelay(StreamFds(n + 1, source, os.dup(file.fileno())), tally) for n, (source, _) in enumerate(pipes)
+        ]
+        helper = ConsoleHelper({"bounds": bounds}, control, passages, tally)
         helper._records = False  # no journal is opened
         expected = b""
         for number in range(20):
@@ -235,14 +237,14 @@ def test_what_was_written_first_is_moved_first_however_late_the_helper_is(tmp_pa
             for stream in (first, 1 - first):
                 expected += b"%d %d\n" % (stream, number)
                 os.write(writers[stream], b"%d %d\n" % (stream, number))
-            helper.turn()
+            helper.poll_once()
             # What comes between: a stream that was just looked at, and then is written to behind the other one.
             os.write(writers[1], b"alone\n")
             expected += b"alone\n"
-            helper.turn()
+            helper.poll_once()
         for writer in writers:
             os.close(writer)
-        helper.turn()
+        helper.poll_once()
         tally.close()
     assert helper._passages == {}
     assert target.read_bytes() == expected

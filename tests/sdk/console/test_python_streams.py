@@ -8,7 +8,7 @@ import threading
 import pytest
 
 import chiplog
-from chiplog.console.python_streams import STDERR, STDOUT, Console, Tee
+from chiplog.console.python_streams import STDERR, STDOUT, PythonStreamCapture, TeeStream
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX
 from chiplog_schemas.model.events import EventKind
 
@@ -18,7 +18,7 @@ def noted():
     """Return a Tee over a text buffer, and the lines that it noted."""
     lines: list[str] = []
     stream = io.StringIO()
-    return Tee(stream, lines.append), stream, lines
+    return TeeStream(stream, lines.append), stream, lines
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_an_error_while_noting_ends_the_noting_and_not_the_printing() -> None:
         raise RuntimeError("telemetry is broken")
 
     stream = io.StringIO()
-    tee = Tee(stream, fail)
+    tee = TeeStream(stream, fail)
     print("one", file=tee)
     print("two", file=tee)
     assert stream.getvalue() == "one\ntwo\n"
@@ -84,7 +84,7 @@ def test_a_print_while_a_line_is_noted_does_not_recurse() -> None:
         lines.append(line)
         print("noted", line, file=tee)
 
-    tee = Tee(stream, on_line)
+    tee = TeeStream(stream, on_line)
     print("one", file=tee)
     assert lines == ["one"]
     assert stream.getvalue() == "one\nnoted one\n"
@@ -92,7 +92,7 @@ def test_a_print_while_a_line_is_noted_does_not_recurse() -> None:
 
 def test_threads_that_print_at_once_lose_no_line() -> None:
     lines: list[str] = []
-    tee = Tee(io.StringIO(), lines.append)
+    tee = TeeStream(io.StringIO(), lines.append)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:
@@ -125,7 +125,7 @@ def put_buffers(monkeypatch):
 def test_both_streams_are_captured_numbered_together_and_given_back(put_buffers) -> None:
     streams = put_buffers()
     lines: list[tuple[int, int, str]] = []
-    console = Console(lambda *line: lines.append(line), lambda count: None)
+    console = PythonStreamCapture(lambda *line: lines.append(line), lambda count: None)
     print("out")
     print("err", file=sys.stderr)
     print("unfinished", end="")
@@ -139,7 +139,7 @@ def test_both_streams_are_captured_numbered_together_and_given_back(put_buffers)
 def test_streams_that_somebody_put_in_place_later_are_left_alone(put_buffers) -> None:
     streams = put_buffers()
     lines: list[str] = []
-    console = Console(lambda stream, number, line: lines.append(line), lambda count: None)
+    console = PythonStreamCapture(lambda stream, number, line: lines.append(line), lambda count: None)
     mine = io.StringIO()
     sys.stdout = mine
     console.close()
@@ -150,10 +150,10 @@ def test_streams_that_somebody_put_in_place_later_are_left_alone(put_buffers) ->
 def test_a_process_without_streams_can_be_captured_too(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
-    console = Console(lambda *line: None, lambda count: None)
+    console = PythonStreamCapture(lambda *line: None, lambda count: None)
     print("to nobody")
     assert sys.stdout is None
-    console.close_in_child()
+    console.release_in_child()
     console.close()
     assert sys.stdout is None
 
@@ -163,7 +163,7 @@ def test_lines_above_the_rate_limit_are_declared_with_their_number(put_buffers) 
     put_buffers()
     noted: list[int] = []
     lost: list[int] = []
-    console = Console(lambda stream, number, line: noted.append(number), lost.append, lines_per_s=0)
+    console = PythonStreamCapture(lambda stream, number, line: noted.append(number), lost.append, lines_per_s=0)
     for _ in range(CONSOLE_BURST_LINES + 500):
         print("line")
     assert len(noted) == CONSOLE_BURST_LINES
@@ -179,7 +179,7 @@ def test_lines_above_the_rate_limit_are_declared_with_their_number(put_buffers) 
 def test_a_long_line_is_cut_and_marked(put_buffers) -> None:
     put_buffers()
     lines: list[str] = []
-    console = Console(lambda stream, number, line: lines.append(line), lambda count: None)
+    console = PythonStreamCapture(lambda stream, number, line: lines.append(line), lambda count: None)
     print("a" * CONSOLE_LINE_CHARS_MAX)
     print("b" * (CONSOLE_LINE_CHARS_MAX + 1))
     for _ in range(20):

@@ -36,7 +36,7 @@ SAFEGUARDS = [
 A, B = "GPU-3b53f6a1-9d0e-4c5f-8f5e-1c6f5a0d7e10", "GPU-3b9c1f22-0f4b-4d9a-9a77-5e2f6b8c4d21"
 RANK1 = Identity("r", "rank1", "launch", rank=1, local_rank=1, world_size=2)
 ALONE = Identity("r", "host-word", "launch")
-CHILD = Identity("r", "rank1.7", "launch", joined=True)
+CHILD = Identity("r", "rank1.7", "launch", joined_existing_run=True)
 ONE = CurrentDevice(1, B[4:])
 
 
@@ -64,7 +64,7 @@ ONE = CurrentDevice(1, B[4:])
 def test_a_claim_holds_what_the_process_knows(
     environ: dict[str, str], identity: Identity, given: Any, device: Any, expected: dict[str, Any]
 ) -> None:
-    claim = gpu_claim(environ, identity, given, device, is_child=identity.joined, speaks_for_node=False)
+    claim = gpu_claim(environ, identity, given, device, is_child=identity.joined_existing_run, speaks_for_node=False)
     assert claim == expected
 
 

@@ -8,14 +8,29 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.identity.identity import PARENT_RUN, SETUP, Facts, Identity, Spawned, identify, prepared_run, with_rank
-from chiplog.identity.launch_cache import LAUNCHES_MAX, as_before, recall, remember
-from chiplog.identity.modes import is_rank0, own_run
-from chiplog.identity.process_info import facts, is_gone, random_word, stamp, start_of
-from chiplog_schemas.paths import places
+from chiplog.identity.identity import (
+    PARENT_RUN,
+    SETUP,
+    Identity,
+    ProcessFacts,
+    SpawnPosition,
+    encode_setup,
+    resolve_identity,
+    with_group,
+)
+from chiplog.identity.launch_cache import LAUNCHES_MAX, load, store, with_cached_run_id
+from chiplog.identity.modes import is_rank0, with_own_run
+from chiplog.identity.process_info import (
+    is_stale_parent,
+    process_fingerprint,
+    random_word,
+    read_process_facts,
+    start_ticks,
+)
+from chiplog_schemas.paths import paths_for_root
 
 UUID = "0e4a41e5-0c7a-4c7e-9a57-64e7b1e5a001"
-FACTS = Facts("node-a", 100, "77:12345:boot", 1_795_224_000.0, "k3f9ab")
+FACTS = ProcessFacts("node-a", 100, "77:12345:boot", 1_795_224_000.0, "k3f9ab")
 OTHER_NODE = replace(FACTS, host="node-b", pid=200, parent="88:54321:other", random="zzzzzz")
 
 
@@ -106,7 +121,7 @@ ROWS = [
 
 @pytest.mark.parametrize(("environ", "expected"), [row[1:] for row in ROWS], ids=[row[0] for row in ROWS])
 def test_each_launcher_gives_what_its_workers_can_see(environ, expected) -> None:
-    found = identify(environ, FACTS)
+    found = resolve_identity(environ, FACTS)
     assert (
         found.label,
         found.rank,
@@ -149,7 +164,7 @@ SHARED = [
 @pytest.mark.parametrize("row", SHARED, ids=[row[0] for row in SHARED])
 def test_ranks_of_one_launch_agree_on_run_and_launch_without_talking(row) -> None:
     _, one, one_facts, two, two_facts = row
-    first, second = identify(one, one_facts), identify(two, two_facts)
+    first, second = resolve_identity(one, one_facts), resolve_identity(two, two_facts)
     assert first.run_id == second.run_id
     assert first.launch == second.launch
 
@@ -173,39 +188,39 @@ APART = [
 @pytest.mark.parametrize("row", APART, ids=[row[0] for row in APART])
 def test_another_launch_is_another_run(row) -> None:
     _, one, two, two_facts = row
-    first, second = identify(one, FACTS), identify(two, two_facts)
+    first, second = resolve_identity(one, FACTS), resolve_identity(two, two_facts)
     assert first.run_id != second.run_id
     assert first.launch != second.launch
 
 
 @pytest.mark.parametrize("environ", [{}, elastic(0, 0, 2, 2), slurm(0, 0)], ids=["none", "torchrun", "slurm"])
 def test_variables_win_over_what_the_launcher_says(environ) -> None:
-    found = identify(environ | {"CHIPLOG_RUN_ID": "mine", "CHIPLOG_LABEL": "eval"}, FACTS)
+    found = resolve_identity(environ | {"CHIPLOG_RUN_ID": "mine", "CHIPLOG_LABEL": "eval"}, FACTS)
     assert (found.run_id, found.label) == ("mine", "eval")
     assert found.needs_agreement == (found.rank is None), "rank and world may still come from torch.distributed"
 
 
 def test_a_process_started_by_a_run_joins_it_and_does_not_claim_to_be_primary() -> None:
-    joined = identify({"CHIPLOG_PARENT_RUN": "99:parents"}, FACTS)
+    joined = resolve_identity({"CHIPLOG_PARENT_RUN": "99:parents"}, FACTS)
     assert (joined.run_id, joined.primary) == ("parents", False)
-    ranks = identify(elastic(0, 0, 2, 2) | {"CHIPLOG_PARENT_RUN": "99:parents"}, FACTS)
+    ranks = resolve_identity(elastic(0, 0, 2, 2) | {"CHIPLOG_PARENT_RUN": "99:parents"}, FACTS)
     assert (ranks.run_id, ranks.primary) == ("parents", True)
 
 
 def test_a_process_does_not_take_its_own_former_run_for_a_parents() -> None:
     own = {"CHIPLOG_PARENT_RUN": f"{FACTS.pid}:former"}
-    assert identify(own, FACTS) == identify({}, FACTS)
-    assert identify(elastic(0, 0, 2, 2) | own, FACTS).run_id != "former"
+    assert resolve_identity(own, FACTS) == resolve_identity({}, FACTS)
+    assert resolve_identity(elastic(0, 0, 2, 2) | own, FACTS).run_id != "former"
 
 
 def test_the_record_of_a_process_that_is_gone_is_nobodys_parent() -> None:
     stale = {PARENT_RUN: "99:former/x//settled/w/7", SETUP: "99:prepared////w/7"}
     facts = replace(FACTS, gone=frozenset(stale))
-    assert identify(stale, facts) == identify({}, facts)
-    assert identify(elastic(0, 0, 2, 2) | stale, facts) == identify(elastic(0, 0, 2, 2), facts)
-    assert prepared_run(stale, facts) == prepared_run({}, facts)
+    assert resolve_identity(stale, facts) == resolve_identity({}, facts)
+    assert resolve_identity(elastic(0, 0, 2, 2) | stale, facts) == resolve_identity(elastic(0, 0, 2, 2), facts)
+    assert encode_setup(stale, facts) == encode_setup({}, facts)
     own = {SETUP: f"{facts.pid}:prepared////w/7"}
-    assert identify(own, facts) == identify({}, facts), "a PID that was given out again"
+    assert resolve_identity(own, facts) == resolve_identity({}, facts), "a PID that was given out again"
 
 
 PARENT = """
@@ -228,10 +243,10 @@ os.write(1, chiplog.init(mode="offline", capture_console=False).id.encode() + b"
 LAUNCHER = "import os, chiplog; chiplog.setup(); print(os.environ['CHIPLOG_SETUP'])"
 OTHERS = """
 import os, sys
-from chiplog.identity.identity import identify
-from chiplog.identity.process_info import facts
+from chiplog.identity.identity import resolve_identity
+from chiplog.identity.process_info import read_process_facts
 for os.environ[sys.argv[1]] in sys.argv[2:]:
-    print(identify(os.environ, facts()).run_id)
+    print(resolve_identity(os.environ, read_process_facts()).run_id)
 """
 
 
@@ -268,10 +283,10 @@ def test_a_parents_record_counts_until_the_parent_ends_and_then_for_what_it_star
 def test_an_orphan_whose_new_parent_is_as_old_as_its_own_was_is_still_that_ones_child() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
-    world, tick = stamp().split("/")[0], int(start_of(os.getppid()))
+    world, tick = process_fingerprint().split("/")[0], int(start_ticks(os.getppid()))
     as_old, older = (f"{ended.pid}:r/x//settled/{world}/{start}" for start in (tick, tick - 1))
-    assert not is_gone(as_old), "init, or tini, starts the training in the very tick of its own start"
-    assert is_gone(older)
+    assert not is_stale_parent(as_old), "init, or tini, starts the training in the very tick of its own start"
+    assert is_stale_parent(older)
 
 
 def test_what_a_launcher_prepared_is_for_its_workers_also_when_it_has_left() -> None:
@@ -287,191 +302,208 @@ def test_a_process_started_by_a_rank_is_not_that_rank() -> None:
     """Spawned under torchrun, it sees the variables of its parent's launcher."""
     rank = elastic(0, 0, 2, 2)
     for parent in ("99:r/rank0/0", "99:r/rank0.99/", "99:r/worker/0"):
-        child = identify(rank | {"CHIPLOG_PARENT_RUN": parent}, FACTS)
+        child = resolve_identity(rank | {"CHIPLOG_PARENT_RUN": parent}, FACTS)
         assert (child.run_id, child.label, child.primary, child.rank) == ("r", "rank0.100", False, None)
         assert not child.needs_agreement, "a group of its own would tell it a rank again"
-    named = identify(rank | {"CHIPLOG_PARENT_RUN": "99:r/rank0/0"}, FACTS, "loader")
+    named = resolve_identity(rank | {"CHIPLOG_PARENT_RUN": "99:r/rank0/0"}, FACTS, "loader")
     assert (named.label, named.primary, named.rank) == ("loader", False, None)
-    assert identify(rank | {"CHIPLOG_PARENT_RUN": "99:r/rank1/1"}, FACTS).label == "rank0"
-    again = identify({"CHIPLOG_PARENT_RUN": "99:r/eval/"}, FACTS, "eval")
+    assert resolve_identity(rank | {"CHIPLOG_PARENT_RUN": "99:r/rank1/1"}, FACTS).label == "rank0"
+    again = resolve_identity({"CHIPLOG_PARENT_RUN": "99:r/eval/"}, FACTS, "eval")
     assert (again.run_id, again.label, again.primary) == ("r", "eval.100", False)
 
 
 def test_trainings_started_from_a_shell_with_exported_ranks_are_runs_of_their_own() -> None:
     alone = {"RANK": "0", "WORLD_SIZE": "1"}
-    first, second = identify(alone, FACTS), identify(alone, replace(FACTS, pid=101, random="bbbbbb"))
+    first, second = resolve_identity(alone, FACTS), resolve_identity(alone, replace(FACTS, pid=101, random="bbbbbb"))
     assert first.run_id != second.run_id
     assert first.launch != second.launch
     assert (first.label, first.primary, first.needs_agreement) == ("rank0", True, False)
     pair = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
-    assert identify(pair, FACTS).launch == identify(pair | {"RANK": "1"}, replace(FACTS, pid=101)).launch
-    assert identify(pair, FACTS).run_id != identify(pair | {"MASTER_PORT": "29501"}, FACTS).run_id
+    assert (
+        resolve_identity(pair, FACTS).launch == resolve_identity(pair | {"RANK": "1"}, replace(FACTS, pid=101)).launch
+    )
+    assert resolve_identity(pair, FACTS).run_id != resolve_identity(pair | {"MASTER_PORT": "29501"}, FACTS).run_id
 
 
-def spawned(index: int, call: str = "77:1:boot:1") -> Facts:
-    return replace(FACTS, pid=100 + index, random=f"aaaaa{index + 2}", spawned=Spawned(call, index))
+def spawned(index: int, call: str = "77:1:boot:1") -> ProcessFacts:
+    return replace(FACTS, pid=100 + index, random=f"aaaaa{index + 2}", spawned=SpawnPosition(call, index))
 
 
 def test_processes_of_one_mp_spawn_are_one_run_before_anybody_talks_and_another_call_is_another() -> None:
-    zero, one = identify({}, spawned(0)), identify({}, spawned(1))
+    zero, one = resolve_identity({}, spawned(0)), resolve_identity({}, spawned(1))
     assert (zero.run_id, zero.launch) == (one.run_id, one.launch)
     assert zero.label != one.label, "who is which rank is the group's to tell"
-    assert (zero.primary, one.primary, zero.needs_agreement, zero.settled) == (True, False, True, False)
-    assert identify({}, spawned(0, "77:1:boot:3")).run_id != zero.run_id
-    given = identify({}, spawned(1), given_run="mine")
-    assert (given.run_id, given.primary, given.settled) == ("mine", False, True)
+    assert (zero.primary, one.primary, zero.needs_agreement, zero.run_id_is_final) == (True, False, True, False)
+    assert resolve_identity({}, spawned(0, "77:1:boot:3")).run_id != zero.run_id
+    given = resolve_identity({}, spawned(1), given_run="mine")
+    assert (given.run_id, given.primary, given.run_id_is_final) == ("mine", False, True)
 
 
 def test_children_of_a_process_that_called_setup_agree_and_one_of_them_is_primary_for_want_of_a_better() -> None:
-    setup = {SETUP: prepared_run({}, FACTS)}
-    one, two = (identify(setup, replace(FACTS, pid=pid, random=f"bbbbb{pid}")) for pid in (201, 202))
-    assert one.run_id == two.run_id == identify(setup, FACTS).run_id, "its own init() is of that run too"
+    setup = {SETUP: encode_setup({}, FACTS)}
+    one, two = (resolve_identity(setup, replace(FACTS, pid=pid, random=f"bbbbb{pid}")) for pid in (201, 202))
+    assert one.run_id == two.run_id == resolve_identity(setup, FACTS).run_id, "its own init() is of that run too"
     assert one.label != two.label
-    assert (one.primary, one.fallback, two.primary, two.fallback) == (True, True, True, True)
-    assert not identify(setup, FACTS).fallback
-    ranks = identify(elastic(0, 0, 2, 2) | setup, replace(FACTS, pid=203))
-    assert (ranks.run_id, ranks.label, ranks.primary, ranks.fallback) == (one.run_id, "rank0", True, False)
-    assert prepared_run(setup, replace(FACTS, pid=201)) == setup[SETUP], "a child that imports its parent's script"
-    assert prepared_run(setup, replace(FACTS, random="cccccc")) != setup[SETUP], "called again: another run"
+    assert (one.primary, one.is_fallback_primary, two.primary, two.is_fallback_primary) == (True, True, True, True)
+    assert not resolve_identity(setup, FACTS).is_fallback_primary
+    ranks = resolve_identity(elastic(0, 0, 2, 2) | setup, replace(FACTS, pid=203))
+    assert (ranks.run_id, ranks.label, ranks.primary, ranks.is_fallback_primary) == (one.run_id, "rank0", True, False)
+    assert encode_setup(setup, replace(FACTS, pid=201)) == setup[SETUP], "a child that imports its parent's script"
+    assert encode_setup(setup, replace(FACTS, random="cccccc")) != setup[SETUP], "called again: another run"
 
 
 def test_children_of_a_rank_that_called_setup_join_its_run_and_are_not_that_rank() -> None:
     rank = elastic(0, 0, 2, 2)
-    setup = rank | {SETUP: prepared_run(rank, FACTS)}
-    child = identify(setup, replace(FACTS, pid=201))
-    assert child.run_id == identify(rank, FACTS).run_id == identify(setup, FACTS).run_id
-    assert (child.label, child.rank, child.primary, child.joined) == ("rank0.201", None, False, True)
+    setup = rank | {SETUP: encode_setup(rank, FACTS)}
+    child = resolve_identity(setup, replace(FACTS, pid=201))
+    assert child.run_id == resolve_identity(rank, FACTS).run_id == resolve_identity(setup, FACTS).run_id
+    assert (child.label, child.rank, child.primary, child.joined_existing_run) == ("rank0.201", None, False, True)
 
 
 @pytest.mark.parametrize("environ", [elastic(0, 0, 2, 2), slurm(0, 0), {SETUP: "99:prepared///"}], ids=str)
 def test_each_init_after_a_finish_is_another_run_and_the_second_of_each_rank_is_the_same(environ) -> None:
-    first = identify(environ, FACTS)
-    second = identify(environ, replace(FACTS, opened=frozenset({first.run_id})))
+    first = resolve_identity(environ, FACTS)
+    second = resolve_identity(environ, replace(FACTS, opened=frozenset({first.run_id})))
     assert second.run_id == f"{first.run_id}-2"
-    third = identify(environ, replace(FACTS, opened=frozenset({first.run_id, second.run_id})))
+    third = resolve_identity(environ, replace(FACTS, opened=frozenset({first.run_id, second.run_id})))
     assert third.run_id == f"{first.run_id}-3"
-    assert identify(environ | {"CHIPLOG_RUN_ID": "r"}, replace(FACTS, opened=frozenset({"r"}))).run_id == "r"
+    assert resolve_identity(environ | {"CHIPLOG_RUN_ID": "r"}, replace(FACTS, opened=frozenset({"r"}))).run_id == "r"
     joined = {"CHIPLOG_PARENT_RUN": "99:r/x//"}
-    assert identify(joined, replace(FACTS, opened=frozenset({"r"}))).run_id == "r", "as long as the parent's is open"
+    assert resolve_identity(joined, replace(FACTS, opened=frozenset({"r"}))).run_id == "r", (
+        "as long as the parent's is open"
+    )
 
 
 def test_a_worker_with_a_run_id_of_its_own_is_no_part_of_its_parents_run() -> None:
     parents = {"CHIPLOG_PARENT_RUN": "99:sweep/node-a-zzzzzz//"}
-    trial = identify(parents, FACTS, given_run="trial-3")
-    assert (trial.run_id, trial.primary, trial.joined, trial.settled) == ("trial-3", True, False, True)
+    trial = resolve_identity(parents, FACTS, given_run="trial-3")
+    assert (trial.run_id, trial.primary, trial.joined_existing_run, trial.run_id_is_final) == (
+        "trial-3",
+        True,
+        False,
+        True,
+    )
     of_a_rank = elastic(1, 1, 2, 2) | {"CHIPLOG_PARENT_RUN": "99:r/rank1/1/settled"}
-    trial = identify(of_a_rank, FACTS, given_run="trial-3")
+    trial = resolve_identity(of_a_rank, FACTS, given_run="trial-3")
     assert (trial.label, trial.rank, trial.primary) == ("node-a-k3f9ab", None, True)
-    assert identify(parents, FACTS, given_run="sweep").joined
+    assert resolve_identity(parents, FACTS, given_run="sweep").joined_existing_run
 
 
 def test_a_child_that_joined_becomes_a_rank_but_leaves_run_and_primary_to_its_parent() -> None:
-    settled = identify({"CHIPLOG_PARENT_RUN": "99:r/x//settled"}, FACTS)
-    later = with_rank(settled, 0, 2, "another", label_given=False)
-    assert (later.run_id, later.label, later.rank, later.primary, later.formerly) == ("r", "rank0", 0, False, None)
-    open_to_talk = identify({"CHIPLOG_PARENT_RUN": "99:r/x//"}, FACTS)
-    assert with_rank(open_to_talk, 0, 2, "another", label_given=False).formerly == "r"
+    settled = resolve_identity({"CHIPLOG_PARENT_RUN": "99:r/x//settled"}, FACTS)
+    later = with_group(settled, 0, 2, "another", label_given=False)
+    assert (later.run_id, later.label, later.rank, later.primary, later.previous_run_id) == (
+        "r",
+        "rank0",
+        0,
+        False,
+        None,
+    )
+    open_to_talk = resolve_identity({"CHIPLOG_PARENT_RUN": "99:r/x//"}, FACTS)
+    assert with_group(open_to_talk, 0, 2, "another", label_given=False).previous_run_id == "r"
 
 
 def test_workers_of_rpc_are_called_by_their_names() -> None:
-    found = with_rank(identify({}, FACTS), 2, 4, "agreed", "trainer2")
+    found = with_group(resolve_identity({}, FACTS), 2, 4, "agreed", "trainer2")
     assert (found.label, found.rank, found.world_size, found.primary) == ("trainer2", 2, 4, False)
-    assert with_rank(found, 0, 2, "agreed", "master").label == "master", "the later word of the two"
-    told = identify(elastic(3, 1, 4, 2, "100"), FACTS)
-    assert with_rank(told, 0, 9, "agreed", "ps").label == "rank3"
+    assert with_group(found, 0, 2, "agreed", "master").label == "master", "the later word of the two"
+    told = resolve_identity(elastic(3, 1, 4, 2, "100"), FACTS)
+    assert with_group(told, 0, 9, "agreed", "ps").label == "rank3"
 
 
 def test_what_init_was_given_of_the_primary_stays() -> None:
-    alone = replace(identify({}, FACTS), primary=False)
-    assert not with_rank(alone, 0, 2, "agreed", primary_given=True).primary
-    assert with_rank(alone, 0, 2, "agreed").primary
+    alone = replace(resolve_identity({}, FACTS), primary=False)
+    assert not with_group(alone, 0, 2, "agreed", primary_given=True).primary
+    assert with_group(alone, 0, 2, "agreed").primary
 
 
 def test_ranks_without_a_launchers_id_offer_the_group_a_run_that_nobody_had_before() -> None:
     pair = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
-    first, second = identify(pair, FACTS), identify(pair, replace(FACTS, pid=101, random="bbbbbb"))
+    first, second = resolve_identity(pair, FACTS), resolve_identity(pair, replace(FACTS, pid=101, random="bbbbbb"))
     assert first.needs_agreement and first.run_id == second.run_id, "of one launch, as far as the variables tell"
-    assert first.offer.startswith(first.run_id) and first.offer != second.offer
-    given = identify(pair | {"CHIPLOG_RUN_ID": "mine"}, FACTS)
-    assert (given.run_id, given.offer, given.settled) == ("mine", "", True)
+    assert first.proposed_run_id.startswith(first.run_id) and first.proposed_run_id != second.proposed_run_id
+    given = resolve_identity(pair | {"CHIPLOG_RUN_ID": "mine"}, FACTS)
+    assert (given.run_id, given.proposed_run_id, given.run_id_is_final) == ("mine", "", True)
 
 
 def test_only_ranks_that_may_be_started_again_are_remembered() -> None:
-    assert identify(elastic(0, 0, 2, 1, "100"), FACTS).launch_run
-    assert identify(elastic(0, 0, 2, 2, "100"), FACTS).launch_run, "a second node may come to this one"
+    assert resolve_identity(elastic(0, 0, 2, 1, "100"), FACTS).launch_cache_key
+    assert resolve_identity(elastic(0, 0, 2, 2, "100"), FACTS).launch_cache_key, "a second node may come to this one"
     for environ in (elastic(0, 0, 2, 1), slurm(0, 0, ""), {"RANK": "0", "WORLD_SIZE": "2"}, {}):
-        assert not identify(environ, FACTS).launch_run
-    assert not identify(elastic(0, 0, 2, 1, "100") | {"CHIPLOG_PARENT_RUN": "99:parents"}, FACTS).launch_run
+        assert not resolve_identity(environ, FACTS).launch_cache_key
+    assert not resolve_identity(
+        elastic(0, 0, 2, 1, "100") | {"CHIPLOG_PARENT_RUN": "99:parents"}, FACTS
+    ).launch_cache_key
 
 
 def test_a_launch_goes_on_under_the_run_that_it_had_before_a_restart(tmp_path: Path) -> None:
-    place = places(tmp_path)
-    first = as_before(place, identify(elastic(0, 0, 2, 1, "100"), FACTS))
-    assert (first.settled, first.needs_agreement) == (False, True)
-    remember(place, first.launch_run, "agreed")
+    place = paths_for_root(tmp_path)
+    first = with_cached_run_id(place, resolve_identity(elastic(0, 0, 2, 1, "100"), FACTS))
+    assert (first.run_id_is_final, first.needs_agreement) == (False, True)
+    store(place, first.launch_cache_key, "agreed")
     for again in (elastic(1, 0, 2, 1, "100", restart=1), elastic(0, 0, 1, 1, "100")):
-        found = as_before(place, identify(again, replace(FACTS, pid=300)))
-        assert (found.run_id, found.settled) == ("agreed", True)
+        found = with_cached_run_id(place, resolve_identity(again, replace(FACTS, pid=300)))
+        assert (found.run_id, found.run_id_is_final) == ("agreed", True)
     for other in (replace(FACTS, parent="99:99999:boot"), OTHER_NODE):
-        assert as_before(place, identify(elastic(0, 0, 2, 1, "100"), other)).run_id != "agreed"
+        assert with_cached_run_id(place, resolve_identity(elastic(0, 0, 2, 1, "100"), other)).run_id != "agreed"
 
 
 def test_a_requeued_job_goes_on_in_its_run_and_a_new_job_of_its_number_does_not(tmp_path: Path) -> None:
-    place = places(tmp_path)
-    first = as_before(place, identify(slurm(0, 0), FACTS))
+    place = paths_for_root(tmp_path)
+    first = with_cached_run_id(place, resolve_identity(slurm(0, 0), FACTS))
     requeued = slurm(0, 0) | {"SLURM_RESTART_COUNT": "1", "SLURM_JOB_START_TIME": "1795229999"}
-    again = as_before(place, identify(requeued, LATER))
+    again = with_cached_run_id(place, resolve_identity(requeued, LATER))
     assert (again.run_id, again.restart, again.needs_agreement) == (first.run_id, 1, False)
-    moved = identify(requeued | {"SLURM_NNODES": "2"}, LATER)
-    assert moved.needs_agreement and not moved.offer, "nodes that did not have it ask those that had"
-    new = as_before(place, identify(slurm(0, 0) | {"SLURM_JOB_START_TIME": "1800000000"}, LATER))
+    moved = resolve_identity(requeued | {"SLURM_NNODES": "2"}, LATER)
+    assert moved.needs_agreement and not moved.proposed_run_id, "nodes that did not have it ask those that had"
+    new = with_cached_run_id(place, resolve_identity(slurm(0, 0) | {"SLURM_JOB_START_TIME": "1800000000"}, LATER))
     assert new.run_id != first.run_id
-    assert as_before(place, identify(slurm(0, 0, "1"), FACTS)).run_id not in (first.run_id, new.run_id)
+    assert with_cached_run_id(place, resolve_identity(slurm(0, 0, "1"), FACTS)).run_id not in (first.run_id, new.run_id)
 
 
 def test_a_node_that_another_one_joins_keeps_its_run(tmp_path: Path) -> None:
-    place = places(tmp_path)
-    alone = as_before(place, identify(elastic(0, 0, 1, 1, "100"), FACTS))
+    place = paths_for_root(tmp_path)
+    alone = with_cached_run_id(place, resolve_identity(elastic(0, 0, 1, 1, "100"), FACTS))
     assert not alone.needs_agreement
-    later = as_before(place, identify(elastic(1, 0, 2, 1, "100"), FACTS))
-    assert (later.run_id, later.settled, later.needs_agreement) == (alone.run_id, True, True)
+    later = with_cached_run_id(place, resolve_identity(elastic(1, 0, 2, 1, "100"), FACTS))
+    assert (later.run_id, later.run_id_is_final, later.needs_agreement) == (alone.run_id, True, True)
 
 
 def test_a_node_remembers_a_bounded_number_of_launches(tmp_path: Path) -> None:
-    place = places(tmp_path)
+    place = paths_for_root(tmp_path)
     for number in range(LAUNCHES_MAX + 3):
-        remember(place, f"launch{number} run", f"run {number}")
+        store(place, f"launch{number} run", f"run {number}")
         os.utime(max((place.launches).iterdir(), key=lambda path: path.stat().st_mtime), (number, number))
     assert len(list((place.launches).iterdir())) <= LAUNCHES_MAX + 1
-    assert recall(place, "launch0 run") is None
-    assert recall(place, f"launch{LAUNCHES_MAX + 2} run") == f"run {LAUNCHES_MAX + 2}"
+    assert load(place, "launch0 run") is None
+    assert load(place, f"launch{LAUNCHES_MAX + 2} run") == f"run {LAUNCHES_MAX + 2}"
 
 
 def test_the_second_init_of_ranks_that_were_started_again_is_another_run_than_the_first(tmp_path: Path) -> None:
-    place, environ = places(tmp_path), elastic(0, 0, 2, 1, "100")
-    first = identify(environ, FACTS)
-    remember(place, first.launch_run, "agreed")
-    second = as_before(place, identify(environ, replace(FACTS, opened=frozenset({first.run_id}))))
-    assert second.run_id == f"{first.run_id}-2" and not second.settled
+    place, environ = paths_for_root(tmp_path), elastic(0, 0, 2, 1, "100")
+    first = resolve_identity(environ, FACTS)
+    store(place, first.launch_cache_key, "agreed")
+    second = with_cached_run_id(place, resolve_identity(environ, replace(FACTS, opened=frozenset({first.run_id}))))
+    assert second.run_id == f"{first.run_id}-2" and not second.run_id_is_final
 
 
 def test_what_the_group_says_later_completes_an_identity() -> None:
     alone = Identity("mine", "node-a-k3f9ab", "launch", needs_agreement=True)
-    second = with_rank(alone, 1, 4, "agreed", label_given=False)
+    second = with_group(alone, 1, 4, "agreed", label_given=False)
     assert (second.run_id, second.label, second.rank, second.world_size) == ("agreed", "rank1", 1, 4)
     assert (second.primary, second.needs_agreement) == (False, False)
-    assert with_rank(alone, 0, 4, "agreed", label_given=False).primary
-    assert with_rank(alone, 1, 4, "agreed", label_given=True).label == "node-a-k3f9ab"
+    assert with_group(alone, 0, 4, "agreed", label_given=False).primary
+    assert with_group(alone, 1, 4, "agreed", label_given=True).label == "node-a-k3f9ab"
 
 
 def test_the_group_does_not_overrule_what_the_launcher_said() -> None:
-    found = identify(elastic(3, 1, 4, 2, "100"), FACTS)
-    later = with_rank(found, 0, 4, "agreed", label_given=False)
+    found = resolve_identity(elastic(3, 1, 4, 2, "100"), FACTS)
+    later = with_group(found, 0, 4, "agreed", label_given=False)
     assert (later.run_id, later.label, later.rank, later.primary) == ("agreed", "rank3", 3, False)
 
 
 def test_the_facts_of_this_process_are_the_same_when_asked_again() -> None:
-    first, second = facts(), facts()
+    first, second = read_process_facts(), read_process_facts()
     assert (first.host, first.pid, first.parent) == (second.host, second.pid, second.parent)
     assert first.random != second.random
     assert len(random_word(8)) == 8
@@ -479,21 +511,23 @@ def test_the_facts_of_this_process_are_the_same_when_asked_again() -> None:
 
 def test_a_group_gives_each_rank_a_run_of_its_own_and_the_same_one_after_a_restart() -> None:
     environ = {"RANK": "1", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "0d9c6b7e-0000-4000-8000-000000000001"}
-    shared = identify(environ, FACTS)
-    own, name = own_run(shared, "exp1", None, FACTS)
-    assert (own.run_id, own.label, own.primary, own.settled) == (f"{shared.run_id}-rank1", "rank1", True, True)
+    shared = resolve_identity(environ, FACTS)
+    own, name = with_own_run(shared, "exp1", None, FACTS)
+    assert (own.run_id, own.label, own.primary, own.run_id_is_final) == (f"{shared.run_id}-rank1", "rank1", True, True)
     assert name == "exp1-rank1"
-    again, named = own_run(identify(environ | {"TORCHELASTIC_RESTART_COUNT": "1"}, FACTS), "exp1", "mine", FACTS)
+    again, named = with_own_run(
+        resolve_identity(environ | {"TORCHELASTIC_RESTART_COUNT": "1"}, FACTS), "exp1", "mine", FACTS
+    )
     assert (again.run_id, again.restart, named) == (own.run_id, 1, "mine")
-    second, _ = own_run(shared, "exp1", None, replace(FACTS, opened=frozenset({own.run_id})))
+    second, _ = with_own_run(shared, "exp1", None, replace(FACTS, opened=frozenset({own.run_id})))
     assert second.run_id == f"{own.run_id}-2"
 
 
 def test_a_process_on_its_own_keeps_its_run_in_a_group_and_a_child_stays_in_its_parents() -> None:
-    alone = identify({}, FACTS)
-    assert own_run(alone, "exp1", None, FACTS)[0].run_id == alone.run_id
-    child = identify({PARENT_RUN: "1:run-of-parent/rank0/0/s"}, FACTS)
-    assert own_run(child, "exp1", None, FACTS) == (child, None)
+    alone = resolve_identity({}, FACTS)
+    assert with_own_run(alone, "exp1", None, FACTS)[0].run_id == alone.run_id
+    child = resolve_identity({PARENT_RUN: "1:run-of-parent/rank0/0/s"}, FACTS)
+    assert with_own_run(child, "exp1", None, FACTS) == (child, None)
 
 
 @pytest.mark.parametrize(
@@ -508,4 +542,4 @@ def test_a_process_on_its_own_keeps_its_run_in_a_group_and_a_child_stays_in_its_
     ],
 )
 def test_rank_0_is_rank_0_and_none_of_its_children(environ, expected) -> None:
-    assert is_rank0(identify(environ, FACTS)) is expected
+    assert is_rank0(resolve_identity(environ, FACTS)) is expected

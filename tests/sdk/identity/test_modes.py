@@ -11,8 +11,8 @@ SAFEGUARDS = [
     Safeguard(
         "an unknown mode is offline",
         "sdk/chiplog/identity/modes.py",
-        old='    return "offline", Bad("bad_argument", "mode", message, "error")',
-        new='    return "online", Bad("bad_argument", "mode", message, "error")',
+        old='    return "offline", Diagnostic("bad_argument", "mode", message, "error")',
+        new='    return "online", Diagnostic("bad_argument", "mode", message, "error")',
         test="test_an_unknown_mode_is_offline_and_an_error_that_names_the_remedy",
     ),
     Safeguard(

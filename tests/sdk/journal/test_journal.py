@@ -19,9 +19,9 @@ from chiplog.journal.journal import Journal
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, JOURNAL_RESERVE_BYTES, KIB, MIB
 from chiplog_schemas.model.events import EventKind, decode, encode
-from chiplog_schemas.storage.journal_dir import HEAD_NAME, DeadJournal, decode_head, list_journals
-from chiplog_schemas.storage.record import Record, scan
-from chiplog_schemas.transport.dealer import Slice
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, JournalReader, decode_head, list_journals
+from chiplog_schemas.storage.record import Record, scan_records
+from chiplog_schemas.transport.dealer import LogSlice
 from tests.support.safeguard import Safeguard
 
 PRODUCER = bytes(range(16))
@@ -96,11 +96,11 @@ def payload(number: int, size: int = 0) -> bytes:
     return encode(EventKind.TEXT, number, number, "key", "x" * size)
 
 
-def numbers_of(pieces: list[Slice]) -> list[int]:
-    return [record.number for piece in pieces for record in scan(piece.payload) if isinstance(record, Record)]
+def numbers_of(pieces: list[LogSlice]) -> list[int]:
+    return [record.number for piece in pieces for record in scan_records(piece.payload) if isinstance(record, Record)]
 
 
-def read_all(journal: Journal, max_bytes: int = MIB) -> list[Slice]:
+def read_all(journal: Journal, max_bytes: int = MIB) -> list[LogSlice]:
     pieces = []
     while (piece := journal.read(max_bytes)) is not None:
         pieces.append(piece)
@@ -108,7 +108,7 @@ def read_all(journal: Journal, max_bytes: int = MIB) -> list[Slice]:
 
 
 def on_disk(journal: Journal) -> list[Record]:
-    items = list(DeadJournal(journal.directory).records())
+    items = list(JournalReader(journal.directory).records())
     assert all(isinstance(item, Record) for item in items)
     return items
 
@@ -147,7 +147,7 @@ def test_records_roll_over_into_further_segments_and_acknowledged_ones_are_delet
     assert len(list(journal.directory.glob("*.seg"))) < n_segments
     assert journal.first_number == 2000
     assert decode_head((journal.directory / HEAD_NAME).read_bytes()).acked == 2000
-    remaining = [record.number for record in DeadJournal(journal.directory).records(2000)]
+    remaining = [record.number for record in JournalReader(journal.directory).records(2000)]
     assert remaining == list(range(2000, 3000))
     journal.acknowledged(1500)
     assert journal.acked == 2000, "an acknowledgement never goes back"
@@ -181,7 +181,7 @@ def test_a_full_journal_declares_exactly_what_it_dropped_once_there_is_room(make
     assert kept == list(range(len(kept))), "the oldest stay, the newest are dropped"
     journal.acknowledged(kept[-1] + 1)
     journal.append(payload(5000))
-    after = [record for piece in read_all(journal) for record in scan(piece.payload)]
+    after = [record for piece in read_all(journal) for record in scan_records(piece.payload)]
     lost, last = (decode(record.payload) for record in after)
     assert lost[0] == EventKind.LOST
     assert (lost[2], lost[3], lost[4]) == (b"", kept[-1] + 1, 4999)
@@ -273,7 +273,7 @@ def test_every_record_whose_log_returned_is_readable_after_sigkill(tmp_path: Pat
         logged = {int(line) for line in oracle.read_text().split("\n")[:-1]}
         [(_, directory)] = list_journals(root / "offline")
         steps = []
-        for item in DeadJournal(directory).records():
+        for item in JournalReader(directory).records():
             if isinstance(item, Record):
                 event = decode(item.payload)
                 if event[0] == EventKind.METRICS:
@@ -462,7 +462,7 @@ def test_threads_append_side_by_side_while_another_one_prepares_reads_and_trims(
                 journal.declare_dropped()
                 journal.prepare()
                 for piece in read_all(journal):
-                    for record in scan(piece.payload):
+                    for record in scan_records(piece.payload):
                         event = decode(record.payload)
                         seen.append((record.number, event[1], event[2]))
                     journal.acknowledged(piece.last + 1)
@@ -541,7 +541,7 @@ def test_the_disk_is_used_again_when_it_takes_files_again(make, small_files) -> 
         journal.append(payload(number, 1000))
     assert journal.disk_error is None
     assert numbers_of(read_all(journal)) == list(range(5000))
-    on_file = [record.number for record in DeadJournal(journal.directory).records()]
+    on_file = [record.number for record in JournalReader(journal.directory).records()]
     assert on_file[-1] == 4999
     assert 0 < len(on_file) < 5000, "what was in memory is not on disk"
 
@@ -556,7 +556,7 @@ def test_the_head_page_holds_the_whole_identity_however_long(make, tmp_path: Pat
     long = pack({"label": "rank0", "notes": "n" * 20_000})
     journal = Journal(tmp_path / "long" / PRODUCER.hex(), PRODUCER, long)
     journal.publish()
-    head = DeadJournal(journal.directory).head
+    head = JournalReader(journal.directory).head
     assert head is not None
     assert head.identity == unpack(long)
     journal.close(remove=True)

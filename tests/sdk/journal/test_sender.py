@@ -12,7 +12,7 @@ import zmq
 from chiplog.journal import sender as sender_module
 from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
-from chiplog_schemas.paths import Places, places
+from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
 from tests.support.safeguard import Safeguard
@@ -32,7 +32,7 @@ SAFEGUARDS = [
 class Ran:
     """A journal, its sender, and what it said."""
 
-    def __init__(self, place: Places, address: str, online: bool) -> None:
+    def __init__(self, place: Paths, address: str, online: bool) -> None:
         self.journal = Journal(place.journals / ("ab" * 16), b"\xab" * 16, b"\x80")
         self.journal.append(b"first")
         self.journal.publish()
@@ -62,7 +62,7 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Ran]]:
     ran: list[Ran] = []
 
     def begin_one(address: str = f"ipc://{tmp_path}/agent", online: bool = True) -> Ran:
-        place = places(tmp_path / "chiplog")
+        place = paths_for_root(tmp_path / "chiplog")
         ran.append(Ran(place, address, online))
         return ran[0]
 
@@ -115,7 +115,7 @@ def refuse(error: Exception) -> Callable[..., Any]:
     [
         ("client_curve", PermissionError(13, "Permission denied", "/keys/agent.pub")),
         ("keys_dir", FileNotFoundError(2, "No such file or directory")),  # os.getcwd() of a directory that is gone
-        ("need_descriptors", OSError(24, "9 of 10 file descriptors are open")),
+        ("require_free_fds", OSError(24, "9 of 10 file descriptors are open")),
     ],
 )
 def test_keys_that_cannot_be_read_for_a_while_only_delay(begin, agent, monkeypatch, name, error) -> None:
@@ -123,7 +123,7 @@ def test_keys_that_cannot_be_read_for_a_while_only_delay(begin, agent, monkeypat
         patched.setattr(sender_module, name, refuse(error))
         ran = begin()
         ran.until_ticked()
-        ran.journal._drop(ran.journal._tail, 1, None)
+        ran.journal._count_dropped(ran.journal._tail, 1, None)
         wait_until(lambda: ran.journal.next_seq == 3, "the thread declares what was dropped")
         assert len(ran.said) == 1, "said once"
         assert "cannot be reached yet" in ran.said[0]
@@ -142,7 +142,7 @@ def test_keys_that_are_no_keys_leave_the_journal_to_an_agent_and_it_is_looked_af
 
 
 def test_a_sender_that_waits_for_descriptors_ends_when_it_is_told(begin, monkeypatch) -> None:
-    monkeypatch.setattr(sender_module, "need_descriptors", refuse(OSError(24, "too few")))
+    monkeypatch.setattr(sender_module, "require_free_fds", refuse(OSError(24, "too few")))
     ran = begin()
     ran.until_ticked()
     assert not ran.thread.stop()

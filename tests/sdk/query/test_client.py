@@ -22,8 +22,8 @@ from chiplog.query import connection as remote_module
 from chiplog.query import result as result_module
 from chiplog.query.client import NoDataError, QueryError, Result, connect
 from chiplog_schemas.limits import QUERY_CHARS_MAX
-from chiplog_schemas.paths import Places, make_private, places
-from chiplog_schemas.process.file_lock import holder_of
+from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
+from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module
 from chiplog_schemas.sql import tables_sql, views_sql
@@ -38,10 +38,10 @@ import sys, duckdb
 from pathlib import Path
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.process.file_lock import Lock
-from chiplog_schemas.paths import make_private, places
-where = places(Path(sys.argv[1]))
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+where = paths_for_root(Path(sys.argv[1]))
 address = sys.argv[2] if len(sys.argv) > 2 else where.query_address
-make_private(where.run)
+ensure_private_dir(where.run)
 lock = Lock(where.collector / "lock")
 print("locked", flush=True)
 sys.stdin.readline()
@@ -60,7 +60,7 @@ lock.release()
 class Collector:
     """A real process that holds the lock and answers queries."""
 
-    def __init__(self, where: Places, address: str = "", answer: bool = True) -> None:
+    def __init__(self, where: Paths, address: str = "", answer: bool = True) -> None:
         arguments = [sys.executable, "-c", COLLECTOR, str(where.root), *([address] if address else [])]
         self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdin and self.process.stdout
@@ -92,9 +92,9 @@ def _no_environment(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory) -> Places:
-    found = places(tmp_path_factory.mktemp("recorded"))
-    make_private(found.collector)
+def recorded(tmp_path_factory) -> Paths:
+    found = paths_for_root(tmp_path_factory.mktemp("recorded"))
+    ensure_private_dir(found.collector)
     with duckdb.connect(str(found.index)) as database:
         database.execute(tables_sql())
         database.execute(views_sql())
@@ -112,14 +112,14 @@ def recorded(tmp_path_factory) -> Places:
 
 
 @pytest.fixture
-def where(tmp_path: Path, recorded: Places) -> Places:
-    found = places(tmp_path / "chiplog")
+def where(tmp_path: Path, recorded: Paths) -> Paths:
+    found = paths_for_root(tmp_path / "chiplog")
     shutil.copytree(recorded.root, found.root)
     return found
 
 
 @pytest.fixture
-def collector(where: Places) -> Iterator[Collector]:
+def collector(where: Paths) -> Iterator[Collector]:
     running = Collector(where)
     yield running
     if running.process.poll() is None:
@@ -144,9 +144,9 @@ def waits_there(monkeypatch) -> threading.Event:
     return seen
 
 
-def killed_and_free(collector: Collector, where: Places) -> None:
+def killed_and_free(collector: Collector, where: Paths) -> None:
     collector.kill()
-    assert holder_of(where.collector / "lock") == 0
+    assert lock_holder_pid(where.collector / "lock") == 0
 
 
 # -- the same through the socket and from the file --------------------------------------------------------------------
@@ -446,7 +446,7 @@ def test_pings_that_piled_up_while_there_was_no_collector_cost_one_repetition(tm
         socket.setsockopt(zmq.RCVTIMEO, int(1000 * WAIT_S))
         socket.bind(f"ipc://{tmp_path}/query.sock")
 
-        def receive() -> query_messages.Question:
+        def receive() -> query_messages.QueryMessage:
             nonlocal peer
             peer, *frames = socket.recv_multipart()
             return query_messages.parse(frames)
@@ -461,11 +461,11 @@ def test_pings_that_piled_up_while_there_was_no_collector_cost_one_repetition(tm
             asked = pool.submit(client.sql, "SELECT 1 AS a")
             first = receive()
             pings = [receive() for _ in range(2 * remote_module.ASK_AGAIN_MAX)]
-            assert {(ping.kind, ping.id) for ping in pings} == {(query_messages.QuestionKind.PING, first.id)}
+            assert {(ping.kind, ping.id) for ping in pings} == {(query_messages.QueryMessageKind.PING, first.id)}
             for ping in pings:
                 answer(query_messages.pong(ping.id, {"waiting": False}))
             seen = [receive() for _ in range(10)]
-            repeated = [question for question in seen if question.kind == query_messages.QuestionKind.ASK]
+            repeated = [question for question in seen if question.kind == query_messages.QueryMessageKind.ASK]
             assert len(repeated) == 1
             answer(query_messages.result(repeated[0].id, 1, data))
             assert asked.result().rows() == [{"a": 1}]
@@ -516,14 +516,14 @@ def test_importing_the_client_costs_no_heavy_module():
 
 def test_messages_survive_their_own_encoding():
     id = b"12345678"
-    question = query_messages.parse(query_messages.ask(id, "SELECT ?", [1, None, "x", b"y", [1.5]], 12))
+    question = query_messages.parse(query_messages.request(id, "SELECT ?", [1, None, "x", b"y", [1.5]], 12))
     assert (question.id, question.sql, question.params, question.timeout_s) == (
         id,
         "SELECT ?",
         [1, None, "x", b"y", [1.5]],
         12.0,
     )
-    assert query_messages.parse(query_messages.ask(id, "SELECT 1", None, 1e9)).timeout_s == 30.0
+    assert query_messages.parse(query_messages.request(id, "SELECT 1", None, 1e9)).timeout_s == 30.0
     answer = query_messages.parse([bytes(part) for part in query_messages.result(id, 5, b"stream")])
     assert (answer.n_rows, bytes(answer.payload)) == (5, b"stream")
     error = query_messages.parse(query_messages.failure(id, "sql", "Parser Error: a\n\nLINE 3: b\n   ^"))
@@ -533,7 +533,7 @@ def test_messages_survive_their_own_encoding():
 
 
 # -- what the file does not say ---------------------------------------------------------------------------------------
-def _acknowledged(where: Places, synced: int, applied: int) -> None:
+def _acknowledged(where: Paths, synced: int, applied: int) -> None:
     (where.collector / "synced").write_bytes(synced.to_bytes(8, "little") + bytes(4088))
     with duckdb.connect(str(where.index)) as database:
         database.execute("INSERT INTO base.position VALUES (1, 'L'::BLOB, ?)", [applied])
@@ -563,8 +563,8 @@ def test_a_file_that_has_all_records_is_answered_without_a_word(where, caplog, p
 
 
 def test_a_damaged_file_in_a_directory_named_like_a_lock_is_not_in_use(tmp_path):
-    where = places(tmp_path / "review-blocks")
-    make_private(where.collector)
+    where = paths_for_root(tmp_path / "review-blocks")
+    ensure_private_dir(where.collector)
     where.index.write_bytes(b"no database" * 1000)
     with pytest.raises(QueryError, match=r"cannot be read: .*; try chiplog rebuild") as error:
         connect(dir=where.root)

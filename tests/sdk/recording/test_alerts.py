@@ -10,26 +10,26 @@ from chiplog_schemas.model.events import EventKind
 
 def test_one_title_has_its_burst_and_then_one_in_an_interval() -> None:
     limit = AlertLimit()
-    assert sum(limit.admit("loss is NaN", 1000.0) for _ in range(50)) == ALERT_BURST
-    assert limit.admit("another", 1000.0), "what one title says too often costs the others nothing"
-    assert not limit.admit("loss is NaN", 1000.0 + ALERT_INTERVAL_S / 2)
-    assert limit.admit("loss is NaN", 1000.0 + ALERT_INTERVAL_S)
-    assert not limit.admit("loss is NaN", 1000.0 + ALERT_INTERVAL_S)
-    assert limit.report(2000.0) == (50 - ALERT_BURST + 2, {"loss is NaN": 50 - ALERT_BURST + 2})
-    assert limit.report() is None, "told once"
+    assert sum(limit.allow("loss is NaN", 1000.0) for _ in range(50)) == ALERT_BURST
+    assert limit.allow("another", 1000.0), "what one title says too often costs the others nothing"
+    assert not limit.allow("loss is NaN", 1000.0 + ALERT_INTERVAL_S / 2)
+    assert limit.allow("loss is NaN", 1000.0 + ALERT_INTERVAL_S)
+    assert not limit.allow("loss is NaN", 1000.0 + ALERT_INTERVAL_S)
+    assert limit.take_suppressed(2000.0) == (50 - ALERT_BURST + 2, {"loss is NaN": 50 - ALERT_BURST + 2})
+    assert limit.take_suppressed() is None, "told once"
 
 
 def test_titles_that_are_new_each_time_have_a_bound_together_and_cost_no_memory() -> None:
     limit = AlertLimit()
     n = 3 * TITLES_MAX
-    assert sum(limit.admit(f"step {step}", 1000.0) for step in range(n)) == ALERTS_PER_MINUTE
+    assert sum(limit.allow(f"step {step}", 1000.0) for step in range(n)) == ALERTS_PER_MINUTE
     assert len(limit._titles) <= TITLES_MAX + 1
-    report = limit.report()
+    report = limit.take_suppressed()
     assert report is not None
     count, told = report
     assert count == n - ALERTS_PER_MINUTE == sum(told.values())
     assert len(told) <= 21
-    assert sum(limit.admit(f"later {step}", 1060.0) for step in range(n)) == ALERTS_PER_MINUTE
+    assert sum(limit.allow(f"later {step}", 1060.0) for step in range(n)) == ALERTS_PER_MINUTE
 
 
 def test_a_loop_that_alerts_leaves_a_few_rows_and_one_that_counts_the_rest(offline) -> None:

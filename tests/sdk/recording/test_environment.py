@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.recording.environment import Teller, gather, git_of, packages
+from chiplog.recording.environment import EnvironmentCollector, collect_environment, git_of, packages
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import Event, read_events
 
@@ -84,10 +84,10 @@ def test_the_primary_tells_commit_command_versions_and_the_allowed_variables(rep
 
 SPAWNS = """
 import multiprocessing, sys
-from chiplog.recording.environment import gather
+from chiplog.recording.environment import collect_environment
 
 def tell():
-    print(gather({})["command"][1:], flush=True)
+    print(collect_environment({})["command"][1:], flush=True)
 
 if __name__ == "__main__":
     for method in sys.argv[1:3]:
@@ -138,7 +138,7 @@ def test_a_broken_working_copy_tells_nothing_and_breaks_nothing(tmp_path) -> Non
 
 def test_what_is_told_is_bounded(monkeypatch) -> None:
     monkeypatch.setattr(sys, "orig_argv", ["x" * 10_000] * 10_000)
-    facts = gather({"NCCL_DEBUG": "y" * 10_000})
+    facts = collect_environment({"NCCL_DEBUG": "y" * 10_000})
     assert len(str(facts["command"])) < 300_000
     assert len(facts["variables"]["NCCL_DEBUG"]) == 500
     assert packages(["/nowhere"]) == {}
@@ -155,12 +155,12 @@ def test_the_end_and_the_senders_thread_may_begin_at_once_and_the_end_waits_for_
 
     monkeypatch.setattr(threading.Thread, "start", slow_start)
     said: list[str] = []
-    teller = Teller(lambda message, facts: said.append(message), {})
-    tick = threading.Thread(target=teller.begin)
+    teller = EnvironmentCollector(lambda message, facts: said.append(message), {})
+    tick = threading.Thread(target=teller.start)
     tick.start()
     starting.wait()
-    teller.begin()
-    teller.end()
+    teller.start()
+    teller.stop()
     ended.set()
     tick.join()
     assert teller._thread is not None

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import chiplog
-from chiplog.recording.failures import TRACEBACK_CHARS_MAX, cause_of, detail_of, ending_of
+from chiplog.recording.failures import TRACEBACK_CHARS_MAX, cause_of, exit_status_of, failure_detail
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
 from tests.support.journals import read_events
@@ -24,7 +24,7 @@ def caught(code: str, **names: Any) -> BaseException:
 
 def test_a_traceback_is_the_end_of_what_the_interpreter_prints() -> None:
     error = caught("def f(n):\n    if n: f(n - 1)\n    raise ValueError('x' * 50_000 + 'boom \\udcff')\nf(900)")
-    detail = detail_of(error)
+    detail = failure_detail(error)
     assert detail["exception"] == "ValueError"
     assert len(detail["traceback"]) <= TRACEBACK_CHARS_MAX
     assert "boom" in detail["traceback"][-30:]
@@ -43,8 +43,8 @@ def test_a_traceback_is_the_end_of_what_the_interpreter_prints() -> None:
 )
 def test_an_exit_says_in_the_middle_of_what_it_was_called(code: str, status: int, reason: str) -> None:
     error = caught(code)
-    assert ending_of(error) == (status, reason)
-    assert ("traceback" in detail_of(error)) == (reason.split(":")[0] != "SystemExit")
+    assert exit_status_of(error) == (status, reason)
+    assert ("traceback" in failure_detail(error)) == (reason.split(":")[0] != "SystemExit")
 
 
 class DistBackendError(RuntimeError):
@@ -77,7 +77,7 @@ class SignalException(Exception):  # noqa: N818 - torchelastic's name
 def test_the_cause_of_an_end_is_known_by_the_exceptions_type_first(code: str, cause: str) -> None:
     error = caught(code, OtherDistError=OtherDistError, SignalException=SignalException)
     assert cause_of(error) == cause
-    assert detail_of(error).get("cause", cause) == cause
+    assert failure_detail(error).get("cause", cause) == cause
 
 
 def test_memory_that_ran_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,12 +87,12 @@ def test_memory_that_ran_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError))
     said = "CUDA out of memory. Tried to allocate 20.00 GiB"
     for error in (OutOfMemoryError(said), RuntimeError(said), RuntimeError("CUDA error: out of memory")):
-        code, reason = ending_of(error)
+        code, reason = exit_status_of(error)
         assert code == 1
         assert reason.startswith("CUDA out of memory: ")
-        assert detail_of(error)["out_of_memory"] == "cuda"
-    assert detail_of(MemoryError())["out_of_memory"] == "host"
-    assert "out_of_memory" not in detail_of(ValueError(said))
+        assert failure_detail(error)["out_of_memory"] == "cuda"
+    assert failure_detail(MemoryError())["out_of_memory"] == "host"
+    assert "out_of_memory" not in failure_detail(ValueError(said))
 
 
 def test_an_exception_whose_own_methods_raise_is_still_an_end() -> None:
@@ -104,8 +104,8 @@ def test_an_exception_whose_own_methods_raise_is_still_an_end() -> None:
         def __cause__(self) -> Any:
             raise RuntimeError("no cause")
 
-    assert ending_of(HostileError()) == (1, "HostileError: <HostileError>")
-    assert "HostileError" in detail_of(HostileError())["traceback"]
+    assert exit_status_of(HostileError()) == (1, "HostileError: <HostileError>")
+    assert "HostileError" in failure_detail(HostileError())["traceback"]
 
 
 SCRIPT = """
@@ -180,7 +180,7 @@ owner, name = {
     "asking": (run._question, "hear"), "steps": (run._steps, "stop"), "report": (run._complaints, "report"),
     "sending": (run._sender, "stop"),
 }[where]
-run._asks, run._identity = True, replace(run._identity, needs_agreement=True)
+run._awaiting_group, run._identity = True, replace(run._identity, needs_agreement=True)
 plain = getattr(owner, name)
 def interrupted(*given):
     if threading.current_thread() is not threading.main_thread():

@@ -16,7 +16,7 @@ import chiplog
 from chiplog.cli import main
 from chiplog.recording import files
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.paths import places
+from chiplog_schemas.paths import paths_for_root
 from tests.support.journals import Event, read_events
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
@@ -33,7 +33,7 @@ SAFEGUARDS = [
     Safeguard(
         "save() takes no whole disk, no home and not chiplog's own directory",
         "sdk/chiplog/recording/files.py",
-        old="        if self._is_too_much(directory):\n",
+        old="        if self._is_forbidden_root(directory):\n",
         new="        if False:\n",
         test="test_the_whole_disk_a_home_and_the_directory_of_chiplog_are_refused_in_one_line",
     ),
@@ -76,7 +76,7 @@ def notices(offline: Offline) -> list[tuple[str, str]]:
 
 def outbox(chiplog_dir: Path) -> dict[str, bytes]:
     """Return what lies in the outbox of offline runs, by name."""
-    return {path.name: path.read_bytes() for path in places(chiplog_dir).offline_files.iterdir()}
+    return {path.name: path.read_bytes() for path in paths_for_root(chiplog_dir).offline_files.iterdir()}
 
 
 def test_a_file_is_copied_by_content_and_said_with_path_size_and_hash(
@@ -90,7 +90,7 @@ def test_a_file_is_copied_by_content_and_said_with_path_size_and_hash(
     digest = hashlib.sha256(data)
     assert said(offline) == {"ckpt/last.pt": (len(data), digest.digest())}
     assert outbox(chiplog_dir) == {digest.hexdigest(): data}
-    directory = places(chiplog_dir).offline_files
+    directory = paths_for_root(chiplog_dir).offline_files
     assert directory.stat().st_mode & 0o777 == 0o700
     assert {path.stat().st_mode & 0o777 for path in directory.iterdir()} == {0o600}
 
@@ -231,7 +231,7 @@ def test_the_whole_disk_a_home_and_the_directory_of_chiplog_are_refused_in_one_l
     monkeypatch.setattr(files, "FILES_PER_SAVE_MAX", 3)  # of a disk, if it were taken
     for path in ("/", "/*", "/**", "//", home, f"{home}/*", "home", chiplog_dir):
         assert run.save(path) == []
-    assert not places(chiplog_dir).offline_files.exists()
+    assert not paths_for_root(chiplog_dir).offline_files.exists()
     assert {kind for kind, _ in notices(offline)} == {"too_much"}
     messages = [message for _, message in notices(offline)]
     assert messages[0] == (
@@ -310,7 +310,7 @@ def test_only_the_primary_saves_and_others_are_told_once(
     run.finish()
     assert offline(EventKind.NOTICE)[-1].fields["body"] == {"save_not_primary": 3}
     assert not offline(EventKind.FILE)
-    assert not places(chiplog_dir).offline_files.exists()
+    assert not paths_for_root(chiplog_dir).offline_files.exists()
 
 
 def test_a_disabled_or_finished_run_saves_nothing_and_nothing_is_raised(
@@ -323,14 +323,14 @@ def test_a_disabled_or_finished_run_saves_nothing_and_nothing_is_raised(
     run.finish()
     assert run.save("a") == []
     assert "after finish()" in caplog.text
-    assert not places(chiplog_dir).offline_files.exists()
+    assert not paths_for_root(chiplog_dir).offline_files.exists()
 
 
 def test_an_outbox_that_cannot_be_made_costs_the_file_and_not_the_training(
     run: chiplog.Run, chiplog_dir: Path, here: Path, offline: Offline
 ) -> None:
     (here / "a").write_text("a")
-    places(chiplog_dir).offline_files.write_text("a file in its place")
+    paths_for_root(chiplog_dir).offline_files.write_text("a file in its place")
     assert run.save("a") == []
     run.log({"x": 1.0})
     assert [kind for kind, _ in notices(offline)] == ["file_unreadable"]
@@ -351,7 +351,7 @@ def test_a_process_that_is_killed_in_the_middle_leaves_no_event_without_its_byte
         "    run.save('big')\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code], cwd=here)
-    directory = places(chiplog_dir).offline_files
+    directory = paths_for_root(chiplog_dir).offline_files
 
     def n_saved() -> int:
         return sum(not path.name.startswith(".") for path in directory.iterdir()) if directory.exists() else 0

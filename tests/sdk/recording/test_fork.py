@@ -166,14 +166,14 @@ run.log({"parent": 2000}, step=2000)
 
 def test_the_parents_lock_is_not_released_by_its_children(chiplog_dir) -> None:
     """Whoever gets a journal's lock takes its process for dead."""
-    from chiplog_schemas.process.file_lock import holder_of
+    from chiplog_schemas.process.file_lock import lock_holder_pid
 
     run = chiplog.init(mode="offline", capture_console=False)
     lock = run._journal.directory / "lock"
     ask = [
         sys.executable,
         "-c",
-        f"from chiplog_schemas.process.file_lock import *; print(holder_of(Path({str(lock)!r})))",
+        f"from chiplog_schemas.process.file_lock import *; print(lock_holder_pid(Path({str(lock)!r})))",
     ]
     pid = os.fork()
     if not pid:
@@ -181,7 +181,7 @@ def test_the_parents_lock_is_not_released_by_its_children(chiplog_dir) -> None:
     os.waitpid(pid, 0)
     done = subprocess.run(ask, capture_output=True, text=True, timeout=180, check=True)
     assert int(done.stdout) == os.getpid()
-    assert holder_of(chiplog_dir / "no such lock") == 0
+    assert lock_holder_pid(chiplog_dir / "no such lock") == 0
     run.finish()
 
 

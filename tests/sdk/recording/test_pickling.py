@@ -111,7 +111,7 @@ def test_whatever_its_config_holds_a_run_travels_with_plain_values_in_its_place(
     config = {"model": lambda: 1, "lr": 0.1, "sizes": {(1, 2): 3}, "cycle": cycle, "when": cycle.keys}
     run = chiplog.init(mode="offline", capture_console=False, config=config)
     assert pickle.loads(pickle.dumps(run)) is run
-    there = pickle.loads(pickle.dumps(pickling.ticket_of(run).config))
+    there = pickle.loads(pickle.dumps(pickling.to_pickle(run).config))
     assert (there["lr"], there["sizes"]) == (0.1, {"(1, 2)": 3})
     assert there["cycle"] == {"self": "<cycle>"}
     assert there["model"].endswith("<lambda>")
@@ -123,14 +123,14 @@ def test_a_pickle_of_another_host_uses_that_hosts_own_directory_and_says_the_hos
     chiplog_dir, tmp_path, monkeypatch
 ) -> None:
     run = chiplog.init(mode="offline", label="main", capture_console=False, agent="tcp://127.0.0.1:5")
-    ticket = pickling.ticket_of(run)
+    ticket = pickling.to_pickle(run)
     run.finish()
     monkeypatch.setattr(pickling, "host_name", lambda: "executor-7")
-    there = pickling.run_of(ticket, {"CHIPLOG_DIR": str(tmp_path / "there")})
+    there = pickling.from_pickle(ticket, {"CHIPLOG_DIR": str(tmp_path / "there")})
     assert there.label.startswith("main.executor-7-")
     assert there._settings.places.root == tmp_path / "there"
     assert there._settings.agent_address == "tcp://127.0.0.1:5", "its address travels with it"
-    assert pickling.run_of(ticket, {})._settings.places.root == chiplog_dir
+    assert pickling.from_pickle(ticket, {})._settings.places.root == chiplog_dir
     assert (there.rank, there.is_primary) == (None, False)
 
 

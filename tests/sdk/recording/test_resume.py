@@ -12,7 +12,7 @@ import pytest
 
 import chiplog
 from chiplog.identity.identity import Identity
-from chiplog.recording.step_counter import FILES_MAX, StepCount, label_to_resume
+from chiplog.recording.step_counter import FILES_MAX, StepCounterFile, label_to_resume
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import read_events
 from tests.support.node import Node
@@ -267,22 +267,22 @@ def test_what_resume_cannot_be_is_said(chiplog_dir, caplog, given, run_id, word)
 
 def test_a_file_that_is_damaged_or_cannot_be_written_costs_the_count_only(tmp_path) -> None:
     steps = tmp_path / "steps"
-    lone, count = StepCount(steps), StepCount(steps)
-    assert lone.begin(LONE, False) == count.begin(RANK0, False) == 0
-    lone.keep(1)
+    lone, count = StepCounterFile(steps), StepCounterFile(steps)
+    assert lone.load(LONE, False) == count.load(RANK0, False) == 0
+    lone.save(1)
     assert label_to_resume(steps, "r") == "host-word"
-    count.keep(1_000)
-    assert StepCount(steps).begin(RANK0, False) == 1_000
-    count.keep(9)
-    assert StepCount(steps).begin(RANK0, False) == 9
+    count.save(1_000)
+    assert StepCounterFile(steps).load(RANK0, False) == 1_000
+    count.save(9)
+    assert StepCounterFile(steps).load(RANK0, False) == 9
     for file in steps.iterdir():
         file.write_bytes(b"\xff\x00 garbage")
-    assert StepCount(steps).begin(RANK0, False) == 0
+    assert StepCounterFile(steps).load(RANK0, False) == 0
     assert label_to_resume(steps, "r") is None
     (tmp_path / "file").write_text("")
-    blocked = StepCount(tmp_path / "file")
-    assert blocked.begin(LONE, False) == 0
-    blocked.keep(5)
+    blocked = StepCounterFile(tmp_path / "file")
+    assert blocked.load(LONE, False) == 0
+    blocked.save(5)
 
 
 def test_the_files_of_old_runs_go(tmp_path) -> None:
@@ -290,7 +290,7 @@ def test_the_files_of_old_runs_go(tmp_path) -> None:
     steps.mkdir(mode=0o700)
     for number in range(FILES_MAX + 1):
         (steps / f"{number:032x}").write_text("1")
-    count = StepCount(steps)
-    count.begin(RANK0, False)
-    count.keep(1)
+    count = StepCounterFile(steps)
+    count.load(RANK0, False)
+    count.save(1)
     assert FILES_MAX // 2 < len(list(steps.iterdir())) < FILES_MAX

@@ -41,8 +41,8 @@ SAFEGUARDS = [
     Safeguard(
         "auto leaves alone what still runs",
         "sdk/chiplog/recording/unfinished_runs.py",
-        old=' or not holder_of(Path(run["journal"]) / "lock"))',
-        new=" or True)",
+        old=' or not lock_holder_pid(Path(run["journal"]) / "lock")',
+        new=" or True",
         test="test_auto_leaves_a_run_alone_that_still_runs",
     ),
     Safeguard(

@@ -22,12 +22,12 @@ import torch
 import chiplog
 from chiplog.identity.identity import PARENT_RUN
 from chiplog.recording import start
-from chiplog.safety.diagnostics import Complaints
-from chiplog.values.metrics import Bad
+from chiplog.safety.diagnostics import Diagnostics
+from chiplog.values.metrics import Diagnostic
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB, MIB
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.paths import Places
+from chiplog_schemas.paths import Paths
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
 from tests.support.journals import read_events
 from tests.support.safeguard import Safeguard
@@ -37,14 +37,14 @@ SAFEGUARDS = [
     Safeguard(
         "a sys.exit() that was caught is no end",
         "sdk/chiplog/recording/start.py",
-        old="        if _left is self._left and frame().f_back is not None:\n",
+        old="        if _pending_exit is self._left and frame().f_back is not None:\n",
         new="        if False:\n",
         test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
     ),
     Safeguard(
         "a sys.exit() that somebody keeps is no end",
         "sdk/chiplog/recording/start.py",
-        old="    returned = is_seen or has_returned()\n",
+        old="    returned = is_seen or main_frame_returned()\n",
         new="    returned = is_seen\n",
         test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
     ),
@@ -508,12 +508,12 @@ def test_each_kind_of_fault_is_said_however_often_another_happens(run, offline, 
 
 def test_counts_of_faults_are_said_while_they_change_but_not_often() -> None:
     said: list[dict[str, int]] = []
-    complaints = Complaints(lambda kind, notice, *fields: said.append(fields[-1]) if notice == "bad_values" else None)
+    complaints = Diagnostics(lambda kind, notice, *fields: said.append(fields[-1]) if notice == "bad_values" else None)
     for now in range(300):
         if now == 10 or now == 200:
-            complaints.note(Bad("array", "x", "x is an array"))
-        complaints.report(float(now))
-    complaints.report()
+            complaints.report(Diagnostic("array", "x", "x is an array"))
+        complaints.emit_counts(float(now))
+    complaints.emit_counts()
     assert said == [{"array": 1}, {"array": 2}]
 
 
@@ -647,8 +647,8 @@ def test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end(chiplog_dir, tmp_pat
 
 def test_offline_journals_lie_on_a_disk_of_this_node(tmp_path, monkeypatch) -> None:
     """On a network file system a mapped file can kill its process."""
-    local = Places(tmp_path / "nfs", tmp_path / "local", tmp_path / "run")
-    monkeypatch.setattr(start, "places", lambda root: local)
+    local = Paths(tmp_path / "nfs", tmp_path / "local", tmp_path / "run")
+    monkeypatch.setattr(start, "paths_for_root", lambda root: local)
     chiplog.init(mode="offline", capture_console=False).finish()
     assert len(list_journals(local.local / "offline")) == 1
     assert not local.root.exists()
@@ -729,7 +729,7 @@ def test_a_fault_of_ours_at_the_end_does_not_cost_the_end(run, offline, caplog, 
     def fails(*given: object, **named: object) -> None:
         raise OSError("no")
 
-    for part, name in ((run._steps, "stop"), (run._count, "keep"), (run._surroundings, "end")):
+    for part, name in ((run._steps, "stop"), (run._count, "save"), (run._surroundings, "stop")):
         monkeypatch.setattr(part, name, fails)
     journal = run._journal
     run.log({"x": 1.0})

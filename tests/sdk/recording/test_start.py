@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import chiplog
-from chiplog.identity.identity import PARENT_RUN, read_record
+from chiplog.identity.identity import PARENT_RUN, decode_inherited
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import read_events
 from tests.support.safeguard import Safeguard
@@ -58,11 +58,11 @@ def test_runs_side_by_side_have_each_their_label_values_and_end(chiplog_dir, off
     assert chiplog.run is evaluate
     train.log({"loss": 1.0})
     chiplog.log({"acc": 0.5})
-    assert read_record(os.environ[PARENT_RUN]).run_id == "eval"
+    assert decode_inherited(os.environ[PARENT_RUN]).run_id == "eval"
     evaluate.finish(exit_code=3)
     assert chiplog.run is train
     chiplog.log({"loss": 0.5})
-    assert read_record(os.environ[PARENT_RUN]).run_id == "train"
+    assert decode_inherited(os.environ[PARENT_RUN]).run_id == "train"
     chiplog.finish()
     assert PARENT_RUN not in os.environ
     chiplog.log({"late": 1.0})
@@ -84,7 +84,7 @@ def test_the_first_may_finish_first_and_one_run_may_be_open_twice_under_two_labe
     assert (second.label, second.is_primary) == ("l.2", False)
     first.finish()
     assert chiplog.run is third
-    assert read_record(os.environ[PARENT_RUN]).run_id == third.id
+    assert decode_inherited(os.environ[PARENT_RUN]).run_id == third.id
     open_run(run_id="other").finish()
     assert third._finished and second._finished, "finish_previous means all of them"
     assert len(offline(EventKind.STATE)) == 4

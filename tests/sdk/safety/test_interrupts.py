@@ -11,7 +11,7 @@ import pytest
 
 import chiplog
 from chiplog.safety.interrupts import handlers_held, is_interrupt
-from chiplog.values.metrics import Bad, Histogram, flatten
+from chiplog.values.metrics import Diagnostic, Histogram, flatten
 from tests.support.safeguard import Safeguard
 
 N_INITS = 40
@@ -136,10 +136,10 @@ class BrokenDict(dict):
 
 def test_what_a_value_raises_is_a_bad_value(handled) -> None:
     [bad] = flatten({"a": Broken()})
-    assert isinstance(bad, Bad)
+    assert isinstance(bad, Diagnostic)
     found = list(flatten({"a": BrokenDict(), "b": 2.0}))
-    assert [entry for entry in found if not isinstance(entry, Bad)] == [("a/fine", 1.0), ("b", 2.0)]
-    [bad] = [entry for entry in found if isinstance(entry, Bad)]
+    assert [entry for entry in found if not isinstance(entry, Diagnostic)] == [("a/fine", 1.0), ("b", 2.0)]
+    [bad] = [entry for entry in found if isinstance(entry, Diagnostic)]
     assert (bad.kind, "'a'" in bad.message, "TimeoutError" in bad.message) == ("unreadable", True, True)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import chiplog
 from chiplog.timing.phases import Phase, Timing
-from chiplog.timing.stall_detector import Lingering
+from chiplog.timing.stall_detector import StallDetector
 from chiplog.timing.steps import Steps
 from chiplog_schemas.model.events import EventKind
 from tests.support.safeguard import Safeguard
@@ -21,14 +21,14 @@ SAFEGUARDS = [
     Safeguard(
         "what ended in a long step survives a kill in it",
         "sdk/chiplog/recording/recorder.py",
-        old="                self._append_early(totals)\n",
+        old="                self._append_partial_phases(totals)\n",
         new="                pass\n",
         test="test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_once",
     ),
     Safeguard(
         "what was said of a long step is not said again at its end",
         "sdk/chiplog/timing/phases.py",
-        old="        return self._without_said(totals) if self._said else totals\n",
+        old="        return self._minus_partial(totals) if self._partial else totals\n",
         new="        return totals\n",
         test="test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_once",
     ),
@@ -200,7 +200,7 @@ def test_what_another_thread_says_early_is_neither_lost_nor_counted_twice() -> N
 
     def say() -> None:
         while not is_over.is_set():
-            add_to(said, timing.early(timing.totals))
+            add_to(said, timing.take_partial(timing.totals))
 
     count, before = 0, sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -211,37 +211,37 @@ def test_what_another_thread_says_early_is_neither_lost_nor_counted_twice() -> N
             timing.add(f"phase {count % 3}", 1.0)
             count += 1
             if count % 70 == 0:
-                add_to(taken, timing.take())
+                add_to(taken, timing.take_totals())
         is_over.set()
         thread.join()
     finally:
         sys.setswitchinterval(before)
-    add_to(taken, timing.take())
+    add_to(taken, timing.take_totals())
     assert sum(said.values()) + sum(taken.values()) == count
 
 
 def test_a_phase_that_lingers_is_told_once_and_slow_steps_are_no_hang() -> None:
     timing, told = Timing(), []
     steps = Steps(timing)
-    lingering = Lingering(timing, steps, lambda kind, notice, level, message, body: told.append((notice, body)))
+    lingering = StallDetector(timing, steps, lambda kind, notice, level, message, body: told.append((notice, body)))
     now = time.perf_counter()
     backward = Phase(timing, "backward")
     with backward:
         for second in range(10):
-            lingering.look(now + second, 12)
+            lingering.poll(now + second, 12)
     [(notice, body)] = told
     assert (notice, body["phase"], body["step"]) == ("phase_open", "backward", 12)
     assert body["since_us"] <= time.time_ns() // 1000
     for second in range(20, 26):  # as long as before
         with backward:
-            timing.opened["backward"][threading.get_ident()][0] = now + 20
-            lingering.look(now + second, 13)
+            timing.open_by_thread["backward"][threading.get_ident()][0] = now + 20
+            lingering.poll(now + second, 13)
     assert len(told) == 1
     steps.began = now + 30
     for second in range(30, 34):
-        lingering.look(now + second, 14)
+        lingering.poll(now + second, 14)
     assert [(body["phase"], body["step"]) for _, body in told[1:]] == [("step", 14)], "it is in no phase"
     steps.waiting_since = now + 40
     for second in range(40, 44):
-        lingering.look(now + second, None)
+        lingering.poll(now + second, None)
     assert [(body["phase"], body["step"]) for _, body in told[2:]] == [("data", None)]

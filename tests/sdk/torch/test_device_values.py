@@ -19,14 +19,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import chiplog
-from chiplog.journal.deferred import Later
+from chiplog.journal.deferred import DeferredEvents
 from chiplog.journal.promises import PromisingJournal
 from chiplog.recording.run import Run
 from chiplog.torch import device_values as device_module
-from chiplog.torch.device_values import DeviceRing, Devices
+from chiplog.torch.device_values import DeviceRing, DeviceValues
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
-from chiplog_schemas.storage.record import Record, scan
+from chiplog_schemas.storage.record import Record, scan_records
 from tests.support.safeguard import Safeguard
 from tests.support.sdk_events import counted, losses, notices, numbers
 from tests.support.stand_in_device import Mark, StandIn, install, resolve, uninstall
@@ -50,7 +50,7 @@ SAFEGUARDS = [
     Safeguard(
         "what is still on its way stands on the journal's head page",
         "sdk/chiplog/journal/deferred.py",
-        old="            journal.promise(self.unresolved)",
+        old="            journal.promise(self.pending)",
         new="            pass",
         test="test_what_was_still_on_a_device_when_its_process_was_killed_is_declared_lost",
     ),
@@ -339,7 +339,7 @@ run = chiplog.init(project="p", run_id="killed", label="rank0", capture_console=
 for step in range(10):
     run.log({"loss": torch.tensor(float(step)), "host": step}, step=step)
 device.advance(4)
-while run._later.unresolved > 6:
+while run._later.pending > 6:
     time.sleep(0.01)
 run.log({"host": 10}, step=10)
 print(run.produced, flush=True)
@@ -383,7 +383,7 @@ def test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost(ope
     # Invariant: each call's event is in the journal once, in order and with its own values, or its seq is declared
     # lost; seqs have no gap; and the head page counts at every moment what is neither.
     journal = PromisingJournal(None, bytes(16), b"")
-    later = Later(lambda: journal, lambda error: None)
+    later = DeferredEvents(lambda: journal, lambda error: None)
     stored: list[tuple[int, list[float]]] = []
 
     def append(step, ts, values) -> None:
@@ -393,7 +393,7 @@ def test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost(ope
     stand_in = StandIn()
     install(stand_in)
     try:
-        devices = Devices(later, append, lambda bad: None)
+        devices = DeviceValues(later, append, lambda bad: None)
         ring = DeviceRing(torch, stand_in, n_bytes, slots_max)
         devices._rings[torch.device("cpu")] = (stand_in, ring)
         logged: dict[int, list[float]] = {}
@@ -403,7 +403,7 @@ def test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost(ope
                 step = len(logged)
                 tensors = {f"{i}": EXACT[dtype] * 1 for i, dtype in enumerate(argument)}
                 logged[step] = [float(tensor) for tensor in tensors.values()]
-                devices.take(torch, step, tensors)
+                devices.log_scalars(torch, step, tensors)
             elif name == "advance":
                 stand_in.advance(argument)
             elif name == "poll":
@@ -415,14 +415,14 @@ def test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost(ope
             else:
                 n_host += 1
                 journal.append(encode(EventKind.TEXT, 1, 1, "host", "v"))
-            assert journal._promised == later.unresolved
-            assert journal.next_seq + later.unresolved == n_host + len(logged) + _n_losses(journal)
+            assert journal._promised == later.pending
+            assert journal.next_seq + later.pending == n_host + len(logged) + _n_losses(journal)
         stand_in.advance()
         later.close(0.0, "end")
         later.poll()
     finally:
         uninstall()
-    assert later.unresolved == journal._promised == 0
+    assert later.pending == journal._promised == 0
     assert [step for step, _ in stored] == sorted({step for step, _ in stored}), "in order, none twice"
     for step, values in stored:
         assert values == logged[step]
@@ -435,7 +435,7 @@ def test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost(ope
 def _losses_of(journal) -> tuple[list[tuple[int, int]], list[int]]:
     end, _, layout = journal._tail
     lost, seqs = [], []
-    for item in scan(bytes(layout.memory[48:end])):
+    for item in scan_records(bytes(layout.memory[48:end])):
         assert isinstance(item, Record)
         event = decode(item.payload)
         seqs.append(item.number)

@@ -15,7 +15,7 @@ import chiplog
 from chiplog.torch import allocator_stats, poller
 from chiplog.torch import watch as watch_module
 from chiplog.torch.cuda_timing import CudaTiming
-from chiplog.torch.watch import groups_of
+from chiplog.torch.watch import group_by_submodule
 from chiplog_schemas.model.events import EventKind
 from tests.support.sdk_events import counted, notices, numbers, phases
 from tests.support.stand_in_device import StandIn, install, resolve, uninstall
@@ -33,7 +33,7 @@ def hooks() -> int:
 
 def watched() -> int:
     """Return how many models are looked at before a step."""
-    return sum(not watch.is_over for watch in watch_module._watching)
+    return sum(not watch.is_stopped for watch in watch_module._watching)
 
 
 def small() -> nn.Module:
@@ -244,10 +244,10 @@ def test_submodules_are_as_deep_as_there_are_few_enough() -> None:
     names = [f"h.{layer}.{part}.weight" for layer in range(12) for part in ("attention", "mlp", "norm")] + [
         "wte.weight"
     ]
-    assert groups_of(names) == [*(f"h.{layer}" for layer in range(12) for _ in range(3)), "wte"]
-    assert groups_of(names, groups_max=2)[0] == "h"
-    assert set(groups_of(names, groups_max=1)) == {""}
-    assert groups_of(["weight", "bias"]) == ["", ""]
+    assert group_by_submodule(names) == [*(f"h.{layer}" for layer in range(12) for _ in range(3)), "wte"]
+    assert group_by_submodule(names, groups_max=2)[0] == "h"
+    assert set(group_by_submodule(names, groups_max=1)) == {""}
+    assert group_by_submodule(["weight", "bias"]) == ["", ""]
 
 
 @pytest.fixture
@@ -450,10 +450,10 @@ def test_a_compiled_region_may_log_time_and_step(run, offline, monkeypatch, told
     from chiplog.safety import dynamo
 
     if told:
-        dynamo.tell_dynamo()
-        assert dynamo._told
+        dynamo.exclude_from_dynamo()
+        assert dynamo._excluded
     else:
-        monkeypatch.setattr(dynamo, "_told", [True])
+        monkeypatch.setattr(dynamo, "_excluded", [True])
         rules = sys.modules["torch._dynamo.trace_rules"]
         monkeypatch.setattr(rules, "SKIP_DIRS", [path for path in rules.SKIP_DIRS if "chiplog" not in path])
         rules._recompile_re()
@@ -493,8 +493,8 @@ def test_dynamo_compiles_no_file_of_ours(run) -> None:
 
     from chiplog.safety import dynamo
 
-    dynamo._told.clear()
-    dynamo.tell_dynamo()
+    dynamo._excluded.clear()
+    dynamo.exclude_from_dynamo()
     torch._dynamo.reset()
     seen: list[str] = []
 

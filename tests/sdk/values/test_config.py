@@ -17,21 +17,21 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from chiplog.values.config import HASHES_MAX, TEXT_CHARS_MAX, Fingerprints, as_plain, config_of
-from chiplog.values.metrics import Bad
+from chiplog.values.config import HASHES_MAX, TEXT_CHARS_MAX, Fingerprints, config_entries, to_plain
+from chiplog.values.metrics import Diagnostic
 
 
 def plain(value: Any) -> Any:
     """Return a value made plain, which must cost no complaint and be JSON."""
-    complaints: list[Bad] = []
-    made = as_plain("config x", value, complaints.append)
+    complaints: list[Diagnostic] = []
+    made = to_plain("config x", value, complaints.append)
     assert complaints == []
     json.dumps(made)
     return made
 
 
 def plain_config(config: Any) -> dict[str, Any]:
-    return {key: plain(value) for key, value in config_of(config).items()}
+    return {key: plain(value) for key, value in config_entries(config).items()}
 
 
 class Colour(enum.Enum):
@@ -166,8 +166,8 @@ def test_omegaconf_of_a_dataclass_is_read_like_any_other() -> None:
 
 def hashes(**config: Any) -> dict[str, str]:
     made = Fingerprints()
-    made.take(config)
-    return made.said()
+    made.update(config)
+    return made.as_event_fields()
 
 
 def test_hashes_are_of_each_leaf_and_the_same_in_every_process() -> None:
@@ -178,7 +178,8 @@ def test_hashes_are_of_each_leaf_and_the_same_in_every_process() -> None:
     }
     code = (
         "from chiplog.values.config import *; f = Fingerprints(); "
-        "f.take({'s': as_plain('s', {'a', 'b', 'c', 'd'}, print), 'f': as_plain('f', f.take, print)}); print(f.said())"
+        "f.update({'s': to_plain('s', {'a', 'b', 'c', 'd'}, print), 'f': to_plain('f', f.update, print)}); "
+        "print(f.as_event_fields())"
     )
     done = {
         subprocess.run(
@@ -210,14 +211,14 @@ def test_a_large_config_is_compared_by_fewer_hashes() -> None:
 
 def test_a_later_word_on_a_key_replaces_the_earlier() -> None:
     made = Fingerprints()
-    made.take({"a": {"b": 1, "c": 2}, "d": 1})
-    made.take({"a": 3})
-    assert made.said() == hashes(a=3, d=1)
+    made.update({"a": {"b": 1, "c": 2}, "d": 1})
+    made.update({"a": 3})
+    assert made.as_event_fields() == hashes(a=3, d=1)
 
 
 def test_a_long_text_is_cut_with_a_word() -> None:
-    complaints: list[Bad] = []
-    text = as_plain("config x", "t" * (TEXT_CHARS_MAX + 1), complaints.append)
+    complaints: list[Diagnostic] = []
+    text = to_plain("config x", "t" * (TEXT_CHARS_MAX + 1), complaints.append)
     assert len(text) == TEXT_CHARS_MAX
     assert text.endswith(f"… ({TEXT_CHARS_MAX + 1} characters)")
     assert [bad.kind for bad in complaints] == ["not_json"]

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-from chiplog.settings import safe_name, words_of
-from chiplog.values.config import config_of
-from chiplog.values.metrics import Bad, Histogram, flatten
+from chiplog.settings import as_strings, safe_name
+from chiplog.values.config import config_entries
+from chiplog.values.metrics import Diagnostic, Histogram, flatten
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
 
 def one(value):
     [item] = flatten({"key": value})
-    return item if isinstance(item, Bad) else item[1]
+    return item if isinstance(item, Diagnostic) else item[1]
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_what_is_no_number_is_named_with_its_key_and_a_remedy(value, kind) -> No
     if kind is None:
         assert bad == math.inf
         return
-    assert isinstance(bad, Bad)
+    assert isinstance(bad, Diagnostic)
     assert (bad.kind, bad.key) == (kind, "key")
     assert "'key'" in bad.message
 
@@ -206,7 +206,7 @@ class Slotted:
 
 @pytest.mark.parametrize("value", [{"lr": 0.1}, Plain(), Slotted(), Namespace(lr=0.1), MappingProxyType({"lr": 0.1})])
 def test_config_is_taken_from_whatever_scripts_keep_it_in(value) -> None:
-    assert config_of(value) == {"lr": 0.1}
+    assert config_entries(value) == {"lr": 0.1}
 
 
 def test_names_lose_what_would_break_a_path_or_a_terminal() -> None:
@@ -223,4 +223,4 @@ def test_names_lose_what_would_break_a_path_or_a_terminal() -> None:
     ("words", "expected"), [(None, ()), ("a", ("a",)), (["a", 1], ("a", "1")), (5, ("5",)), ((), ())]
 )
 def test_tags_are_taken_as_one_or_many(words, expected) -> None:
-    assert words_of(words) == expected
+    assert as_strings(words) == expected

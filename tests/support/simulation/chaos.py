@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from chiplog_schemas.limits import PEER_SILENT_S
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.storage.record import Record, scan
+from chiplog_schemas.storage.record import Record, scan_records
 from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ def spool_is_damaged(world: "World") -> None:
         return
     file = files[world.chance.choice(sorted(files))]
     start = SEGMENT_HEADER_BYTES
-    whole = [item for item in scan(bytes(file.data[start:]), sealed=False) if isinstance(item, Record)]
+    whole = [item for item in scan_records(bytes(file.data[start:]), sealed=False) if isinstance(item, Record)]
     end = world.ends.get(f"{node.spool_path}/end", 0)
     if whole and len(file.safe) == len(file.data) and end > max(record.number for record in whole):
         world.ends_at_least[f"{node.spool_path}/end"] = end

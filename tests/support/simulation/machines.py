@@ -10,17 +10,17 @@ from typing import Any
 
 from chiplog_schemas.limits import PEER_SILENT_S
 from chiplog_schemas.protocol.delivery import (
-    Acked,
+    Acknowledged,
     Connect,
+    DataReceived,
     Disconnect,
-    Gap,
-    Receiver,
+    NumbersLost,
+    ReceiverProtocol,
     Reply,
     Resume,
     Send,
-    Sender,
+    SenderProtocol,
     SenderState,
-    Take,
 )
 from tests.support.simulation.virtual import Clock, Dealer, Network, Router
 
@@ -67,7 +67,7 @@ class Upper:
     def restart(self) -> None:
         self.drop()
         chance = self.hops.chance
-        self.machine = Sender(
+        self.machine = SenderProtocol(
             self.name, {}, lambda: chance.getrandbits(64).to_bytes(8, "big"), lambda: 0.5 + chance.random() / 2
         )
         self.position = self.log.first
@@ -111,7 +111,7 @@ class Upper:
                     self.dealer.send_multipart(list(frames))
                 case Resume(number):
                     self.position = max(number, self.log.first)
-                case Acked(number):
+                case Acknowledged(number):
                     self.hops.check_acknowledged(self, number)
                     self.log.trim(number)
         self.granted = max(self.granted, self.machine.credit)
@@ -128,10 +128,10 @@ class Lower:
         self.restart()
 
     def restart(self) -> None:
-        self.machine = Receiver(self.kept if self.keeps else None, CREDIT)
+        self.machine = ReceiverProtocol(self.kept if self.keeps else None, CREDIT)
         self.router = self.hops.network.routers[self.address] = Router()
-        self.taken: list[Take] = []
-        self.gaps: list[Gap] = []
+        self.taken: list[DataReceived] = []
+        self.gaps: list[NumbersLost] = []
 
     def turn(self) -> None:
         now = self.hops.clock.now
@@ -146,9 +146,9 @@ class Lower:
             match action:
                 case Reply():
                     self.router.send_multipart([action.routing, *action.frames])
-                case Take():
+                case DataReceived():
                     self.taken.append(action)
-                case Gap():
+                case NumbersLost():
                     self.gaps.append(action)
 
     def sync(self) -> None:
@@ -161,7 +161,7 @@ class Lower:
             self.kept[take.sender] = max(take.last + 1, self.kept.get(take.sender, 0))
             self.hops.arrived(self, events)
         for take in taken:
-            self.act(self.machine.synced(take.sender, take.last + 1))
+            self.act(self.machine.acknowledge(take.sender, take.last + 1))
 
 
 class Hops:
@@ -249,7 +249,7 @@ class Hops:
 
     def fail_to_send(self, which: int) -> None:
         upper = self.all_ends()[0][which % (len(self.ranks) + 1)]
-        upper.act(upper.machine.fail(self.clock.now, "queue full"))
+        upper.act(upper.machine.abort(self.clock.now, "queue full"))
 
     def set_credit(self, credit: int) -> None:
         for lower in (self.relay, self.sink):

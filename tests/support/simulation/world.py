@@ -19,20 +19,20 @@ import zmq
 
 from chiplog_agent import daemon as agent_daemon
 from chiplog_agent.pipeline import collector_supervisor, spool
-from chiplog_agent.ranks.orphan_journals import Adopted, Adoption
+from chiplog_agent.ranks.orphan_journals import OrphanJournal, OrphanJournalCollector
 from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.state import State
 from chiplog_collector.receiver import daemon as receiver_daemon
 from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.model.blocks import decode_block, rows_of
+from chiplog_schemas.model.blocks import block_to_rows, decode_block
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.model.intervals import Intervals
-from chiplog_schemas.protocol.delivery import Sender
+from chiplog_schemas.protocol.delivery import SenderProtocol
 from chiplog_schemas.storage import segments
-from chiplog_schemas.storage.record import HEADER_BYTES, Damage, Kind, Record, scan, unpack_header
+from chiplog_schemas.storage.record import HEADER_BYTES, CorruptRange, Kind, Record, scan_records, unpack_header
 from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.transport import dealer
-from chiplog_schemas.transport.dealer import Slice
+from chiplog_schemas.transport.dealer import LogSlice
 from tests.support.simulation.virtual import Clock, Dealer, Disk, DiskPath, File, Killed, Monitor, Network, Router
 
 CREDIT = 1_500
@@ -123,7 +123,7 @@ class Journal:
     def seek(self, number: int) -> None:
         self.cursor = max(number, self.first_number)
 
-    def read(self, max_bytes: int) -> Slice | None:
+    def read(self, max_bytes: int) -> LogSlice | None:
         parts: list[bytes] = []
         first, size = self.cursor, 0
         for seq, record in self.records:
@@ -133,7 +133,7 @@ class Journal:
                 parts.append(record)
                 size += len(record)
                 self.cursor = seq + 1
-        return Slice(first, self.cursor - 1, b"".join(parts)) if parts else None
+        return LogSlice(first, self.cursor - 1, b"".join(parts)) if parts else None
 
     def acknowledged(self, next_number: int) -> None:
         if next_number <= self.acked:
@@ -160,8 +160,8 @@ class DeadJournal:
             promised=0,
         )
 
-    def records(self, first: int) -> Iterator[Record | Damage]:
-        return iter([item for seq, data in self._journal.records if seq >= first for item in scan(data)])
+    def records(self, first: int) -> Iterator[Record | CorruptRange]:
+        return iter([item for seq, data in self._journal.records if seq >= first for item in scan_records(data)])
 
     def remove(self) -> None:
         self._journal.world.check_acknowledged(self._journal, self._journal.next_seq, removed=True)
@@ -176,14 +176,14 @@ UNSEEN_ENDS = SimpleNamespace(
     pid_of=lambda producer: 0,
     may_be_dismissed=lambda *more: False,
     forget=lambda producer: None,
-    of=lambda producer, identity, now_us, **said: (now_us, {"state": "crashed", "reason": "vanished"}),
+    resolve=lambda producer, identity, now_us, **said: (now_us, {"state": "crashed", "reason": "vanished"}),
 )
 
 
-class VirtualAdoption(Adoption):
-    """Adoption with the node's journals in place of a directory."""
+class VirtualAdoption(OrphanJournalCollector):
+    """The collector of orphans with the node's journals in place of a directory."""
 
-    def look(self, synced: dict[bytes, int]) -> list[bytes]:
+    def scan(self, synced: dict[bytes, int]) -> list[bytes]:
         node: Node = self._journals  # type: ignore[assignment]
         held = {adopted.producer for adopted in (*self._waiting, *self._unreadable)} | set(self._adopted)
         self.known = set(node.journals)
@@ -198,19 +198,19 @@ class VirtualAdoption(Adoption):
             dead: Any = DeadJournal(journal)
             first = max(synced.get(producer, 0), journal.acked)
             lock: Any = SimpleNamespace(release=lambda: None)
-            self._adopted[producer] = Adopted(producer, dead, lock, dead.records(first), first)
+            self._adopted[producer] = OrphanJournal(producer, dead, lock, dead.records(first), first)
             found.append(producer)
         return found
 
 
-class VirtualLink(dealer.Link):
+class VirtualLink(dealer.DeliveryClient):
     """The link with a virtual socket, and the seed's nonces."""
 
     def __init__(self, context: Any, address: str, sender: bytes, info: dict[str, Any], source: Any, **more: Any):
         super().__init__(context or object(), address, sender, info, source)  # None would be a plain socket
         world = World.now_running
         self.world = world
-        self.machine = Sender(sender, info, lambda: world.bytes(8), lambda: 0.5 + world.chance.random() / 2)
+        self.machine = SenderProtocol(sender, info, lambda: world.bytes(8), lambda: 0.5 + world.chance.random() / 2)
         self.granted, self.of_session = 0, 0
 
     def _new_socket(self) -> Any:
@@ -218,8 +218,8 @@ class VirtualLink(dealer.Link):
         self._monitor = Monitor(dealer)  # type: ignore[assignment]
         return dealer
 
-    def step(self, now: float) -> None:
-        super().step(now)
+    def poll(self, now: float) -> None:
+        super().poll(now)
         machine = self.machine
         if machine.sessions != self.of_session:
             self.of_session, self.granted = machine.sessions, 0
@@ -236,9 +236,9 @@ class VirtualSpool(spool.Spool):
         super().__init__(directory, new_id, **more)
         World.now_running.owners[self.id] = directory
 
-    def _raise_to(self, number: int) -> None:
+    def _renumber_from(self, number: int) -> None:
         world, before = World.now_running, self._raised
-        super()._raise_to(number)
+        super()._renumber_from(number)
         world.raised[self.id] = self._raised
         declared = world.to_be_declared.get(self.id, set())
         for own in range(self._log.next_number - 1, self._first - 1, -1):
@@ -272,8 +272,8 @@ class Synced:
     def __init__(self, path: str, *, writable: bool) -> None:
         self._cells = World.now_running.ends
         self._path = str(path)
-        self.is_there = True
-        self.is_sound = self._path in self._cells
+        self.exists_on_disk = True
+        self.is_valid = self._path in self._cells
 
     def set(self, number: int) -> None:
         self._cells[self._path] = number
@@ -282,7 +282,7 @@ class Synced:
         World.now_running.ends_at_least[self._path] = self._cells[self._path]
 
     def get(self) -> int:
-        self.is_sound = True  # a new file says 0
+        self.is_valid = True  # a new file says 0
         return self._cells.get(self._path, 0)
 
     def close(self) -> None: ...
@@ -301,7 +301,7 @@ class Door:
     def reply(self, reply: Any, now: float) -> None:
         self.socket.send_multipart([reply.routing, *reply.frames])
 
-    def mind_descriptors(self, now: float) -> None: ...
+    def throttle_listeners(self, now: float) -> None: ...
 
     def close(self, linger_ms: int) -> None:
         self.socket.close()
@@ -324,7 +324,7 @@ class Rank:
     def finish(self) -> None:
         self.journal.append(EventKind.STATE, {"state": "finished", "exit_code": 0}, urgent=True)
         self.journal.finished, self.journal.produced = True, self.journal.next_seq
-        self.link.step(self.world.clock.now)
+        self.link.poll(self.world.clock.now)
         self.link.close()
         self.die()
         if self.journal.acked >= self.journal.next_seq:
@@ -357,7 +357,7 @@ class Node:
             agent_link=None,
             owners=None,
         )
-        settings = agent_daemon.Settings(places, self.name, stats=False, spool_bytes_max=SPOOL_BYTES)  # type: ignore[arg-type]
+        settings = agent_daemon.AgentSettings(places, self.name, stats=False, spool_bytes_max=SPOOL_BYTES)  # type: ignore[arg-type]
         settings.credit_bytes = CREDIT
         try:
             self.agent = agent_daemon.AgentDaemon(settings, None)  # type: ignore[arg-type]
@@ -374,7 +374,7 @@ class Node:
     def turn(self) -> None:
         agent, now = self.agent, self.world.clock.now
         if self.rank is not None:
-            self.rank.link.step(now)
+            self.rank.link.poll(now)
         if agent is None:
             return
         self.world.network.deliver(self.address)
@@ -382,7 +382,7 @@ class Node:
             agent._take_messages(now)
             agent._look_for_journals(now)
             agent._flush(now)
-            agent._link.step(now)
+            agent._link.poll(now)
             self.world.n_full += agent._spool.is_full
             agent._act(agent._receiver.set_credit(0 if agent._spool.is_full else CREDIT), now)
         except Killed:
@@ -397,7 +397,7 @@ class Index:
         self.world = world
         self.applier = Applier(State())
         for item, number in world.committed:  # what loading the state from DuckDB gives
-            self.applier.take(item, number)
+            self.applier.apply(item, number)
         self.applier.flush()
         self.reader = segments.LogReader(world.log_path, world.position)
         self.read_number = world.position
@@ -407,7 +407,7 @@ class Index:
         world = self.world
         for item in self.reader.read(world.ends.get("/c/synced", 0), 4_000):
             number = item.number if isinstance(item, Record) else self.read_number
-            self.applier.take(item, number)
+            self.applier.apply(item, number)
             self.taken.append((item, number))
             self.read_number = number + 1 if isinstance(item, Record) else number
             if self.applier.is_between_receipts:
@@ -501,7 +501,7 @@ class World:
         for block in blocks:
             declared = [
                 (about or producer, [(first, last)])
-                for producer, _, payload in rows_of(decode_block(block))
+                for producer, _, payload in block_to_rows(decode_block(block))
                 if (event := decode(payload))[0] == EventKind.LOST
                 for about, first, last in [event[2:5]]
             ]
@@ -547,7 +547,7 @@ class World:
 
     # -- processes --
 
-    def network_closes(self, closing: dealer.Link) -> None:
+    def network_closes(self, closing: dealer.DeliveryClient) -> None:
         """A process died: what it sent may arrive, or not."""
         dealer: Dealer | None = closing.socket  # type: ignore[assignment]
         if dealer is not None:
@@ -559,7 +559,7 @@ class World:
         places = SimpleNamespace(collector=DiskPath("/c"), run=DiskPath("/c/run"), files=None)
         try:
             self.collector = receiver_daemon.ReceiverDaemon(
-                receiver_daemon.Settings(places, ["collector"], credit_bytes=CREDIT), with_index=False
+                receiver_daemon.ReceiverSettings(places, ["collector"], credit_bytes=CREDIT), with_index=False
             )  # type: ignore[arg-type]
         except (OSError, Killed):
             self.network.routers.pop("collector", None)
@@ -653,7 +653,7 @@ class World:
             and self.position == self.ends.get("/c/synced", 0)
         )
 
-    def _is_known(self, machine: Sender) -> bool:
+    def _is_known(self, machine: SenderProtocol) -> bool:
         return self.collector is not None and machine._session in self.collector._receiver._senders
 
     def what_waits(self) -> str:
@@ -725,29 +725,42 @@ def patched(world: World) -> Iterator[None]:
     nothing = lambda *more, **named: None  # noqa: E731
     now_us, clock = world.clock.now_us, world.clock
     small_log = lambda directory, owner: segments.SegmentLog(directory, owner, segment_bytes=2_000)  # noqa: E731
-    shared = {"os": system, "zmq": _ZMQ, "make_private": nothing, "now_us": now_us, "time": clock, "_log": _Quiet}
-    shared |= {"Door": Door, "open_gate": nothing, "check_root": nothing, "CREDIT_BYTES": CREDIT}
+    shared = {"os": system, "zmq": _ZMQ, "ensure_private_dir": nothing, "now_us": now_us, "time": clock, "_log": _Quiet}
+    shared |= {"RouterSocket": Door, "open_gate": nothing, "CREDIT_BYTES": CREDIT}
     shared["Offload"] = InPlace
-    shared["FileLane"] = lambda *more, **named: NO_FILES
     names: dict[Any, dict[str, Any]] = {
-        segments: {"os": world.disk, "open": read_head, "make_private": nothing, "now_us": now_us}
+        segments: {"os": world.disk, "open": read_head, "ensure_private_dir": nothing, "now_us": now_us}
         | {
-            "open_synced": lambda path, **more: Synced(path, writable=True),
+            "open_watermark": lambda path, **more: Synced(path, writable=True),
             "sync_directory": sync_names,
-            "sync_names_above": nothing,
+            "fsync_parents": nothing,
         },
         spool: {"KIB": 8, "_RECENT_BYTES_MAX": CREDIT, "sync_directory": sync_names}
-        | {"open_synced": lambda path: Synced(path, writable=True)},
-        dealer: {"time": clock, "BATCH_BYTES_MAX": BATCH, "RECORD_BYTES_MAX": BATCH, "failure_of": nothing},
+        | {"open_watermark": lambda path: Synced(path, writable=True)},
+        dealer: {
+            "time": clock,
+            "BATCH_BYTES_MAX": BATCH,
+            "RECORD_BYTES_MAX": BATCH,
+            "parse_handshake_failure": nothing,
+        },
         agent_daemon: shared
-        | {"Spool": VirtualSpool, "Link": VirtualLink, "Adoption": VirtualAdoption, "version": lambda name: "1"}
-        | {"Endings": lambda journals: UNSEEN_ENDS, "remove_leftovers": nothing, "remove_old": nothing},
+        | {"FileUploader": lambda *more, **named: NO_FILES}
+        | {
+            "Spool": VirtualSpool,
+            "DeliveryClient": VirtualLink,
+            "OrphanJournalCollector": VirtualAdoption,
+            "version": lambda name: "1",
+        }
+        | {"ExitCauseResolver": lambda journals: UNSEEN_ENDS, "remove_stale_staging": nothing, "remove_old": nothing},
         collector_supervisor: {"write_link_status": nothing, "remove_link_status": nothing},
         receiver_daemon: shared
-        | {"Synced": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
+        | {"FileTransfers": lambda *more, **named: NO_FILES, "check_root": nothing}
+        | {"Watermark": Synced, "SegmentLog": small_log, "take_lock": nothing, "GATHER_BYTES": 3_000},
     }
     missing = object()
     before = {(module, name): module.__dict__.get(name, missing) for module, own in names.items() for name in own}
+    unknown = [(module.__name__, name) for (module, name), value in before.items() if value is missing]
+    assert all(name in ("open", "time") for _, name in unknown), f"nothing there has these names: {unknown}"
     for module, own in names.items():
         module.__dict__.update(own)
     try:
@@ -764,7 +777,7 @@ def _blocks_in(files: dict[str, File]) -> set[bytes]:
     return {
         bytes(item.payload)
         for file in files.values()
-        for item in scan(bytes(file.data[segments.SEGMENT_HEADER_BYTES :]), sealed=False)
+        for item in scan_records(bytes(file.data[segments.SEGMENT_HEADER_BYTES :]), sealed=False)
         if isinstance(item, Record) and item.kind == Kind.BLOCK
     }
 
