@@ -332,13 +332,13 @@ SHOWS_SUCCESSOR = """
 def start(module, arguments, where, path, patient_s):
     print("successor", file=sys.stderr)
 daemon.start_daemon_once = start
-leave = daemon.AgentDaemon._leave
+leave = daemon.AgentDaemon._try_exit_idle
 def leave_then_make(self):
     left = leave(self)
     if left and sys.argv[3]:  # a rank that still saw this agent's lock
         (self.settings.places.journals / sys.argv[3]).mkdir()
     return left
-daemon.AgentDaemon._leave = leave_then_make
+daemon.AgentDaemon._try_exit_idle = leave_then_make
 """
 
 

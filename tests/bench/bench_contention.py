@@ -39,8 +39,8 @@ answered = 0
 print(0, 0, flush=True)
 while True:
     for socket, _ in poller.poll():
-        answer = questions.parse(socket.recv_multipart())
-        assert answer.kind == questions.QuestionKind.RESULT, answer
+        answer = query_messages.parse(socket.recv_multipart())
+        assert answer.kind == query_messages.QueryMessageKind.RESULT, answer
         answered += 1
         print(answered, flush=True)
         ask(socket)
