@@ -78,5 +78,5 @@ def uninstall() -> None:
 def resolve(run) -> None:
     """Do what the sender thread does at its next look, now."""
     deadline = time.monotonic() + 120
-    while run._later.unresolved and time.monotonic() < deadline:
+    while run._later.pending and time.monotonic() < deadline:
         run._later.poll()

@@ -30,7 +30,9 @@ Examples:
 # A query may begin with a comment, which looks like an option: what is no option of ours is the query.
 @click.command(epilog=EXAMPLES, context_settings={"ignore_unknown_options": True})
 @click.argument("query", required=False)
-@click.option("--format", "form", type=click.Choice(FORMATS), help="Default: by the suffix of FILE, else table.")
+@click.option(
+    "--format", "output_format", type=click.Choice(FORMATS), help="Default: by the suffix of FILE, else table."
+)
 @click.option("-o", "--output", metavar="FILE", help="Write there, complete or not at all.")
 @click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="Value for $NAME; JSON, else text.")
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Cancel after so many seconds, 30 at most.")

@@ -504,7 +504,7 @@ class Run(Recorder):
             journal.producer if isinstance(journal, Journal) else b"",
             self._say_line,
             self._say_lines_lost,
-            lambda: not getattr(self._journal, "is_crowded", False),
+            lambda: not getattr(self._journal, "is_under_pressure", False),
             lambda message: self._complaints.warn_once(("console", ""), message),
             journal.directory if isinstance(journal, Journal) else None,
         )

@@ -102,7 +102,7 @@ def test_to_look_at_a_lock_of_this_process_does_not_release_it(tmp_path: Path) -
     lock.renew()
     assert (lock_holder_pid(lock.path), kernel_lock_holder_pid(lock.path)) == (os.getpid(), os.getpid())
     code = "from chiplog_schemas.process.file_lock import *; "
-    code += f"print(holder_of(Path({str(lock.path)!r})))"
+    code += f"print(lock_holder_pid(Path({str(lock.path)!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True)
     assert int(done.stdout) == os.getpid(), "another process still finds it locked"
     lock.release()

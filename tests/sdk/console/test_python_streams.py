@@ -40,7 +40,7 @@ def test_lines_are_noted_when_they_end_with_progress_bars_folded(noted, written,
     tee, stream, found = noted
     assert [tee.write(text) for text in written] == [len(text) for text in written]
     assert found == lines
-    assert tee.detach_capture() is stream
+    assert tee.detach() is stream
     assert found == lines + ([] if rest is None else [rest])
     assert stream.getvalue() == "".join(written), "the terminal sees everything as it was written"
 

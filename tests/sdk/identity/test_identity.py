@@ -215,7 +215,7 @@ def test_a_process_does_not_take_its_own_former_run_for_a_parents() -> None:
 
 def test_the_record_of_a_process_that_is_gone_is_nobodys_parent() -> None:
     stale = {PARENT_RUN: "99:former/x//settled/w/7", SETUP: "99:prepared////w/7"}
-    facts = replace(FACTS, gone=frozenset(stale))
+    facts = replace(FACTS, stale_variables=frozenset(stale))
     assert resolve_identity(stale, facts) == resolve_identity({}, facts)
     assert resolve_identity(elastic(0, 0, 2, 2) | stale, facts) == resolve_identity(elastic(0, 0, 2, 2), facts)
     assert encode_setup(stale, facts) == encode_setup({}, facts)
@@ -363,13 +363,15 @@ def test_children_of_a_rank_that_called_setup_join_its_run_and_are_not_that_rank
 @pytest.mark.parametrize("environ", [elastic(0, 0, 2, 2), slurm(0, 0), {SETUP: "99:prepared///"}], ids=str)
 def test_each_init_after_a_finish_is_another_run_and_the_second_of_each_rank_is_the_same(environ) -> None:
     first = resolve_identity(environ, FACTS)
-    second = resolve_identity(environ, replace(FACTS, opened=frozenset({first.run_id})))
+    second = resolve_identity(environ, replace(FACTS, used_run_ids=frozenset({first.run_id})))
     assert second.run_id == f"{first.run_id}-2"
-    third = resolve_identity(environ, replace(FACTS, opened=frozenset({first.run_id, second.run_id})))
+    third = resolve_identity(environ, replace(FACTS, used_run_ids=frozenset({first.run_id, second.run_id})))
     assert third.run_id == f"{first.run_id}-3"
-    assert resolve_identity(environ | {"CHIPLOG_RUN_ID": "r"}, replace(FACTS, opened=frozenset({"r"}))).run_id == "r"
+    assert (
+        resolve_identity(environ | {"CHIPLOG_RUN_ID": "r"}, replace(FACTS, used_run_ids=frozenset({"r"}))).run_id == "r"
+    )
     joined = {"CHIPLOG_PARENT_RUN": "99:r/x//"}
-    assert resolve_identity(joined, replace(FACTS, opened=frozenset({"r"}))).run_id == "r", (
+    assert resolve_identity(joined, replace(FACTS, used_run_ids=frozenset({"r"}))).run_id == "r", (
         "as long as the parent's is open"
     )
 
@@ -483,7 +485,9 @@ def test_the_second_init_of_ranks_that_were_started_again_is_another_run_than_th
     place, environ = paths_for_root(tmp_path), elastic(0, 0, 2, 1, "100")
     first = resolve_identity(environ, FACTS)
     store(place, first.launch_cache_key, "agreed")
-    second = with_cached_run_id(place, resolve_identity(environ, replace(FACTS, opened=frozenset({first.run_id}))))
+    second = with_cached_run_id(
+        place, resolve_identity(environ, replace(FACTS, used_run_ids=frozenset({first.run_id})))
+    )
     assert second.run_id == f"{first.run_id}-2" and not second.run_id_is_final
 
 
@@ -519,7 +523,7 @@ def test_a_group_gives_each_rank_a_run_of_its_own_and_the_same_one_after_a_resta
         resolve_identity(environ | {"TORCHELASTIC_RESTART_COUNT": "1"}, FACTS), "exp1", "mine", FACTS
     )
     assert (again.run_id, again.restart, named) == (own.run_id, 1, "mine")
-    second, _ = with_own_run(shared, "exp1", None, replace(FACTS, opened=frozenset({own.run_id})))
+    second, _ = with_own_run(shared, "exp1", None, replace(FACTS, used_run_ids=frozenset({own.run_id})))
     assert second.run_id == f"{own.run_id}-2"
 
 

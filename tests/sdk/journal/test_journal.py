@@ -434,7 +434,7 @@ def test_a_writer_in_need_waits_for_the_segment_that_is_being_made_rather_than_d
         n_appended += 1
     writer = threading.Thread(target=lambda: [journal.append(payload(0, 1000)) for _ in range(500)])
     Meanwhile(journal, lambda: (writer.start(), time.sleep(0.03)))
-    journal.prepare()
+    journal.preallocate()
     writer.join(60)
     assert journal.dropped == 0
     assert numbers_of(read_all(journal)) == list(range(n_appended + 500))
@@ -460,7 +460,7 @@ def test_threads_append_side_by_side_while_another_one_prepares_reads_and_trims(
             while True:
                 last = done.is_set()
                 journal.declare_dropped()
-                journal.prepare()
+                journal.preallocate()
                 for piece in read_all(journal):
                     for record in scan_records(piece.payload):
                         event = decode(record.payload)
@@ -522,7 +522,7 @@ def test_a_journal_that_is_large_on_disk_still_has_its_memory_when_the_disk_refu
     for number in range(20_000):
         journal.append(payload(number, 1000))
     small_files(100 * KIB)
-    journal.prepare()  # must not raise into the sender thread
+    journal.preallocate()  # must not raise into the sender thread
     for number in range(20_000, 30_000):
         journal.append(payload(number, 1000))
     assert journal.dropped == 0
@@ -636,7 +636,7 @@ def test_a_segment_that_is_being_made_counts_towards_the_quota(make) -> None:
             journal.append(payload(0, 1000))
 
     Meanwhile(journal, fill)
-    journal.prepare()
+    journal.preallocate()
     assert journal.dropped
     assert sum(path.stat().st_size for path in journal.directory.glob("*.seg")) <= MIB
 
@@ -651,7 +651,7 @@ def test_a_segment_that_is_being_made_when_the_journal_is_sealed_does_not_stay(m
         journal.close(remove=False)
 
     ending = Meanwhile(journal, end)
-    journal.prepare()
+    journal.preallocate()
     assert ending.begun
     assert mapped(journal) == 0
     assert len(list(journal.directory.glob("*.seg"))) == 1
@@ -668,7 +668,7 @@ def test_what_is_counted_while_the_identity_is_replaced_stays_counted(make, monk
         return content
 
     monkeypatch.setattr(mapped_module, "encode_head", meanwhile)
-    journal._head.renew(b"other")
+    journal._head.set_identity(b"other")
     head = decode_head((journal.directory / HEAD_NAME).read_bytes())
     assert (head.finished, head.produced) == (True, 1)
 
@@ -684,7 +684,7 @@ def test_threads_that_append_beside_the_close_are_refused_and_meet_no_mapping_th
             while not closed.is_set() or not refused:
                 journal.append(payload(0))
                 journal.set_identity(IDENTITY)
-                journal.prepare()
+                journal.preallocate()
         except BaseException as error:
             errors.append(error)
 
@@ -713,7 +713,7 @@ def test_threads_that_append_beside_the_close_are_refused_and_meet_no_mapping_th
 
 def test_a_journal_is_crowded_before_it_is_full_and_no_longer_when_it_was_trimmed(make) -> None:
     journal = make(bytes_max=8 * MIB)
-    while not journal.is_crowded:
+    while not journal.is_under_pressure:
         assert not journal.dropped
         journal.append(payload(0, 1000))
     for _ in range(500):
@@ -721,7 +721,7 @@ def test_a_journal_is_crowded_before_it_is_full_and_no_longer_when_it_was_trimme
     assert not journal.dropped
     read_all(journal)
     journal.acknowledged(journal.next_seq)
-    assert not journal.is_crowded
+    assert not journal.is_under_pressure
 
 
 def test_what_was_dropped_is_not_sent_before_the_record_that_declares_it(make) -> None:

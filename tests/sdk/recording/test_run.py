@@ -328,7 +328,7 @@ def test_ever_new_combinations_of_keys_do_not_fill_the_memory(run) -> None:
     for number in range(1500):
         growing[f"a rather long key of some metric {number}"] = 1.0
         run.log(growing)
-    assert sum(map(len, run._shapes)) <= 200_000
+    assert sum(map(len, run._key_sets)) <= 200_000
 
 
 def test_one_call_larger_than_an_event_is_split(run, offline) -> None:

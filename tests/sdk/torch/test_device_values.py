@@ -88,7 +88,7 @@ def test_a_value_on_a_device_arrives_when_its_copy_is_complete_with_the_step_and
     for _ in range(5):
         run._later.poll()
     assert numbers(offline()) == [("lr", 3, 0.1), ("lr", 4, 0.2)], "host values are durable at once"
-    assert run._later.unresolved == 1
+    assert run._later.pending == 1
     device.advance()
     resolve(run)
     run.finish()
@@ -164,7 +164,7 @@ def test_no_graph_is_kept_alive(run, device) -> None:
     run.log({"loss": loss})
     del loss
     assert node() is None
-    assert run._later.unresolved == 1
+    assert run._later.pending == 1
 
 
 def test_a_full_ring_drops_counts_and_declares_and_holds_nobody_up(run, device, offline, monkeypatch, caplog) -> None:
@@ -172,7 +172,7 @@ def test_a_full_ring_drops_counts_and_declares_and_holds_nobody_up(run, device, 
     monkeypatch.setattr(DeviceRing.__init__, "__defaults__", (64, 1024))
     for step in range(20):
         run.log({"loss": torch.tensor(float(step)), "host": step}, step=step)
-    resolved_before = run._later.unresolved
+    resolved_before = run._later.pending
     device.advance()
     resolve(run)
     run.log({"loss": torch.tensor(20.0)}, step=20)
