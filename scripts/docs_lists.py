@@ -84,7 +84,7 @@ def _option(option: click.Option, context: click.Context) -> str:
 def bounds_table() -> str:
     """Return a table of the bounds that users may set: variable, default, least, most, who reads it, what it bounds."""
     lines = ["| variable | default | least | most | read by | what it bounds |", "|---|---|---|---|---|---|"]
-    defaults = bounds.Bounds()
+    defaults = bounds.Limits()
     for variable, (least, most) in bounds.RANGES.items():
         default = getattr(defaults, variable.removeprefix("CHIPLOG_").lower())
         readers, meaning = BOUNDS[variable]
