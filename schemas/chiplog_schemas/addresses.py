@@ -1,4 +1,4 @@
-"""ZeroMQ addresses as users write them: checked before a socket sees them, with one line that says what is wrong."""
+"""ZeroMQ addresses as users write them, validated before they reach a socket. An error is one line with the remedy."""
 
 import re
 from pathlib import Path
@@ -9,11 +9,11 @@ _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):(\d{1,5})")
 
 
 class AddressError(ValueError):
-    """An address that cannot be used; the text names it and the remedy."""
+    """An address that cannot be used. The text names it and the remedy."""
 
 
 def check_connect(address: str) -> str:
-    """Return an address to connect to as it is, or raise AddressError."""
+    """Return an address to connect to unchanged, or raise AddressError."""
     if address.startswith("ipc://"):
         path = address[len("ipc://") :]
         if not path.startswith("/") or len(path.encode()) > SOCKET_PATH_BYTES_MAX:
@@ -24,9 +24,9 @@ def check_connect(address: str) -> str:
 
 
 def check_bind(address: str, *, keyed: bool = False, role: str = "collector") -> str:
-    """Return an address to listen on as it is, or raise AddressError: beyond loopback it needs keys.
+    """Return an address to listen on unchanged, or raise AddressError. An address beyond loopback needs keys.
 
-    keyed: whether this host has the key of the role that it is to serve in.
+    keyed: whether this host has the key of the role that it serves in.
     """
     if address.startswith("ipc://"):
         return check_connect(address)
@@ -40,17 +40,26 @@ def check_bind(address: str, *, keyed: bool = False, role: str = "collector") ->
 
 
 def is_loopback(address: str) -> bool:
-    """Tell whether a TCP address can be reached from this host only. Raises AddressError when it is none."""
+    """Return True if a TCP address can be reached from this host only.
+
+    Raises AddressError if it is not a TCP address.
+    """
     return _is_loopback(_host_and_port(address)[0])
 
 
 def is_ipv6(address: str) -> bool:
-    """Return True for an IPv6 address in brackets. ZeroMQ's option is for these alone: with it names mean IPv6 only."""
+    """Return True for an IPv6 address in brackets.
+
+    ZeroMQ's IPv6 option is for these only: it makes names resolve to IPv6.
+    """
     return address.startswith("tcp://[")
 
 
 def port_after(address: str) -> str:
-    """Return the TCP address one port higher: by convention SQL is answered next to where events are taken."""
+    """Return the TCP address one port higher.
+
+    By convention the collector answers SQL next to the port that takes events.
+    """
     host, port = _host_and_port(address)
     return f"tcp://{host}:{port + 1}"
 
@@ -61,7 +70,7 @@ def ipc_path(address: str) -> Path:
 
 
 def prepare_ipc(address: str) -> None:
-    """Make the private directory of a socket and remove what a dead daemon left there. The caller holds the lock."""
+    """Create the private directory of a socket and remove the socket of a dead daemon. The caller holds the lock."""
     if not address.startswith("ipc://"):
         return
     path = ipc_path(address)
@@ -75,7 +84,7 @@ def prepare_ipc(address: str) -> None:
 def _host_and_port(address: str) -> tuple[str, int]:
     match = _TCP.fullmatch(address)
     if match is None or not 0 < int(match[2]) < 65535:
-        raise AddressError(f"{address!r} is no address; write tcp://HOST:PORT or ipc:///path")
+        raise AddressError(f"{address!r} is not an address; write tcp://HOST:PORT or ipc:///path")
     host = match[1]
     if host.startswith("["):
         import ipaddress
@@ -90,7 +99,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
-    import ipaddress  # here: a rank with a Unix socket never asks
+    import ipaddress  # imported here: a rank with a Unix socket never needs it
 
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback

@@ -1,6 +1,6 @@
-"""The bounds that users may set: a variable for each, named like its constant in limits.py, which is the default.
+"""The limits that users may set: one variable for each, named like its constant in limits.py, which is the default.
 
-Training code takes the default in place of a bad value and says so once; a daemon refuses to start.
+The SDK replaces a bad value by the default and warns once. A daemon refuses to start.
 """
 
 from collections.abc import Callable, Mapping
@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from chiplog_schemas import limits
 from chiplog_schemas.limits import GIB, KIB, MIB
 
-# variable -> (least, most). The least is what the code around it still works with, the most what a slip of the finger
-# would exceed; where the peers hold the constant too, a bound can only be made smaller.
+# variable -> (min, max). Below the minimum the code that uses the limit no longer works. Only a typing error exceeds
+# the maximum. Where the peers have the same constant, a user can only lower the limit.
 RANGES: dict[str, tuple[int, int]] = {
     "CHIPLOG_JOURNAL_BYTES_MAX": (1 * MIB, 1024 * GIB),
     "CHIPLOG_JOURNAL_MEMORY_BYTES_MAX": (1 * MIB, 64 * GIB),
@@ -31,12 +31,12 @@ RANGES: dict[str, tuple[int, int]] = {
 
 
 class LimitError(ValueError):
-    """A variable whose value is no bound. The text is one line: variable, value, range."""
+    """A variable whose value is not a valid limit. The text is one line: variable, value, range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The bounds as they are set. Names, units and reasons are those of limits.py."""
+    """The limits in effect. limits.py has their units and the reasons for the defaults."""
 
     journal_bytes_max: int = limits.JOURNAL_BYTES_MAX
     journal_memory_bytes_max: int = limits.JOURNAL_MEMORY_BYTES_MAX
@@ -56,9 +56,9 @@ class Limits:
 
 
 def read_bounds(environ: Mapping[str, str], on_bad: Callable[[str], None] | None = None) -> Limits:
-    """Return the bounds that the environment sets. A whole number each; an empty variable is none.
+    """Return the limits that the environment sets. Each is a whole number; an empty variable counts as unset.
 
-    on_bad: called with one line for each bad value, whose default is used. Without it the first one raises BoundError.
+    on_bad: called with one line for each bad value, whose default is used. Without it the first one raises LimitError.
     """
     found: dict[str, int] = {}
     for variable, (least, most) in RANGES.items():
@@ -72,7 +72,7 @@ def read_bounds(environ: Mapping[str, str], on_bad: Callable[[str], None] | None
         if value is not None and least <= value <= most:
             found[_name(variable)] = value
             continue
-        message = f"{variable}={text[:40]!r} is no whole number from {least} to {most}"
+        message = f"{variable}={text[:40]!r} is not a whole number from {least} to {most}"
         if on_bad is None:
             raise LimitError(f"{message}; change or unset it")
         on_bad(f"{message}; {getattr(_DEFAULTS, _name(variable))} is used")

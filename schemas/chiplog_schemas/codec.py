@@ -1,4 +1,4 @@
-"""The one module that touches msgpack: plain values to bytes and back, bounded, with one error type."""
+"""The only module that uses msgpack. Converts plain values to bytes and back, within limits, with one error type."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ __all__ = ["CodecError", "pack", "packer", "short_repr", "unpack"]
 
 
 def _refuse(code: int, data: bytes) -> Any:
-    raise ValueError(f"extension type {code} is no plain value")
+    raise ValueError(f"extension type {code} is not a plain value")
 
 
 _UNPACK_LIMITS = {
@@ -18,25 +18,28 @@ _UNPACK_LIMITS = {
     "strict_map_key": False,
     "use_list": True,
     "unicode_errors": "surrogateescape",
-    "max_ext_len": 0,  # timestamps too, which no hook sees …
-    "ext_hook": _refuse,  # … and those of no bytes, which no limit sees
-    # Lengths are bounded by msgpack's default: no string, array or map may claim more than the bytes that are there.
+    "max_ext_len": 0,  # rejects timestamps, which ext_hook does not receive …
+    "ext_hook": _refuse,  # … and rejects extensions of length 0, which max_ext_len lets pass
+    # msgpack's defaults bound lengths: a string, array or map cannot claim more than the available bytes.
 }
 
 
 class CodecError(ValueError):
-    """Bytes that are no msgpack value within the limits, or a value that msgpack cannot hold."""
+    """Bytes that are not a msgpack value within the limits, or a value that msgpack cannot represent."""
 
 
 def packer() -> msgpack.Packer:
-    """Return a packer of its own for a hot path. Its `pack` is one C call for builtin types: safe under signals."""
+    """Return a dedicated packer for a hot path.
+
+    Its `pack` is one C call for builtin types, so a signal cannot split it.
+    """
     return msgpack.Packer(autoreset=True, use_bin_type=True, unicode_errors="surrogateescape")
 
 
 def pack(value: Any) -> bytes:
     """Encode a value of None, bool, int, float, str, bytes, list, tuple and dict.
 
-    Raises CodecError for any other type, and for an int outside of 64 bits.
+    Raises CodecError for any other type, and for an int outside the 64-bit range.
     """
     try:
         return bytes(packer().pack(value))
@@ -45,15 +48,18 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes | memoryview) -> Any:
-    """Decode exactly one value. Raises CodecError for anything else, however hostile the bytes."""
+    """Decode exactly one value. Raises CodecError for anything else, also for hostile input."""
     try:
         return msgpack.unpackb(data, **_UNPACK_LIMITS)
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError, OverflowError, MemoryError) as error:
-        raise CodecError(f"{len(data)} bytes are no msgpack value: {type(error).__name__} {error}") from error
+        raise CodecError(f"{len(data)} bytes are not a msgpack value: {type(error).__name__} {error}") from error
 
 
 def short_repr(value: Any) -> str:
-    """Return a decoded value as a message shows it. Of a list or map only the type: its repr may overflow the stack."""
+    """Return a decoded value for a message.
+
+    A list or map is shown as its type only: its repr could overflow the stack.
+    """
     return type(value).__name__ if isinstance(value, list | dict) else f"{value!r:.80}"
 
 

@@ -1,18 +1,18 @@
-"""Where things lie under CHIPLOG_DIR, and the sockets that belong to it. The three daemons and the SDK agree here.
+"""The files under CHIPLOG_DIR and the sockets that belong to it. The three daemons and the SDK agree here.
 
     CHIPLOG_DIR/                default ~/.chiplog
       journals/<producer>/      one per opened run of a process: lock, head, segments
-      owners/                   of each process that owns a pool of workers, whether it ended well
-      launches/                 run IDs that launches agreed on, for ranks that are started again
-      steps/                    of each label that counts its own steps, how far it came
+      owners/                   whether each process that owns a pool of workers ended well
+      launches/                 run IDs that launches agreed on, for restarted ranks
+      steps/                    the last step of each label that counts its own steps
       agent/                    lock, spool/, link
       collector/                lock, log/, index.duckdb, files/
-      outbox/                   saved files on their way to the collector, by content; of offline runs offline/files
-      run/                      agent.sock, collector.sock, query.sock, and the daemons' own output *.out
+      outbox/                   saved files on their way to the collector, by content; offline runs use offline/files
+      run/                      agent.sock, collector.sock, query.sock, and the daemons' output *.out
 
-Journals, spool, outbox and sockets must lie on a disk of this node. When CHIPLOG_DIR is on a network file system they
-move to /var/tmp/chiplog-<uid>/<hash of CHIPLOG_DIR>; when its path is too long for a socket, the sockets alone move.
-Where there is no home directory, /var/tmp/chiplog-<uid>/home stands for it.
+Journals, spool, outbox and sockets must be on a disk of this node. When CHIPLOG_DIR is on a network file system they
+move to /var/tmp/chiplog-<uid>/<hash of CHIPLOG_DIR>. When its path is too long for a socket, only the sockets move.
+Without a home directory, chiplog uses /var/tmp/chiplog-<uid>/home instead.
 """
 
 import hashlib
@@ -22,11 +22,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-SUBSTITUTE_PREFIX = "/var/tmp/chiplog-"  # a disk of this node that outlives a reboot, unlike /tmp
-SOCKET_PATH_BYTES_MAX = 100  # sockaddr_un holds 107 with the final zero; libzmq needs a few for itself
+SUBSTITUTE_PREFIX = "/var/tmp/chiplog-"  # a disk of this node that, unlike /tmp, survives a reboot
+SOCKET_PATH_BYTES_MAX = 100  # sockaddr_un holds 107 and the final zero; libzmq needs some of them
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "fuse.sshfs", "9p", "afs"}
-)  # on these a mapped file can kill its process on a full disk, whatever was allocated
+)  # on these a full disk can kill a process that maps a file, even if the file was allocated
 _log = logging.getLogger("chiplog")
 _has_told_homeless = False
 _has_told_foreign = False
@@ -47,12 +47,12 @@ class Paths:
 
     @property
     def owners(self) -> Path:
-        """Directory in which owners of pools write down that they ended well."""
+        """Directory in which owners of pools record that they ended well."""
         return self.local / "owners"
 
     @property
     def launches(self) -> Path:
-        """Directory of what launches on this node agreed on."""
+        """Directory of the run IDs that launches on this node agreed on."""
         return self.local / "launches"
 
     @property
@@ -62,7 +62,7 @@ class Paths:
 
     @property
     def agent_link(self) -> Path:
-        """File with what the agent reports about its link to the collector; see link_status."""
+        """File with the agent's report on its link to the collector; see link_status."""
         return self.agent / "link"
 
     @property
@@ -72,12 +72,12 @@ class Paths:
 
     @property
     def offline_files(self) -> Path:
-        """The same of offline runs, which `chiplog sync` delivers."""
+        """Directory of the saved files of offline runs, which `chiplog sync` delivers."""
         return self.local / "offline" / "files"
 
     @property
     def files(self) -> Path:
-        """Directory of the files that the collector has: ab/abcdef…, by content."""
+        """Directory of the files that the collector stores: ab/abcdef…, by content."""
         return self.collector / "files"
 
     @property
@@ -109,8 +109,8 @@ class Paths:
 def resolve_root(argument: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
     """Return CHIPLOG_DIR: the argument, else the variable, else ~/.chiplog, made absolute.
 
-    Where nobody says what ~ is, a container with a made-up uid say, a directory of this user's own is, and that is said
-    once: the path as it stands would lie in whatever directory is the working directory.
+    If ~ cannot be resolved, for example in a container with an arbitrary uid, return a private directory of this user
+    and warn once. The unresolved path would be relative to the working directory.
     """
     chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_DIR") or "~/.chiplog"
     expanded = os.path.expanduser(chosen)
@@ -118,10 +118,10 @@ def resolve_root(argument: str | os.PathLike[str] | None, environ: Mapping[str, 
 
 
 def own_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path:
-    """Return CHIPLOG_DIR, or the default of this user where the variable names a directory of another one.
+    """Return CHIPLOG_DIR, or this user's default where the variable names a directory of another user.
 
-    That of an agent of another user, as in its agent.env: this user's journals cannot lie there, and are kept in the
-    default directory, where this user's own agent finds them. One warning reports it. An argument is taken as it is.
+    An agent of another user can set it, as in its agent.env. This user's journals cannot be stored there, so they go to
+    the default directory, where this user's own agent finds them. One warning reports it. An argument is used as it is.
     """
     global _has_told_foreign
     chosen = resolve_root(argument, environ)
@@ -135,7 +135,7 @@ def own_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str])
 
 
 def _foreign(directory: Path) -> str:
-    """Return why a directory is not this user's to write; '' if it is, or can be made."""
+    """Return why this user cannot write to a directory; '' if the user can, or can create it."""
     try:
         for path in (directory, *directory.parents):
             if path.exists():
@@ -152,7 +152,7 @@ def _foreign(directory: Path) -> str:
 
 def _fallback_root(chosen: str) -> Path:
     global _has_told_homeless
-    # Checked by make_private, as all below that prefix.
+    # require_private checks it, as everything below that prefix.
     directory = Path(os.path.abspath(f"{SUBSTITUTE_PREFIX}{os.getuid()}/home/{chosen.partition('/')[2]}"))
     if not _has_told_homeless:
         _has_told_homeless = True
@@ -163,7 +163,7 @@ def _fallback_root(chosen: str) -> Path:
 
 
 def paths_for_root(root: Path) -> Paths:
-    """Work out the places of a CHIPLOG_DIR. Creates nothing."""
+    """Return the paths and addresses for a CHIPLOG_DIR. Creates nothing."""
     digest = hashlib.sha256(str(root).encode()).hexdigest()[:12]
     substitute = Path(f"{SUBSTITUTE_PREFIX}{os.getuid()}") / digest
     local = substitute if file_system_type(root) in NETWORK_FILE_SYSTEMS else root
@@ -174,21 +174,21 @@ def paths_for_root(root: Path) -> Paths:
 
 
 def ensure_private_dir(directory: Path) -> None:
-    """Create a directory, and missing ones above it, that only this user can enter.
+    """Create a directory, and its missing parents, that only this user can enter.
 
-    Raises OSError, PermissionError when one that is there already is not this user's, or others can write it.
+    Raises OSError, and PermissionError when an existing one is not this user's or is writable by others.
     """
     if not directory.parent.exists():
         ensure_private_dir(directory.parent)
     directory.mkdir(exist_ok=True, mode=0o700)
     require_private(directory)
-    for parent in directory.parents:  # /var/tmp is everybody's: what lies there may have been made by anybody
+    for parent in directory.parents:  # everybody can write to /var/tmp, so any user may have made the directory
         if str(parent).startswith(SUBSTITUTE_PREFIX):
             require_private(parent)
 
 
 def require_private(directory: Path) -> None:
-    """Raise PermissionError, in one line, unless a directory is this user's and nobody else can write it."""
+    """Raise PermissionError, in one line, unless this user owns a directory and only this user can write to it."""
     about = os.stat(directory)
     if about.st_uid != os.geteuid():
         raise PermissionError(f"{directory} belongs to uid {about.st_uid}, not to {os.geteuid()}; chown or remove it")
@@ -197,14 +197,14 @@ def require_private(directory: Path) -> None:
 
 
 def check_root(place: Paths) -> None:
-    """Raise PermissionError when CHIPLOG_DIR, or its substitute, is there and others could swap what is in it."""
+    """Raise PermissionError when others can replace the content of CHIPLOG_DIR or of its substitute."""
     for directory in {place.root, place.local}:
         if directory.exists():
             require_private(directory)
 
 
 def file_system_type(path: Path) -> str:
-    """Return the kernel's name for the file system that holds a path, or will once it is made; '' when unknown."""
+    """Return the kernel's name for the file system of an existing or future path; '' when unknown."""
     best, kind = "", ""
     path = Path(os.path.realpath(path))  # a home directory is often a link onto the network
     try:

@@ -258,7 +258,7 @@ def test_an_allowed_agent_delivers_and_an_allowed_reader_reads(
 def test_an_agent_without_keys_is_told_that_it_needs_them(centre: Centre, host: Host) -> None:
     before = centre.log_bytes()
     host.start_at(centre.address, "--node", host.root.name)
-    refused(centre, host, before, "wants keys")
+    refused(centre, host, before, "requires keys")
 
 
 def test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run(centre: Centre, host: Host) -> None:

@@ -34,7 +34,7 @@ def test_both_ends_of_the_range_are_taken_and_what_lies_beyond_is_refused(variab
     for value in (least, most):
         assert getattr(read_bounds({variable: f" {value} "}), name_of(variable)) == value
     for value in (least - 1, most + 1):
-        with pytest.raises(LimitError, match=f"{variable}='{value}' is no whole number from {least} to {most}"):
+        with pytest.raises(LimitError, match=f"{variable}='{value}' is not a whole number from {least} to {most}"):
             read_bounds({variable: str(value)})
 
 

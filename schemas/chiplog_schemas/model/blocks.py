@@ -1,4 +1,4 @@
-"""The block: many events of many producers as columns. Rows become columns once, in the agent.
+"""The block: many events of many producers as columns. The agent converts rows to columns once.
 
     offset  size  field
          0     4  header_length
@@ -11,9 +11,9 @@
     groups     [[kind, keys, n_rows, columns], …]    keys: bin (a msgpack array of str), or nil
     columns    [[name, type, offset, size], …]       type: '<i8', '<u4', '<f8', or 'o': a msgpack array of n_rows values
 
-Every group has the columns `producer` (<u4, index into producers), `seq` and `ts` (<i8), and those that FIELDS gives
-its kind. `values` is the matrix of n_rows × n_keys, row by row. A group of kind 0 holds events that this version cannot
-take apart, and those of kinds above 13: its column `payload` keeps them verbatim.
+Every group has the columns `producer` (<u4, index into producers), `seq` and `ts` (<i8), and the columns that FIELDS
+defines for its kind. `values` is the matrix of n_rows × n_keys, row by row. A group of kind 0 holds the events that
+this version cannot decode and those of kinds above 13. Its column `payload` keeps them verbatim.
 """
 
 import struct
@@ -30,23 +30,23 @@ from chiplog_schemas.model.intervals import Intervals, runs_of
 
 BLOCK_VERSION = 1
 OPAQUE = 0  # the group kind of events kept verbatim
-_LAST_GROUP_KIND = 13  # that a block of version 1 may have: its first readers refuse a block with a higher one
+_LAST_GROUP_KIND = 13  # the highest in a block of version 1: its first readers reject a block with a higher one
 _PREFIX = struct.Struct("<IHH")
-_FLOAT32 = b"\xca"  # begins one in msgpack
+_FLOAT32 = b"\xca"  # msgpack's marker of a 32-bit float
 
-# What a block takes beside payloads, about: msgpack of the header's entries, and columns that rows do not have.
+# Approximate size of a block without payloads: msgpack of the header's entries, and columns that rows do not have.
 _PRODUCER_BYTES = 32
 _RANGE_BYTES = 18
 _GROUP_BYTES = 192
-_ROW_BYTES = 36  # producer, seq, ts, and integers that msgpack holds in one byte
+_ROW_BYTES = 36  # producer, seq, ts, and the integers that msgpack stores in one byte
 
 
 class BlockError(ValueError):
-    """Bytes that are no block of a version we know."""
+    """Bytes that are not a block of a known version."""
 
 
 class NewerBlockError(BlockError):
-    """A block of a version above ours: to be parked, not quarantined."""
+    """A block of a newer version. The index parks it instead of putting it into quarantine."""
 
     def __init__(self, version: int) -> None:
         super().__init__(f"block of version {version} is newer than {BLOCK_VERSION}; upgrade the collector")
@@ -80,7 +80,7 @@ class Block:
 
 
 class _Rows:
-    """The rows of a group while it grows: one Python list per column."""
+    """The rows of a group under construction: one Python list per column."""
 
     __slots__ = ("columns", "producer", "seq", "ts")
 
@@ -92,24 +92,24 @@ class _Rows:
 
 
 class BlockBuilder:
-    """Collect events row by row and turn them into one block.
+    """Collect events row by row and build one block of them.
 
-    Not thread-safe. `n_bytes` is about what the block will take, `n_events` the number of events. An event that is
-    there already is not taken again: a journal that is adopted may repeat what its process had sent just before.
+    Not thread-safe. `n_bytes` is the approximate size of the block, `n_events` the number of events. The builder
+    ignores an event that it already holds: an adopted journal may repeat what its process sent just before it ended.
     """
 
     def __init__(self) -> None:
         self._producers: dict[bytes, int] = {}
         self._seqs: list[list[int]] = []
-        self._seen: dict[int, set[int]] = {}  # of producers whose seqs did not come in order
+        self._seen: dict[int, set[int]] = {}  # only for producers whose seqs arrived out of order
         self._groups: dict[tuple[int, bytes], _Rows] = {}
         self.n_bytes = 0
         self.n_events = 0
 
     def add(self, producer: bytes, seq: int, payload: bytes | memoryview) -> list[Any] | None:
-        """Take one event and return it decoded; None when it cannot be and is kept verbatim, or was there already.
+        """Add one event and return it decoded. Return None if it is kept verbatim or is a duplicate.
 
-        producer: 16 bytes. seq: its number. payload: as made by `events.encode`.
+        producer: 16 bytes. seq: its number. payload: the result of `events.encode`.
         """
         index = self._producers.get(producer)
         if index is None:
@@ -161,7 +161,7 @@ class BlockBuilder:
             ts = event[1]
             for column, value in zip(rows.columns, event[2:], strict=True):
                 column.append(value)
-            # A float of 32 bits, which other writers may use, takes four bytes more when it is written again.
+            # A 32-bit float, which other writers may use, takes four more bytes when it is encoded again.
             self.n_bytes += len(payload) + 4 * bytes(payload).count(_FLOAT32)
         rows.producer.append(index)
         rows.seq.append(seq)
@@ -177,7 +177,7 @@ class BlockBuilder:
         self.n_bytes += len(payload)
 
     def build(self, created_ts: int) -> bytes:
-        """Return the block of everything added so far, and start anew."""
+        """Return the block of everything added so far, and reset the builder."""
         out = _Columns()
         groups = []
         for (kind, keys), rows in self._groups.items():
@@ -202,12 +202,12 @@ class BlockBuilder:
             [producer, [bound for run in _runs(seqs) for bound in run]]
             for producer, seqs in zip(self._producers, self._seqs, strict=True)
         ]
-        self.__init__()  # type: ignore[misc]  # start anew: all state is the constructor's
+        self.__init__()  # type: ignore[misc]  # reset: the constructor sets all state
         return out.block([created_ts, producers, groups])
 
 
 class _Columns:
-    """The column area of a block while it is written. Offsets count from the start of that area until `block`."""
+    """The column area of a block under construction. Offsets count from the start of that area until `block`."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -227,7 +227,7 @@ class _Columns:
         return self.bytes_of(name, "o", pack(values))
 
     def block(self, header: list[Any]) -> bytes:
-        # Offsets are relative to the column area, whose start follows from header_length: they do not depend on it.
+        # Offsets are relative to the column area, whose start follows from header_length. So they do not depend on it.
         packed = pack(header)
         padding = -(_PREFIX.size + len(packed)) % 8
         return b"".join([_PREFIX.pack(len(packed), BLOCK_VERSION, 0), packed, bytes(padding), *self._parts])
@@ -236,7 +236,7 @@ class _Columns:
 def decode_block(data: bytes | memoryview) -> Block:
     """Decode a block into numpy columns that are views of `data`.
 
-    Raises NewerBlockError for a version above ours and BlockError for anything that is no block.
+    Raises NewerBlockError for a newer version and BlockError for bytes that are not a block.
     """
     view = memoryview(data)
     if len(view) < _PREFIX.size:
@@ -251,7 +251,7 @@ def decode_block(data: bytes | memoryview) -> Block:
     try:
         created_ts, producers, groups = unpack(view[_PREFIX.size : start])
         if type(created_ts) is not int:
-            raise BlockError("created_ts is no integer")
+            raise BlockError("created_ts is not an integer")
         _check_total_size(groups, len(area))
         named = [(producer, _ranges(producer, flat)) for producer, flat in producers]
         block = Block(created_ts, named, [_decode_group(group, area, len(named)) for group in groups])
@@ -264,7 +264,7 @@ def decode_block(data: bytes | memoryview) -> Block:
 
 
 def _check_total_size(groups: Any, area_bytes: int) -> None:
-    """Refuse columns that lie over each other: a few bytes could claim any amount of memory and time."""
+    """Reject columns that overlap: a few bytes could claim any amount of memory and time."""
     claimed = 0
     for _, _, _, described in groups:
         for name, _, _, size in described:
@@ -291,7 +291,7 @@ _COLUMN_TYPES = {Column.INT: "<i8", Column.OBJECT: "o", Column.VALUES: "<f8"}
 
 
 def _column_types(kind: int) -> dict[str, str]:
-    """Return the columns that a group of this kind has, and their types."""
+    """Return the columns that a group of this kind has, with their types."""
     types = {"producer": "<u4", "seq": "<i8", "ts": "<i8"}
     if kind == OPAQUE:
         return types | {"payload": "o"}
@@ -331,7 +331,7 @@ def _decode_group(group: Any, area: memoryview, n_producers: int) -> Group:
 
 
 def _check_ranges(block: Block) -> None:
-    """Hold what exactly-once rests on: the rows are the seqs of the producers' ranges, each of them once."""
+    """Raise BlockError unless the rows are exactly the seqs of the producers' ranges, each of them once."""
     bounds = [(index, first, last) for index, (_, ranges) in enumerate(block.producers) for first, last in ranges]
     n_rows = sum(len(group.seq) for group in block.groups)
     if sum(last - first + 1 for _, first, last in bounds) != n_rows:
@@ -345,7 +345,7 @@ def _check_ranges(block: Block) -> None:
     owner, first, last = np.array(bounds, dtype=np.int64).T
     counts = last - first + 1
     offsets = np.cumsum(counts) - counts
-    if np.array_equal(owner, np.arange(len(block.producers))):  # one range each: no need to sort
+    if np.array_equal(owner, np.arange(len(block.producers))):  # one range each: sorting is not needed
         inside = (seq >= first[producer]) & (seq <= last[producer])
         seen = np.zeros(n_rows, dtype=np.bool_)
         seen[(seq - first[producer] + offsets[producer])[inside]] = True
@@ -392,7 +392,7 @@ def keys_of(keys_bin: bytes) -> tuple[str, ...]:
     except CodecError as error:
         raise BlockError(str(error)) from error
     if not (isinstance(keys, list) and 0 < len(keys) <= KEYS_MAX and all(_is_key(key) for key in keys)):
-        raise BlockError("keys are no array of names within the limits")
+        raise BlockError("keys are not an array of names within the limits")
     if len(set(keys)) != len(keys):
         raise BlockError("keys repeat")
     return tuple(keys)
@@ -410,7 +410,7 @@ def _keys_are_valid(keys_bin: bytes, values: bytes) -> bool:
 
 
 def _runs(seqs: list[int]) -> list[tuple[int, int]]:
-    """Ranges of one producer's seqs in arrival order, which is nearly always ascending and gapless."""
+    """Return the ranges of one producer's seqs in arrival order, which are nearly always ascending and without gaps."""
     if seqs[-1] - seqs[0] == len(seqs) - 1 and all(map(int.__lt__, seqs, seqs[1:])):
         return [(seqs[0], seqs[-1])]
     return list(Intervals(runs_of(sorted(seqs))))

@@ -1,8 +1,8 @@
-"""The one place that reads how a process ended out of text: where a foreign library or an old writer gives no code.
+"""The only module that derives a cause from text: where a foreign library or an old writer provides no code.
 
-Two kinds of text come here. Messages of exceptions that torch, NCCL, gloo and the C library make, whose type says
-nothing (a RuntimeError), or of which only the text is known (torchelastic's error file). And `reason` of ends that were
-written before STATE and NOTICE carried a code. Everything else decides by `EndCause`.
+Two kinds of text arrive here. The first are messages of exceptions of torch, NCCL, gloo and the C library, whose type
+is not specific (RuntimeError), or of which only the text is known (torchelastic's error file). The second is the
+`reason` of ends that were written before STATE and NOTICE carried a code. All other code uses `EndCause`.
 """
 
 import re
@@ -11,7 +11,7 @@ from functools import cache
 from chiplog_schemas.limits import TEXT_CHARS_MAX
 from chiplog_schemas.model.codes import EndCause
 
-# Names of exceptions that only say that another process is gone, or that this one was told to end.
+# Names of exceptions which mean that another process is gone, or that this one was asked to end.
 # torch 2.13: torch.distributed (Dist…Error), torch/multiprocessing/spawn.py
 # (Process…Exception), torch/distributed/elastic/multiprocessing (ChildFailedError, SignalException),
 # torch/distributed/elastic/rendezvous/api.py (Rendezvous…Error).
@@ -32,12 +32,12 @@ PEER_LOST_TYPES = frozenset(
     }
 )
 INTERRUPTED_TYPES = frozenset({"SignalException"})
-# What shells report for a process that SIGHUP, SIGINT, SIGKILL or SIGTERM ended: 128 and the signal's number.
+# The exit codes with which shells report SIGHUP, SIGINT, SIGKILL or SIGTERM: 128 and the signal's number.
 SIGNALLED_EXIT_CODES = frozenset({129, 130, 137, 143})
 
 
 def cause_of_text(text: str) -> EndCause | None:
-    """Return the cause that an exception's line, `Type: message`, gives away; None when it gives none."""
+    """Return the cause that an exception's line, `Type: message`, implies, or None."""
     interrupted, peer_lost, connection_lost = _patterns()
     text = text[:TEXT_CHARS_MAX]
     if interrupted.search(text):
@@ -48,14 +48,14 @@ def cause_of_text(text: str) -> EndCause | None:
 
 
 def cause_of_exception(line: str, named: EndCause | None = None) -> EndCause:
-    """Return the cause of an exception: what its writer named, else what its line, `Type: message`, gives away."""
+    """Return the cause of an exception: what its writer named, else what its line, `Type: message`, implies."""
     return named or cause_of_text(line) or EndCause.EXCEPTION
 
 
 def cause_of_old_reason(reason: str, *, has_status: bool) -> EndCause:
     """Return the cause of an end that was written without one.
 
-    has_status: whether an exit code or signal is known, or the process said itself that it failed.
+    has_status: whether an exit code or signal is known, or the process itself reported a failure.
     """
     if reason.startswith("out of memory"):
         return EndCause.OUT_OF_MEMORY
@@ -72,15 +72,15 @@ def _patterns() -> tuple[re.Pattern[str], re.Pattern[str], re.Pattern[str]]:
     return (
         # Python's own names, at the front, and torchelastic's.
         re.compile(rf"\A(KeyboardInterrupt|SystemExit: ({codes})\Z)|SignalException"),
-        # Types as above; NCCL (ncclGetErrorString, torch/csrc/distributed/c10d/NCCLUtils.cpp), gloo (the path of its
-        # sources, torch/third_party/gloo), c10d's watchdog and store, torch.distributed's time-outs.
+        # The types above; NCCL (ncclGetErrorString, torch/csrc/distributed/c10d/NCCLUtils.cpp), gloo (the path of its
+        # sources, torch/third_party/gloo), c10d's watchdog and store, timeouts of torch.distributed.
         re.compile(
             r"DistBackendError|DistNetworkError|DistStoreError|remote process exited|nccl(Remote|System)Error"
             r"|gloo/transport|collective operation timeout|before timing out|timed out waiting|wait timeout"
             r"|ChildFailedError|ProcessExitedException|ProcessRaisedException|Rendezvous\w{0,64}Error",
             re.IGNORECASE,
         ),
-        # strerror(3) of ECONNRESET, ECONNREFUSED, ECONNABORTED and EPIPE, and what gloo and NCCL make of them.
+        # strerror(3) of ECONNRESET, ECONNREFUSED, ECONNABORTED and EPIPE, and the messages of gloo and NCCL for them.
         re.compile(
             r"connection (was )?(closed|reset|refused|aborted)|closed by peer|broken pipe|socket (was )?closed"
             r"|lost connection",

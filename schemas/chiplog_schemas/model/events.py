@@ -1,7 +1,7 @@
-"""The events: what one msgpack payload of a producer's journal says.
+"""The events: the content of one msgpack payload of a producer's journal.
 
 A payload is an array `[kind, ts, field …]`; `ts` is microseconds since the epoch, UTC. FIELDS names the fields of each
-kind and their column types. New fields go last and a reader that does not know them keeps the payload verbatim.
+kind and their column types. New fields go last. A reader that does not know them keeps the payload verbatim.
 Every event has a `seq` of its producer: the number of the record that holds it.
 """
 
@@ -14,27 +14,27 @@ PRODUCER_BYTES = 16
 
 
 class EventKind(IntEnum):
-    """What an event is about. Numbers are never reused."""
+    """The kind of an event. Numbers are never reused."""
 
-    METRICS = 1  # one step's numbers, all of one call
+    METRICS = 1  # the numbers of one step, from one call
     PHASES = 2  # seconds spent in each phase of a step
     TEXT = 3
     HISTOGRAM = 4
     CONSOLE = 5
     CONFIG = 6
     SUMMARY = 7
-    IDENTITY = 8  # who the producer is; the first event of a journal, and again when more is known
-    STATE = 9  # how the producer's label ended, said by itself
-    LOST = 10  # seqs that can never come
+    IDENTITY = 8  # who the producer is: the first event of a journal, repeated when more is known
+    STATE = 9  # how the producer's label ended, reported by the producer itself
+    LOST = 10  # seqs that can never arrive
     NOTICE = 11  # an alert, a restart, a refusal …: a row of the view `events`
-    SYSTEM = 12  # one device's sample (agents only)
-    PEER = 13  # what an agent knows of another producer: where its process is, and how it ended
-    FILE = 14  # a file that was saved; its bytes go a way of their own
-    DEFINE = 15  # what the summary of a metric is, and which metric it is drawn over
-    CONFIG_HASHES = 16  # hashes of a rank's config, by which the index tells where it differs from the primary's
+    SYSTEM = 12  # a sample of one device (agents only)
+    PEER = 13  # what an agent knows about another producer: where its process runs, and how it ended
+    FILE = 14  # a saved file; its bytes are sent separately
+    DEFINE = 15  # the summary of a metric, and the metric on its x axis
+    CONFIG_HASHES = 16  # hashes of a rank's config, which the index compares with the primary's
 
 
-# Every group of a block has these columns besides its kind's fields: no field may have one of these names.
+# Every group of a block has these columns in addition to its kind's fields. No field may use these names.
 ROW_COLUMNS = ("producer", "seq", "ts")
 
 
@@ -43,7 +43,7 @@ class Column(IntEnum):
 
     INT = 1  # little-endian int64
     OBJECT = 2  # any msgpack value
-    KEYS = 3  # the tuple of keys that a group of rows shares: msgpack array of str, as bin
+    KEYS = 3  # the tuple of keys that the rows of a group share: msgpack array of str, as bin
     VALUES = 4  # one row of the matrix: little-endian float64 per key, as bin
 
 
@@ -63,13 +63,13 @@ FIELDS: dict[int, tuple[tuple[str, Column], ...]] = {
     EventKind.IDENTITY: (("identity", Column.OBJECT),),  # see IDENTITY_FIELDS
     EventKind.STATE: (("state", Column.OBJECT),),  # see STATE_FIELDS
     EventKind.LOST: (
-        ("about", Column.OBJECT),  # a producer's 16 bytes, or empty: the one that says it
+        ("about", Column.OBJECT),  # a producer's 16 bytes; empty: the producer of the event itself
         ("first", Column.INT),
         ("last", Column.INT),
         ("reason", Column.OBJECT),
     ),
     EventKind.NOTICE: (
-        ("notice", Column.OBJECT),  # a word: alert, bad_value, restart …
+        ("notice", Column.OBJECT),  # one word: alert, bad_value, restart …
         ("level", Column.OBJECT),  # debug, info, warning, error
         ("message", Column.OBJECT),
         ("body", Column.OBJECT),  # {str: plain value}
@@ -94,30 +94,30 @@ IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "notes": str,
     "label": str,
     "primary": bool,  # claims to be the primary
-    "sets_run": bool,  # whether the run's state follows this label's; by default the primary's does
+    "sets_run": bool,  # whether the run's state follows this label's; by default it follows the primary's
     "rank": int,
     "local_rank": int,
     "world_size": int,
     "node": str,
     "pid": int,
     "gpus": list,  # UUIDs
-    "launch": str,  # the same for all processes that one launcher started, restarts included
+    "launch": str,  # the same for all processes of one launcher, restarts included
     "restart": int,  # the launcher's restart count
     "started_at": int,  # µs since the epoch
     "sdk": str,  # version
-    "of": str,  # of a console only: the producer, 32 hex digits, whose label its lines belong to
-    "fallback": bool,  # claims to be primary only as long as nobody claims it for certain
-    "formerly": str,  # the run ID that it used until the ranks agreed on this one: the same run by another name
-    "boot": str,  # ID of the boot of the machine that it runs on
-    "error_file": str,  # where torchelastic looks for the exception that ends this process
-    "uptime": int,  # µs since the boot of its machine, which no setting of a clock changes; at its first identity
-    "owner": str,  # of a daemonic child of multiprocessing: its parent, which ends it; see owners.py
-    "resume": str,  # what its run_id must be: `must`, there already, or `never`, new; absent: either
-    "parent": str,  # of a rank that a process with an open run started: that process's label, if it is no rank itself
-    "resume_launch": str,  # the launch that `resume` is the demand of, where a parent's is followed; absent: its own
-    "hostname": str,  # of the machine or container, without domain; absent: the same as node
-    "pid_namespace": int,  # inode of the PID namespace in which `pid` is its number
-    "gpu_claim": dict,  # for its agent: what the process knows of its GPUs; see PROTOCOL.md §5
+    "of": str,  # consoles only: the producer, 32 hex digits, whose label the lines belong to
+    "fallback": bool,  # claims to be primary only until another rank makes a firm claim
+    "formerly": str,  # the run ID that it used until the ranks agreed on this one: the same run under another name
+    "boot": str,  # ID of the boot of its machine
+    "error_file": str,  # where torchelastic expects the exception that ends this process
+    "uptime": int,  # µs since the boot of its machine, which no clock change affects; at its first identity
+    "owner": str,  # of a daemonic child of multiprocessing: the parent that ends it; see owners.py
+    "resume": str,  # what its run_id requires: `must` exist, or `never`, must be new; absent: either
+    "parent": str,  # label of the process with an open run that started this rank, unless that process is a rank itself
+    "resume_launch": str,  # the launch to which `resume` applies, where a parent's is followed; absent: its own
+    "hostname": str,  # of the machine or container, without domain; absent: same as node
+    "pid_namespace": int,  # inode of the PID namespace that `pid` belongs to
+    "gpu_claim": dict,  # for its agent: what the process knows about its GPUs; see PROTOCOL.md §5
 }
 
 STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -125,22 +125,22 @@ STATE_FIELDS: dict[str, type | tuple[type, ...]] = {
     "exit_code": int,
     "exit_signal": int,
     "reason": str,
-    "produced": int,  # how many seqs the producer gave out (PEER only)
-    "late_us": int,  # it may have ended as much earlier than `ts` says (PEER only); absent: 0
-    "detail": dict,  # {str: plain value}: traceback, source of the status …; the body of the row in `events`
+    "produced": int,  # how many seqs the producer assigned (PEER only)
+    "late_us": int,  # it may have ended up to this much earlier than `ts` (PEER only); absent: 0
+    "detail": dict,  # {str: plain value}: traceback, source of the status …; becomes the body of the row in `events`
     "node": str,  # of the agent that delivers it (this and the next three: PEER only)
-    "pid": int,  # of its process, as the kernel names it in the PID namespace of its agent
-    "start": int,  # of that process, in clock ticks since boot; only if the agent saw it alive
-    "remote": bool,  # it runs on another machine than its agent; absent: false
-    "gpus": list,  # UUIDs of the GPUs that it uses, by NVML (PEER only)
-    "cause": str,  # an EndCause, of an end that is not `finished`; absent in what older writers wrote
+    "pid": int,  # of its process, in the PID namespace of its agent
+    "start": int,  # of that process, in clock ticks since boot; only if the agent saw it running
+    "remote": bool,  # it runs on a machine other than its agent's; absent: false
+    "gpus": list,  # UUIDs of the GPUs that it uses, from NVML (PEER only)
+    "cause": str,  # an EndCause, of an end other than `finished`; absent from older writers
 }
 
 LOCATION_FIELDS = {name: STATE_FIELDS[name] for name in ("node", "pid", "start", "remote")}
 
 DEFINITION_FIELDS: dict[str, type | tuple[type, ...]] = {
     "summary": str,  # one of SUMMARIES
-    "step_metric": str,  # name of the metric whose value is the x axis
+    "step_metric": str,  # name of the metric on the x axis
 }
 
 RESUME_DEMANDS = ("must", "never")
@@ -150,13 +150,13 @@ CONSOLE_STREAMS = {1: "stdout", 2: "stderr"}
 
 
 def encode(kind: EventKind, ts: int, *fields: Any) -> bytes:
-    """Encode one event. `ts` in microseconds. Raises CodecError when a field is no plain value."""
+    """Encode one event. `ts` in microseconds. Raises CodecError when a field is not a plain value."""
     assert len(fields) == len(FIELDS[kind]), (kind, fields)
     return pack([int(kind), ts, *fields])
 
 
 def decode(payload: bytes | memoryview) -> list[Any]:
-    """Decode `[kind, ts, field …]` of any kind, known or not. Raises CodecError when it is none."""
+    """Decode `[kind, ts, field …]` of any kind, known or not. Raises CodecError if the payload is not an event."""
     event = unpack(payload)
     if not (isinstance(event, list) and len(event) >= 2 and type(event[0]) is int and _is_int64(event[1])):
         raise CodecError("an event is an array of kind, time and fields")
@@ -164,7 +164,7 @@ def decode(payload: bytes | memoryview) -> list[Any]:
 
 
 def matches_schema(event: list[Any]) -> bool:
-    """Tell whether a decoded event has exactly the fields that FIELDS gives its kind, each of its column type."""
+    """Return True if a decoded event has exactly the fields that FIELDS defines for its kind, of the right types."""
     fields = FIELDS.get(event[0])
     if fields is None or len(event) != len(fields) + 2:
         return False
@@ -178,7 +178,10 @@ def matches_schema(event: list[Any]) -> bool:
 
 
 def select_typed(body: Any, fields: dict[str, type | tuple[type, ...]]) -> dict[str, Any]:
-    """Keep of a decoded map what `fields` knows and whose value has the right type: never trust a peer's types."""
+    """Return the entries of a decoded map that `fields` knows and whose values have the right type.
+
+    Peers are not trusted.
+    """
     if not isinstance(body, dict):
         return {}
     known = {}

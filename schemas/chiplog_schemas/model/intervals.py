@@ -1,4 +1,4 @@
-"""A set of integers as sorted, disjoint, closed intervals: what of a producer's sequence is there."""
+"""A set of integers as sorted, disjoint, closed intervals. Used for the seqs of a producer that have arrived."""
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -36,16 +36,16 @@ class Intervals:
 
     @property
     def total(self) -> int:
-        """How many integers are in the set."""
+        """The number of integers in the set."""
         return sum(self._lasts) - sum(self._firsts) + len(self._firsts)
 
     @property
     def end(self) -> int:
-        """One more than the largest integer in the set; 0 when it is empty."""
+        """The largest integer in the set plus 1; 0 when the set is empty."""
         return self._lasts[-1] + 1 if self._lasts else 0
 
     def add(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Add [first, last] and return the parts of it that were not there before."""
+        """Add [first, last] and return the parts of it that were missing before."""
         assert 0 <= first <= last, (first, last)
         lasts = self._lasts
         if not lasts or first > lasts[-1]:
@@ -69,7 +69,7 @@ class Intervals:
         return fresh
 
     def remove(self, first: int, last: int) -> None:
-        """Take [first, last] out of the set."""
+        """Remove [first, last] from the set."""
         kept: list[tuple[int, int]] = []
         for have_first, have_last in self:
             if have_first < first:

@@ -1,7 +1,7 @@
-"""Descriptors that other code of the process may close at any moment, and give to files of its own.
+"""Descriptors that other code of the process may close at any moment, so that their numbers are reused.
 
-A training is such a process: code that turns it into a daemon calls `os.closerange(3, 65536)`. The file that has a
-number then is not the one that had it before, and must neither be written to nor closed.
+A training is such a process: code that turns it into a daemon calls `os.closerange(3, 65536)`. Afterwards the number
+may belong to another file, which chiplog must neither write to nor close.
 """
 
 import errno
@@ -9,7 +9,7 @@ import os
 
 
 class OwnedDescriptor:
-    """A descriptor, known by its number and by the file that it was open on."""
+    """A descriptor, identified by its number and by the file that it was opened on."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -17,16 +17,16 @@ class OwnedDescriptor:
 
     @property
     def is_ours(self) -> bool:
-        """Return True if the number still belongs to the file that it was open on."""
+        """Return True if the number still belongs to the file that it was opened on."""
         return self.number >= 0 and self._file is not None and _file_of(self.number) == self._file
 
     def check(self) -> None:
-        """Raise OSError if other code has closed it: what was done by the number was done to another file."""
+        """Raise OSError if other code has closed it: then the last operation on the number went to another file."""
         if not self.is_ours:
             raise OSError(errno.EBADF, "a descriptor was closed by other code of this process")
 
     def close(self) -> None:
-        """Close it, unless that was done by others."""
+        """Close it, unless other code has."""
         number, is_ours = self.number, self.is_ours
         self.number = -1
         if is_ours:

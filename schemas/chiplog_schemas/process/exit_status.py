@@ -1,11 +1,11 @@
 """The exit status of a process that is not a child: from its pidfd, else from its zombie.
 
 A pidfd keeps the status after the parent has waited for the process (Linux 6.15: PIDFD_GET_INFO of linux/pidfd.h).
-Before that, field 52 of /proc/PID/stat has it (proc_pid_stat(5)). On an older kernel nothing has it once the parent has
-waited.
+Until the parent waits, field 52 of /proc/PID/stat holds it (proc_pid_stat(5)). On an older kernel the status is gone
+once the parent has waited.
 
-The helper that drains a rank's console holds such a pidfd from the start. It writes what it reads into the file
-`status` of the rank's journal: the status, a space, the source. The file is empty until then.
+The helper that drains a rank's console holds such a pidfd from the start. It writes the status that it reads into the
+file `status` of the rank's journal: the status, a space, the source. Until then the file is empty.
 """
 
 import fcntl
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from chiplog_schemas.process.procfs import read_proc_stat
 
-# Why a label crashed whose process left in an unknown way, where its exit status is not known either.
+# Why a label crashed whose process ended in an unknown way and without a known exit status.
 UNKNOWN_EXIT = "the interpreter ended by SystemExit, or by an exception that no hook saw; its exit code is not known"
 STATUS_NAME = "status"
 _FILE_BYTES_MAX = 64
-_STATUS_MAX = 0xFFFF  # waitpid(2): 8 bits of code, 7 of signal, and whether there is a core
+_STATUS_MAX = 0xFFFF  # waitpid(2): 8 bits of code, 7 of signal, and the core-dump flag
 # struct pidfd_info: mask, cgroupid (u64), pid, tgid, ppid and eight IDs (u32), exit_code (s32); its first version.
 _PIDFD_INFO = struct.Struct("<QQ11Ii")
 _PIDFD_INFO_EXIT = 1 << 3
@@ -28,9 +28,9 @@ _STATE, _EXIT_CODE = 0, 49  # of stat_fields(): state, exit_code
 
 
 def exit_status(descriptor: int, pid: int) -> tuple[int | None, str]:
-    """Return (status as of waitpid(2), source) of a process that has ended; (None, "") when it is not known.
+    """Return (status as of waitpid(2), source) of a process that has ended; (None, "") when it is unknown.
 
-    descriptor: a pidfd of the process. The parent may wait for the process between two of these reads.
+    descriptor: a pidfd of the process. The parent may wait for the process between the two reads.
     """
     found = _status_by_pidfd(descriptor)
     if found is None and (zombie := _status_of_zombie(pid)) is not None:
@@ -41,12 +41,12 @@ def exit_status(descriptor: int, pid: int) -> tuple[int | None, str]:
 
 
 def write_status(descriptor: int, status: int | None, source: str) -> None:
-    """Write how a process ended into its journal's status file, in one piece. Raises OSError."""
+    """Write how a process ended into its journal's status file, in one write. Raises OSError."""
     os.pwrite(descriptor, f"{'unknown' if status is None else status} {source}\n".encode()[:_FILE_BYTES_MAX], 0)
 
 
 def read_status(journal: Path) -> tuple[int, int, str] | None:
-    """Return (when it was written, µs since the epoch; status; source); None when there is no status."""
+    """Return (time of writing, µs since the epoch; status; source), or None without a status."""
     try:
         with open(journal / STATUS_NAME, "rb") as file:
             text = file.read(_FILE_BYTES_MAX).decode("ascii", "replace").strip()
@@ -58,7 +58,7 @@ def read_status(journal: Path) -> tuple[int, int, str] | None:
 
 
 def awaits_status(journal: Path) -> bool:
-    """Return True if a helper was started that has not written yet how the process ended."""
+    """Return True if a helper was started that has not yet written how the process ended."""
     try:
         return os.stat(journal / STATUS_NAME).st_size == 0
     except OSError:
@@ -78,5 +78,5 @@ def _status_by_pidfd(descriptor: int) -> int | None:
 
 def _status_of_zombie(pid: int) -> int | None:
     fields = read_proc_stat(pid)
-    # X: its parent waits for it at this moment, and the pidfd does not have the status yet.
+    # X: the parent is waiting for it at this moment, and the pidfd does not have the status yet.
     return int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_STATE] in ("Z", "X") else None

@@ -1,6 +1,6 @@
-"""The lock that tells whether a process lives: an fcntl record lock, which ends with its process and no child inherits.
+"""The lock that shows whether a process lives: an fcntl record lock, which ends with its process and is not inherited.
 
-Closing any descriptor of the file in the process that holds the lock would release it: one Lock object per file.
+Closing any descriptor of the file in the process that holds the lock releases it. So there is one Lock object per file.
 """
 
 import contextlib
@@ -14,13 +14,13 @@ from collections.abc import Iterable
 from pathlib import Path
 
 _LOOK_AGAIN_S = 0.1
-_TOUCHED_MAX = 10_000  # files at once: 10 µs each, in a daemon's loop
-_PID_MAX = (1 << 31) - 1  # of the kernel's type; what else stands in a file is nobody's PID
+_TOUCHED_MAX = 10_000  # files per call, at 10 µs each, in a daemon's loop
+_PID_MAX = (1 << 31) - 1  # the kernel's type; a larger number in a file is not a PID
 _FLOCK = struct.Struct("hhqqi4x")  # struct flock of 64-bit Linux: type, whence, start, length, PID
 
 
 class LockHeldError(OSError):
-    """Another process holds the lock; `pid` is its number, or 0 when it could not be read."""
+    """Another process holds the lock. `pid` is its PID, or 0 when it could not be read."""
 
     def __init__(self, path: Path, pid: int) -> None:
         super().__init__(f"{path} is held by process {pid or '(unknown)'}")
@@ -28,14 +28,14 @@ class LockHeldError(OSError):
 
 
 # Files that this process has locked, and its PID, which a forked child does not have. Closing any descriptor of such a
-# file would release the lock, so the functions that only look must not open it.
+# file releases the lock, so the functions that only read must not open it.
 _held: dict[tuple[int, int], int] = {}
 
 
 class Lock:
     """An exclusive lock on a file, held from construction to `release` or to the end of the process.
 
-    The file says who holds it: the PID in its first line, the holder's `note` in the second.
+    The file names its holder: the PID in the first line, the holder's `note` in the second.
     Raises LockHeldError when another process holds it, OSError when the file cannot be opened.
     """
 
@@ -52,7 +52,7 @@ class Lock:
             holder = read_pid(self._descriptor)
             os.close(self._descriptor)
             if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise  # a file system without locks: nobody holds it, and nobody can
+                raise  # a file system without locks: no process holds the lock, and none can
             raise LockHeldError(path, holder) from error
         self._write_holder(self._descriptor)
         _held[self._file] = self._owner
@@ -62,30 +62,33 @@ class Lock:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"{self._owner}\n{self._note}\n".encode(), 0)
         except OSError:
-            pass  # a full disk: the lock is what counts, the PID in it is for people
+            pass  # a full disk: the lock counts, its PID is only for people
 
     @property
     def is_there(self) -> bool:
-        """Return True if the file still has its name: a lock without one keeps no process from taking another."""
+        """Return True if the file still has its name.
+
+        Without the name, another process can create and lock a new file.
+        """
         return self.is_ours and file_id(self.path) == self._file
 
     @property
     def is_directory_there(self) -> bool:
-        """Return True if the directory is the one that it was when the lock was taken."""
+        """Return True if the directory is still the one in which the lock was taken."""
         return file_id(self.path.parent) == self._directory
 
     def move_to(self, path: Path) -> None:
-        """Note that the file has this name by now, in a directory that was renamed."""
+        """Record the file's new name, in a directory that was renamed."""
         self.path, self._directory = path, file_id(path.parent)
 
     def renew(self) -> None:
-        """Make a file in place of one that was removed, and hold the lock on it. The lock is never free in between.
+        """Replace a removed file, and hold the lock on the new one. The lock is never free in between.
 
-        Where other code of this process has closed the descriptor, and so released the lock, it is taken again.
+        If other code of this process closed the descriptor and so released the lock, take it again.
 
-        Raises LockHeldError when another process has made and locked one, OSError when the disk refuses.
+        Raises LockHeldError when another process has created and locked one, OSError when the disk refuses.
         """
-        is_ours = self.is_ours  # before the number may be given out again
+        is_ours = self.is_ours  # before the number may be reused
         try:
             taken = Lock(self.path, create=False, note=self._note)
         except FileNotFoundError:
@@ -93,21 +96,21 @@ class Lock:
             making.unlink(missing_ok=True)
             taken = Lock(making, note=self._note)
             try:
-                os.link(making, self.path)  # already locked: nobody who opens it finds it free. Not over another's.
+                os.link(making, self.path)  # locked before it has its name; fails if the name exists
             except BaseException:
                 taken.release()
                 raise
             finally:
                 making.unlink(missing_ok=True)
         if is_ours:
-            os.close(self._descriptor)  # of another file: the new lock stays
+            os.close(self._descriptor)  # this descriptor belongs to another file: the new lock stays
         _held.pop(self._file, None)
         self._adopt(taken)
         self._directory = file_id(self.path.parent)
 
     @property
     def is_ours(self) -> bool:
-        """Return True if no other code of this process has closed the descriptor, and with it released the lock."""
+        """Return True if no other code of this process has closed the descriptor and with it released the lock."""
         try:
             return self._descriptor >= 0 and id_of(os.fstat(self._descriptor)) == self._file
         except OSError:
@@ -118,12 +121,12 @@ class Lock:
         self._file = taken._file
 
     def touch(self) -> None:
-        """Keep the file young for cleaners that remove what was not used for days. Raises OSError."""
+        """Update the file's times, for cleaners that remove files not used for days. Raises OSError."""
         os.utime(self._descriptor)
 
     def release(self) -> None:
-        """Give the lock up. In a forked child this closes the child's copy and leaves the parent's lock alone."""
-        if self.is_ours:  # else the number is another file's by now
+        """Release the lock. In a forked child this closes the child's copy and leaves the parent's lock alone."""
+        if self.is_ours:  # else the number belongs to another file
             os.close(self._descriptor)
             if self._owner == os.getpid():
                 _held.pop(self._file, None)
@@ -131,7 +134,7 @@ class Lock:
 
 
 def file_id(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another one that has its name later; None when there is none."""
+    """Return what distinguishes a file from a later one of the same name; None when the file does not exist."""
     try:
         return id_of(os.stat(path))
     except OSError:
@@ -139,12 +142,15 @@ def file_id(path: Path) -> tuple[int, int] | None:
 
 
 def id_of(about: os.stat_result) -> tuple[int, int]:
-    """Return the same of what stat(2) says."""
+    """Return the same for a result of stat(2)."""
     return about.st_dev, about.st_ino
 
 
 def touch(files: Iterable[Path], directories: Iterable[Path] = ()) -> None:
-    """Set the times of files, and of the files in directories, to now, as far as they are there and ours."""
+    """Set the times of files, and of the files in directories, to now.
+
+    Files that are absent or another user's are skipped.
+    """
     found = itertools.chain(files, *map(_files_in, directories))
     for path in itertools.islice(found, _TOUCHED_MAX):
         with contextlib.suppress(OSError):
@@ -159,9 +165,9 @@ def _files_in(directory: Path) -> list[Path]:
 
 
 def keep_lock(lock: Lock) -> str:
-    """Renew a daemon's lock whose file was removed. Return why the daemon must end; '' when it need not.
+    """Renew a daemon's lock whose file was removed. Return why the daemon must end, '' otherwise.
 
-    Where its directory is gone, removed or renamed, its data is: what it would still take it could not keep.
+    If the directory is gone, removed or renamed, so is the daemon's data: it could not store anything new.
     """
     if lock.is_there:
         return ""
@@ -172,18 +178,18 @@ def keep_lock(lock: Lock) -> str:
     except LockHeldError as error:
         return f"{error}, since its file was removed"
     except OSError:
-        pass  # the disk refuses: at the next look
+        pass  # the disk refuses: the next check tries again
     return ""
 
 
 def read_pid(descriptor: int) -> int:
-    """Return the PID that the holder wrote into its lock file; 0 when there is none."""
+    """Return the PID that the holder wrote into its lock file; 0 without one."""
     text = os.pread(descriptor, 32, 0).partition(b"\n")[0].strip()
     return int(text) if text.isdigit() and int(text) <= _PID_MAX else 0
 
 
 def lock_note(path: Path) -> str:
-    """Return what the last holder of a lock noted in its file; '' when there is nothing."""
+    """Return the note of a lock's last holder; '' without one."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").partition("\n")[2].strip()
     except OSError:
@@ -191,7 +197,7 @@ def lock_note(path: Path) -> str:
 
 
 def take_lock(path: Path, *, patient_s: float = 0.0, note: str = "") -> Lock:
-    """Take a lock, waiting up to `patient_s` for a holder that may just be leaving. Raises LockHeldError, OSError."""
+    """Take a lock, waiting up to `patient_s` for a holder that may be stopping. Raises LockHeldError, OSError."""
     deadline = time.monotonic() + patient_s
     while True:
         try:
@@ -203,10 +209,10 @@ def take_lock(path: Path, *, patient_s: float = 0.0, note: str = "") -> Lock:
 
 
 def kernel_lock_holder_pid(path: Path) -> int:
-    """Return the PID of the process that holds a lock, as the kernel names it in this process's own PID namespace.
+    """Return the PID of the process that holds a lock, as the kernel names it in this process's PID namespace.
 
-    0 when nobody does, when there is no such file, or when the holder cannot be seen from here. Only looks, as
-    `holder_of` does; what stands in the file is not asked.
+    0 when no process holds it, when the file does not exist, or when the holder is not visible from here. Like
+    `lock_holder_pid` it only reads. It ignores the content of the file.
     """
     if _is_held_here(path):
         return os.getpid()
@@ -228,16 +234,16 @@ def _is_held_here(path: Path) -> bool:
 
 
 def _locker(descriptor: int) -> tuple[bool, int]:
-    """Return whether another process holds the lock, and its PID by the kernel. Raises OSError."""
+    """Return whether another process holds the lock, and its PID from the kernel. Raises OSError."""
     asked = fcntl.fcntl(descriptor, fcntl.F_GETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0))
     kind, _, _, _, pid = _FLOCK.unpack(asked)
     return (True, int(pid)) if kind != fcntl.F_UNLCK else (False, 0)
 
 
 def lock_holder_pid(path: Path) -> int:
-    """Return the PID of the process that holds a lock; 0 when nobody does or there is no such file.
+    """Return the PID of the process that holds a lock; 0 when no process does or the file does not exist.
 
-    Only looks: it never takes the lock, so that a daemon that starts at this moment is not turned away.
+    It only reads and never takes the lock, so it cannot make a daemon that starts at this moment fail.
     """
     if _is_held_here(path):
         return os.getpid()

@@ -1,4 +1,4 @@
-"""Run a call that may block for long, such as a sync of a slow disk, while its daemon keeps its peers informed."""
+"""Run a call that may block for long, such as a sync of a slow disk, while the daemon keeps its peers informed."""
 
 import queue
 import threading
@@ -8,9 +8,10 @@ from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S
 
 
 class Offload:
-    """A thread for one call at a time. The caller waits, and does nothing else but call `beat`.
+    """A thread for one call at a time. The caller waits, and does nothing but call `beat`.
 
-    beat: called in the caller's thread at each heartbeat interval while it waits. It must not touch what the call uses.
+    beat: called in the caller's thread once per heartbeat interval while it waits. It must not touch what the call
+    uses.
     """
 
     def __init__(self, name: str, beat: Callable[[], object]) -> None:
@@ -21,7 +22,7 @@ class Offload:
         self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
 
     def run(self, call: Callable[[], object]) -> None:
-        """Run a call to its end. Raises what it raises."""
+        """Run a call to its end. Raises the exceptions of the call."""
         if self._thread.ident is None:
             self._thread.start()
         self._calls.put(call)

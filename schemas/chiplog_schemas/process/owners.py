@@ -1,7 +1,7 @@
-"""Whether the owner of a pool ended well: then its workers, which it ends by SIGTERM, did too.
+"""Whether the owner of a pool ended well. If it did, so did its workers, which it ends with SIGTERM.
 
-A daemonic child of multiprocessing makes an empty file `owners/<PID of its parent>:<start of its parent>`. At its end
-the parent looks for that file, and writes into it when it ends well. The agent reads it to judge the child.
+A daemonic child of multiprocessing creates an empty file `owners/<PID of its parent>:<start of its parent>`. A parent
+that ends well finds this file at its end and writes into it. The agent reads the file to judge the child.
 """
 
 import contextlib
@@ -18,13 +18,13 @@ _DIGITS_MAX = 20  # of a 64-bit number
 
 
 def name_of(pid: int) -> str:
-    """Return what tells a process from others that had its PID; "" when it is gone."""
+    """Return an identifier of a process that no later process with the same PID has; "" when the process is gone."""
     fields = read_proc_stat(pid)
     return f"{pid}:{fields[_START]}" if len(fields) > _START else ""
 
 
 def is_alive(owner: str) -> bool:
-    """Return True if the process of this name runs, as far as it can be seen from here."""
+    """Return True if the process of this name runs, as far as this process can see."""
     pid, _, start = owner.partition(":")
     if not (pid.isdecimal() and start.isdecimal() and len(owner) <= 2 * _DIGITS_MAX):
         return False
@@ -33,14 +33,14 @@ def is_alive(owner: str) -> bool:
 
 
 def announce(owners: Path, owner: str) -> None:
-    """Ask a process to write down whether it ends well. Never raises."""
+    """Ask a process to record whether it ends well. Never raises."""
     with contextlib.suppress(OSError):
         ensure_private_dir(owners)
         os.close(os.open(owners / owner, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 def note_good_end(owners: Path) -> None:
-    """Write down that this process ends well, if one of its workers asked. Never raises."""
+    """Record that this process ends well, if one of its workers asked. Never raises."""
     with contextlib.suppress(OSError):
         file = os.open(owners / name_of(os.getpid()), os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -50,7 +50,7 @@ def note_good_end(owners: Path) -> None:
 
 
 def ended_well(owners: Path, owner: str) -> bool:
-    """Return True if a process has written down that it ended well."""
+    """Return True if a process has recorded that it ended well."""
     if "/" in owner or not owner:
         return False
     try:
@@ -61,7 +61,7 @@ def ended_well(owners: Path, owner: str) -> bool:
 
 
 def remove_old(owners: Path, before_s: float) -> None:
-    """Remove the files of processes that ended, last changed before a time in seconds since the epoch."""
+    """Remove the files of ended processes that were last changed before a time in seconds since the epoch."""
     try:
         names = os.listdir(owners)
     except OSError:

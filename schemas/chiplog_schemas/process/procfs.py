@@ -1,4 +1,4 @@
-"""What the kernel says of this machine: its present boot, how long ago it was, and the processes on it."""
+"""What the kernel reports about this machine: its current boot, its uptime, and its processes."""
 
 import os
 import time
@@ -7,7 +7,7 @@ _START = 19  # of stat_fields(): starttime
 
 
 def boot_id() -> str:
-    """Return the ID of this machine's boot, the same in all its containers; 'unknown' where it cannot be read."""
+    """Return the ID of this machine's boot, the same in all its containers; 'unknown' if it cannot be read."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
             return boot.read().strip()
@@ -16,9 +16,9 @@ def boot_id() -> str:
 
 
 def read_proc_stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third on (state), as in proc_pid_stat(5); none if there are none.
+    """Return the fields of /proc/PID/stat from the third on (state), as in proc_pid_stat(5); none without the file.
 
-    What is before them is the process's name, which may hold anything.
+    The fields before them contain the process's name, which may be any text.
     """
     try:
         with open(f"/proc/{pid}/stat", "rb") as stat:
@@ -28,7 +28,7 @@ def read_proc_stat(pid: int) -> list[str]:
 
 
 def is_mapped(suffix: str) -> bool:
-    """Return True if a process that can be seen from here maps a file whose path, also a removed one's, ends so.
+    """Return True if a visible process maps a file whose path ends with `suffix`. A removed file counts too.
 
     Takes about 0.1 ms for each process of the machine.
     """
@@ -46,7 +46,7 @@ def is_mapped(suffix: str) -> bool:
 
 
 def start_ticks(pid: int) -> int:
-    """Return when a process started, in clock ticks since boot, which no setting of a clock changes; 0 if unknown."""
+    """Return when a process started, in clock ticks since boot, which no clock change affects; 0 if unknown."""
     fields = read_proc_stat(pid)
     return int(fields[_START]) if len(fields) > _START else 0
 
@@ -60,5 +60,5 @@ def pid_namespace() -> int:
 
 
 def uptime_us() -> int:
-    """Return µs since the boot, suspended time included; no setting of a clock changes it."""
+    """Return µs since the boot, including suspended time. No clock change affects it."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000

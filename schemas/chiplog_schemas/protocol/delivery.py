@@ -1,7 +1,7 @@
-"""Delivery on one hop: the state machines of its two ends, pure. The same pair serves both hops.
+"""Delivery on one hop: the state machines of its two ends, pure. Both hops use the same pair.
 
 The sender has a log of numbered records, the receiver a log of its own. A record leaves the sender's log when the
-receiver says that it is on stable storage there.
+receiver has confirmed that it is on stable storage there.
 
     Sender   CLOSED --back-off over--> GREETING --WELCOME--> OPEN
                 ^                          |                   |
@@ -10,12 +10,12 @@ receiver says that it is on stable storage there.
     Receiver one session per sender: HELLO makes it and replaces an older one; frames of a session that is not the
              sender's newest are answered by RESET; PEER_SILENT_S without a frame ends it.
 
-Numbers may jump (a journal that dropped has gaps, declared by its own events), they never go back within a session.
-What DATA and LOST say that they cover does not jump: each begins behind the one before. A transport that reconnects
-silently may lose messages in the middle of a session; the next DATA, LOST or PING shows it, and RESET begins anew.
-Credit is the number of payload bytes that may be sent and not yet acknowledged; the newest word of the receiver counts.
-Whatever was sent in a session that ended is sent again in the next: the receiver's side keeps exactly-once by
-(producer, seq), not by these numbers.
+Numbers may jump within a session (a journal that dropped events has gaps, declared by its own events) but never go
+back. The ranges that DATA and LOST cover do not jump: each begins right after the one before. A transport that
+reconnects silently may lose messages in the middle of a session. The next DATA, LOST or PING shows it, and RESET starts
+a new session. Credit is the number of payload bytes that may be sent and not yet acknowledged; the receiver's latest
+value counts. Everything sent in a session that ended is sent again in the next. The receiving side keeps exactly-once
+by (producer, seq), not by these numbers.
 """
 
 from collections import deque
@@ -39,19 +39,19 @@ from chiplog_schemas.security.permissions import Permission, scoped_sender_id
 
 Frames = list[bytes] | list[bytes | memoryview]
 
-# -- what a machine asks of its shell ---------------------------------------------------------------------------------
+# -- the actions that a machine requests from its caller ---------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class Connect:
-    """Sender: throw the old socket away, make a new one and send these frames on it."""
+    """Sender: discard the old socket, create a new one and send these frames on it."""
 
     frames: Frames
 
 
 @dataclass(slots=True)
 class Disconnect:
-    """Sender: throw the socket away; `reason` is for the log line of this change of state."""
+    """Sender: discard the socket. `reason` is for the log line of this change of state."""
 
     reason: str
 
@@ -65,21 +65,21 @@ class Send:
 
 @dataclass(slots=True)
 class Resume:
-    """Sender: the session is open; read on from number `next`."""
+    """Sender: the session is open; continue to read at number `next`."""
 
     next: int
 
 
 @dataclass(slots=True)
 class Acknowledged:
-    """Sender: everything before `next` may be trimmed."""
+    """Sender: all records before `next` may be trimmed."""
 
     next: int
 
 
 @dataclass(slots=True)
 class Reply:
-    """Receiver: send these frames to this peer, whose key is the permit's, if it came with one."""
+    """Receiver: send these frames to this peer. `permit` is that of the peer's key, if it has one."""
 
     routing: bytes
     frames: Frames
@@ -88,7 +88,7 @@ class Reply:
 
 @dataclass(slots=True)
 class SessionOpened:
-    """Receiver: a sender opened a session and said this of itself."""
+    """Receiver: a sender opened a session and described itself in `info`."""
 
     sender: bytes
     info: dict[str, Any]
@@ -107,7 +107,7 @@ class DataReceived:
 
 @dataclass(slots=True)
 class NumbersLost:
-    """Receiver: these numbers can never come. Acknowledge it like a slice, once it is on stable storage."""
+    """Receiver: these numbers can never arrive. Acknowledge them like a slice, once they are on stable storage."""
 
     sender: bytes
     first: int
@@ -121,13 +121,13 @@ class LeaveCause(StrEnum):
     GOODBYE = "goodbye"  # the sender sent BYE
     SILENT = "silent"  # no message for PEER_SILENT_S
     MESSAGE_LOST = "message_lost"  # the transport lost a message; the sender opens another session
-    NOT_PERMITTED = "not_permitted"  # its key no longer covers the node that it named
-    FORGOTTEN = "forgotten"  # the receiver drops what it knows of the sender
+    NOT_PERMITTED = "not_permitted"  # its key no longer covers its node
+    FORGOTTEN = "forgotten"  # the receiver drops its state of the sender
 
 
 @dataclass(slots=True)
 class SessionClosed:
-    """Receiver: the sender's session is over."""
+    """Receiver: the sender's session has ended."""
 
     sender: bytes
     cause: LeaveCause
@@ -141,7 +141,7 @@ ReceiverAction = Reply | SessionOpened | DataReceived | NumbersLost | SessionClo
 
 
 class SenderState(Enum):
-    """Where a sender's session stands."""
+    """The state of a sender's session."""
 
     CLOSED = "closed"  # waiting for the back-off to end
     GREETING = "greeting"  # HELLO sent
@@ -149,9 +149,10 @@ class SenderState(Enum):
 
 
 class SenderProtocol:
-    """The sending end. Call `tick` at least once a heartbeat, `receive` for each message, `data` for what you send.
+    """The sending end. Call `tick` at least once per heartbeat, `receive` for each message, `data` for each slice.
 
-    sender: 16 bytes. info: said in every HELLO. nonce: gives 8 fresh random bytes. jitter: gives a factor in [0.5, 1).
+    sender: 16 bytes. info: sent in every HELLO. nonce: returns 8 new random bytes. jitter: returns a factor in
+    [0.5, 1).
     """
 
     def __init__(
@@ -162,7 +163,7 @@ class SenderProtocol:
         self.credit = 0
         self.in_flight_bytes = 0
         self.sessions = 0  # opened so far
-        self.refused = 0  # events of this sender that the receiver keeps and does not apply, as of its last ACK
+        self.refused = 0  # events of this sender that the receiver keeps without applying, as of its last ACK
         self._sender = sender
         self._nonce = nonce
         self._jitter = jitter
@@ -171,12 +172,12 @@ class SenderProtocol:
         self._backoff_s = BACKOFF_MIN_S
         self._heard_at = 0.0
         self._said_at = 0.0
-        self._first = 0  # said in HELLO
-        self._next = 0  # behind what this session has sent
-        self._in_flight: deque[tuple[int, int]] = deque()  # (number behind the slice, its bytes)
+        self._first = 0  # sent in HELLO
+        self._next = 0  # the number after the last one sent in this session
+        self._in_flight: deque[tuple[int, int]] = deque()  # (number after the slice, its bytes)
 
     def tick(self, now: float, first: int) -> list[SenderAction]:
-        """Let time pass. `first` is the lowest number that the log still has."""
+        """Handle timeouts. `first` is the lowest number that the log still has."""
         if self.state is SenderState.CLOSED:
             if now < self._retry_at:
                 return []
@@ -193,14 +194,14 @@ class SenderProtocol:
         return []
 
     def beat(self, now: float) -> list[SenderAction]:
-        """Return the heartbeat of an end that is busy and reads nothing, also before it has read WELCOME."""
+        """Return a heartbeat for an end that is busy and does not read, also before it has read WELCOME."""
         if self.state is SenderState.CLOSED or now - self._said_at < HEARTBEAT_INTERVAL_S:
             return []
         self._said_at = now
         return [Send(messages.ping(self._session, self._next if self.state is SenderState.OPEN else 0))]
 
     def receive(self, frames: list[bytes], now: float) -> list[SenderAction]:
-        """Take a message. Frames of an old session and garbage change nothing."""
+        """Process a message. Frames of an old session and invalid frames change nothing."""
         try:
             message = messages.parse(frames)
         except messages.WireError:
@@ -225,13 +226,13 @@ class SenderProtocol:
         return []
 
     def window(self) -> int:
-        """How many payload bytes may be sent now."""
+        """The number of payload bytes that may be sent now."""
         return max(0, self.credit - self.in_flight_bytes) if self.state is SenderState.OPEN else 0
 
     def data(self, first: int, last: int, payload: bytes | memoryview, now: float) -> Send:
-        """Make the DATA message of a slice and count it against the credit.
+        """Build the DATA message of a slice and count it against the credit.
 
-        It covers what lies between the slice before and this one too: numbers that the log does not have.
+        It also covers the numbers between the previous slice and this one, which the log does not have.
         """
         assert self.state is SenderState.OPEN
         first = min(first, self._next)
@@ -242,9 +243,9 @@ class SenderProtocol:
         return Send(messages.data(self._session, first, last, payload))
 
     def lost(self, first: int, last: int, reason: str) -> Send:
-        """Declare numbers of this log that can never come, in their place between the slices.
+        """Declare numbers of this log that can never arrive, in order between the slices.
 
-        Like DATA it covers them: a receiver that this does not reach sees a jump in what follows.
+        Like DATA, LOST covers its numbers: a receiver that misses it sees a jump in the next message.
         """
         assert self.state is SenderState.OPEN
         first = min(first, self._next)
@@ -252,11 +253,11 @@ class SenderProtocol:
         return Send(messages.lost(self._session, first, last, reason))
 
     def abort(self, now: float, reason: str) -> list[SenderAction]:
-        """Give the session up: the shell could not send."""
+        """Abort the session: the caller could not send."""
         return self._close(now, reason) if self.state is not SenderState.CLOSED else []
 
     def bye(self) -> list[SenderAction]:
-        """End the session for good."""
+        """End the session permanently."""
         if self.state is SenderState.CLOSED:
             return []
         self.state = SenderState.CLOSED
@@ -286,21 +287,21 @@ class _Session:
 
 
 class ReceiverProtocol:
-    """The receiving end of all senders. Call `synced` when what it asked to take is on stable storage.
+    """The receiving end of all senders. Call `acknowledge` when the data that it asked to append is on stable storage.
 
-    next_numbers: what the own log already holds of each sender (number behind the last one); None for a receiver that
-    keeps no numbers over its restarts, and cannot tell what it once had.
-    scopes: whether a sender that comes with a key is known under an ID of that key's own. If not (its ID means more
-    than a sender, as a producer's does), it belongs to the key that came with it first.
+    next_numbers: for each sender the number after the last one in this end's log; None for a receiver that keeps no
+    numbers across restarts and cannot know them.
+    scopes: whether the ID of a sender that comes with a key is scoped to that key. If not (the ID has a meaning beyond
+    this hop, as a producer's has), the ID belongs to the first key that used it.
     """
 
     def __init__(
         self, next_numbers: dict[bytes, int] | None = None, credit: int = CREDIT_BYTES, *, scopes: bool = False
     ) -> None:
-        self.next_numbers: dict[bytes, int] = dict(next_numbers or {})  # taken, perhaps not yet synced
+        self.next_numbers: dict[bytes, int] = dict(next_numbers or {})  # appended, perhaps not yet synced
         self.credit = credit
-        self.malformed = 0  # messages that were none
-        self.duplicates = 0  # slices and losses that were there already
+        self.malformed = 0  # invalid messages
+        self.duplicates = 0  # slices and losses received before
         self._synced: dict[bytes, int] = dict(self.next_numbers)
         self._sessions: dict[bytes, _Session] = {}
         self._senders: dict[bytes, bytes] = {}  # session nonce -> sender
@@ -308,7 +309,7 @@ class ReceiverProtocol:
         self._scopes = scopes
         self._refused: dict[bytes, int] = {}
         self._full: set[bytes] = set()
-        self._owners: dict[bytes, str] = {}  # sender -> name of the key that it came with; without one ''
+        self._owners: dict[bytes, str] = {}  # sender -> name of its key; '' without one
 
     @property
     def senders(self) -> set[bytes]:
@@ -318,7 +319,7 @@ class ReceiverProtocol:
     def receive(
         self, routing: bytes, frames: list[bytes], now: float, permit: Permission | None = None
     ) -> list[ReceiverAction]:
-        """Take a message of the peer with this routing ID, and of a key when it came with one."""
+        """Process a message from the peer with this routing ID. `permit` is that of its key, if it has one."""
         try:
             message = messages.parse(frames)
         except messages.WireError:
@@ -362,33 +363,33 @@ class ReceiverProtocol:
         return []
 
     def acknowledge(self, sender: bytes, next_number: int) -> list[ReceiverAction]:
-        """Acknowledge: everything of this sender before `next_number` is on stable storage."""
+        """Acknowledge every record of this sender before `next_number`, which is on stable storage."""
         if sender not in self.next_numbers:
-            return []  # forgotten meanwhile
+            return []  # the sender was forgotten
         self._synced[sender] = max(next_number, self._synced.get(sender, 0))
         return [self._ack(sender)] if sender in self._sessions else []
 
     def set_credit(self, credit: int) -> list[ReceiverAction]:
-        """Change every sender's credit, and tell them."""
+        """Change the credit of every sender and send it."""
         if credit == self.credit:
             return []
         self.credit = credit
         return [self._ack(sender) for sender in self._sessions]
 
     def beat(self) -> list[ReceiverAction]:
-        """Return a heartbeat for each sender, for an end that is busy and reads nothing."""
+        """Return a heartbeat for each sender, for an end that is busy and does not read."""
         return [self._ack(sender) for sender in self._sessions]
 
     def was_busy(self, seconds: float) -> None:
-        """Note that nothing was read for so long: that is no sender's silence."""
-        if seconds >= HEARTBEAT_INTERVAL_S:  # less is within the patience, and this may be asked 50 times a second
+        """Note that this end did not read for this long, which must not count as silence of the senders."""
+        if seconds >= HEARTBEAT_INTERVAL_S:  # a shorter time is tolerated anyway; called up to 50 times a second
             for session in self._sessions.values():
                 session.last_received_s += seconds
 
     def set_refused(self, counts: dict[bytes, int], full: set[bytes]) -> list[ReceiverAction]:
-        """Take how many events of each sender are kept and not applied, and tell those for whom that changed.
+        """Store how many events of each sender are kept without being applied, and notify the senders that changed.
 
-        full: of whom no more may be kept. They get no credit.
+        full: the senders of which no more events may be kept. They get no credit.
         """
         before, self._refused = self._refused, counts
         changed = {sender for sender in before.keys() | counts.keys() if before.get(sender) != counts.get(sender)}
@@ -397,12 +398,12 @@ class ReceiverProtocol:
         return [self._ack(sender) for sender in changed if sender in self._sessions]
 
     def tick(self, now: float) -> list[ReceiverAction]:
-        """End the sessions of senders that fell silent."""
+        """End the sessions of silent senders."""
         silent = [s for s, session in self._sessions.items() if now - session.last_received_s > PEER_SILENT_S]
         return [self._end(sender, LeaveCause.SILENT) for sender in silent]
 
     def forget(self, sender: bytes) -> None:
-        """Drop what is known of a sender that will not come again."""
+        """Drop the state of a sender that will not come back."""
         if sender in self._sessions:
             self._end(sender, LeaveCause.FORGOTTEN)
         self.next_numbers.pop(sender, None)
@@ -435,10 +436,11 @@ class ReceiverProtocol:
             self._senders.pop(self._sessions[sender].nonce, None)
         self._sessions[sender] = _Session(message.session, routing, now, permit, message.info.get("node"))
         self._senders[message.session] = sender
-        # Taken but not yet synced counts as had: if this end dies before the sync, the session dies with it.
-        # What the sender's log does not have any more cannot come. A log of ours that should have it says so.
+        # A record that is appended but not yet synced counts as received: if this end dies before the sync, the session
+        # ends too. A record that has left the sender's log cannot arrive; if this log lacks it, this end declares it
+        # lost.
         previous = self.next_numbers.pop(sender, 0)
-        next_number = self.next_numbers[sender] = max(previous, message.first)  # whoever came last stands last
+        next_number = self.next_numbers[sender] = max(previous, message.first)  # reinsert: the newest sender is last
         self._evict_oldest()
         actions: list[ReceiverAction] = [
             Reply(routing, messages.welcome(message.session, next_number, self._credit_of(sender)), permit),
@@ -451,7 +453,10 @@ class ReceiverProtocol:
         return actions
 
     def _evict_oldest(self) -> None:
-        """Keep no more senders than may be. Whoever is forgotten sends again what the index has, and slices off."""
+        """Evict the oldest senders without a session above the limit.
+
+        Their next session sends again; duplicates are dropped.
+        """
         while len(self.next_numbers) > SENDERS_MAX:
             oldest = next(iter(self.next_numbers))
             if oldest in self._sessions:
@@ -468,7 +473,7 @@ class ReceiverProtocol:
         ]
 
     def permit_of(self, sender: bytes) -> Permission | None:
-        """Return the permit that the last message of a sender came with; None without a session or a key."""
+        """Return the permit of a sender's last message; None without a session or a key."""
         session = self._sessions.get(sender)
         return None if session is None else session.permit
 

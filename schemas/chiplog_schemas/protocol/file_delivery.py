@@ -1,8 +1,8 @@
-"""How files move: two state machines, pure. `FileSender` offers one at a time, `FileReceiver` takes some at once.
+"""How files move: two pure state machines. `FileSenderProtocol` sends one file, `FileReceiverProtocol` several.
 
-Bytes of one file go in order, each chunk once, up to the credit that the receiver gave. What is lost on the way, a
-socket or either end's memory costs the session: the file is offered again, and goes on where the receiver stands. The
-digest of the whole decides. Nothing is removed at the sender before the receiver said that it is stored.
+The bytes of one file are sent in order, each chunk once, up to the receiver's credit. A lost message, a lost socket or
+a restart of either end costs the session: the sender offers the file again and continues at the receiver's offset. The
+digest of the whole file decides. The sender removes nothing before the receiver has confirmed that it is stored.
 """
 
 from collections.abc import Callable
@@ -25,22 +25,22 @@ from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
 from chiplog_schemas.protocol.messages import MessageKind, WireError
 from chiplog_schemas.security.permissions import Permission, scoped_sender_id
 
-BUSY_WAIT_S = 1.0  # others are being taken; each takes seconds
-NO_ROOM_WAIT_S = 30.0  # until somebody made room
+BUSY_WAIT_S = 1.0  # the receiver is busy with other files; each takes seconds
+NO_ROOM_WAIT_S = 30.0  # retry interval while the receiver has no space
 
 # -- the sender's actions ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class FileStored:
-    """The file is on stable storage at the receiver: the copy here may go."""
+    """The file is on stable storage at the receiver. The local copy may be removed."""
 
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class FileDenied:
-    """The receiver does not take this file now. wait_s: when to offer it again."""
+    """The receiver rejects this file for now. wait_s: when to offer it again."""
 
     digest: bytes
     wait_s: float
@@ -49,14 +49,14 @@ class FileDenied:
 
 @dataclass(frozen=True, slots=True)
 class DigestMismatch:
-    """What arrived has another digest: the copy here is damaged, or was altered on the way."""
+    """The received bytes have another digest: the local copy is damaged, or the bytes were altered on the way."""
 
     digest: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class PeerTimeout:
-    """The receiver says nothing: throw the socket away, and offer again over a new one."""
+    """The receiver is silent: discard the socket, and offer the file again over a new one."""
 
 
 FileSenderAction = Send | FileStored | FileDenied | DigestMismatch | PeerTimeout
@@ -65,7 +65,7 @@ FileSenderAction = Send | FileStored | FileDenied | DigestMismatch | PeerTimeout
 class FileSenderProtocol:
     """The sending end, of one file at a time.
 
-    sender: 16 bytes. info: said in OFFER. new_session: returns 8 random bytes. jitter: returns a factor in [0.5, 1).
+    sender: 16 bytes. info: sent in OFFER. new_session: returns 8 random bytes. jitter: returns a factor in [0.5, 1).
     """
 
     def __init__(
@@ -75,30 +75,30 @@ class FileSenderProtocol:
         new_session: Callable[[], bytes],
         jitter: Callable[[], float] = lambda: 1.0,
     ) -> None:
-        self.digest = b""  # of the file that is being sent; empty when there is none
+        self.digest = b""  # of the current file; empty without one
         self._sender = sender
         self._info = info
         self._new_session = new_session
         self._jitter = jitter
         self._session = b""
         self._n_bytes = 0
-        self._is_open = False  # the receiver has said where it stands
-        self._next = 0  # offset behind the last byte sent
-        self._limit = 0  # as far as credit goes
+        self._is_open = False  # the receiver has sent its offset
+        self._next = 0  # offset after the last byte sent
+        self._limit = 0  # offset up to which the credit reaches
         self._heard_at = 0.0
         self._asked_at = 0.0
         self._again_at: float | None = None  # after a RESET
         self._pause_s = BACKOFF_MIN_S
 
     def offer(self, digest: bytes, n_bytes: int, now: float) -> list[FileSenderAction]:
-        """Begin with a file."""
+        """Start to send a file."""
         self.digest, self._n_bytes = digest, n_bytes
         self._heard_at = now
         self._pause_s = BACKOFF_MIN_S
         return self._offer(now)
 
     def receive(self, frames: list[bytes], now: float) -> list[FileSenderAction]:
-        """Take a message of the receiver."""
+        """Process a message of the receiver."""
         try:
             message = file_messages.parse(frames)
         except WireError:
@@ -119,14 +119,14 @@ class FileSenderProtocol:
             case FileMessageKind.MISMATCH:
                 self.reset()
                 return [DigestMismatch(digest)]
-            case MessageKind.RESET if self._again_at is None:  # each chunk that was under way may bring one
+            case MessageKind.RESET if self._again_at is None:  # each chunk in flight may cause one
                 self._is_open = False
                 self._again_at = now + self._pause_s * self._jitter()
                 self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
         return []
 
     def tick(self, now: float) -> list[FileSenderAction]:
-        """Let time pass."""
+        """Handle timeouts."""
         if not self.digest:
             return []
         if now - self._heard_at > PEER_SILENT_S:
@@ -135,29 +135,29 @@ class FileSenderProtocol:
         if self._again_at is not None:
             return self._offer(now) if now >= self._again_at else []
         if now - max(self._heard_at, self._asked_at) > HEARTBEAT_INTERVAL_S:
-            return self._offer(now)  # a message was lost, or it is slow: both are told by where it stands
+            return self._offer(now)  # a message was lost, or the receiver is slow: its offset shows which
         return []
 
     @property
     def offset(self) -> int:
-        """Where the next chunk begins."""
+        """The offset at which the next chunk begins."""
         return self._next
 
     def window(self) -> int:
-        """How many bytes the next chunk may have; 0 when there is nothing to send."""
+        """The maximum size of the next chunk in bytes; 0 when there is nothing to send."""
         if not self.digest or not self._is_open:
             return 0
         return max(0, min(FILE_CHUNK_BYTES, min(self._limit, self._n_bytes) - self._next))
 
     def chunk(self, payload: bytes | memoryview) -> Send:
-        """Send bytes from `offset` on, no more than `window` of them."""
+        """Send bytes from `offset` on, at most `window` of them."""
         assert 0 < len(payload) <= self.window()
         frames = file_messages.chunk(self._session, self._next, payload)
         self._next += len(payload)
         return Send(frames)
 
     def reset(self) -> None:
-        """Forget the file: it is not this machine's any more."""
+        """Forget the current file, which no longer belongs to this machine."""
         self.digest = self._session = b""
         self._is_open = False
         self._again_at = None
@@ -171,7 +171,7 @@ class FileSenderProtocol:
 
     def _on_want(self, message: FileMessage) -> None:
         if message.offset > self._n_bytes:
-            return  # it has more than there is: silence will end this
+            return  # the receiver claims more bytes than the file has: the silence time-out ends this
         if not self._is_open:
             self._is_open = True
             self._next = message.offset
@@ -185,7 +185,7 @@ class FileSenderProtocol:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Look what is there of a content. Answered by `opened`, `refused`, `mismatched` or `stored`."""
+    """Find out how much of a content exists. Answered by `opened`, `refused`, `mismatched` or `stored`."""
 
     token: int
     digest: bytes
@@ -202,14 +202,14 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """All bytes are there: verify and keep them. Answered by `stored`, `refused` or `mismatched`."""
+    """All bytes have arrived: verify and keep them. Answered by `stored`, `refused` or `mismatched`."""
 
     token: int
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Nobody sends this any more; keep what is there. Answered by `closed`."""
+    """No agent sends this file any more; keep the bytes written so far. Answered by `closed`."""
 
     token: int
 
@@ -219,7 +219,7 @@ FileReceiverAction = Reply | Open | Write | Finish | Close
 
 @dataclass(slots=True)
 class _Transfer:
-    """One file that is being taken. Offsets count its bytes: taken from the wire, and of these written."""
+    """One file being received. Offsets count its bytes: received from the wire, and written."""
 
     token: int
     digest: bytes
@@ -238,25 +238,25 @@ class _Transfer:
 class FileReceiverProtocol:
     """The receiving end of all senders. Actions go to a store in order, whose answers come back in order.
 
-    malformed: messages that were none. A token stands for one opened file, and ends with `stored`, `refused`,
-    `mismatched` or `closed`: so much may be with the store, and in memory, at once.
+    malformed: the number of invalid messages. A token identifies one opened file, and ends with `stored`, `refused`,
+    `mismatched` or `closed`. This bounds the bytes that are with the store and in memory at a time.
     """
 
     malformed: int = 0
     _tokens: dict[int, _Transfer] = field(default_factory=dict)  # with the store
-    _by_digest: dict[bytes, _Transfer] = field(default_factory=dict)  # that somebody sends
+    _by_digest: dict[bytes, _Transfer] = field(default_factory=dict)  # contents that an agent is sending
     _by_session: dict[bytes, _Transfer] = field(default_factory=dict)
     _next_token: int = 0
 
     @property
     def is_idle(self) -> bool:
-        """Whether no file is being taken."""
+        """Return True if no file is being received."""
         return not self._tokens
 
     def receive(
         self, routing: bytes, frames: list[bytes], now: float, permit: Permission | None = None
     ) -> list[FileReceiverAction]:
-        """Take a message of the peer with this routing ID, and of a key when it came with one."""
+        """Process a message from the peer with this routing ID. `permit` is that of its key, if it has one."""
         try:
             message = file_messages.parse(frames)
         except WireError:
@@ -274,14 +274,14 @@ class FileReceiverProtocol:
         return self._on_chunk(transfer, message.offset, memoryview(message.payload))
 
     def tick(self, now: float) -> list[FileReceiverAction]:
-        """Let go of what nobody sends any more."""
+        """Close the files that no agent sends any more."""
         silent = [t for t in self._by_digest.values() if now - t.last_received_s > PEER_SILENT_S and not t.is_finishing]
         return [self._detach(transfer) for transfer in silent]
 
     # -- answers of the store --
 
     def opened(self, token: int, offset: int) -> list[FileReceiverAction]:
-        """Take that so much of the file is there."""
+        """The store has this much of the file."""
         transfer = self._active(token)
         if transfer is None:
             return []
@@ -289,7 +289,7 @@ class FileReceiverProtocol:
         return self._finish_or_want(transfer)
 
     def written(self, token: int, offset: int) -> list[FileReceiverAction]:
-        """Take that everything before this offset is written."""
+        """The store has written everything before this offset."""
         transfer = self._active(token)
         if transfer is None or transfer.is_finishing:
             return []
@@ -297,23 +297,23 @@ class FileReceiverProtocol:
         return [self._want(transfer)]
 
     def refused(self, token: int, reason: str, wait_s: float = NO_ROOM_WAIT_S) -> list[FileReceiverAction]:
-        """Take that it cannot be written."""
+        """The store cannot write the file."""
         return self._end(token, lambda session: file_messages.denied(session, wait_s, reason))
 
     def mismatched(self, token: int) -> list[FileReceiverAction]:
-        """Take that the bytes are another content."""
+        """The bytes have another digest than the offered one."""
         return self._end(token, file_messages.mismatch)
 
     def stored(self, token: int) -> list[FileReceiverAction]:
-        """Take that it is on stable storage, and so is the record that says so."""
+        """The file and the log record of it are on stable storage."""
         return self._end(token, file_messages.stored)
 
     def closed(self, token: int) -> None:
-        """Take that the store has let go of it."""
+        """The store has closed the file."""
         self._tokens.pop(token, None)
 
     def sender_of(self, token: int) -> tuple[bytes, Permission | None]:
-        """Return who sends, or sent, a file that is with the store."""
+        """Return the sender of a file that is with the store."""
         transfer = self._tokens[token]
         return transfer.sender, transfer.permit
 
@@ -344,7 +344,7 @@ class FileReceiverProtocol:
         if found is not None and found.sender != sender:
             return denied(BUSY_WAIT_S, "another agent is delivering this content")
         for other in [t for t in self._by_digest.values() if t.sender == sender and not t.is_finishing]:
-            actions.append(self._detach(other))  # it turned to another file
+            actions.append(self._detach(other))  # its sender has moved on to another file
         if len(self._tokens) >= FILES_AT_ONCE or message.digest in self._by_digest:
             return actions + denied(BUSY_WAIT_S, f"{FILES_AT_ONCE} files are being taken, as many as may be at once")
         if permit is not None and self._taken_of(permit) >= FILES_PER_KEY_AT_ONCE:
@@ -359,7 +359,7 @@ class FileReceiverProtocol:
         return [*actions, Open(transfer.token, transfer.digest, transfer.n_bytes)]
 
     def _taken_of(self, permit: Permission) -> int:
-        """Return how many files of a key are with the store: its own word of who sends them does not count."""
+        """Return how many files of a key are with the store. The sender IDs that the key presents do not matter."""
         return sum(t.permit is not None and t.permit.name == permit.name for t in self._tokens.values())
 
     def _on_chunk(self, transfer: _Transfer, offset: int, payload: memoryview) -> list[FileReceiverAction]:
@@ -397,7 +397,7 @@ class FileReceiverProtocol:
         return Close(transfer.token)
 
     def _active(self, token: int) -> _Transfer | None:
-        """Return a transfer unless somebody let go of it."""
+        """Return a transfer, or None if it was closed."""
         transfer = self._tokens.get(token)
         return transfer if transfer is not None and self._by_digest.get(transfer.digest) is transfer else None
 

@@ -1,4 +1,4 @@
-"""The messages that carry saved files from an agent to a collector, at the address and by the rules of wire.py.
+"""The messages that carry saved files from an agent to a collector, at the address and by the rules of messages.py.
 
     OFFER     [9, session, versions, sender, digest, bytes, info]   I have a file of this content
     CHUNK     [10, session, offset] + bytes                         its bytes from here on
@@ -8,7 +8,7 @@
     MISMATCH  [14, session]                                         what came is another content: I have dropped it
 
 `session` is 8 random bytes, new with each OFFER. `digest` is the SHA-256 of the whole file. RESET (8) is that of
-wire.py: the session is unknown, or broke these rules.
+messages.py: the session is unknown, or broke these rules.
 """
 
 from dataclasses import dataclass, field
@@ -26,12 +26,12 @@ from chiplog_schemas.protocol.messages import (
 )
 from chiplog_schemas.storage.content_files import DIGEST_BYTES
 
-FILE_VERSIONS = (1, 1)  # lowest and highest that this code speaks
+FILE_VERSIONS = (1, 1)  # lowest and highest that this code supports
 _WAIT_MS_MAX = int(FILE_PAUSE_MAX_S * 1000)
 
 
 class FileMessageKind(IntEnum):
-    """The first element of every first frame. Numbers go on where MessageKind ends, and are never reused."""
+    """The first element of every first frame. Numbers continue after those of MessageKind, and are never reused."""
 
     OFFER = 9
     CHUNK = 10
@@ -64,13 +64,13 @@ class FileMessage:
 
 
 def is_file_message(frames: list[bytes]) -> bool:
-    """Tell, by two bytes, whether a message is one of these: what parses the others is asked for no more than that."""
+    """Return True if a message has one of these kinds, judged by its first two bytes."""
     head = frames[0] if frames else b""
     return len(head) > 1 and head[0] in _FIXED_ARRAYS and head[1] in _KINDS
 
 
 def offer(session: bytes, sender: bytes, digest: bytes, n_bytes: int, info: dict[str, Any]) -> list[bytes]:
-    """Offer a file. info: advisory, as in HELLO; `node` is held against the sender's key."""
+    """Offer a file. info: advisory, as in HELLO; `node` is checked against the sender's key."""
     return [pack([int(FileMessageKind.OFFER), session, list(FILE_VERSIONS), sender, digest, n_bytes, info])]
 
 
@@ -85,17 +85,17 @@ def want(session: bytes, offset: int, credit: int) -> list[bytes]:
 
 
 def stored(session: bytes) -> list[bytes]:
-    """Say that the file is here for good."""
+    """Confirm that the file is on stable storage."""
     return [pack([int(FileMessageKind.STORED), session])]
 
 
 def denied(session: bytes, wait_s: float, reason: str) -> list[bytes]:
-    """Refuse a file for now."""
+    """Reject a file for now."""
     return [pack([int(FileMessageKind.DENIED), session, int(wait_s * 1000), reason[:REASON_CHARS_MAX]])]
 
 
 def mismatch(session: bytes) -> list[bytes]:
-    """Say that the bytes have another digest than was offered."""
+    """Report that the bytes have another digest than the offered one."""
     return [pack([int(FileMessageKind.MISMATCH), session])]
 
 
@@ -113,7 +113,7 @@ _NUMBERS = frozenset({"bytes", "offset", "credit", "wait_ms"})
 
 
 def parse(frames: list[bytes]) -> FileMessage:
-    """Decode a message and check every type and bound. Fields behind the known ones are ignored. Raises WireError."""
+    """Decode a message and check every type and bound. Unknown fields at the end are ignored. Raises WireError."""
     kind, session, names, values = parse_head(frames, _SHAPES)
     if len(values) < len(names) or len(frames) != (2 if kind == FileMessageKind.CHUNK else 1):
         raise WireError(f"message {kind} has {len(values)} fields and {len(frames)} frames")

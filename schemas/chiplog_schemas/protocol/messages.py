@@ -11,7 +11,7 @@
 
 `session` is 8 random bytes of the sender, new with every HELLO and every socket. `sender` is 16 bytes: the producer on
 the first hop, the agent's spool on the second. `versions` is [lowest, highest]. DATA and LOST of a session follow each
-other without a jump: a receiver that sees one has lost a message (a socket reconnects silently) and answers RESET.
+other without a jump: a receiver that sees a jump has lost a message (a socket reconnected silently) and answers RESET.
 """
 
 from collections.abc import Mapping
@@ -23,13 +23,13 @@ from chiplog_schemas.codec import CodecError, pack, short_repr, unpack
 from chiplog_schemas.limits import NUMBER_LIMIT, RECORD_BYTES_MAX
 from chiplog_schemas.storage.record import HEADER_BYTES
 
-PROTOCOL_VERSIONS = (1, 1)  # lowest and highest that this code speaks
+PROTOCOL_VERSIONS = (1, 1)  # lowest and highest that this code supports
 SESSION_BYTES = 8
 SENDER_BYTES = 16
 REASON_CHARS_MAX = 500
 HEAD_BYTES_MAX = 65_536  # a first frame holds names and numbers only
 FRAME_BYTES_MAX = HEADER_BYTES + RECORD_BYTES_MAX  # a slice of BATCH_BYTES_MAX, or of one record
-_INFO_BYTES_MAX = 1_024  # of one value in a HELLO whose first frame would be longer than that
+_INFO_BYTES_MAX = 1_024  # of one value, in a HELLO whose first frame would be too long
 
 
 class MessageKind(IntEnum):
@@ -46,7 +46,7 @@ class MessageKind(IntEnum):
 
 
 class WireError(ValueError):
-    """Frames that are no message of this protocol."""
+    """Frames that are not a message of this protocol."""
 
 
 @dataclass(slots=True)
@@ -70,7 +70,7 @@ class Message:
 def hello(session: bytes, sender: bytes, first: int, info: dict[str, Any]) -> list[bytes]:
     """Open a session: `first` is the lowest number that the sender still has.
 
-    Long values of info are left out when all of it does not fit: the IDENTITY event says them too.
+    If info does not fit, its long values are left out: the IDENTITY event has them too.
     """
     head = [int(MessageKind.HELLO), session, list(PROTOCOL_VERSIONS), sender, first]
     packed = pack([*head, info])
@@ -100,7 +100,7 @@ def lost(session: bytes, first: int, last: int, reason: str) -> list[bytes]:
 
 
 def ping(session: bytes, next_number: int) -> list[bytes]:
-    """Keep a session alive. All before `next_number` was sent in it, or was had before."""
+    """Keep a session alive. Everything before `next_number` was sent in it, or arrived earlier."""
     return [pack([int(MessageKind.PING), session, next_number])]
 
 
@@ -110,7 +110,7 @@ def bye(session: bytes) -> list[bytes]:
 
 
 def reset(session: bytes, reason: str) -> list[bytes]:
-    """Refuse a session that is not known here."""
+    """Reject an unknown session."""
     return [pack([int(MessageKind.RESET), session, reason[:REASON_CHARS_MAX]])]
 
 
@@ -146,7 +146,7 @@ def parse_head(
 
 
 def parse(frames: list[bytes]) -> Message:
-    """Decode a message and check every type and bound. Fields behind the known ones are ignored. Raises WireError."""
+    """Decode a message and check every type and bound. Unknown fields at the end are ignored. Raises WireError."""
     kind, session, names, values = parse_head(frames, _SHAPES)
     if len(values) < len(names) or len(frames) != (2 if kind == MessageKind.DATA else 1):
         raise WireError(f"{MessageKind(kind).name} has {len(values)} fields and {len(frames)} frames")

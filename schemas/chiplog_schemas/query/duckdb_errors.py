@@ -1,15 +1,15 @@
-"""The one place that reads DuckDB's messages: where its Python client gives no type, or one that covers too much.
+"""The only module that reads DuckDB's messages: where its Python client has no type, or one that is too general.
 
-A message of DuckDB 2.0 begins with its kind, `<Kind> Error: ` (`Exception::ExceptionTypeToString` of its sources). What
-fails while rows already flow comes through Arrow's C stream as a plain Exception, with STREAM_PREFIX in front (from
-arro3). Patterns are anchored there: a query can make an error say anything, but not in front of its kind.
+A message of DuckDB 2.0 begins with its kind, `<Kind> Error: ` (`Exception::ExceptionTypeToString` of its sources). An
+error after the first rows arrives through Arrow's C stream as a plain Exception, with STREAM_PREFIX in front (from
+arro3). The patterns are anchored there: a query can put any text into an error, but not in front of its kind.
 """
 
 import re
 
 STREAM_PREFIX = "C Data interface error: "
 _OUT_OF_MEMORY = re.compile(rf"({STREAM_PREFIX})?Out of Memory Error: ")
-# Bytes that are wrong, as opposed to a disk that is full or a file that another process has.
+# Wrong bytes, as opposed to a full disk or a file that another process has open.
 _DAMAGE = re.compile(
     rf"({STREAM_PREFIX})?(Data Corruption Error: |FATAL Error: .*)?"
     r"(Corrupt database file: "
@@ -19,17 +19,18 @@ _DAMAGE = re.compile(
     r"(Corrupt WAL file|WAL does not match database file|Failed to read WAL of version))",
     re.DOTALL,
 )
-# DuckDB tells of a disk that refuses a commit as of a failed transaction; what names a constraint is not of the disk.
+# DuckDB reports a disk that refuses a commit as a failed transaction. A message that names a constraint is not
+# included.
 _REFUSED_COMMIT = re.compile(r"(TransactionContext Error: )?Failed to commit: .*(Could not|Cannot|fsync)", re.DOTALL)
 
 
 def is_stream_error(text: str) -> bool:
-    """Return True if a message is of a query that failed while its rows flowed."""
+    """Return True if a message is that of a query that failed after its first rows."""
     return text.startswith(STREAM_PREFIX)
 
 
 def is_out_of_memory(text: str) -> bool:
-    """Return True if a message says that a query needs more memory or disk than it may have."""
+    """Return True if a message reports that a query needs more memory or disk than allowed."""
     return _OUT_OF_MEMORY.match(text) is not None
 
 
@@ -39,10 +40,13 @@ def is_damage(text: str) -> bool:
 
 
 def is_refused_commit(text: str) -> bool:
-    """Return True if a message of a failed transaction says that the disk refused it."""
+    """Return True if a message of a failed transaction reports that the disk refused it."""
     return _REFUSED_COMMIT.match(text) is not None
 
 
 def is_lock_conflict(text: str, path: str) -> bool:
-    """Return True if a message says that another process has the file open. path: of the file, as it was opened."""
+    """Return True if a message reports that another process has the file open.
+
+    path: the file's path, as it was opened.
+    """
     return "Conflicting lock is held in " in text.replace(path, "")

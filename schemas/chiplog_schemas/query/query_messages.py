@@ -8,9 +8,9 @@
     PING     [4, id]                               answered at once, also while queries run
     PONG     [5, id, info]                         info: versions, pid, waiting: is your ASK of this id here
 
-`id` is 8 random bytes of the asker. A connection may be cut and the answering process may be another one afterwards:
-an asker pings with the id of its question, and asks again when that is not waiting any more; a SELECT may be repeated.
-Fields behind the known ones are ignored; new ones go last.
+`id` is 8 random bytes of the client. A connection may be cut, and another process may answer afterwards. So a client
+pings with the id of its query, and sends the query again when that id is no longer waiting; a SELECT may be repeated.
+Unknown fields at the end are ignored; new ones go last.
 """
 
 import re
@@ -32,37 +32,37 @@ from chiplog_schemas.limits import (
 )
 from chiplog_schemas.query.duckdb_errors import STREAM_PREFIX
 
-QUESTION_VERSIONS = (1, 1)  # lowest and highest that this code speaks
+QUESTION_VERSIONS = (1, 1)  # lowest and highest that this code supports
 ID_BYTES = 8
 ERROR_KINDS = ("refused", "sql", "timeout", "busy", "too_large", "internal", "stopping")
 
-RESULT_BYTES_MAX = 256 * MIB  # it stands in the index's memory until it is sent; two of these fit beside the queries
-REQUEST_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB  # the longest text of four-byte characters, and what is around it
-TIME_ZONE_CHARS_MAX = 64  # the longest name that IANA has is half of it
+RESULT_BYTES_MAX = 256 * MIB  # the index holds it in memory until it is sent; two results fit beside the queries
+REQUEST_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB  # the longest text in four-byte characters, and the fields around it
+TIME_ZONE_CHARS_MAX = 64  # twice the longest name of IANA
 MESSAGE_CHARS_MAX = 2_000  # one line for people
-QUERY_WORDS_MAX = 10_000  # words and signs: at ten times as many, DuckDB's binder overflowed the stack of its process
-QUERY_WAIT_S = 60.0  # a query that has not begun by then is answered "busy"
-SPILL_BYTES_MAX = 4 * GIB  # what queries may put on disk when memory is short; DuckDB's default is 90% of the disk
+QUERY_WORDS_MAX = 10_000  # words and signs; with ten times as many, DuckDB's binder overflows the stack of its process
+QUERY_WAIT_S = 60.0  # a query that has not started by then is answered "busy"
+SPILL_BYTES_MAX = 4 * GIB  # what queries may spill to disk when memory is short; DuckDB's default is 90% of the disk
 
-# For every connection that answers questions, in this order: the last one makes the others final.
+# For every connection that answers queries, in this order: the last setting locks the others.
 LOCKED_SETTINGS = (
     "SET GLOBAL TimeZone = 'UTC'",
     f"SET GLOBAL memory_limit = '{QUERY_MEMORY_BYTES // MIB}MiB'",
     f"SET GLOBAL max_temp_directory_size = '{SPILL_BYTES_MAX // MIB}MiB'",
     "SET GLOBAL autoinstall_known_extensions = false",
     "SET GLOBAL autoload_known_extensions = false",
-    "SET GLOBAL python_enable_replacements = false",  # a table name never means a variable of ours
+    "SET GLOBAL python_enable_replacements = false",  # a table name never refers to a Python variable
     "SET GLOBAL enable_external_access = false",
-    "SET GLOBAL allowed_configs = ['TimeZone']",  # of one query's connection: a reader may ask in its own zone
+    "SET GLOBAL allowed_configs = ['TimeZone']",  # per query: a reader may choose its own time zone
     "SET GLOBAL lock_configuration = true",
 )
-# Of DuckDB 2.0.0. common_subplan: a view that joins another view, which it also reads directly, returns a row several
-# times. compressed_materialization: about every second query of the view `restarts` loses rows.
+# DuckDB 2.0.0. common_subplan: a view that joins a view which it also reads directly returns a row several times.
+# compressed_materialization: about every second query of the view `restarts` loses rows.
 _FAULTY_OPTIMIZERS = ("common_subplan", "compressed_materialization")
 
 
 def disable_faulty_optimizers(connection: Any) -> None:
-    """Take from DuckDB what is known to give wrong answers, where this version has it. To be called before locking."""
+    """Disable the optimizers that are known to give wrong results, where this version has them. Call before locking."""
     wanted = [list(_FAULTY_OPTIMIZERS)]
     known = connection.execute("SELECT name FROM duckdb_optimizers() WHERE list_contains(?, name)", wanted).fetchall()
     connection.execute(f"SET GLOBAL disabled_optimizers = '{','.join(name for (name,) in known)}'")
@@ -79,7 +79,7 @@ class QueryMessageKind(IntEnum):
 
 
 class QueryProtocolError(ValueError):
-    """Frames that are no message of this protocol. `id` is the question's, or empty when it could not be read."""
+    """Frames that are not a message of this protocol. `id` is the query's, or empty when it could not be read."""
 
     def __init__(self, message: str, id: bytes = b"") -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ class QueryProtocolError(ValueError):
 
 
 class QueryRejected(ValueError):  # noqa: N818 - it is an answer, not an error of ours
-    """A query that will not be run; the message is one line that says why and what to do."""
+    """A query that is not run. The message is one line with the reason and the remedy."""
 
 
 @dataclass(slots=True)
@@ -121,13 +121,13 @@ def result(id: bytes, n_rows: int, stream: bytes | bytearray | memoryview) -> li
 
 
 def failure(id: bytes, kind: str, message: str) -> list[bytes]:
-    """Answer that there is no result. kind: one of ERROR_KINDS. message: made one line here."""
+    """Answer that there is no result. kind: one of ERROR_KINDS. message: reduced to one line here."""
     assert kind in ERROR_KINDS
     return [pack([int(QueryMessageKind.ERROR), id, kind, one_line(message)])]
 
 
 def ping(id: bytes) -> list[bytes]:
-    """Ask whether anybody is there, and whether the question of this id is still waiting."""
+    """Ask whether the query service responds, and whether the query with this id is still waiting."""
     return [pack([int(QueryMessageKind.PING), id])]
 
 
@@ -146,7 +146,7 @@ _N_FIELDS = {
 
 
 def parse(frames: Sequence[bytes | memoryview]) -> QueryMessage:
-    """Decode a message and check every type and bound. Raises QuestionError, with the id where that can be read."""
+    """Decode a message and check every type and bound. Raises QueryProtocolError, with the id where it can be read."""
     if not frames or len(frames) > 2 or len(frames[0]) > REQUEST_BYTES_MAX:
         raise QueryProtocolError(f"a message has one or two frames, the first of at most {REQUEST_BYTES_MAX} bytes")
     try:
@@ -175,7 +175,7 @@ def parse(frames: Sequence[bytes | memoryview]) -> QueryMessage:
     elif kind == QueryMessageKind.ERROR:
         if not (isinstance(fields[0], str) and isinstance(fields[1], str)):
             raise QueryProtocolError("an error has a kind and a message", id)
-        # A kind that we do not know comes from a newer collector; its message says enough.
+        # An unknown kind comes from a newer collector. Its message is sufficient.
         question.error_kind = fields[0] if fields[0] in ERROR_KINDS else "internal"
         question.message = one_line(fields[1])
     elif kind == QueryMessageKind.PONG:
@@ -203,13 +203,13 @@ def _parse_ask(question: QueryMessage, fields: list[Any]) -> None:
 
 
 def time_zone_setting(time_zone: str) -> str:
-    """Return the statement that gives a connection its time zone; '' is UTC."""
+    """Return the statement that sets a connection's time zone; '' is UTC."""
     name = (time_zone or "UTC").replace("'", "''")
     return f"SET TimeZone = '{name}'"
 
 
 def is_plain(value: Any, depth: int = 0) -> bool:
-    """Return whether a value is None, bool, int of 64 bits, float, text, bytes, or a list or map of such."""
+    """Return True if a value is None, bool, int of 64 bits, float, text, bytes, or a list or map of these."""
     if value is None or isinstance(value, bool | float | bytes):
         return True
     if isinstance(value, int):
@@ -226,7 +226,7 @@ def is_plain(value: Any, depth: int = 0) -> bool:
 
 
 def _is_text(value: str) -> bool:
-    """Tell text from a string that holds half characters: those cannot be UTF-8, and DuckDB takes nothing else."""
+    """Return True if a string has no lone surrogates, which UTF-8 cannot encode and DuckDB rejects."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -240,10 +240,10 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def check_query_size(sql: str) -> None:
-    """Refuse a text that is too long to be parsed safely. Raises Refused.
+    """Reject a text that is too long to be parsed safely. Raises QueryRejected.
 
-    DuckDB bounds the depth of expressions, but not the number of tables in a join or of DESCRIBEs in a row: some ten
-    thousands of those overflow the stack. Words inside of literals count too: what tells them apart is the parser.
+    DuckDB limits the depth of expressions, but not the number of tables in a join or of consecutive DESCRIBEs. Some ten
+    thousand of them overflow the stack. Words inside literals count too: only the parser can distinguish them.
     """
     if len(sql) > QUERY_CHARS_MAX:
         raise QueryRejected(
@@ -260,12 +260,12 @@ def check_query_size(sql: str) -> None:
 
 
 def check_statement(sql: str, parse_sql: Callable[[str], Sequence[Any]]) -> str:
-    """Return the query if it is exactly one statement that only reads. Raises Refused, and what the parser raises.
+    """Return the query if it is exactly one statement that only reads. Raises QueryRejected and the parser's errors.
 
-    parse_sql: DuckDB's `extract_statements`. What it calls SELECT covers FROM, VALUES, TABLE, WITH, DESCRIBE, SHOW,
-    SUMMARIZE and a PIVOT with listed values. EXPLAIN is admitted before a SELECT; what stands behind it is parsed too.
-    This keeps statements apart and no more: that a SELECT cannot write or read files is held by LOCKED_SETTINGS and by
-    the read-only transaction around it.
+    parse_sql: DuckDB's `extract_statements`. Its type SELECT covers FROM, VALUES, TABLE, WITH, DESCRIBE, SHOW,
+    SUMMARIZE and a PIVOT with listed values. EXPLAIN is allowed before a SELECT; the statement after it is parsed too.
+    This function only separates statements. LOCKED_SETTINGS and the read-only transaction around the query ensure that
+    a SELECT cannot write or read files.
     """
     check_query_size(sql)
     statements = parse_sql(sql)
@@ -306,10 +306,10 @@ def one_line(message: str) -> str:
 
 
 def query_address_of(collector: str) -> str:
-    """Return where the collector at an address answers SQL: by convention beside the address that agents have.
+    """Return where the collector at an address answers SQL: by convention next to the address for agents.
 
-    tcp://host:port answers at the next port, ipc://…/collector.sock at query.sock of the same directory, any other
-    ipc path at that path with `.query` behind it. Raises ValueError.
+    tcp://host:port answers at the next port, ipc://…/collector.sock at query.sock in the same directory, any other
+    ipc path at that path with the suffix `.query`. Raises ValueError.
     """
     scheme, _, rest = collector.partition("://")
     if scheme == "tcp":

@@ -1,4 +1,4 @@
-"""Where a result's Arrow stream is written: a buffer with the bound that a collector and a local file share."""
+"""The buffer for a result's Arrow stream, with the same size limit in a collector and for a local file."""
 
 import io
 from typing import Any
@@ -9,7 +9,7 @@ from chiplog_schemas.query.query_messages import RESULT_BYTES_MAX
 class ResultSink(io.RawIOBase):
     """Collect a stream in `data`. Raises OverflowError above RESULT_BYTES_MAX, and keeps the reason in `too_large`.
 
-    arro3 wants the methods of a file, and may hide what `write` raised behind an error of its own.
+    arro3 expects the methods of a file, and may replace an exception of `write` by its own.
     """
 
     def __init__(self) -> None:
@@ -17,11 +17,11 @@ class ResultSink(io.RawIOBase):
         self.too_large = ""
 
     def writable(self) -> bool:
-        """Tell that it takes bytes."""
+        """Return True: the sink accepts bytes."""
         return True
 
     def write(self, part: Any) -> int:
-        """Take a part of the stream."""
+        """Append a part of the stream."""
         if len(self.data) + len(part) > RESULT_BYTES_MAX:
             self.too_large = (
                 f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows or columns, or aggregate"
@@ -31,5 +31,5 @@ class ResultSink(io.RawIOBase):
         return len(part)
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Refuse: a result is written once, from its beginning."""
+        """Raise OSError: a result is written once, from its beginning."""
         raise OSError("a result is written once, from its beginning")

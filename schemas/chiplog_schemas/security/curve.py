@@ -1,4 +1,4 @@
-"""The client's end of a TCP connection: which key to show, whom to expect, and what a failed handshake means."""
+"""The client's end of a TCP connection: which key to present, which server to expect, why a handshake failed."""
 
 import os
 import struct
@@ -11,7 +11,7 @@ from chiplog_schemas.addresses import AddressError, is_loopback
 from chiplog_schemas.security.key_files import Keys, KeysError, PublicKey
 from chiplog_schemas.security.permissions import Role
 
-HANDSHAKE_MS = 5_000  # of CURVE and ZAP together: a peer that hangs in it holds a socket
+HANDSHAKE_MS = 5_000  # of CURVE and ZAP together: a peer that hangs in it occupies a socket
 HANDSHAKE_FAILED = (
     zmq.EVENT_HANDSHAKE_FAILED_AUTH | zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL | (zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 )
@@ -20,7 +20,7 @@ _EVENT = struct.Struct("=Hi")  # first frame of a monitor's message: event, valu
 
 @dataclass(frozen=True, slots=True)
 class ClientCurve:
-    """What a client shows to one server: the secret key of this host in a role, and the server's public key."""
+    """What a client presents to one server: this host's secret key in a role, and the server's public key."""
 
     name: str
     public: str
@@ -30,7 +30,7 @@ class ClientCurve:
     directory: Path
 
     def configure(self, socket: "zmq.Socket[bytes]") -> None:
-        """Make a socket show this key and accept that server only. Before it connects."""
+        """Make a socket use this key and accept only that server. Call it before connecting."""
         socket.setsockopt(zmq.CURVE_PUBLICKEY, self.public.encode())
         socket.setsockopt(zmq.CURVE_SECRETKEY, self.secret.encode())
         socket.setsockopt(zmq.CURVE_SERVERKEY, self.server.public.encode())
@@ -38,10 +38,10 @@ class ClientCurve:
 
 
 def client_curve(keys: Keys, address: str, role: Role, server: Role) -> ClientCurve | None:
-    """Return the keys for a connection from a role to a server; None when it goes without: ipc, or plain loopback.
+    """Return the keys for a connection from a role to a server; None for one without keys: ipc, or plain loopback.
 
-    Over loopback it goes without keys when there is no server's key: an ssh forward, or a daemon without keys.
-    Raises AddressError or KeysError, both one line, when keys are needed and not there.
+    A loopback connection has no keys if the server's key is absent: an ssh forward, or a daemon without keys.
+    Raises AddressError or KeysError, both one line, when keys are needed and absent.
     """
     if not address.startswith("tcp://"):
         return None
@@ -56,7 +56,7 @@ def client_curve(keys: Keys, address: str, role: Role, server: Role) -> ClientCu
     pair = keys.pair(role)
     if pair is None:
         raise KeysError(
-            f"{keys.directory}/{role}.key is not there, and {address!r} wants one (there is {server}.pub); "
+            f"{keys.directory}/{role}.key is not there, and {address!r} requires one ({server}.pub exists); "
             f"make it with `chiplog keys new {role}`"
         )
     return ClientCurve(pair.name, pair.public, pair.secret, str(role), whose, keys.directory)
@@ -64,7 +64,7 @@ def client_curve(keys: Keys, address: str, role: Role, server: Role) -> ClientCu
 
 @dataclass(frozen=True, slots=True)
 class HandshakeFailure:
-    """A handshake that failed. is_final: the next one would fail too; if not, the other end may just be starting."""
+    """A handshake that failed. is_final: a retry would fail too. Otherwise the other end may only be starting."""
 
     reason: str
     is_final: bool
@@ -82,9 +82,9 @@ def parse_handshake_failure(message: list[bytes], address: str, curve: ClientCur
     other_mechanism = is_final and value == zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH
     if curve is None and other_mechanism:
         remedy = "copy that server's .pub into CHIPLOG_KEYS (default CHIPLOG_DIR/keys), see chiplog keys --help"
-        return HandshakeFailure(f"{address} wants keys, and this host does not have its public key; {remedy}", True)
+        return HandshakeFailure(f"{address} requires keys, and this host does not have its public key; {remedy}", True)
     if curve is None:
-        about = "nothing listens behind it, or it wants keys (chiplog keys --help)"
+        about = "no process listens behind it, or it requires keys (chiplog keys --help)"
         return HandshakeFailure(f"{address} closed the connection before it answered: {about}", is_final)
     who = f"key {curve.name!r} (role {curve.role})"
     if event == zmq.EVENT_HANDSHAKE_FAILED_AUTH and value == 400:
@@ -95,7 +95,7 @@ def parse_handshake_failure(message: list[bytes], address: str, curve: ClientCur
     if other_mechanism:
         about = f"{curve.directory} has a key for it; nothing is sent in plain text"
         return HandshakeFailure(f"{address} speaks without keys, and {about}", True)
-    about = f"it has another key than {curve.directory}/{curve.server.role}.pub, or none, or lets nobody in just now"
+    about = f"it has another key than {curve.directory}/{curve.server.role}.pub, or none, or admits no client right now"
     return HandshakeFailure(
         f"{address} broke the handshake with {who} off ({_name_of(event, value)}): {about}", is_final
     )

@@ -1,11 +1,11 @@
-"""The keys of a host and the list of those it lets in, as files.
+"""The keys of a host and the list of the keys that it admits, as files.
 
     CHIPLOG_KEYS, else CHIPLOG_DIR/keys          0700, of this user alone
       collector.key agent.key reader.key rank.key    0600: this host's secret key in that role
       collector.pub agent.pub …                      the public half; a client finds its server's here
       allowed/NAME.pub                               who may connect to this host's daemons
 
-All are TOML. What others could have written, and secrets that others can read, are refused.
+All are TOML. chiplog rejects files that other users could have written, and secrets that other users can read.
 """
 
 import logging
@@ -22,19 +22,19 @@ from typing import Any
 from chiplog_schemas.paths import require_private
 from chiplog_schemas.security.permissions import CLIENT_ROLES, Permission, Role
 
-LOOK_INTERVAL_S = 0.5  # at the list of allowed keys: a revoked one is refused this much later at most
-ALLOWED_MAX = 100_000  # files looked at: more are no cluster, and would slow every look
+LOOK_INTERVAL_S = 0.5  # between two reads of the allow list: a revoked key is rejected after at most this time
+ALLOWED_MAX = 100_000  # files read: no cluster has more, and they would slow every read
 FILE_BYTES_MAX = 16_384  # a key file has some hundred
-_NAMES_MAX = 10_000  # of keys that were revoked while we ran
+_NAMES_MAX = 10_000  # of keys that were revoked since the start
 _Z85 = re.compile(r"[0-9a-zA-Z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NODE = re.compile(r"[^\x00-\x20\x7f]{1,128}")
-_Stamp = tuple[str, int, int, int]  # of a file: name, inode, time of its last change (its mode's too), size
+_Stamp = tuple[str, int, int, int]  # of a file: name, inode, time of its last change (also of its mode), size
 _log = logging.getLogger("chiplog.keys")
 
 
 class KeysError(ValueError):
-    """Keys that cannot be used; the text names the file and the remedy, in one line."""
+    """Keys that cannot be used. The text names the file and the remedy, in one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,50 +57,55 @@ class PublicKey:
 
 
 def keys_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str], root: Path) -> Path:
-    """Return the directory of keys: the argument, else CHIPLOG_KEYS, else `keys` under CHIPLOG_DIR. May not exist."""
+    """Return the directory of keys: the argument, else CHIPLOG_KEYS, else `keys` under CHIPLOG_DIR.
+
+    It may not exist.
+    """
     chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_KEYS")
     return Path(os.path.abspath(os.path.expanduser(chosen))) if chosen else root / "keys"
 
 
 def key_name(text: str) -> str:
-    """Return a name that a key may have: it becomes a file's. Raises KeysError."""
+    """Return a key name unchanged if it is valid: it becomes a file name. Raises KeysError."""
     if _NAME.fullmatch(text) is None:
-        raise KeysError(f"key name {text!r:.80} is none; use at most 64 letters, digits, dots, dashes and underscores")
+        raise KeysError(
+            f"key name {text!r:.80} is invalid; use at most 64 letters, digits, dots, dashes and underscores"
+        )
     return text
 
 
 def node_pattern(text: str) -> str:
-    """Return a node's name or pattern as it is. Raises KeysError."""
+    """Return a node's name or pattern unchanged if it is valid. Raises KeysError."""
     if _NODE.fullmatch(text) is None:
-        raise KeysError(f"node {text!r:.80} is none; write a name or a pattern such as gpu-* without spaces")
+        raise KeysError(f"node {text!r:.80} is invalid; write a name or a pattern such as gpu-* without spaces")
     return text
 
 
 def node_name(text: str) -> str:
-    """Return a node's name as it is. Raises KeysError: a pattern would match the names of others."""
+    """Return a node's name unchanged if it is valid. Raises KeysError: a pattern would match other nodes."""
     if _NODE.fullmatch(text) is None or any(character in "*?[" for character in text):
-        raise KeysError(f"node {text!r:.80} is no name; use up to 128 characters without spaces, *, ? and [")
+        raise KeysError(f"node {text!r:.80} is not a name; use up to 128 characters without spaces, *, ? and [")
     return text
 
 
 def is_public_key(text: str) -> bool:
-    """Tell whether a text can be a public key: 40 characters of Z85 (ZeroMQ RFC 32)."""
+    """Return True if a text can be a public key: 40 characters of Z85 (ZeroMQ RFC 32)."""
     return _Z85.fullmatch(text) is not None
 
 
 def host_key_name() -> str:
-    """Return the name of this host's keys, and of its node, when nobody gives another."""
+    """Return the default name of this host's keys and of its node."""
     return os.uname().nodename.split(".")[0]
 
 
 class Keys:
-    """One directory of keys. Nothing is cached: daemons read at their start, clients at each new connection."""
+    """One directory of keys. Nothing is cached: daemons read at start, clients at each new connection."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
 
     def pair(self, role: str) -> KeyPair | None:
-        """Return this host's own key in a role; None when it has none. Raises KeysError when it must not be used."""
+        """Return this host's own key in a role, or None. Raises KeysError when the key must not be used."""
         path = self.directory / f"{role}.key"
         if not _is_there(path):
             return None
@@ -110,19 +115,19 @@ class Keys:
         return KeyPair(_text(fields, "name", path), str(role), public, secret)
 
     def server(self, role: str) -> PublicKey | None:
-        """Return the public key of the server that this host's clients connect to; None when it has none."""
+        """Return the public key of the server that this host's clients connect to, or None."""
         path = self.directory / f"{role}.pub"
         if not _is_there(path):
             return None
         check_directory(self.directory)
         key = read_public(path)
         if key.role != role:
-            raise KeysError(f"{path} is the key of a {key.role}; copy there the {role}'s")
+            raise KeysError(f"{path} is the key of a {key.role}; copy the {role}'s there")
         return key
 
     @property
     def allowed(self) -> Path:
-        """The directory of those who may connect."""
+        """The directory of the keys that may connect."""
         return self.directory / "allowed"
 
 
@@ -131,27 +136,31 @@ def read_public(path: Path) -> PublicKey:
     fields = _read(path, secret=False)
     role = fields.get("role")
     if role not in tuple(Role):
-        raise KeysError(f"{path}: role {role!r:.80} is none of {', '.join(Role)}; make the key with chiplog keys new")
+        raise KeysError(
+            f"{path}: role {role!r:.80} must be one of {', '.join(Role)}; make the key with chiplog keys new"
+        )
     return PublicKey(key_name(_text(fields, "name", path)), role, _key(fields, "public", path))
 
 
 def read_permit(path: Path) -> Permission:
-    """Read an entry of the list of allowed keys; its name is that of the file. Raises KeysError."""
+    """Read an entry of the allow list, named by its file. Raises KeysError."""
     fields = _read(path, secret=False)
     roles, nodes = fields.get("roles"), fields.get("nodes")
     for name, value in (("roles", roles), ("nodes", nodes)):
         if not (isinstance(value, list) and all(isinstance(entry, str) for entry in value)):
-            raise KeysError(f"{path}: {name} is {value!r:.80}, no list of texts; allow the key again")
+            raise KeysError(f"{path}: {name} is {value!r:.80}, not a list of texts; allow the key again")
     assert isinstance(roles, list) and isinstance(nodes, list)
     if unknown := [role for role in roles if role not in CLIENT_ROLES]:
-        raise KeysError(f"{path}: role {unknown[0]!r:.80} is none of {', '.join(CLIENT_ROLES)}; allow the key again")
+        raise KeysError(
+            f"{path}: role {unknown[0]!r:.80} must be one of {', '.join(CLIENT_ROLES)}; allow the key again"
+        )
     return Permission(
         key_name(path.stem), frozenset(roles), tuple(node_pattern(node) for node in nodes), _key(fields, "public", path)
     )
 
 
 def write_pair(directory: Path, pair: KeyPair) -> tuple[Path, Path]:
-    """Write a new key's two files and return their paths: .key and .pub. Raises FileExistsError over an older one."""
+    """Write the two files of a new key, .key and .pub, and return their paths. Raises FileExistsError if one exists."""
     secret, public = directory / f"{pair.role}.key", directory / f"{pair.role}.pub"
     known: dict[str, str | list[str]] = {"name": pair.name, "role": str(pair.role), "public": pair.public}
     write_toml(secret, {**known, "secret": pair.secret}, over=False)
@@ -160,7 +169,7 @@ def write_pair(directory: Path, pair: KeyPair) -> tuple[Path, Path]:
 
 
 def write_permit(directory: Path, permit: Permission) -> Path:
-    """Write an entry of the list of allowed keys, over an older one of this name, and return its path."""
+    """Write an entry of the allow list, replacing one of the same name, and return its path."""
     path = directory / f"{permit.name}.pub"
     entry: dict[str, str | list[str]] = {
         "name": permit.name,
@@ -173,13 +182,13 @@ def write_permit(directory: Path, permit: Permission) -> Path:
 
 
 def write_toml(path: Path, fields: Mapping[str, str | list[str]], *, over: bool = True) -> None:
-    """Write texts and lists of texts as a TOML file that only this user can read: whole or not at all.
+    """Write texts and lists of texts as a TOML file that only this user can read: completely or not at all.
 
-    Raises OSError, FileExistsError when there is one already and `over` is false.
+    Raises OSError, and FileExistsError when the file exists and `over` is false.
     """
-    import json  # here: a rank imports this module and never writes a key
+    import json  # imported here: a rank imports this module and never writes a key
 
-    # JSON's strings and lists of strings are TOML's too, as long as nothing is escaped as a surrogate.
+    # JSON strings and lists of strings are valid TOML, as long as no character is escaped as a surrogate.
     text = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in fields.items())
     making = path.with_name(f".{path.name}.{os.getpid()}")
     making.unlink(missing_ok=True)
@@ -198,26 +207,26 @@ def write_toml(path: Path, fields: Mapping[str, str | list[str]], *, over: bool 
 
 
 class AllowList:
-    """The keys that may connect, from a directory that is read again when it changed.
+    """The keys that may connect, from a directory that is read again when it changes.
 
-    Whatever keeps us from reading it means that nobody is allowed. Files that are no permits are skipped, said once.
-    Thread-safe: a gate's handler and the loop of its daemon ask.
+    If it cannot be read, no key is allowed. Files that are not valid entries are skipped, with one warning.
+    Thread-safe: a gate's handler and the loop of its daemon use it.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        # One thread looks at a time: of two, the one that began earlier could put its older list beside what the other
-        # has seen, and a key that was revoked in between would stay.
+        # One thread reads at a time. With two, the one that started first could overwrite the newer list of the other,
+        # and a key that was revoked in between would stay allowed.
         self._lock = threading.Lock()
         self._permits: dict[str, Permission] = {}
-        self._names: dict[str, str] = {}  # of keys that were allowed once: a refusal names them
+        self._names: dict[str, str] = {}  # of keys that were allowed once, to name them in a refusal
         self._seen: object = None
-        self._read: dict[_Stamp, Permission] = {}  # files that did not change since are not read again
+        self._read: dict[_Stamp, Permission] = {}  # files that have not changed are not read again
         self._look_at = float("-inf")
         self._told: set[str] = set()
 
     def find(self, public: str, now: float) -> Permission | None:
-        """Return what a public key may do, None when it is not allowed. `now`: seconds of any steady clock."""
+        """Return what a public key may do, or None if it is not allowed. `now`: seconds of any monotonic clock."""
         with self._lock:
             if not now - self._look_at < LOOK_INTERVAL_S:
                 self._look_at = now
@@ -225,7 +234,7 @@ class AllowList:
             return self._permits.get(public)
 
     def name_of(self, public: str) -> str | None:
-        """Return the name that a key has or had here since we started."""
+        """Return the name that a key has, or had here since the start."""
         with self._lock:
             return self._names.get(public)
 
@@ -244,7 +253,7 @@ class AllowList:
                 raise KeysError(f"{self._directory} holds {len(found)} keys, more than {ALLOWED_MAX}; remove some")
         except (OSError, KeysError) as error:
             self._seen, self._permits = None, {}
-            self._warn_once(f"nobody is let in: {error}")
+            self._warn_once(f"no client is admitted: {error}")
             return
         if seen == self._seen and seen is not None:
             return
@@ -275,9 +284,9 @@ class AllowList:
 
 
 def check_directory(directory: Path) -> None:
-    """Raise KeysError unless a directory is this user's and nobody else can write it, OSError when it is not there."""
+    """Raise KeysError unless only this user owns and can write to a directory, OSError when it does not exist."""
     if not stat.S_ISDIR(os.stat(directory).st_mode):
-        raise KeysError(f"{directory} is no directory; remove it")
+        raise KeysError(f"{directory} is not a directory; remove it")
     try:
         require_private(directory)
     except PermissionError as error:
@@ -288,7 +297,7 @@ def _stamp(entry: "os.DirEntry[str]") -> _Stamp | None:
     try:
         about = entry.stat()
     except FileNotFoundError:
-        return None  # revoked in this moment
+        return None  # revoked at this moment
     return entry.name, about.st_ino, about.st_ctime_ns, about.st_size
 
 
@@ -303,7 +312,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _read(path: Path, *, secret: bool) -> dict[str, Any]:
-    import tomllib  # here: a rank without keys imports this module and never reads one
+    import tomllib  # imported here: a rank without keys imports this module and never reads one
 
     try:
         with open(path, "rb") as file:
@@ -314,23 +323,23 @@ def _read(path: Path, *, secret: bool) -> dict[str, Any]:
                 raise KeysError(f"{path} is writable by others; chmod go-w it")
             data = file.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:
-            raise KeysError(f"{path} has more than {FILE_BYTES_MAX} bytes, so it is no key; remove it")
+            raise KeysError(f"{path} has more than {FILE_BYTES_MAX} bytes, so it is not a key; remove it")
         return tomllib.loads(data.decode())
     except OSError as error:
         raise KeysError(f"{path} cannot be read: {error.strerror}") from error
     except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
-        raise KeysError(f"{path} is no TOML: {' '.join(str(error).split())}; make the key again") from error
+        raise KeysError(f"{path} is not valid TOML: {' '.join(str(error).split())}; make the key again") from error
 
 
 def _text(fields: dict[str, Any], name: str, path: Path) -> str:
     value = fields.get(name)
     if not isinstance(value, str):
-        raise KeysError(f"{path}: {name} is {value!r:.80}, no text; make the key again")
+        raise KeysError(f"{path}: {name} is {value!r:.80}, not text; make the key again")
     return value
 
 
 def _key(fields: dict[str, Any], name: str, path: Path) -> str:
     value = _text(fields, name, path)
     if not is_public_key(value):
-        raise KeysError(f"{path}: {name} is no key of 40 characters (Z85); make the key again")
+        raise KeysError(f"{path}: {name} is not a key of 40 characters (Z85); make the key again")
     return value

@@ -1,4 +1,4 @@
-"""Who may do what: what the key of a peer allows it, pure. A key carries roles, and the nodes that it may speak for."""
+"""What a peer's key permits, pure. A key carries roles, and the nodes for which it may deliver."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,21 +11,21 @@ SENDER_BYTES = 16
 class Role(StrEnum):
     """What a key is for."""
 
-    COLLECTOR = "collector"  # be one: only ever the server
-    AGENT = "agent"  # deliver to a collector; be the server of ranks
-    READER = "reader"  # ask SQL
+    COLLECTOR = "collector"  # run a collector: always the server
+    AGENT = "agent"  # deliver to a collector; serve ranks
+    READER = "reader"  # query with SQL
     RANK = "rank"  # deliver to an agent
 
 
 CLIENT_ROLES = (Role.AGENT, Role.READER, Role.RANK)
 
-# What a server socket is for, as ZAP knows it, and the role that is let in there.
+# The purpose of a server socket, as ZAP's domain, and the role that it admits.
 DOMAINS = {"ingest": Role.AGENT, "query": Role.READER, "ranks": Role.RANK}
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """What one allowed key may do. nodes: names or patterns (`gpu-*`, `*`); a key without any speaks for no node."""
+    """What one allowed key may do. nodes: names or patterns (`gpu-*`, `*`); without any, no node."""
 
     name: str
     roles: frozenset[str]
@@ -33,7 +33,7 @@ class Permission:
     public: str
 
     def denial_reason(self, node: object) -> str | None:
-        """Return one line that says why this key may not speak for a node, None when it may."""
+        """Return one line with the reason why this key may not deliver for a node, None if it may."""
         if isinstance(node, str) and any(fnmatchcase(node, pattern) for pattern in self.nodes):
             return None
         return (
@@ -43,5 +43,8 @@ class Permission:
 
 
 def scoped_sender_id(sender: bytes, permit: Permission) -> bytes:
-    """Return the ID under which a sender is known inside: no key can reach the numbers of another key's senders."""
+    """Return the internal ID of a sender.
+
+    It depends on the key, so no key reaches the numbers of another key's senders.
+    """
     return blake2b(sender, key=permit.name.encode()[:64], digest_size=SENDER_BYTES).digest()

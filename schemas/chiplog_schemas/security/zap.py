@@ -1,10 +1,10 @@
-"""The gate of a daemon's TCP sockets: CURVE, a ZAP handler that asks the list of allowed keys, and who sent a message.
+"""The gate of a daemon's TCP sockets: CURVE, a ZAP handler that reads the allow list, and the sender of each message.
 
-    gate = open_gate(context, keys, Role.COLLECTOR)    the handler stands before any socket is bound
-    gate.guard(socket, "ingest")                       behind binds to ipc, before those to TCP
-    receive(socket, gate, "ingest", now)               each message with its sender; a revoked key is a stranger
+    gate = open_gate(context, keys, Role.COLLECTOR)    the handler runs before any socket is bound
+    gate.secure(socket, "ingest")                      after binds to ipc, before those to TCP
+    receive(socket, gate, "ingest", now)               each message with its sender; a revoked key is refused
 
-The handler fails closed: without it, or without an answer of it, libzmq lets nobody in (ZAP_ENFORCE_DOMAIN).
+The handler fails closed: without it, or without its answer, libzmq rejects every connection (ZAP_ENFORCE_DOMAIN).
 """
 
 import contextlib
@@ -22,18 +22,18 @@ from chiplog_schemas.security.key_files import AllowList, Keys
 from chiplog_schemas.security.permissions import DOMAINS, Permission, Role
 
 ZAP_ADDRESS = "inproc://zeromq.zap.01"  # ZeroMQ RFC 27
-_POLL_MS = 250  # how soon the handler notices that it is to end
-_PAUSE_MAX_S = 1.0  # between two starts of a handler that dies: meanwhile nobody can connect
+_POLL_MS = 250  # how soon the handler notices that it must end
+_PAUSE_MAX_S = 1.0  # between two starts of a handler that fails; no client can connect in this time
 _IPC_PEER = "localhost:"  # what libzmq calls the peer of a Unix socket; then uid, gid and pid
 _log = logging.getLogger("chiplog.gate")
 
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedClient:
-    """Who sent a message: somebody of this host through a Unix socket (`is_local`), or a key.
+    """The sender of a message: a process of this host through a Unix socket (`is_local`), or a key.
 
-    permit: of that key; None when it is not allowed, here or any more: then nothing it says counts.
-    name: of that key, or the key itself when it has none here.
+    permit: of that key; None when it is not allowed, or no longer. Then all its messages are rejected.
+    name: of that key, or the key itself when it has no name here.
     """
 
     is_local: bool
@@ -42,12 +42,12 @@ class AuthenticatedClient:
 
     @property
     def refusal(self) -> str:
-        """Return one line for a visitor that is refused."""
-        return f"key {self.name} is not allowed here any more, or not for this; chiplog keys allow lets it in"
+        """Return one line for a client that is refused."""
+        return f"key {self.name} is no longer allowed here, or not for this; chiplog keys allow lets it in"
 
     @property
     def is_refused(self) -> bool:
-        """Whether nothing that it says counts."""
+        """Return True if all messages of this sender are rejected."""
         return not self.is_local and self.permit is None
 
 
@@ -56,7 +56,7 @@ LOCAL = AuthenticatedClient(True)
 
 @dataclass(slots=True)
 class ReceivedMessage:
-    """One message of a ROUTER: whom to answer, what it says, and who sent it.
+    """One message of a ROUTER: the return address, the content, and the sender.
 
     peer_pid: of the process at the other end of a Unix socket, in this process's PID namespace; 0 if it is not visible
     from there; None for a peer that came over TCP.
@@ -69,7 +69,7 @@ class ReceivedMessage:
 
 
 class ZapAuthenticator:
-    """Guards the TCP sockets of one ZeroMQ context. Its handler runs in a thread of its own until `close`."""
+    """Guards the TCP sockets of one ZeroMQ context. Its handler runs in a dedicated thread until `close`."""
 
     def __init__(self, context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys, secret: str) -> None:
         self.refused = 0  # handshakes and messages of keys that are not allowed
@@ -83,7 +83,7 @@ class ZapAuthenticator:
         self._bound.wait()
 
     def secure(self, socket: "zmq.Socket[bytes]", domain: str) -> None:
-        """Let only keys with the domain's role connect to what this socket binds from now on."""
+        """Admit only keys with the domain's role to the addresses that this socket binds from now on."""
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret)
         socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
@@ -91,7 +91,7 @@ class ZapAuthenticator:
         socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
 
     def identify_client(self, frame: zmq.Frame, domain: str, now: float) -> AuthenticatedClient:
-        """Return who sent a frame, as libzmq and the list of allowed keys know it in this moment."""
+        """Return who sent a frame, according to libzmq and the current allow list."""
         try:
             user = str(frame.get("User-Id"))
         except zmq.ZMQError:
@@ -100,7 +100,7 @@ class ZapAuthenticator:
             permission_for = self.permit(user, domain, now)
             self.refused += permission_for is None
             return AuthenticatedClient(False, permission_for, self._allowed.name_of(user) or user)
-        # Without a key only a Unix socket is let in. Should libzmq ever let another in, it is refused here.
+        # Without a key only a Unix socket is admitted. If libzmq ever admitted another peer, it is refused here.
         try:
             is_local = str(frame.get("Peer-Address")).startswith(_IPC_PEER)
         except zmq.ZMQError:
@@ -109,16 +109,16 @@ class ZapAuthenticator:
         return LOCAL if is_local else AuthenticatedClient(False)
 
     def permit(self, public: str, domain: str, now: float) -> Permission | None:
-        """Return the permit of a key if it has the domain's role; None when it is not allowed there."""
+        """Return the permit of a key that has the domain's role; None when it is not allowed there."""
         permit = self._allowed.find(public, now)
         return permit if permit is not None and DOMAINS.get(domain) in permit.roles else None
 
     def is_still_allowed(self, permit: Permission, domain: str, now: float) -> bool:
-        """Tell whether a key that was let in may still have an answer."""
+        """Return True if an admitted key may still receive an answer."""
         return self.permit(permit.public, domain, now) is not None
 
     def close(self) -> None:
-        """End the handler: from here on nobody can connect. Before the context's end."""
+        """End the handler; from then on no client can connect. Call it before the context ends."""
         self._closing.set()
         self._thread.join()
 
@@ -133,8 +133,8 @@ class ZapAuthenticator:
             except Exception as error:
                 if time.monotonic() - started > 2 * _PAUSE_MAX_S:
                     pause_s = BACKOFF_MIN_S
-                _log.error("ZAP handler ended: %r; nobody can connect until it runs again in %.2g s", error, pause_s)
-                self._bound.set()  # whoever waits for it may bind: it fails closed
+                _log.error("ZAP handler ended: %r; no client can connect until it runs again in %.2g s", error, pause_s)
+                self._bound.set()  # a caller that waits may bind its socket: the gate fails closed
                 self._closing.wait(pause_s)
                 pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
@@ -160,8 +160,9 @@ class ZapAuthenticator:
 
 
 def receive(socket: "zmq.Socket[bytes]", gate: ZapAuthenticator | None, domain: str, now: float) -> ReceivedMessage:
-    """Take the next message of a ROUTER. Without a gate everybody who can connect is local. Raises zmq.Again."""
-    first = socket.recv(zmq.DONTWAIT, copy=False)  # it alone: small, and libzmq knows the key of the others by it
+    """Return the next message of a ROUTER. Without a gate every peer that can connect is local. Raises zmq.Again."""
+    # Only the first frame is received as zmq.Frame: it is small, and libzmq attaches the key of the message to it.
+    first = socket.recv(zmq.DONTWAIT, copy=False)
     visitor = LOCAL if gate is None else gate.identify_client(first, domain, now)
     return ReceivedMessage(first.bytes, socket.recv_multipart(zmq.DONTWAIT), visitor, _peer_pid(first))
 
@@ -177,6 +178,6 @@ def _peer_pid(frame: zmq.Frame) -> int | None:
 
 
 def open_gate(context: "zmq.Context[zmq.Socket[bytes]]", keys: Keys | None, role: Role) -> ZapAuthenticator | None:
-    """Return the gate of a daemon in a role, None when this host has no key for it. Raises KeysError."""
+    """Return the gate of a daemon in a role, or None when this host has no key for it. Raises KeysError."""
     pair = keys.pair(role) if keys is not None else None
     return ZapAuthenticator(context, keys, pair.secret) if keys is not None and pair is not None else None

@@ -1,4 +1,4 @@
-"""The database's tables and views as SQL text, and the migration number that they stand for."""
+"""The SQL text of the database's tables and views, and their migration number."""
 
 from importlib.resources import files
 

@@ -1,16 +1,16 @@
 -- Migration 5: the tables behind the views. Users never see them.
--- Facts carry integers; names are in dimensions, so that an identity that becomes known later changes one row.
--- Facts are inserted sorted by key, producer, step and have no primary key: exactly-once is kept by base.intervals.
+-- Facts carry integers and dimensions carry names, so that an identity that becomes known later changes one row.
+-- Facts are inserted sorted by key, producer, step and have no primary key: base.intervals keeps exactly-once.
 CREATE SCHEMA base;
 
--- One row: which log this database is an index over, and how far it has come.
+-- One row: the log that this database indexes, and how far it has been applied.
 CREATE TABLE base.position (migration INTEGER, log_id BLOB, next_number BIGINT);
 
 CREATE TABLE base.runs (
     run INTEGER, run_id VARCHAR, project VARCHAR, name VARCHAR, run_group VARCHAR, job_type VARCHAR,
     tags VARCHAR[], notes VARCHAR, primary_label VARCHAR, primary_launch VARCHAR, primary_restart BIGINT,
     alias_of INTEGER, -- the run that this is another name of
-    told VARCHAR[], -- what `events` says of its labels, which is said once
+    told VARCHAR[], -- the label checks already reported in `events`
     alias_nodes VARCHAR[] -- nodes of the key that made it another name; empty: of all
 );
 CREATE TABLE base.producers (
@@ -22,11 +22,11 @@ CREATE TABLE base.producers (
     sender BLOB, boot VARCHAR, late_us BIGINT, is_presumed BOOLEAN, clock_us BIGINT,
     uptime_us BIGINT, hostname VARCHAR, rank_pid BIGINT, agent_node VARCHAR, start_ticks BIGINT, is_remote BOOLEAN,
     parent VARCHAR, -- label of the process with an open run that started this one's launcher
-    is_coauthor BOOLEAN, -- may write config and files beside the primary: its parent, or what that had as primary before
+    is_coauthor BOOLEAN, -- may write config and files like the primary: its parent, or the earlier primary of that
     are_gpus_resolved BOOLEAN,
-    cause VARCHAR -- EndCause of its end, by its own word or its agent's; NULL while it runs, finished or is presumed dead
+    cause VARCHAR -- EndCause, reported by the producer or its agent; NULL while it runs, finished or is presumed dead
 );
--- Which run each launch is in that demanded that a run of this name exist, or not: decided once, in log order.
+-- The run of each launch that required a run of this name to exist, or not to exist. Decided once, in log order.
 CREATE TABLE base.demands (run_id VARCHAR, launch VARCHAR, run INTEGER);
 -- Metric and phase names, names of system metrics, devices.
 CREATE TABLE base.names (id INTEGER, name VARCHAR);
@@ -43,10 +43,10 @@ CREATE TABLE base.console (
 );
 CREATE TABLE base.config (producer INTEGER, seq BIGINT, ts TIMESTAMP, key VARCHAR, value VARCHAR);
 CREATE TABLE base.summary (producer INTEGER, seq BIGINT, ts TIMESTAMP, key VARCHAR, value VARCHAR);
--- What was said of saved files, and which contents have arrived: each at its own time, and a content perhaps often.
+-- Saved files as reported, and the contents that have arrived: each at its own time, a content possibly several times.
 CREATE TABLE base.files (producer INTEGER, seq BIGINT, ts TIMESTAMP, path VARCHAR, bytes BIGINT, sha256 VARCHAR);
 CREATE TABLE base.stored (sha256 VARCHAR, bytes BIGINT, ts TIMESTAMP);
--- What define_metric said: a name or pattern of names; empty where nothing was said.
+-- Calls of define_metric: a name or pattern of names; empty where nothing was given.
 CREATE TABLE base.definitions (
     producer INTEGER, seq BIGINT, ts TIMESTAMP, name VARCHAR, summary VARCHAR, step_metric VARCHAR
 );
@@ -55,19 +55,19 @@ CREATE TABLE base.config_hashes (producer INTEGER, seq BIGINT, ts TIMESTAMP, is_
 CREATE TABLE base.events (
     producer INTEGER, seq BIGINT, ts TIMESTAMP, kind VARCHAR, level VARCHAR, message VARCHAR, body VARCHAR,
     cause VARCHAR, -- EndCause of a `traceback`
-    outcome VARCHAR -- what an end says after its subject, if that was not known when the end was reported
+    outcome VARCHAR -- the predicate of an end that was not known when the end was reported
 );
 
--- The ledger of exactly-once: closed, disjoint ranges of seq per producer, appended by every flush, joined now and then.
+-- The ledger of exactly-once: closed, disjoint ranges of seq per producer, appended by every flush, merged at times.
 CREATE TABLE base.intervals (producer INTEGER, first_seq BIGINT, last_seq BIGINT, seen_at TIMESTAMP);
 CREATE TABLE base.losses (producer INTEGER, first_seq BIGINT, last_seq BIGINT, reason VARCHAR);
--- Records that could not be decoded or applied, as far as they may be kept (64 KiB each), and blocks newer than we are.
+-- Records that could not be decoded or applied, as far as they are kept (64 KiB each), and blocks of a newer version.
 CREATE TABLE base.quarantine (
     number BIGINT, kind INTEGER, reason VARCHAR, bytes BLOB,
     code VARCHAR, -- QuarantineCode
-    block_version BIGINT, -- of a block that is newer than this version; NULL for anything else
-    loses_events BOOLEAN -- whether events may be missing since: see State.damaged
+    block_version BIGINT, -- of a block of a newer version; NULL for anything else
+    loses_events BOOLEAN -- whether events may be missing since; see State.damaged
 );
--- Records of the log of which something was refused, for a key does not cover its node: how many events, of which sender,
--- and the names of its key then. A second row with the negative count takes it back, once a key covers it.
+-- Records with events that were refused because a key does not cover their node: the number of events, the sender, and
+-- the names of its key at that time. A second row with the negative count cancels it, once a key covers the node.
 CREATE TABLE base.refused (number BIGINT, sender BLOB, nodes VARCHAR, events BIGINT, ts TIMESTAMP);

@@ -1,7 +1,7 @@
-"""Files by content: their names on disk, a file's name in a run, and how much of a disk they may take.
+"""Files by content: their names on disk, a file's name in a run, and how much of a disk they may use.
 
-A content's name is its SHA-256 in 64 lower-case hex digits, in the outbox of a node and in `files/` of a collector. A
-peer names contents by those 32 bytes and never by a path.
+The name of a content is its SHA-256 in 64 lower-case hex digits, in the outbox of a node and in `files/` of a
+collector. A peer names a content by those 32 bytes, never by a path.
 """
 
 import os
@@ -12,16 +12,16 @@ from chiplog_schemas.limits import FREE_BYTES_MIN, PATH_CHARS_MAX
 
 DIGEST_BYTES = 32
 _NAME = re.compile(r"[0-9a-f]{64}")
-_FREE_SHARE = 20  # of a disk that is smaller than that many times FREE_BYTES_MIN, one part stays free
+_FREE_SHARE = 20  # of a disk smaller than this many times FREE_BYTES_MIN, one part stays free
 
 
 def is_content_name(name: str) -> bool:
-    """Tell whether a file's name on disk is that of a content."""
+    """Return True if a file's name on disk is the name of a content."""
     return _NAME.fullmatch(name) is not None
 
 
 def list_contents(directory: Path) -> list[Path]:
-    """Return the contents that lie in a directory, by name; none when it is not there. Raises OSError."""
+    """Return the contents in a directory, by name; none when it does not exist. Raises OSError."""
     try:
         names = sorted(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):
@@ -30,20 +30,20 @@ def list_contents(directory: Path) -> list[Path]:
 
 
 def invalid_path_reason(path: str) -> str | None:
-    """Return why something cannot be a file's name in a run, None when it can."""
+    """Return why a path cannot be a file's name in a run, or None if it can."""
     if len(path) > PATH_CHARS_MAX:
         return f"it has {len(path)} characters, the limit is {PATH_CHARS_MAX}"
     if any(part in ("", ".", "..") for part in path.split("/")):
-        return "it is to be relative, without empty parts and '..'"
+        return "it must be relative, without empty parts and '..'"
     if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in path):
         return "it has control characters"
     return None
 
 
 def insufficient_space_reason(directory: Path, n_bytes: int) -> str | None:
-    """Return why a file of this size would take what events need of a disk, None when it may be written.
+    """Return why a file of this size would take the disk space that events need, or None if it may be written.
 
-    Raises OSError when the disk cannot be asked.
+    Raises OSError when the disk does not answer.
     """
     disk = os.statvfs(directory)
     free = disk.f_bavail * disk.f_frsize

@@ -1,7 +1,7 @@
-"""A journal as others see it: the layout of its directory and head page, and how to read one whose process is gone.
+"""A journal as other processes see it: its directory and head page, and how to read one whose process has ended.
 
     <producer as hex>/
-      lock       fcntl lock held by the process: free means dead
+      lock       fcntl lock of the process; while it is free, the process has ended
       head       one page, allocated at init and mapped:
 
         offset  size  field
@@ -10,17 +10,17 @@
             12     4  identity_size
             16    16  producer
             32     8  acked          everything before this seq is on stable storage at the next hop
-            40     8  produced       seqs given out, written when events are dropped and when the run finishes
-            48     4  flags          bit 0: the run finished; bit 1: its process left, and its exit status says how
-            52     4  promised       events that were still to get a seq: values on their way from a device
+            40     8  produced       seqs assigned, written when events are dropped and when the run finishes
+            48     4  flags          bit 0: the run finished; bit 1: its process ended, its exit status shows how
+            52     4  promised       events still to get a seq: values on their way from a device
             64     …  identity       msgpack map, see events.IDENTITY_FIELDS
 
-      status     made when the console's helper is started, which writes there how the process ended: the status as of
-                 waitpid(2) and its source, as text. Empty until then; there may be none
+      status     created with the console's helper, which writes there how the process ended: the status as of
+                 waitpid(2) and its source, as text. Empty until then; it may be absent
       *.seg      segments; a record's number is the event's seq
 
-A directory appears under this name only when all of that is there; names that begin with a dot are being made or
-removed.
+A directory has this name only when all of its files exist. A name that begins with a dot marks a directory that is
+being created or removed.
 """
 
 import os
@@ -47,7 +47,7 @@ HEAD_MAGIC = b"CHIPJRN\x01"
 HEAD_PAGE_BYTES = 4096
 IDENTITY_OFFSET = 64
 HEAD_FIXED = struct.Struct("<8sII16sQQI")
-# The counters, each written by itself.
+# The counters, each written separately.
 ACKED = PRODUCED = struct.Struct("<Q")
 FLAGS = PROMISED = struct.Struct("<I")
 ACKED_OFFSET, PRODUCED_OFFSET, FLAGS_OFFSET, PROMISED_OFFSET = 32, 40, 48, 52
@@ -60,7 +60,7 @@ HEAD_NAME = "head"
 
 @dataclass(slots=True)
 class JournalHead:
-    """The head page of a journal. `identity` is empty when its checksum does not hold."""
+    """The head page of a journal. `identity` is empty when its checksum is wrong."""
 
     producer: bytes
     acked: int
@@ -83,7 +83,7 @@ def encode_head(producer: bytes, identity: bytes, acked: int = 0, produced: int 
 
 
 def decode_head(data: bytes) -> JournalHead | None:
-    """Read a head page; None when it is none."""
+    """Decode a head page; None when it is invalid."""
     if len(data) < IDENTITY_OFFSET or data[:8] != HEAD_MAGIC:
         return None
     _, crc, size, producer, acked, produced, flags = HEAD_FIXED.unpack_from(data)
@@ -99,7 +99,7 @@ def decode_head(data: bytes) -> JournalHead | None:
 
 
 class JournalReader:
-    """A journal whose lock the reader holds. Reads what its process left."""
+    """A journal whose lock the reader holds. Reads the records that its process left."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -110,13 +110,13 @@ class JournalReader:
             self.head = None
 
     def records(self, first: int = 0) -> Iterator[Record | CorruptRange]:
-        """Yield the records with a seq of at least `first`, and damage in its place. Raises OSError."""
+        """Yield the records with a seq of at least `first`, and damaged ranges in their place. Raises OSError."""
         begun: list[tuple[int, Path]] = []
         for _, path in list_segments(self.directory):
             with open(path, "rb") as segment:
                 start = segment.read(SEGMENT_HEADER_BYTES)
                 if not any(start) and not any_nonzero(memoryview(segment.read())):
-                    continue  # it was allocated ahead and never used
+                    continue  # allocated ahead and never used
             header = decode_header(start)
             begun.append((header.base if header else _first_number(path), path))
         for _, path in sorted(begun):
@@ -125,19 +125,20 @@ class JournalReader:
                     yield item
 
     def remove(self) -> bool:
-        """Delete the journal: everything of it is on stable storage elsewhere. Return whether it is out of the way."""
+        """Delete the journal, whose records are on stable storage elsewhere. Return True if its name is free."""
         return remove_journal(self.directory, sync=True)
 
 
 def _first_number(path: Path) -> int:
-    """Return where a segment stands whose header is damaged: the number of its first sound record."""
+    """Return the number of the first valid record of a segment whose header is damaged."""
     return next((item.number for item in read_segment(path) if isinstance(item, Record)), 0)
 
 
 def remove_journal(directory: Path, *, sync: bool = False) -> bool:
-    """Delete a journal's directory; first under a name that nobody adopts. Return whether it has no other any more.
+    """Delete a journal's directory, after renaming it to a hidden name. Return True if the visible name is free.
 
-    With `sync` also after a power failure: half of a journal, under its name, would tell of a rank that vanished.
+    `sync` makes the rename survive a power failure: half of a journal, under its name, would report a rank that
+    vanished.
     """
     hidden = directory.with_name(f".done-{directory.name}")
     try:
@@ -147,7 +148,7 @@ def remove_journal(directory: Path, *, sync: bool = False) -> bool:
     except OSError:
         return (
             not directory.exists()
-        )  # gone already, another one's hands are on it, or the disk refuses: it stays under the hidden name
+        )  # already gone, in use by another process, or the disk refuses: the hidden name remains
     shutil.rmtree(hidden, ignore_errors=True)
     return True
 
@@ -162,9 +163,9 @@ def list_journals(journals: Path) -> list[tuple[bytes, Path]]:
 
 
 def is_adoptable(directory: Path) -> bool:
-    """Return True if an agent of this user can adopt this journal once its process has ended. Only looks.
+    """Return True if an agent of this user can adopt this journal once its process has ended. It only reads.
 
-    Without the lock's file the head must exist: a directory without both is no journal.
+    Without the lock file the head must exist: a directory without both is not a journal.
     """
     lock = directory / LOCK_NAME
     has_lock = os.path.lexists(lock)

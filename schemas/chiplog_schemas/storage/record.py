@@ -1,4 +1,4 @@
-"""The record: the checksummed frame of which journal, spool and log are made.
+"""The record: the checksummed frame that journal, spool and log consist of.
 
     offset  size  field
          0     4  magic      'CLR1'
@@ -43,27 +43,27 @@ class Kind(IntEnum):
     BLOCK = 2  # a columnar batch of events (spool, log)
     RECEIPT = 3  # who sent the records that follow, and when they came (log)
     SENDERS = 4  # next number of every sender: first record of each log segment, so that a start reads one segment
-    QUARANTINE = 5  # bytes that were no record, with the reason (log)
-    GAP = 6  # a sender's LOST at the hop: numbers that can never come (log)
-    STORED = 7  # a file's content that is on stable storage beside the log (log)
-    PRESENCE = 8  # whether an agent is there, concluded by the receiver (log)
+    QUARANTINE = 5  # bytes that are not a record, with the reason (log)
+    GAP = 6  # a sender's LOST at the hop: numbers that can never arrive (log)
+    STORED = 7  # a file's content that is on stable storage next to the log (log)
+    PRESENCE = 8  # whether an agent is connected, as the receiver concludes (log)
 
 
 @dataclass(slots=True)  # not frozen: a frozen one costs a microsecond more, and a log has millions
 class Record:
-    """One record as read. `payload` is a view into the bytes that were scanned."""
+    """One decoded record. `payload` is a view into the scanned bytes."""
 
     kind: int
     version: int
     number: int
     payload: memoryview
     payload_crc: int
-    end: int  # offset behind the record in the scanned bytes
+    end: int  # offset after the record in the scanned bytes
 
 
 @dataclass(frozen=True, slots=True)
 class CorruptRange:
-    """Bytes in the middle of a log that are no record: they cost what they held, and nothing more."""
+    """Bytes in the middle of a log that are not a record. Only their own content is lost."""
 
     start: int
     end: int
@@ -71,20 +71,20 @@ class CorruptRange:
 
 
 def encode(kind: int, number: int, payload: bytes | memoryview, version: int = 1) -> bytes:
-    """Frame a payload. Asserts the length: callers bound what they write."""
+    """Frame a payload. Asserts the length: callers limit what they write."""
     assert len(payload) <= RECORD_BYTES_MAX, f"payload of {len(payload)} bytes exceeds {RECORD_BYTES_MAX}"
     back = pack_back(len(payload), kind, version, 0, number)
     return b"".join((pack_front(MAGIC, crc32(back, crc32(payload))), back, payload))
 
 
 def reframe(record: Record, number: int) -> tuple[bytes, memoryview]:
-    """Give a record another number without touching its payload: (new header, payload)."""
+    """Assign another number to a record without touching its payload: (new header, payload)."""
     back = pack_back(len(record.payload), record.kind, record.version, 0, number)
     return pack_front(MAGIC, crc32(back, record.payload_crc)) + back, record.payload
 
 
 def parse_record(data: memoryview, offset: int) -> Record | str:
-    """Read the record at an offset, or say why there is none."""
+    """Return the record at an offset, or the reason why there is none."""
     if len(data) - offset < HEADER_BYTES:
         return TORN_HEADER
     magic, crc, length, kind, version, _flags, number = unpack_header(data, offset)
@@ -108,13 +108,13 @@ def parse_record(data: memoryview, offset: int) -> Record | str:
 def scan_records(
     data: bytes | memoryview, start: int = 0, *, first: int | None = None, sealed: bool = True, cut: bool = False
 ) -> Iterator[Record | CorruptRange]:
-    """Walk the records in bytes, stepping over damage and over records whose number is out of order.
+    """Iterate over the records in bytes, skipping damage and records whose number is out of order.
 
-    Zeros to the end are unused space of a preallocated segment and end the walk silently. A bad tail of a segment that
-    is still being written (`sealed=False`) ends it silently too: the rest may only not have been written yet. With
-    `cut`, the bytes go on behind their end: a record that runs over it ends the walk. `first` is the number that the
-    first record should have, -1 if nobody knows any more, None for any: another one is not believed before it is seen
-    what follows.
+    Zeros up to the end are unused space of a preallocated segment and end the iteration silently. So does a damaged
+    tail of a segment that is still being written (`sealed=False`): its rest may not have been written yet. With `cut`,
+    more bytes follow after the end, so a record that crosses the end ends the iteration. `first` is the expected number
+    of the first record, -1 if it is unknown, None for any. A record with another number counts only if the records
+    after it confirm it.
     """
     view = memoryview(data)
     offset, last = start, -1
@@ -138,10 +138,10 @@ def scan_records(
 def _scan_with_damage(
     data: bytes | memoryview, offset: int, last: int, *, sealed: bool, cut: bool
 ) -> Iterator[Record | CorruptRange]:
-    """Walk the rest of the bytes, from the last record in front of a jump or of damage.
+    """Iterate over the rest of the bytes, from the last record before a jump or before damage.
 
-    Of all sound records those are taken whose numbers grow and that are the most: a block that a disk wrote to the
-    wrong place holds sound records too, with numbers of elsewhere, and must not cost the ones around it.
+    The longest increasing run of valid records counts. A block that a disk wrote to the wrong place holds valid records
+    too, with numbers from elsewhere, and must not cost the records around it.
     """
     view = memoryview(data)
     searcher: _Resynchronizer | None = None
@@ -176,10 +176,10 @@ def _scan_with_damage(
 
 
 def _longest_increasing(sound: list[tuple[int, Record]], last: int) -> list[tuple[int, Record]]:
-    """Return the most records, above `last`, whose numbers grow; of equally many the first ones (patience sorting)."""
+    """Return the longest run of records above `last` with growing numbers; the first of equals (patience sorting)."""
     sound = [entry for entry in sound if entry[1].number > last]
-    tops: list[int] = []  # by length: the highest number that begins so long a run, negated
-    lengths: list[int] = []  # of the longest run that begins with a record, from the last one to the first
+    tops: list[int] = []  # by length: the highest number that starts a run of this length, negated
+    lengths: list[int] = []  # of the longest run that starts at a record, from the last record to the first
     for _, record in reversed(sound):
         length = bisect_left(tops, -record.number)
         tops[length : length + 1] = [-record.number]
@@ -194,26 +194,29 @@ def _longest_increasing(sound: list[tuple[int, Record]], last: int) -> list[tupl
 
 
 class _Resynchronizer:
-    """Finds the next sound record behind damage. One for each scan: it copies the bytes and bounds the work once."""
+    """Finds the next valid record after damage. One per scan: it copies the bytes once and bounds the total work."""
 
     def __init__(self, data: bytes | memoryview) -> None:
         self._raw = data if isinstance(data, bytes) else bytes(data)  # only bytes can be searched
-        self._checked = 0  # bytes of checksums that found nothing
+        self._checked = 0  # checksummed bytes that were not a record
 
     def next_record(self, offset: int, above: int) -> int | None:
-        """Return where it begins. Its number must be higher: payloads may hold bytes that look like records."""
+        """Return the offset of the next record.
+
+        Its number must exceed `above`: payloads may contain bytes that look like one.
+        """
         view = memoryview(self._raw)
         at = self._raw.find(MAGIC_BYTES, offset)
         while at >= 0 and self._checked < RESYNC_BYTES_MAX:
             found = parse_record(view, at)
             if isinstance(found, Record) and found.number > above:
                 return at
-            if found == MISMATCH or isinstance(found, Record):  # records inside of records cost as much
+            if found == MISMATCH or isinstance(found, Record):  # records inside of payloads cost as much
                 self._checked += HEADER_BYTES + unpack_header(view, at)[2]
             at = self._raw.find(MAGIC_BYTES, at + 1)
         return None
 
 
 def any_nonzero(view: memoryview) -> bool:
-    """Tell whether any byte is set, at memory speed."""
+    """Return True if any byte is not zero, at the speed of memory."""
     return bytes(view).count(0) != len(view)

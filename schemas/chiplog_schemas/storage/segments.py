@@ -1,18 +1,18 @@
-"""The segment log: a directory of append-only files of records. Journal, spool and the collector's log are this.
+"""The segment log: a directory of append-only files of records. Journal, spool and the collector's log use it.
 
-A segment is a file `{number:020d}.seg`. In spool and log the number is that of its first record; in a journal, whose
-segments are allocated before that is known, it only grows. A segment begins with
+A segment is a file `{number:020d}.seg`. In spool and log the number is that of its first record. In a journal, whose
+segments are allocated before that number is known, it only increases. A segment begins with
 
     offset  size  field
          0     8  magic      'CHIPSEG' and the format's version, 1
          8     4  crc        CRC-32 of bytes 12..48
         12     4  flags      0
-        16    16  owner      producer, spool or log: whose numbers these are
+        16    16  owner      producer, spool or log that assigned the numbers
         32     8  base       number of the first record
         40     8  created    µs since the epoch
 
-followed by records (record.py). Numbers grow; a jump is a gap that the owner declares elsewhere. Zeros behind the last
-record are preallocated space. Only the newest segment is ever written to.
+followed by records (record.py). Numbers increase; a jump is a gap that the owner declares elsewhere. Zeros after the
+last record are preallocated space. Only the newest segment is written to.
 """
 
 import contextlib
@@ -39,14 +39,14 @@ from chiplog_schemas.storage.watermark import fsync_parents, open_watermark, syn
 
 SEGMENT_MAGIC = b"CHIPSEG\x01"
 SEGMENT_HEADER_BYTES = 48
-END_NAME = "end"  # beside the segments: the number behind the last synced record, see synced.py
+END_NAME = "end"  # next to the segments: the number after the last synced record, see watermark.py
 _SEGMENT_HEADER = struct.Struct("<II16sQq")
-_UNKNOWN_END = 1 << 32  # numbers skipped when it is not known how many were given out: more than a log ever holds
+_UNKNOWN_END = 1 << 32  # numbers to skip when the last one assigned is unknown: more than a log ever holds
 _IOV_MAX = 512  # buffers per writev; the kernel allows 1,024
 
 
 class SegmentError(OSError):
-    """A segment that cannot be used at all: its header is damaged or of another owner."""
+    """A segment that cannot be used: its header is damaged or of another owner."""
 
 
 @dataclass(slots=True)
@@ -80,17 +80,17 @@ def segment_name(base: int) -> str:
 
 
 def list_segments(directory: Path) -> list[tuple[int, Path]]:
-    """Return (base, path) of the segments of a log, in order. An absent directory has none."""
+    """Return (base, path) of the segments of a log, in order; none for an absent directory."""
     try:
         names = os.listdir(directory)
     except FileNotFoundError:
         return []
     found = [(int(name[:-4]), directory / name) for name in names if name.endswith(".seg") and name[:-4].isdecimal()]
-    return sorted(entry for entry in found if entry[0] < NUMBER_LIMIT)  # no writer of ours names a file otherwise
+    return sorted(entry for entry in found if entry[0] < NUMBER_LIMIT)  # no writer uses a higher number
 
 
 def log_owner(directory: Path) -> bytes | None:
-    """Return whose numbers the segments of a directory carry, by the oldest sound header; None when there is none."""
+    """Return the owner of the segments in a directory, from the oldest valid header; None without one."""
     for _, path in list_segments(directory):
         with open(path, "rb") as segment:
             header = decode_header(segment.read(SEGMENT_HEADER_BYTES))
@@ -113,7 +113,10 @@ def now_us() -> int:
 
 
 def read_segment(path: Path, *, sealed: bool = True) -> Iterator[Record | CorruptRange]:
-    """Read all records of a segment file. A damaged segment header is itself a Damage, the records are still read."""
+    """Read all records of a segment file.
+
+    A damaged segment header is itself a CorruptRange; its records are still read.
+    """
     data = path.read_bytes()
     header = decode_header(data)
     if header is None:
@@ -124,10 +127,11 @@ def read_segment(path: Path, *, sealed: bool = True) -> Iterator[Record | Corrup
 
 
 class SegmentLog:
-    """The writing end of a segment log on disk: append to memory, then commit as one write and one fdatasync.
+    """The writing end of a segment log on disk: append to memory, then commit with one write and one fdatasync.
 
-    One process, one thread. Opening recovers: a torn tail is cut off, and the next number follows the last good record.
-    Raises OSError when the directory or the disk refuses; what was appended stays and the next commit tries again.
+    One process, one thread. Opening recovers: it cuts off a torn tail, and the next number follows the last valid
+    record. Raises OSError when the directory or the disk refuses; appended records stay, and the next commit tries
+    again.
     """
 
     def __init__(self, directory: Path, owner: bytes, *, segment_bytes: int = SEGMENT_BYTES, first: int = 0) -> None:
@@ -136,11 +140,11 @@ class SegmentLog:
         self.next_number = first
         self.pending_bytes = 0
         self.torn_bytes = 0  # cut off at opening
-        self.lost_tail: tuple[int, int] | None = None  # numbers that were synced once, and are not there any more
+        self.lost_tail: tuple[int, int] | None = None  # numbers that were synced and are gone
         self._segment_bytes = segment_bytes
-        self._segments: list[tuple[int, int]] = []  # (base, bytes) of all, the newest last
+        self._segments: list[tuple[int, int]] = []  # (base, bytes) of every segment, the newest last
         self._pending: list[bytes | memoryview] = []
-        self._pending_first = 0  # number of the first record that waits
+        self._pending_first = 0  # number of the first pending record
         self._descriptor = -1
         ensure_private_dir(directory)
         self._recover()
@@ -156,14 +160,14 @@ class SegmentLog:
 
     @property
     def first_number(self) -> int:
-        """The lowest number that is there or waits to be written; `next_number` when there is none."""
+        """The lowest number on disk or pending; `next_number` without one."""
         if self._segments:
             return self._segments[0][0]
         return self._pending_first if self._pending else self.next_number
 
     @property
     def at_segment_start(self) -> bool:
-        """Whether the next record appended will be the first of a segment."""
+        """Return True if the next record will be the first of a segment."""
         return self._descriptor < 0 and not self._pending
 
     def segments(self) -> list[tuple[int, Path]]:
@@ -173,13 +177,13 @@ class SegmentLog:
     # -- writing --
 
     def append(self, kind: int, payload: bytes | memoryview, version: int = 1) -> int:
-        """Add a record to what the next commit writes and return its number."""
+        """Add a record to the next commit and return its number."""
         number = self.next_number
         self._push(encode(kind, number, payload, version))
         return number
 
     def skip_to(self, number: int) -> None:
-        """Give out no number below this one any more. Nothing may be pending."""
+        """Assign no number below this one from now on. Nothing may be pending."""
         assert not self._pending
         if number > self.next_number:
             self._close_segment()
@@ -192,7 +196,7 @@ class SegmentLog:
         return number
 
     def append_record(self, record: Record) -> int:
-        """Add a record of another log under this log's next number. Its payload is not touched or checked again."""
+        """Add a record of another log under this log's next number. Its payload is not copied or verified."""
         number = self.next_number
         self._push(*reframe(record, number))
         return number
@@ -207,7 +211,7 @@ class SegmentLog:
     def commit(self, *, sync: bool = True) -> int:
         """Write and sync everything appended; return the bytes written.
 
-        On OSError the file is cut back to its last whole commit and the records wait for the next call.
+        On OSError the file is truncated to its last complete commit, and the records wait for the next call.
         """
         if not self._pending:
             return 0
@@ -237,7 +241,7 @@ class SegmentLog:
             batch = parts[index : index + _IOV_MAX]
             expected = sum(map(len, batch))
             written = os.writev(self._descriptor, batch)
-            if written < expected:  # a full disk writes what fits: finish by hand, or learn the error
+            if written < expected:  # a full disk writes what fits: continue, or get the error
                 rest = memoryview(b"".join(batch))[written:]
                 while rest:
                     rest = rest[os.write(self._descriptor, rest) :]
@@ -268,7 +272,7 @@ class SegmentLog:
         try:
             os.unlink(self.directory / segment_name(base))
         except OSError:
-            pass  # cleaned up by hand, or a read-only disk: nothing wants it any more, and the next start tries again
+            pass  # already removed, or a read-only disk: the file is not needed, and the next start tries again
 
     # -- recovery --
 
@@ -282,25 +286,25 @@ class SegmentLog:
             end, last, torn = self._valid_length(path)
             self.torn_bytes += torn
             if end == 0 and (header is None or last is None):
-                os.unlink(path)  # its first commit never completed, so nothing of it was ever acknowledged
+                os.unlink(path)  # its first commit never completed, so no record in it was acknowledged
                 found.pop()
                 self.next_number = max(self.next_number, base)
                 continue
             if torn:
                 os.truncate(path, end)
-            _sync_file(path)  # a killed writer may have written this and not synced it: from now on it counts as synced
+            _sync_file(path)  # a killed writer may have written this without a sync; from now on it counts as synced
             self.next_number = max(self.next_number, base if last is None else last + 1)
             break
         self._segments = [(base, path.stat().st_size) for base, path in found]
-        # The recovered segment stays sealed: a new one is begun with the next commit.
+        # The recovered segment stays sealed: the next commit starts a new one.
 
     def _recover_end(self) -> None:
-        """Never give out numbers again that were on stable storage: the next hop may have seen them."""
+        """Never reuse numbers that were on stable storage: the next hop may have received them."""
         if not self._segments:
             fsync_parents(self.directory)  # new, perhaps with the directories around it
         end = self._end.get() if self._end is not None and self._end.is_valid else None
         if end is None and self._segments:
-            self.next_number += _UNKNOWN_END  # nobody can tell how many there were
+            self.next_number += _UNKNOWN_END  # the last number assigned is unknown
             self._write_end()
         elif end is not None and end > self.next_number:
             self.lost_tail = (self.next_number, end - 1)
@@ -310,10 +314,10 @@ class SegmentLog:
             self._write_end()  # a power failure had set it back
 
     def persist_end(self) -> None:
-        """Remember `next_number` through a power failure, where no record tells it: numbers were lost and declared."""
+        """Store `next_number` durably when no record holds it: numbers were lost and declared."""
         self._write_end()
         if self._end is not None:
-            with contextlib.suppress(OSError):  # then a power failure right now can have numbers given out again
+            with contextlib.suppress(OSError):  # then a power failure now can lead to reused numbers
                 self._end.sync()
 
     def _write_end(self) -> None:
@@ -322,7 +326,7 @@ class SegmentLog:
                 self._end.set(self.next_number)
 
     def _valid_length(self, path: Path) -> tuple[int, int | None, int]:
-        """Return (offset behind the last good record, its number, bytes behind it)."""
+        """Return (offset after the last valid record, its number, bytes after it)."""
         size = path.stat().st_size
         end, last = 0, None
         for item in read_segment(path, sealed=False):
@@ -347,12 +351,12 @@ class SegmentLog:
         self._segments.append((base, SEGMENT_HEADER_BYTES))
 
     def _cut(self, size: int) -> None:
-        # In any case: the next commit begins with the same bytes, and overwrites a tail that could not be cut.
+        # Even if truncate fails: the next commit starts with the same bytes and overwrites the tail.
         os.lseek(self._descriptor, size, os.SEEK_SET)
         try:
             os.ftruncate(self._descriptor, size)
         except OSError:
-            pass  # a disk that refuses this too: after a crash the checksums tell the torn records apart
+            pass  # a disk that refuses this too: after a crash the checksums identify the torn records
 
     def _close_segment(self) -> None:
         if self._descriptor >= 0:
@@ -363,7 +367,7 @@ class SegmentLog:
 class LogReader:
     """The reading end: follow a segment log record by record, also while another process writes it.
 
-    `limit`, given to `read`, is the number behind the last record that may be read (the writer's synced position).
+    The `limit` of `read` is the number after the last record that may be read (the writer's synced position).
     """
 
     def __init__(self, directory: Path, next_number: int = 0) -> None:
@@ -372,20 +376,20 @@ class LogReader:
         self._descriptor = -1
         self._base = -1
         self._offset = 0
-        self._first = 0  # number of the record that should be there
+        self._first = 0  # expected number of the next record
 
     def read(self, limit: int, max_bytes: int) -> list[Record | CorruptRange]:
-        """Return the next records below `limit`, at most about `max_bytes` of them; empty when there are none yet.
+        """Return the next records below `limit`, about `max_bytes` of them; empty when there are none yet.
 
-        Damage inside of a segment that a newer one follows is returned in its place. Raises OSError.
+        Damage in a segment that has a successor is returned in its place. Raises OSError.
         """
         found: list[Record | CorruptRange] = []
         while not found and self.next_number < limit:
             if self._descriptor < 0 and not self._open():
                 break
-            sealed = self._is_sealed()  # asked before the read: what a sealed segment holds cannot grow any more
+            sealed = self._is_sealed()  # checked before the read: a sealed segment does not grow
             rest = os.fstat(self._descriptor).st_size - self._offset + 1
-            # First what was asked for, then one record of any size, then all: a long damaged stretch.
+            # First the requested size, then one record of any size, then everything: a long damaged stretch.
             for size in (max_bytes, HEADER_BYTES + RECORD_BYTES_MAX, max(rest, max_bytes)):
                 data = os.pread(self._descriptor, size, self._offset)
                 end = self._collect(data, found, limit, max_bytes, sealed=sealed, cut=len(data) == size)
@@ -406,7 +410,7 @@ class LogReader:
         self, data: bytes, found: list[Record | CorruptRange], limit: int, max_bytes: int, *, sealed: bool, cut: bool
     ) -> int:
         end = 0
-        damage: list[CorruptRange] = []  # until the record behind it tells that it was not passed before
+        damage: list[CorruptRange] = []  # until the record after it shows that it was not read before
         for item in scan_records(data, first=self._first, sealed=sealed, cut=cut):
             if isinstance(item, CorruptRange):
                 damage.append(CorruptRange(self._offset + item.start, self._offset + item.end, item.reason))

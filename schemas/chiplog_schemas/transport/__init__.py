@@ -1,1 +1,1 @@
-"""ZeroMQ sockets that speak the delivery protocol."""
+"""ZeroMQ sockets that run the delivery protocol."""

@@ -1,7 +1,7 @@
-"""The thin shell around a `Sender`: one DEALER socket, one log to read from. Used by the rank and by the agent.
+"""The thin shell around a `SenderProtocol`: one DEALER socket, one log to read from. Used by the rank and by the agent.
 
-Owned by one thread. It never blocks: the caller polls `descriptor`s and calls `step`. What fails here, a socket that
-the system refuses or a disk that the log lies on, costs the session, which is tried again.
+Owned by one thread. It never blocks: the caller polls the descriptors and calls `poll`. A failure here, such as a
+socket that the system refuses or an error of the log's disk, costs the session, which is opened again after a pause.
 """
 
 import contextlib
@@ -33,26 +33,26 @@ from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, parse_
 from chiplog_schemas.transport.zmtp import Dealer
 
 _SEND_HWM = 1_000  # frames; credit bounds the bytes long before this
-_CONNECT_TIMEOUT_MS = 2_000  # the kernel alone repeats an unanswered SYN more and more seldom, minutes apart at last
-_MESSAGES_PER_STEP = 256  # acknowledgements are small; the loop must come back to its other work
-# libzmq aborts the process when its first socket gets no descriptor for an epoll. It was seen to take 9 for context,
-# reaper, I/O thread, socket, monitor and connection; the others are for threads that open files in the same moment.
+_CONNECT_TIMEOUT_MS = 2_000  # the kernel repeats an unanswered SYN at growing intervals, up to minutes
+_MESSAGES_PER_STEP = 256  # acknowledgements are small; the loop has other work
+# libzmq aborts the process when its first socket gets no descriptor for an epoll. Measured: 9 descriptors for context,
+# reaper, I/O thread, socket, monitor and connection. The others are for threads that open files at the same moment.
 _SPARE_DESCRIPTORS = 16
 _DESCRIPTORS = "/proc/self/fd"
-_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)  # plain: an enum's arithmetic costs more than the question
+_EVENTS, _READABLE = int(zmq.EVENTS), int(zmq.POLLIN)  # plain ints: an enum's arithmetic costs more than the call
 
 
 def require_free_fds() -> None:
-    """Raise OSError when this process may not open as many files as a context with a socket takes.
+    """Raise OSError when this process may not open as many files as a context with a socket needs.
 
-    The last ones are not taken, not even for a moment: somebody else may be about to open a file.
+    The last descriptors are never used, not even briefly: another thread may be about to open a file.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     used = sum(int(name) < limit for name in os.listdir(_DESCRIPTORS)) if os.path.isdir(_DESCRIPTORS) else 0
     if limit - used < _SPARE_DESCRIPTORS:
         raise OSError(errno.EMFILE, f"{used} of {limit} file descriptors are open; raise `ulimit -n`")
     taken: list[int] = []
-    try:  # the system has a limit of its own
+    try:  # the system has a limit too
         while len(taken) < _SPARE_DESCRIPTORS:
             taken.append(os.eventfd(0, os.EFD_CLOEXEC))
     finally:
@@ -61,22 +61,22 @@ def require_free_fds() -> None:
 
 
 def _has_message(socket: "zmq.Socket[bytes]") -> bool:
-    """Tell whether there is something to receive: an eighth of what an exception costs, at each look of each rank."""
+    """Return True if there is a message. Each poll of each rank does this; it costs an eighth of an exception."""
     return bool(int(socket.get(_EVENTS)) & _READABLE)
 
 
 @dataclass(slots=True)
 class LogSlice:
-    """Records of a log as one run of bytes, with numbers first..last; or what it cannot read any more."""
+    """Records of a log as one run of bytes, with numbers first..last; or numbers that can no longer be read."""
 
     first: int
     last: int
     payload: bytes | memoryview
-    lost: str = ""  # why first..last can never come; then the payload is empty
+    lost: str = ""  # why first..last can never arrive; then the payload is empty
 
 
 class LogSource(Protocol):
-    """A log that a link can send from."""
+    """A log that a client can send from."""
 
     @property
     def first_number(self) -> int:
@@ -84,11 +84,11 @@ class LogSource(Protocol):
         ...
 
     def seek(self, number: int) -> None:
-        """Read on from this number. Raises OSError; so do the others, and nothing is lost by it."""
+        """Continue at this number. Raises OSError, as the other methods do; that loses nothing."""
         ...
 
     def read(self, max_bytes: int) -> LogSlice | None:
-        """Return the next records, None when there are none."""
+        """Return the next records, or None."""
         ...
 
     def acknowledged(self, next_number: int) -> None:
@@ -97,11 +97,11 @@ class LogSource(Protocol):
 
 
 class DeliveryClient:
-    """Move a log's records to the next hop.
+    """Deliver a log's records to the next hop.
 
-    context: of libzmq; None for a plain socket, which survives that other code closes its descriptor. address: of the
-    next hop. sender: 16 bytes. info: said in HELLO. curve: the keys to connect with, None for without.
-    on_change: told of each change of state, with a reason.
+    context: of libzmq; None for a plain socket, which survives when other code closes its descriptor. address: of the
+    next hop. sender: 16 bytes. info: sent in HELLO. curve: the keys to connect with, None for none.
+    on_change: called at each change of state, with a reason.
     """
 
     def __init__(
@@ -121,29 +121,29 @@ class DeliveryClient:
         self._source = source
         self._curve = curve
         self._on_change = on_change or (lambda state, reason: None)
-        self.handshake_error = ""  # why a handshake failed for good since the last session, with the remedy
+        self.handshake_error = ""  # why a handshake failed permanently since the last session, with the remedy
         self.socket: zmq.Socket[bytes] | None = None
         self._monitor: zmq.Socket[bytes] | None = None
         self._plain: Dealer | None = None
-        self._again_at = 0.0  # nothing is tried before
+        self._again_at = 0.0  # no attempt before this time
         self._pause_s = BACKOFF_MIN_S
         self._has_said_open = False
-        self._has_threads = False  # the context's are started with its first socket; a later one may be refused
+        self._has_threads = False  # the first socket starts the context's threads; a later one may be refused
 
     @property
     def is_open(self) -> bool:
-        """Whether the next hop has answered."""
+        """Return True if the next hop has answered."""
         return self.machine.state is SenderState.OPEN
 
     def poll(self, now: float) -> None:
-        """Take what arrived, let time pass, send what credit allows."""
+        """Process what arrived, handle timeouts, send what the credit allows."""
         if now < self._again_at:
             return
         try:
             self._step(now)
-        except (OSError, zmq.ZMQError) as error:  # a disk that refuses, or the system that has no socket for us
+        except (OSError, zmq.ZMQError) as error:  # a disk that refuses, or a system without a free socket
             self._apply(self.machine.abort(now, str(error)))
-            self._again_at = now + self._pause_s  # the session's own back-off begins anew with each WELCOME
+            self._again_at = now + self._pause_s  # WELCOME resets the session's own back-off, so this one is separate
             self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
             return
         if self.is_open:
@@ -154,7 +154,7 @@ class DeliveryClient:
 
     def beat(self, now: float) -> None:
         """Send a heartbeat if one is due, and nothing else: the log may be in use."""
-        with contextlib.suppress(OSError, zmq.ZMQError):  # `step` finds out
+        with contextlib.suppress(OSError, zmq.ZMQError):  # `poll` will find out
             for action in self.machine.beat(now):
                 if self.socket is not None and isinstance(action, Send):
                     self.socket.send_multipart(action.frames, zmq.DONTWAIT)
@@ -180,7 +180,7 @@ class DeliveryClient:
         self._send_available(now)
 
     def _check_monitor(self, now: float) -> None:
-        """Notice at once that the peer closed or died; its silence alone would tell only after PEER_SILENT_S."""
+        """Detect at once that the peer closed or died; its silence would show it only after PEER_SILENT_S."""
         if self._monitor is None or not _has_message(self._monitor):
             return
         try:
@@ -195,7 +195,7 @@ class DeliveryClient:
     def _send_available(self, now: float) -> None:
         while (self.socket is not None or self._plain is not None) and (window := self.machine.window()) > 0:
             if self.machine.in_flight_bytes and window < RECORD_BYTES_MAX // 4:
-                return  # let acknowledgements gather rather than send crumbs
+                return  # let acknowledgements accumulate instead of sending tiny slices
             piece = self._source.read(min(window, BATCH_BYTES_MAX))
             if piece is None:
                 return
@@ -205,7 +205,7 @@ class DeliveryClient:
                 self._apply([self.machine.data(piece.first, piece.last, piece.payload, now)])
 
     def close(self) -> None:
-        """Say goodbye and close, waiting at most LINGER_MS for what is on its way."""
+        """Send BYE and close, waiting at most LINGER_MS for queued messages."""
         with contextlib.suppress(OSError):  # the connection is lost
             self._apply(self.machine.bye())
         self._drop_socket(LINGER_MS)
@@ -217,7 +217,7 @@ class DeliveryClient:
                     try:
                         self.socket.send_multipart(frames, zmq.DONTWAIT)
                     except zmq.Again:
-                        # Bounded by credit, so this means a peer that is not there: begin anew, nothing is lost.
+                        # Credit bounds the queue, so a full one means that the peer is gone: restart, nothing is lost.
                         self._apply(self.machine.abort(time.monotonic(), "send queue full"))
                 case Send(frames) if self._plain is not None:
                     try:
@@ -250,7 +250,7 @@ class DeliveryClient:
         return self._plain is not None and self._plain.is_blocked
 
     def wait(self, wait_s: float) -> None:
-        """Wait until something arrived, or can be sent. Not longer than this."""
+        """Wait until something arrived or can be sent, at most this long."""
         if self._plain is not None:
             self._plain.wait(wait_s)
         elif self.socket is not None:
@@ -274,7 +274,7 @@ class DeliveryClient:
     def _connect(self, socket: zmq.Socket[bytes]) -> None:
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.SNDHWM, _SEND_HWM)
-        socket.setsockopt(zmq.MAXMSGSIZE, messages.HEAD_BYTES_MAX)  # what a receiver says is a first frame
+        socket.setsockopt(zmq.MAXMSGSIZE, messages.HEAD_BYTES_MAX)  # every message of a receiver is a first frame only
         socket.setsockopt(zmq.RECONNECT_IVL, 20)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS)
@@ -294,9 +294,9 @@ class DeliveryClient:
             plain.close(linger_ms / 1000)
 
     def _close(self, socket: zmq.Socket[bytes], linger_ms: int) -> None:
-        with contextlib.suppress(zmq.ZMQError):  # it may have none
+        with contextlib.suppress(zmq.ZMQError):  # the socket may have none
             socket.disable_monitor()
         if self._monitor is not None:
-            self._monitor.close(0)  # nobody else does: left to the garbage collector it would hold up the context
+            self._monitor.close(0)  # without this, closing it is left to the garbage collector and delays the context
             self._monitor = None
         socket.close(linger_ms)

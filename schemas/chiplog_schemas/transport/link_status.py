@@ -1,6 +1,6 @@
-"""What an agent reports about its link to the collector, in a file for `chiplog status` and `chiplog doctor`.
+"""An agent's report on its link to the collector, in a file for `chiplog status` and `chiplog doctor`.
 
-One JSON object: state, text, pid, at_us. It counts only while the agent that wrote it lives, and is replaced as a
+One JSON object: state, text, pid, at_us. It is valid only while the agent that wrote it lives. It is replaced as a
 whole, so that no reader finds half of it.
 """
 
@@ -13,15 +13,15 @@ from pathlib import Path
 
 from chiplog_schemas.storage.segments import now_us
 
-_BYTES_MAX = 64 * 1024  # of a file that anybody may have written; ours have a line
+_BYTES_MAX = 64 * 1024  # of a file that any user may have written; an agent's has one line
 
 
 class LinkState(StrEnum):
-    """Where the link stands."""
+    """The state of the link."""
 
     CONNECTING = "connecting"  # since the agent's start no collector has answered, and none has refused
     OPEN = "open"
-    REFUSING = "refusing"  # open, and the collector keeps events of this agent that it does not apply
+    REFUSING = "refusing"  # open, and the collector keeps events of this agent without applying them
     CLOSED = "closed"
 
 
@@ -47,7 +47,7 @@ def write_link_status(path: Path, state: LinkState, text: str) -> None:
 
 
 def read_link_status(path: Path, pid: int) -> LinkStatus | None:
-    """Return the report of the agent with this PID; None when there is none, or only one that an earlier agent left."""
+    """Return the report of the agent with this PID; None without one, or with only one of an earlier agent."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.loads(file.read(_BYTES_MAX))

@@ -1,6 +1,6 @@
 """The socket of a receiving end: one ROUTER, bound to all its addresses. Used by the agent and by the receiver.
 
-Behind a gate it also knows whose key each message came with, and keeps from a revoked one what was meant for it.
+With a gate it also knows the key of each message, and withholds answers from a revoked key.
 """
 
 import contextlib
@@ -19,23 +19,23 @@ from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.delivery import Reply
 from chiplog_schemas.security.zap import ReceivedMessage, ZapAuthenticator, receive
 
-_SEND_HWM = 10_000  # acknowledgements: small, and a peer that takes none is gone
-_RECEIVE_HWM = 32  # messages per peer: as many batches as credit has, and as many without bytes
-_BACKLOG = 1_024  # a whole cluster reconnects at once
-_KEEPALIVE_IDLE_S = int(PEER_SILENT_S)  # a peer whose host vanished says nothing: the kernel asks after this, …
+_SEND_HWM = 10_000  # acknowledgements are small, and a peer that reads none is gone
+_RECEIVE_HWM = 32  # messages per peer: as many batches as the credit allows, and as many without payload
+_BACKLOG = 1_024  # a whole cluster may reconnect at once
+_KEEPALIVE_IDLE_S = int(PEER_SILENT_S)  # a peer whose host vanished is silent: the kernel probes after this, …
 _KEEPALIVE_INTERVAL_S = int(HEARTBEAT_INTERVAL_S)
-_KEEPALIVE_COUNT = 5  # … so often, and closes; else its connection would be kept for ever
+_KEEPALIVE_COUNT = 5  # … this often, and closes; otherwise its connection would stay open forever
 _UNBOUND_S = _OPEN_S = (
     5.0  # in turns while they are short: in one those of this host get in, in the other those with keys
 )
-_SAID_AGAIN_S = 60.0  # a crowd that is away for so long and comes again is news
-_UNANSWERED_MS = int(2000 * PEER_SILENT_S)  # the same where it was sent something, and its kernel answers nothing
+_SAID_AGAIN_S = 60.0  # after this long, the same condition is logged again
+_UNANSWERED_MS = int(2000 * PEER_SILENT_S)  # the same, where sent data is not acknowledged by the peer's kernel
 
 _log = logging.getLogger("chiplog.door")
 
 
 class RouterSocket:
-    """A ROUTER and the gate before its TCP addresses; without keys there is none. Owned by one thread.
+    """A ROUTER and the gate for its TCP addresses; without keys there is no gate. Owned by one thread.
 
     Raises OSError, naming the address that cannot be bound.
     """
@@ -56,9 +56,9 @@ class RouterSocket:
         self._shutter = TcpListenerThrottle(self.socket, addresses)
 
     def receive(self, now: float) -> ReceivedMessage | None:
-        """Return the next message; None in place of one that does not count. Raises zmq.Again when there is none.
+        """Return the next message; None in place of a rejected one. Raises zmq.Again when there is none.
 
-        A key that was revoked since it connected is told so and counted by the gate.
+        A key that was revoked after it connected gets a refusal, which the gate counts.
         """
         received = receive(self.socket, self._gate, self._domain, now)
         if not received.visitor.is_refused:
@@ -69,19 +69,22 @@ class RouterSocket:
         return None
 
     def reply(self, reply: Reply, now: float) -> None:
-        """Send an answer, unless its key was revoked meanwhile or the peer left: it will ask again."""
+        """Send an answer, unless its key was revoked or the peer has left. The peer will send again."""
         permit = reply.permit
         if permit is None or (self._gate is not None and self._gate.is_still_allowed(permit, self._domain, now)):
             self._send([reply.routing, *reply.frames])
 
     def throttle_listeners(self, now: float) -> None:
-        """Keep strangers from taking all descriptors. To be called in every turn of a loop; see Shutter."""
+        """Keep unknown peers from using up all descriptors.
+
+        Call it in every turn of a loop; see TcpListenerThrottle.
+        """
         self._shutter.tick(now)
 
     def mind_files(self) -> None:
-        """Listen again at Unix sockets whose files were removed, on the same ROUTER: nobody who is connected notices.
+        """Bind Unix sockets again whose files were removed, on the same ROUTER. Connected peers do not notice.
 
-        The listener before stays, which costs a descriptor. Raises OSError; to be called again then.
+        The previous listener stays, which costs a descriptor. Raises OSError; call it again then.
         """
         for address, before in self._files.items():
             if file_id(ipc_path(address)) != before and not self.socket.closed:
@@ -100,11 +103,11 @@ class RouterSocket:
 
 
 class TcpListenerThrottle:
-    """Shuts a socket's TCP addresses for some seconds when descriptors run out. Owned by the socket's thread.
+    """Closes a socket's TCP addresses for some seconds when descriptors run out. Owned by the socket's thread.
 
-    libzmq takes in whoever connects before it asks for a key: strangers could hold every descriptor. Then no file can
-    be opened, nobody of this host gets in, and when one tries, libzmq aborts the process: its Unix sockets do not
-    expect that accept(2) says EMFILE. All who came over TCP are turned out; those with keys come again, and send what
+    libzmq accepts a connection before it asks for a key, so unknown peers could use up every descriptor. Then no file
+    can be opened and no local peer can connect; if one tries, libzmq aborts the process, because its Unix sockets do
+    not handle EMFILE of accept(2). Closing disconnects every TCP peer. Peers with keys reconnect and resend whatever
     was not acknowledged.
     """
 
@@ -112,11 +115,11 @@ class TcpListenerThrottle:
         self._socket = socket
         self._tcp = [address for address in addresses if _is_tcp(address)]
         self._is_unbound = False
-        self._next_change_s = 0.0  # when TCP may be shut or opened again
+        self._next_change_s = 0.0  # when TCP may be closed or opened again
         self._shut_at = -math.inf
 
     def tick(self, now: float) -> None:
-        """Shut or open what is due. To be called in every turn of a loop."""
+        """Close or open TCP when due. Call it in every turn of a loop."""
         if not self._tcp or now < self._next_change_s or self._socket.closed:
             return
         try:
@@ -143,10 +146,10 @@ def bind_router(
     addresses: Iterable[str],
     guard: "Callable[[zmq.Socket[bytes]], None] | None" = None,
 ) -> "zmq.Socket[bytes]":
-    """Return a ROUTER that listens at all addresses; Unix sockets are made anew, for this user alone.
+    """Return a ROUTER that listens at all addresses. Unix sockets are recreated, for this user alone.
 
-    guard: called with the socket between the Unix sockets and the TCP addresses, for keys: libzmq copies a socket's
-    options at each bind, so that the ones go without keys and the others do not.
+    guard: called with the socket after the Unix sockets and before the TCP addresses are bound, to set keys. libzmq
+    copies a socket's options at each bind, so only the latter require keys.
     The caller holds the lock of the directory that the Unix sockets belong to. Raises OSError, naming the address.
     """
     router: zmq.Socket[bytes] = context.socket(zmq.ROUTER)
@@ -178,7 +181,7 @@ def bind_router(
 
 
 def bind_unix(router: "zmq.Socket[bytes]", address: str) -> None:
-    """Make a Unix socket for this user alone, in place of what has its name. Raises OSError (zmq.ZMQError is none)."""
+    """Create a Unix socket for this user alone, replacing a file of its name. Raises OSError (not zmq.ZMQError)."""
     prepare_ipc(address)
     router.bind(address)
     os.chmod(ipc_path(address), 0o600)

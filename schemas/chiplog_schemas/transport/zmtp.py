@@ -1,7 +1,7 @@
 """A ZeroMQ DEALER over a plain socket: ZMTP 3.0 with the NULL mechanism (https://rfc.zeromq.org/spec/23/).
 
 For a rank, whose process belongs to the training. libzmq aborts the process when one of its descriptors is closed, and
-code that turns a process into a daemon closes all of them. Here that is an OSError, which costs a connection.
+code that turns a process into a daemon closes all of them. Here that raises an OSError, which costs only a connection.
 
     greeting    64 bytes: FF, 8 × 0, 7F, version 3.0, mechanism in 20 bytes, as-server 0, 31 × 0
     frame       flags (1: more follow, 2: long, 4: command), size in 1 byte or 8, content
@@ -20,21 +20,22 @@ from collections.abc import Sequence
 from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.process.descriptors import OwnedDescriptor
 
-FRAME_BYTES_MAX = 65_536  # what a receiver says is small; more is not from an agent
+FRAME_BYTES_MAX = 65_536  # messages of a receiver are small; a larger one is not from an agent
 _MORE, _LONG, _COMMAND = 1, 2, 4
 _GREETING_BYTES = 64
 _GREETING = (b"\xff" + bytes(8) + b"\x7f\x03\x00NULL").ljust(_GREETING_BYTES, b"\0")
 _READY = b"\x05READY\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x00"
 _READ_BYTES = 1 << 16
-_PIECES_MAX = 64  # of one call; the kernel takes 1024
+_PIECES_MAX = 64  # per call; the kernel accepts 1024
 _NOT_THERE = (errno.ENOENT, errno.ECONNREFUSED, errno.EAGAIN, errno.EINPROGRESS, errno.EALREADY, errno.EINTR)
-_PENDING_BYTES_MAX = 64 << 20  # credit bounds it long before
+_PENDING_BYTES_MAX = 64 << 20  # credit limits the queue long before
 
 
 class Dealer:
-    """Connects to one address and moves messages. One thread; nothing blocks.
+    """Connects to one address and moves messages. One thread; no call blocks.
 
-    Until the peer listens, `receive` tries again at each call. Each method raises OSError once a connection is lost.
+    Until the peer listens, each call of `receive` tries to connect. Every method raises OSError once a connection is
+    lost.
     """
 
     def __init__(self, address: str) -> None:
@@ -46,13 +47,13 @@ class Dealer:
         self._out: deque[memoryview] = deque()
         self._out_bytes = 0
         self._in = bytearray()
-        self._has_greeted = self._is_ready = False  # the peer: before it is ready it takes no message
+        self._has_greeted = self._is_ready = False  # of the peer: before it is ready it accepts no message
         self._message: list[bytes] = []
         self._messages: deque[list[bytes]] = deque()
 
     @property
     def is_blocked(self) -> bool:
-        """Return True if something waits for room in the kernel's buffer."""
+        """Return True if queued data waits for room in the kernel's buffer."""
         return self._is_connected and bool(self._out if self._is_ready else self._handshake)
 
     def send(self, frames: Sequence[bytes | memoryview]) -> None:
@@ -69,14 +70,14 @@ class Dealer:
         self._flush()
 
     def receive(self) -> list[bytes] | None:
-        """Send what is queued, and return the next message; None when there is none."""
+        """Send what is queued, and return the next message, or None."""
         self._flush()
         if not self._messages and self._is_connected:
             self._read()
         return self._messages.popleft() if self._messages else None
 
     def wait(self, wait_s: float) -> None:
-        """Wait until something can be received, or sent if something is queued. Not longer than this."""
+        """Wait until something can be received, or sent if something is queued, at most this long."""
         if self._socket is None or not self._is_connected or self._owned is None or not self._owned.is_ours:
             time.sleep(wait_s)
             return
@@ -85,7 +86,7 @@ class Dealer:
         poll.poll(wait_s * 1000)
 
     def close(self, wait_s: float) -> None:
-        """Close, waiting so long for what is queued."""
+        """Close, waiting this long for what is queued."""
         deadline = time.monotonic() + wait_s
         with contextlib.suppress(OSError):
             while self.is_blocked and time.monotonic() < deadline:
@@ -94,7 +95,7 @@ class Dealer:
         self._drop()
 
     def _drop(self) -> None:
-        """Close the socket, unless its number was given to another file."""
+        """Close the socket, unless its number belongs to another file by now."""
         opened, self._socket = self._socket, None
         if opened is not None:
             opened.detach()
@@ -127,7 +128,7 @@ class Dealer:
             self._drop()
             raise OSError(error, f"no connection to {self._address}")
         elif error not in (errno.EINPROGRESS, errno.EALREADY):
-            self._drop()  # nobody listens yet: at the next call
+            self._drop()  # no process listens yet: the next call tries again
         return self._is_connected
 
     def _flush(self) -> None:
@@ -137,7 +138,7 @@ class Dealer:
             self._out_bytes = 0
 
     def _send_all(self, pieces: deque[memoryview]) -> bool:
-        """Send what the kernel takes; return whether that was all."""
+        """Send what the kernel accepts. Return True if that was everything."""
         while pieces:
             try:
                 n_sent = self._own().sendmsg(list(itertools.islice(pieces, _PIECES_MAX)), (), socket.MSG_NOSIGNAL)

@@ -151,4 +151,4 @@ def test_an_address_that_is_none_is_named_with_the_form_of_an_address(chiplog_di
     with chiplog.init(agent="garbage", capture_console=False) as run:
         run.log({"a": 1.0})
         wait_until(lambda: "garbage" in caplog.text, "a warning")
-    assert "'garbage' is no address; write tcp://HOST:PORT or ipc:///path" in caplog.text
+    assert "'garbage' is not an address; write tcp://HOST:PORT or ipc:///path" in caplog.text
