@@ -1,8 +1,9 @@
--- What users see. Names and columns are a contract; each statement is replaced at every start of the index.
--- Joins to the dimensions cost a millisecond or two and let names change without touching a fact.
+-- The views that users query. Names and columns are a contract. The index replaces every view at each start.
+-- Joins to the dimensions cost a millisecond or two, and let names change without changes to a fact.
 
--- Whose label a producer's events belong to: its own, a console's that of its owner. An owner on another node is not
--- believed: a key for one node must not put lines into another's. Where no agent reported a node, the producer's counts.
+-- The label of a producer's events: its own label, for a console that of its owner. An owner on another node is
+-- rejected: a key for one node must not add lines to another node's label. Without an agent's report, the producer's
+-- own node counts.
 CREATE OR REPLACE VIEW base.identified AS
 SELECT p.producer, r.run_id, w.label, w.attempt, w.rank, p.node, w.run, p.is_primary, w.producer AS owner, p.role,
        coalesce(p.is_coauthor, false) AS is_coauthor
@@ -23,14 +24,16 @@ SELECT r.run_id, p.label, p.attempt, p.is_primary, p.job_type, p.rank, p.local_r
 FROM base.producers p JOIN base.runs r ON r.run = p.run LEFT JOIN base.seen s ON s.producer = p.producer
 WHERE p.role = 'rank';
 
--- Of each label the newest attempt, and whether the run's state follows it: as it said, else if it is the primary.
+-- The newest attempt of each label, and whether the run's state follows it: as the label requests, else if it is the
+-- primary.
 CREATE OR REPLACE VIEW base.newest AS
 SELECT p.run, p.label, coalesce(p.state, 'running') AS state, p.exit_code, p.ended_at,
        coalesce(p.sets_run, p.is_primary) AS sets_run
 FROM base.producers p WHERE p.role = 'rank' AND p.run IS NOT NULL
 QUALIFY row_number() OVER (PARTITION BY p.run, p.label ORDER BY p.attempt DESC) = 1;
 
--- A run runs while a label that sets its state does; then the last of them to end decides. Without any, the worst does.
+-- A run is running while a label that sets its state is; then the last of these to end decides. Without any, the worst
+-- state of all labels counts.
 CREATE OR REPLACE VIEW base.run_states AS
 SELECT run,
        CASE WHEN bool_or(sets_run) THEN
@@ -43,7 +46,7 @@ SELECT run,
        CASE WHEN bool_or(sets_run) THEN max(ended_at) FILTER (sets_run) ELSE max(ended_at) END AS ended_at
 FROM base.newest GROUP BY run;
 
--- Of each run, how many labels ended badly in their newest attempt, and how many run.
+-- Per run: how many labels failed or crashed in their newest attempt, and how many are running.
 CREATE OR REPLACE VIEW base.state_counts AS
 SELECT run, count(*) FILTER (state IN ('failed', 'crashed')) AS n_failed,
        count(*) FILTER (state = 'running') AS n_running
@@ -75,7 +78,7 @@ CREATE OR REPLACE VIEW phases AS
 SELECT i.run_id, i.label, i.attempt, i.rank, f.step, n.name AS phase, f.value AS seconds, f.ts
 FROM base.phases f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
 
--- Per label and attempt: what waiting for data took. The share is of the steps whose length is known.
+-- Per label and attempt: the time spent waiting for data. `share` refers to the steps whose length is known.
 CREATE OR REPLACE VIEW data_wait AS
 WITH steps AS (
     SELECT run_id, label, attempt, rank, step, sum(seconds) FILTER (phase = 'data') AS waited,
@@ -87,8 +90,8 @@ SELECT run_id, label, attempt, rank, count(waited) AS n_steps, sum(waited) AS wa
        sum(coalesce(waited, 0)) FILTER (took IS NOT NULL) / nullif(sum(took), 0) AS share
 FROM steps GROUP BY run_id, label, attempt, rank HAVING count(waited) > 0;
 
--- Per run, phase and label: how it compares with the median of the labels, step by step, where there are several. Of a
--- step that a label did twice, its newest attempt counts.
+-- Per run, phase and label: the difference from the median of the labels, step by step, for steps with several labels.
+-- If a label did a step twice, its newest attempt counts.
 CREATE OR REPLACE VIEW stragglers AS
 WITH spent AS (
     SELECT run_id, phase, step, label, rank, sum(seconds) AS seconds
@@ -105,9 +108,9 @@ SELECT run_id, phase, label, max(rank) AS rank, count(*) AS n_steps,
        sum(seconds - typical) / nullif(sum(typical), 0) AS share
 FROM compared WHERE n_labels > 1 GROUP BY run_id, phase, label;
 
--- Per label, of its newest attempt that logged a step: how far it came, beside the foremost label of the run. Grouped by
--- the run's name, so that a question about one run reads that run alone; by one number of step and time, for a pair
--- takes twice as long. 2^60 is above any time in microseconds.
+-- Per label, for its newest attempt that logged a step: its last step, compared with the foremost label of the run.
+-- Grouped by the run's name, so that a query for one run reads only that run. Step and time are combined into one
+-- number, because a pair takes twice as long. 2^60 exceeds any time in microseconds.
 CREATE OR REPLACE VIEW rank_progress AS
 WITH reached AS (
     SELECT i.run_id, f.producer, max(f.step) AS step,
@@ -124,8 +127,8 @@ SELECT run_id, label, attempt, rank, step, reached_at,
        epoch_us(max_by(reached_at, (step, -epoch_us(reached_at))) OVER of_run - reached_at) / 1e6 AS seconds_behind
 FROM newest WINDOW of_run AS (PARTITION BY run_id);
 
--- For each step: how far the labels lie apart. `slowest_label` has the largest value, of equals the first name; a NaN
--- is slower than nothing.
+-- Per step: the spread of the labels' values. `slowest_label` has the largest value; of equal values the first name
+-- counts. NaN never counts as slower.
 CREATE OR REPLACE VIEW step_skew AS
 SELECT run_id, key, step, count(DISTINCT label) AS n_labels, min(value) AS min, median(value) AS median,
        max(value) AS max, first(label ORDER BY isnan(value), value DESC, label) AS slowest_label
@@ -136,8 +139,8 @@ SELECT coalesce(p.agent_node, p.node) AS node, d.name AS device, n.name AS name,
 FROM base.system s JOIN base.producers p ON p.producer = s.producer
 JOIN base.names d ON d.id = s.device JOIN base.names n ON n.id = s.key;
 
--- When an attempt had its label: until its end, at the latest until the next one's start. One that vanished is found
--- dead when the next may run already, and a sample belongs to a label once.
+-- The time in which an attempt had its label: until its end, at the latest until the next attempt's start. A vanished
+-- process may be detected only after the next attempt has started, and each sample must belong to one attempt.
 CREATE OR REPLACE VIEW base.tenures AS
 SELECT p.*, least(
     coalesce(p.ended_at, TIMESTAMP 'infinity'),
@@ -145,8 +148,8 @@ SELECT p.*, least(
 ) AS left_at
 FROM base.producers p WHERE p.role = 'rank' AND p.run IS NOT NULL;
 
--- Who claims which device of a node, and when: a label its GPUs, and its own process if its agent saw that alive (older
--- agents report nothing of it). A process that is given the same PID later ends the claim of the one before.
+-- Which label claims which device of a node, and when: its GPUs, and its process if its agent saw it alive (older
+-- agents report nothing about it). A later process with the same PID ends the earlier claim.
 CREATE OR REPLACE VIEW base.claims AS
 SELECT p.producer, r.run_id, p.label, p.rank, p.node, unnest(p.gpus) AS device, p.started_at, p.left_at
 FROM base.tenures p JOIN base.runs r ON r.run = p.run
@@ -158,7 +161,7 @@ SELECT p.producer, r.run_id, p.label, p.rank, p.node, 'pid:' || p.pid, p.started
 FROM base.tenures p JOIN base.runs r ON r.run = p.run
 WHERE p.pid IS NOT NULL AND (p.start_ticks IS NOT NULL OR p.agent_node IS NULL);
 
--- Per run and node the label that stands for the node: its primary, else its lowest rank, else its first.
+-- The label that represents a node in a run: the primary, else the lowest rank, else the first label.
 CREATE OR REPLACE VIEW base.keepers AS
 SELECT r.run_id, p.label, p.rank, p.node, p.started_at, p.left_at
 FROM base.tenures p JOIN base.runs r ON r.run = p.run
@@ -166,8 +169,8 @@ QUALIFY p.label = first_value(p.label) OVER (
     PARTITION BY p.run, p.node ORDER BY p.is_primary DESC, coalesce(p.rank, 2147483647), p.producer
 );
 
--- Who owns which device, and with how many others, from each change to the next: GPUs and processes belong to the labels
--- that claim them, and device '' stands for all others, which belong to the node's keepers.
+-- The owners of each device and their number, from each change to the next. GPUs and processes belong to the labels
+-- that claim them. Device '' represents all other devices, which belong to the node's keepers.
 CREATE OR REPLACE VIEW base.shares AS
 WITH owners AS (
     SELECT run_id, label, rank, node, device, started_at, left_at FROM base.claims WHERE left_at >= started_at
@@ -200,28 +203,29 @@ CREATE OR REPLACE VIEW console AS
 SELECT i.run_id, i.label, i.attempt, f.stream, f.line_no, f.seq, f.ts, f.line
 FROM base.console f JOIN base.identified i ON i.producer = f.producer;
 
--- Only what the primary wrote, and of that the last word; what others wrote is in base.config and refused in `events`. Keys
--- that only its parent wrote are the parent's: see `parent` in PROTOCOL.md.
+-- The latest values that the primary wrote. Other labels' values are in base.config, and `events` reports them as
+-- refused. Keys that only the primary's parent wrote come from the parent: see `parent` in PROTOCOL.md.
 CREATE OR REPLACE VIEW config AS
 SELECT i.run_id, c.key, c.value::JSON AS value, c.ts, i.label
 FROM base.config c JOIN base.identified i ON i.producer = c.producer
 WHERE i.is_primary OR i.is_coauthor
 QUALIFY row_number() OVER (PARTITION BY i.run_id, c.key ORDER BY i.is_primary DESC, i.attempt DESC, c.seq DESC) = 1;
 
--- What define_metric said last, of each label and name.
+-- The latest definition of each metric name per label (define_metric).
 CREATE OR REPLACE VIEW metric_definitions AS
 SELECT i.run_id, i.label, d.name, nullif(d.summary, '') AS summary, nullif(d.step_metric, '') AS step_metric
 FROM base.definitions d JOIN base.identified i ON i.producer = d.producer
 WHERE i.run_id IS NOT NULL
 QUALIFY row_number() OVER (PARTITION BY i.run_id, i.label, d.name ORDER BY i.attempt DESC, d.seq DESC) = 1;
 
--- Which names and patterns of definitions mean which metrics. The name itself weighs most, then the longer pattern.
+-- The metrics that each name or pattern of a definition matches. An exact name has the highest weight, then the longer
+-- pattern.
 CREATE OR REPLACE VIEW base.meant AS
 SELECT p.name, n.id AS key, (p.name = n.name)::BIGINT * 1000000 + length(p.name) AS weight
 FROM (SELECT DISTINCT name FROM base.definitions WHERE summary <> '') p
 JOIN base.names n ON n.name = p.name OR n.name GLOB p.name;
 
--- How each label's metrics are summed up, where somebody said it: the label itself, else the primary.
+-- The summary function of each label's metrics, where one is defined: by the label itself, else by the primary.
 CREATE OR REPLACE VIEW base.summary_kinds AS
 WITH said AS (
     SELECT d.run_id, d.label, m.key, arg_max(d.summary, (m.weight, m.name)) AS kind
@@ -237,8 +241,8 @@ UNION ALL
 SELECT run_id, label, key, kind FROM spread s
 WHERE NOT EXISTS (SELECT 1 FROM said o WHERE o.run_id = s.run_id AND o.label = s.label AND o.key = s.key);
 
--- Of each label and metric what a summary may be made of. NaN is no minimum and no maximum, and in no mean. Grouped by
--- the run's name, so that a question about one run reads that run alone.
+-- Per label and metric: the values from which a summary is computed. NaN is excluded from minimum, maximum and mean.
+-- Grouped by the run's name, so that a query for one run reads only that run.
 CREATE OR REPLACE VIEW base.tallies AS
 SELECT run_id, label, key, arg_max(last, attempt) AS last, arg_min(first, attempt) AS first,
        min(min) AS min, max(max) AS max, fsum(sum) AS sum, sum(n)::BIGINT AS n,
@@ -253,7 +257,7 @@ FROM (
 )
 GROUP BY run_id, label, key;
 
--- What the user set, of each label the last word.
+-- The summary values that the user set: the latest per label.
 CREATE OR REPLACE VIEW base.summary_said AS
 SELECT i.run_id, i.label, s.key, s.value::JSON AS value, i.is_primary, i.rank
 FROM base.summary s JOIN base.identified i ON i.producer = s.producer
@@ -274,8 +278,8 @@ SELECT run_id, label, key, CASE WHEN isfinite(value) THEN to_json(value) ELSE to
 FROM computed c
 WHERE NOT EXISTS (SELECT 1 FROM base.summary_said s WHERE s.run_id = c.run_id AND s.label = c.label AND s.key = c.key);
 
--- One word for the run: what the primary set, else its labels together; a last or first value is the primary's. Where
--- it has none, the lowest rank that has one speaks for it.
+-- One summary per run: the primary's explicit value, else a value computed from all labels. `last` and `first` come
+-- from the primary. If the primary has no value, the lowest rank with a value counts.
 CREATE OR REPLACE VIEW run_summary AS
 WITH said AS (
     SELECT run_id, key, value FROM base.summary_said
@@ -301,8 +305,8 @@ UNION ALL
 SELECT run_id, key, CASE WHEN isfinite(value) THEN to_json(value) ELSE to_json(value::VARCHAR) END
 FROM computed c WHERE NOT EXISTS (SELECT 1 FROM said s WHERE s.run_id = c.run_id AND s.key = c.key);
 
--- Labels whose config is not the primary's: of each the newest attempt's last word, of labels of the primary's kind of
--- job. What a label lacks counts if it was given a config of its own.
+-- Labels whose config differs from the primary's: the latest config of each label's newest attempt, among labels with
+-- the primary's job type. A missing key counts only if the label was given its own config.
 CREATE OR REPLACE VIEW base.config_last AS
 SELECT c.producer, i.run, i.run_id, i.label, p.job_type, i.is_primary, i.is_coauthor, c.seq, c.ts, c.is_whole, c.hashes
 FROM base.config_hashes c JOIN base.identified i ON i.producer = c.producer
@@ -330,7 +334,7 @@ FROM pairs p JOIN compared c ON c.producer = p.producer
 WHERE c.mine IS DISTINCT FROM c.theirs AND (c.mine IS NOT NULL OR p.is_whole)
 GROUP BY p.producer, p.seq, p.ts, p.label, p.primary_label;
 
--- Every save() of a primary, and when the content arrived: perhaps before, for another run.
+-- Every save() of a primary, and when the content arrived. It may have arrived earlier, for another run.
 CREATE OR REPLACE VIEW base.saves AS
 SELECT i.run_id, i.label, i.attempt, i.node, f.seq, f.ts, f.path, f.bytes, f.sha256, s.stored_at
 FROM base.files f JOIN base.identified i ON i.producer = f.producer
@@ -338,7 +342,7 @@ LEFT JOIN (SELECT sha256, bytes, min(ts) AS stored_at FROM base.stored GROUP BY 
   ON s.sha256 = f.sha256 AND s.bytes = f.bytes
 WHERE (i.is_primary OR i.is_coauthor) AND i.run_id IS NOT NULL;
 
--- Of each path what was saved last: of one label by its attempts and seqs, of several by time.
+-- The latest save of each path: within a label by attempt and seq, between labels by time.
 CREATE OR REPLACE VIEW files AS
 SELECT run_id, path, bytes, sha256, ts FROM (
     SELECT * FROM base.saves
@@ -346,8 +350,8 @@ SELECT run_id, path, bytes, sha256, ts FROM (
 )
 QUALIFY row_number() OVER (PARTITION BY run_id, path ORDER BY ts DESC, label) = 1;
 
--- An end that was told before the identity says `a producer`. The row names it once it is known, and a console's helper
--- is no label that ended.
+-- The message of an end that was reported before the identity names `a producer`. The row shows the label once it is
+-- known. The end of a console helper is not the end of a label.
 CREATE OR REPLACE VIEW base.told AS
 SELECT e.producer, e.seq, e.ts, CASE WHEN is_helper THEN 'console_helper' ELSE e.kind END AS kind,
        CASE WHEN is_helper THEN 'warning' ELSE e.level END AS level,
@@ -376,9 +380,9 @@ SELECT run_id, label, attempt, node, seq, greatest(ts, stored_at), 'file_stored'
        json_object('path', path, 'bytes', bytes, 'sha256', sha256)
 FROM base.saves WHERE stored_at IS NOT NULL;
 
--- produced = stored + lost + pending, always: pending is what is known to exist and has not come yet. A label's events
--- are its own and those of its consoles. How much a label had produced that was lost with its node is unknown (NULL)
--- until the node is back.
+-- produced = stored + lost + pending, always. Pending events are known to exist and have not arrived yet. A label's
+-- events include those of its consoles. If a label was lost with its node, `produced` is unknown (NULL) until the node
+-- is back.
 CREATE OR REPLACE VIEW completeness AS
 WITH lost AS (
     SELECT producer, sum(last_seq - first_seq + 1)::BIGINT AS lost, max(last_seq) AS last_seq,
@@ -399,12 +403,12 @@ SELECT run_id, label, attempt, CASE WHEN NOT is_unknown THEN sum(produced)::BIGI
                         string_agg(reasons, '; ' ORDER BY reasons)), '') AS reasons
 FROM counted GROUP BY owner, is_unknown, run_id, label, attempt;
 
--- Which round of its run each attempt of a label was in: what ran, and so failed, together. A rank's attempt is one: a
--- round begins when the first of them begins its next attempt, or when the last of these has ended before. Who joins
--- later, on a node of its own or as a child, counts from 0, and is in the round that had begun when it started.
--- Restart counts are no key: each node has its own, and who joins begins at 0. `clock_us` is how far its node's clock is
--- from the collector's: the least (received - made) of the node's blocks. Here and in the views made of it everything is
--- grouped by the run's name, as in rank_progress.
+-- The round of the run to which each attempt of a label belongs: labels that ran, and so failed, together. A rank's
+-- attempt determines it: a round begins when the first rank begins its next attempt, or earlier when the last rank has
+-- ended. A label that joins later, on a new node or as a child, counts its attempts from 0; it belongs to the round
+-- that had begun when it started. Restart counts cannot be the key: each node has its own, and a node that joins begins
+-- at 0. `clock_us` is the difference between the node's clock and the collector's: the least (received - made) of the
+-- node's blocks. This view, and the views based on it, group by the run's name, as in rank_progress.
 CREATE OR REPLACE VIEW base.rounds AS
 WITH placed AS NOT MATERIALIZED (
     SELECT producer, run_id, label, attempt, rank, clock_us, epoch_us(started_at) + clock_us AS began_us,
@@ -426,26 +430,29 @@ WITH placed AS NOT MATERIALIZED (
         SELECT NULL, run_id, NULL, NULL, NULL, attempt, at_us FROM begun WHERE at_us IS NOT NULL
     )
 )
--- A label is once in a round: a rank that was slow to start, and comes again, was in the one before.
+-- A label is in a round only once: a slow rank that starts again belonged to the previous round.
 SELECT producer, run_id, clock_us,
        greatest(attempt, least(round, lead(round) OVER (PARTITION BY run_id, label ORDER BY attempt) - 1)) AS round
 FROM put WHERE producer IS NOT NULL;
 
--- Every attempt of a label that failed or crashed. An exception that was said before the end is when, and why, it failed.
--- `at_us` is its time by the collector's clock, as far as its node's can be told; `is_told` whether it was told to end;
--- `is_lost` whether it lost a peer, by its cause; `is_ours` whether torch or a launcher said so. `is_echo` whether it
--- tells of somebody else's end: it was told to, or lost a peer and another failed before it, within the clocks'
--- uncertainty. What torch says is an echo of what else failed in that round, whenever that was noticed: `is_explained`
--- says that somebody neither was told to end nor lost a peer. `before` is near_us, far_us or nth. `is_unseen`: nobody
--- knows how it ended. From when another was told to end, to 30 s later, it is taken for told to: a launcher ends all.
+-- Every attempt of a label that failed or crashed. An exception that was reported before the end gives the time and the
+-- reason of the failure. The columns:
+-- - at_us: the time by the collector's clock, as far as the node's clock difference is known.
+-- - is_told: the process was asked to end. is_lost: it lost a peer, by its cause.
+-- - is_ours: torch or a launcher reported the lost peer. Such a report is an echo of any other failure in the round, no
+--   matter when that one was detected. is_explained: a label failed that neither was asked to end nor lost a peer.
+-- - is_echo: the failure is a consequence of another label's: it was asked to end, or it lost a peer and another label
+--   failed before it, within the uncertainty of the clocks. `before` below is near_us, far_us or nth.
+-- - is_unseen: the way it ended is unknown. From the time another label was asked to end until 30 s later, it counts as
+--   asked to end: a launcher ends all processes.
 --
 --     is_told  is_lost  before  is_ours  is_explained  is_echo
 --     yes      no       -       -        -             yes      ended from outside, whatever its cause is
---     no       no       -       -        -             no       a failure of its own
---     no       yes      yes     -        -             yes      the peer that it lost had failed
---     no       yes      no      yes      yes           yes      so it had here, and was found dead later
---     no       yes      no      yes      no            no       the first of lost peers alone
---     no       yes      no      no       -             no       the connection may be one of its own, not a rank's
+--     no       no       -       -        -             no       an independent failure
+--     no       yes      yes     -        -             yes      the lost peer had failed before
+--     no       yes      no      yes      yes           yes      the same, but the peer's failure was detected later
+--     no       yes      no      yes      no            no       the first label, if all of them only lost peers
+--     no       yes      no      no       -             no       the connection may not be one to a rank
 CREATE OR REPLACE VIEW base.failures AS
 WITH said AS (
     SELECT producer, min(ts) AS ts, arg_min(message, seq) AS message, arg_min(cause, seq) AS cause FROM base.events
@@ -485,9 +492,9 @@ SELECT *, is_told OR is_lost AND (
 ) AS is_echo
 FROM beside;
 
--- Of each run and round the failure that came first of those that are no echo; of echoes alone the first. One that ended
--- nobody knows how is in doubt when others were ended from outside in the 30 s after it: it may have been as well.
--- 0.1 s is how far the fastest deliveries of two nodes may differ, by which their clocks are compared: see README.md.
+-- Per run and round: the first failure that is not an echo; if all are echoes, the first. A failure whose way to end is
+-- unknown is doubtful if other labels were ended from outside within 30 s: it may have been as well. The clocks of two
+-- nodes are compared by their fastest deliveries, which may differ by up to 0.1 s: see README.md.
 CREATE OR REPLACE VIEW first_failure AS
 WITH ranked AS (
     SELECT *, row_number() OVER (PARTITION BY run_id, round ORDER BY is_echo, at_us, producer) AS place,
@@ -513,12 +520,12 @@ SELECT f.run_id, f.round AS attempt, f.label, f.rank, f.node, f.ts, f.state, f.e
 FROM ranked f LEFT JOIN others o ON o.run_id = f.run_id AND o.round = f.round
 WHERE f.place = 1;
 
--- Per round of a run whose labels had logged a step before: what it cost that they began again. Of them alone, and of
--- what they logged before the first of them went on: others may go on meanwhile. Ranks count; without any, all labels.
--- What had finished and is resumed is no restart. Instants by the collector's clock, as in `first_failure`.
--- Steps are compared by name: a metric that is logged without a step counts on from the largest step of its label, also
--- after a restart, and does not go back. Of the names that go back, the one that was logged most often tells where the
--- training resumed; where none does, the one that goes on closest to where it was.
+-- Per round of a run whose labels had logged a step before: the cost of the restart. Only these labels count, and only
+-- what they logged before the first of them resumed: other labels may still run. Only ranks count; without ranks, all
+-- labels do. Resuming a finished attempt is not a restart. Times are by the collector's clock, as in `first_failure`.
+-- Steps are compared by metric name: a metric that is logged without a step continues from the largest step of its
+-- label, also after a restart, and does not go back. Among the names that go back, the one logged most often shows
+-- where the training resumed. Without any, it is the name that resumed closest to its last step.
 CREATE OR REPLACE VIEW restarts AS
 WITH counted AS NOT MATERIALIZED (
     SELECT run_id, producer, label, round, clock_us, bool_or(is_broken_off) OVER (PARTITION BY run_id, round) AS is_broken_off
