@@ -1,9 +1,10 @@
 """Make .venv and install chiplog into it, editable, with one extra: `python3 scripts/bootstrap.py dev|docs|torch`.
 
-What is installed is written to .venv/.chiplog-installed, so that a second call does nothing. It installs again when
-pyproject.toml has changed, and makes .venv anew when the clone was moved or its Python is gone.
+The script records the installed extras in .venv/.chiplog-installed, so that a second call does nothing. It installs
+again when pyproject.toml has changed, and recreates .venv when the clone was moved or its Python is gone.
 
-This file runs before anything is checked: it must be readable for every Python 3, and needs the standard library alone.
+The script runs before the version of Python is checked: every Python 3 must be able to parse it, with only the standard
+library.
 """
 
 import collections
@@ -16,9 +17,9 @@ import threading
 import time
 
 PYTHON_MIN = (3, 11)
-# extra -> all that it brings, itself included
+# extra -> the extras that it includes, with itself
 EXTRAS = {"docs": ("docs",), "torch": ("torch",), "dev": ("dev", "docs", "torch")}
-STILL_INTERVAL_S = 15.0  # a download of minutes says this often that it lives
+STILL_INTERVAL_S = 15.0  # how often a long download prints a sign of life
 LINES_SHOWN = 40  # of pip, when it fails
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
@@ -42,21 +43,21 @@ def check_python():
     if sys.version_info < PYTHON_MIN:
         fail(f"{sys.executable} is Python {found}, 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.11")
     try:
-        import ensurepip  # noqa: F401  # Debian ships it apart from Python
+        import ensurepip  # noqa: F401  # Debian packages it separately
         import venv  # noqa: F401
     except ImportError as error:
         fail(f"{sys.executable} has no module {error.name}; install it (Debian, Ubuntu: apt-get install python3-venv)")
 
 
 def wanted(extra):
-    """Return the lines of the stamp: where, from what, and each extra."""
+    """Return the expected lines of the stamp: path, source, and each extra."""
     with open(os.path.join(ROOT, "pyproject.toml"), "rb") as pyproject:
         digest = hashlib.sha256(pyproject.read()).hexdigest()
     return [ROOT, digest, *EXTRAS[extra]]
 
 
 def installed():
-    """Return the lines of the stamp; none when there is none."""
+    """Return the lines of the stamp; none without a stamp."""
     try:
         with open(STAMP, encoding="utf-8") as stamp:
             return stamp.read().splitlines()
@@ -65,7 +66,7 @@ def installed():
 
 
 def venv_works():
-    """Tell whether .venv is of this place and its Python starts and is new enough."""
+    """Return True if .venv was made in this directory and its Python starts and is new enough."""
     stamp = installed()
     if stamp and stamp[0] != ROOT:
         return False
@@ -78,14 +79,14 @@ def venv_works():
 
 
 def install(extra):
-    """Run pip; say now and then what it is at, and show its last lines if it fails."""
+    """Run pip; print its progress at times, and its last lines if it fails."""
     command = [VENV_PYTHON, "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off"]
     pip = subprocess.Popen(
         [*command, "--editable", f".[{extra}]"],
         cwd=ROOT,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,  # warnings about mirrors are for nobody; errors are among the last lines
+        stderr=subprocess.STDOUT,  # hides warnings about mirrors; errors are among the last lines
         encoding="utf-8",
         errors="replace",
     )
@@ -103,7 +104,7 @@ def install(extra):
     if code:
         reader.join(1.0)
         sys.stderr.writelines(lines)
-        fail(f"pip could not install .[{extra}] (exit code {code}); its own message stands above")
+        fail(f"pip could not install .[{extra}] (exit code {code}); its message is above")
 
 
 def main():
@@ -121,7 +122,7 @@ def main():
             shutil.rmtree(VENV)
         say("making .venv with Python " + ".".join(map(str, sys.version_info[:3])))
         if subprocess.run([sys.executable, "-m", "venv", VENV], stdin=subprocess.DEVNULL).returncode:
-            fail(f"{sys.executable} -m venv failed; its own message stands above")
+            fail(f"{sys.executable} -m venv failed; its message is above")
     large = "; the first time this downloads PyTorch, which is large" if "torch" in EXTRAS[extra] else ""
     say(f"installing chiplog[{extra}] into .venv{large}")
     install(extra)

@@ -1,4 +1,4 @@
-"""Draw which parts of a package import which others. A part is a sub-package or a module beside the sub-packages."""
+"""Draw which parts of a package import which others. A part is a sub-package or a top-level module."""
 
 import ast
 import os

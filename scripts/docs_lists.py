@@ -1,4 +1,4 @@
-"""The lists in the documentation that repeat code, made from the code. cog calls these functions (`make docs`).
+"""The lists in the documentation that repeat code, generated from the code. cog calls these functions (`make docs`).
 
 A page holds such a list between `[[[cog` and `[[[end]]]`. `python -m cogapp --check` fails when a list is out of date.
 """
@@ -35,7 +35,7 @@ def _with_subcommands(name: str, command: click.Command) -> Iterator[tuple[str, 
 
 
 def command_table() -> str:
-    """Return a table of the commands, by what they are for."""
+    """Return a table of the commands, by purpose."""
     lines = ["| command | what it does |", "|---|---|"]
     for command in COMMANDS:
         anchor = f"chiplog-{command.name}"
