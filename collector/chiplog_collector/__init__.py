@@ -1,1 +1,1 @@
-"""The one place where all streams meet: a receiver that takes, logs and acknowledges, an index that answers SQL."""
+"""The collector, which merges all streams: a receiver that logs and acknowledges, and an index that answers SQL."""

@@ -18,15 +18,15 @@ _DIRECTORY = click.option("--dir", "directory", metavar="DIR", help="In place of
 
 
 @click.command()
-@click.option("--bind", multiple=True, metavar="ADDRESS", help="Take events here, tcp://HOST:PORT; may be repeated.")
+@click.option("--bind", multiple=True, metavar="ADDRESS", help="Receive events here, tcp://HOST:PORT; may be repeated.")
 @click.option("--query", multiple=True, metavar="ADDRESS", help="Answer SQL here; default: the port after --bind's.")
 @_DIRECTORY
 @click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
-@click.option("--embedded", is_flag=True, help="Leave when there was no agent for a while.")
+@click.option("--embedded", is_flag=True, help="Exit after a while without agents.")
 def collector(
     bind: tuple[str, ...], query: tuple[str, ...], directory: str | None, keys_directory: str | None, embedded: bool
 ) -> None:
-    """Run the daemon that takes all streams, keeps them in a log, indexes them in DuckDB and answers SQL."""
+    """Run the daemon that receives all streams, stores them in a log, indexes them in DuckDB and answers SQL."""
     from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings  # `--help` needs no zmq
 
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
@@ -49,10 +49,11 @@ def collector(
             files_bytes_max=bounds.files_bytes_max,
             keys=keys,
         )
-        os.environ["CHIPLOG_DIR"] = str(place.root)  # the index inherits it: who serves what is seen in `ps e`
+        os.environ["CHIPLOG_DIR"] = str(place.root)  # the index inherits it, so `ps e` shows which directory it serves
         if os.environ.get("CHIPLOG_COLLECTOR") and not bind:
             click.echo(
-                "CHIPLOG_COLLECTOR tells others where a collector is; to listen beyond this host use --bind", err=True
+                "CHIPLOG_COLLECTOR names the collector for other processes; to listen beyond this host use --bind",
+                err=True,
             )
         raise_fd_limit()
         if embedded:
@@ -88,7 +89,7 @@ def compact(directory: str | None) -> None:
         click.echo(maintenance.compact(place))
 
 
-class _exclusive:  # noqa: N801  # reads as a with-statement's word
+class _exclusive:  # noqa: N801
     """Hold the collector's lock while its files are rewritten."""
 
     def __init__(self, place: Paths) -> None:

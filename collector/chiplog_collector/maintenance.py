@@ -1,6 +1,6 @@
-"""Rewrite the DuckDB file as a whole: rebuild it from the log, or compact it. The caller holds the collector's lock.
+"""Rewrite the DuckDB file: rebuild it from the log, or compact it. The caller holds the collector's lock.
 
-Both write a new file beside it first. When the disk refuses, that one is removed and the old one stays as it was.
+Both write a new file next to the old one first. If the disk refuses, the new file is removed and the old one stays.
 """
 
 import contextlib
@@ -27,11 +27,11 @@ _FACTS = ("metrics", "phases", "texts", "histograms")
 
 
 class MaintenanceError(click.ClickException):
-    """The new file could not be made; the text says why, and that the old one was left alone."""
+    """The new file could not be written. The text has the reason, and states that the old file is unchanged."""
 
 
 def rebuild(place: Paths) -> str:
-    """Make the database anew from the log and put it in place of the old one; return a line about it.
+    """Rebuild the database from the log and replace the old one; return a line about it.
 
     Raises MaintenanceError.
     """
@@ -58,16 +58,16 @@ def rebuild(place: Paths) -> str:
             kept = move_to_quarantine(place.index)
     line = f"{place.index} rebuilt from {follower.records_read:,} records"
     if follower.first_damage:
-        line += f"; {follower.n_damages_read} damaged or missing stretches of the log are told in the view events: "
+        line += f"; {follower.n_damages_read} damaged or missing stretches of the log are reported in the view events: "
         line += follower.first_damage
-        line += f"; the file before is kept as {kept.name}" if kept else ""
+        line += f"; the previous file is kept as {kept.name}" if kept else ""
     return line
 
 
 def compact(place: Paths) -> str:
     """Copy the database, facts sorted by run, key, label and step, into a file without free space; return a line.
 
-    Takes as much memory as the index may for queries, and spills beside the file. Raises MaintenanceError.
+    Uses as much memory as the index may use for queries, and spills next to the file. Raises MaintenanceError.
     """
     if not place.index.exists():
         return f"{place.index} does not exist; nothing to compact"
@@ -81,7 +81,7 @@ def _copy_sorted(path: Path, target: Path) -> None:
     connection = duckdb.connect(str(path))
     try:
         connection.execute(f"SET enable_progress_bar = {sys.stdout.isatty()}")
-        limit_memory(connection, read_bounds(os.environ).query_memory_bytes)  # beyond it the sort spills to disk
+        limit_memory(connection, read_bounds(os.environ).query_memory_bytes)  # above the limit the sort spills to disk
         connection.execute(f"ATTACH '{str(target).replace(chr(39), chr(39) * 2)}' AS target")
         connection.execute("USE target")
         connection.execute(tables_sql())
@@ -106,20 +106,20 @@ def _copy_sorted(path: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _replacement(path: Path, word: str) -> Iterator[Path]:
-    """Give the name of a file to make, and put it in place of `path`. Raises MaintenanceError when that fails."""
+    """Yield the name of a file to create, then replace `path` by it. Raises MaintenanceError when that fails."""
     target = path.with_name(f"{path.stem}-{word}.duckdb")
     try:
         _remove(target)
         yield target
         Path(f"{path}.wal").unlink(missing_ok=True)
-        sync_directory(path.parent)  # else a power failure may leave the old write-ahead log under the new file
+        sync_directory(path.parent)  # else a power failure may leave the old write-ahead log next to the new file
         os.replace(target, path)
         sync_directory(path.parent)
     except (duckdb.Error, OSError) as error:
         with contextlib.suppress(OSError):
             _remove(target)
         reason = str(error).partition("\n")[0]
-        raise MaintenanceError(f"{word} {path} failed: {reason}; the file that was there still is") from error
+        raise MaintenanceError(f"{word} {path} failed: {reason}; the existing file is unchanged") from error
 
 
 def _remove(path: Path) -> None:

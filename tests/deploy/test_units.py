@@ -181,7 +181,7 @@ def rows_when(host: Deployed, query: str, wanted: object) -> None:
 def test_units_carry_a_run_from_a_rank_into_sql_and_stop_cleanly(deployed: Deployed) -> None:
     for unit in UNITS:
         deployed.start(unit)
-    deployed.wait_for("chiplog-collector", "receiver takes events at")
+    deployed.wait_for("chiplog-collector", "receiver listens for events at")
     deployed.wait_for("chiplog-agent", "answers")
 
     assert train(deployed) == ""

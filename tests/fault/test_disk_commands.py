@@ -109,7 +109,7 @@ def test_a_database_that_cannot_be_rewritten_stays_as_it_was(disk: Disk, library
         for name, fail in sites:
             fail()
             done = chiplog(command, "--dir", str(root), **faults.environment)
-            refused(f"{command}, {name}", done, "the file that was there still is")
+            refused(f"{command}, {name}", done, "the existing file is unchanged")
             if name == "a full disk":
                 disk.free()
             else:

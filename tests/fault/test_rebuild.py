@@ -1,4 +1,4 @@
-"""`chiplog rebuild` on a damaged log: what can be read comes out, the rest is told, and nothing better is lost."""
+"""`chiplog rebuild` on a damaged log: readable records are applied, the rest is reported, nothing better is lost."""
 
 import os
 import subprocess
@@ -16,7 +16,7 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
-        "what precedes a lost end of the log is applied and the loss is told",
+        "the log before a lost end is applied and the loss is declared",
         "collector/chiplog_collector/maintenance.py",
         old="        append_receipt_for_lost_tail(log)\n",
         new="",
@@ -88,7 +88,7 @@ def test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_fil
     assert not (verdict.doubled or verdict.altered or verdict.extra)
     assert 0.3 * EVENTS < EVENTS - len(verdict.lost) < 0.7 * EVENTS, verdict
     (kept,) = node.place.collector.glob("*.set-aside-*")
-    assert f"the file before is kept as {kept.name}" in said
+    assert f"the previous file is kept as {kept.name}" in said
     assert "kept" not in rebuild(node), "the one that was made from the same log is not better"
     kept.replace(node.place.index)
     assert compare(file, ask(node, VALUES)).ok

@@ -1,7 +1,7 @@
-"""Apply the log: records in, rows out. Pure, and a function of the log's bytes alone, so that a rebuild is the same.
+"""Apply the log: records in, rows out. Pure, and a function of the log's bytes alone, so a rebuild gives the same rows.
 
-Exactly-once lives here: of every block only the seqs that the ledger does not have yet become rows. Who a producer is,
-which attempt of its label, and whether it is the primary, is decided here too, in log order.
+This module keeps exactly-once: of every block, only the seqs that the ledger does not have yet become rows. It also
+decides, in log order, who a producer is, which attempt of its label it is, and whether it is the primary.
 """
 
 from collections.abc import Callable
@@ -48,16 +48,16 @@ from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 
 _QUARANTINE_BYTES_MAX = 65_536
 _REASON_CHARS_MAX = 500
-_NAME_CHARS_MAX = 4 * KEY_BYTES_MAX  # of a metric, kept in memory for ever; each byte may be shown as \xNN
-_KEY_IDS_BYTES_MAX = 64 << 20  # of tuples of keys whose integers are at hand: those of the runs that are going on
-_MISSING = "not there after its label ended, and records were lost: see events of kind gap and quarantined"
-_KEPT_PER_RECEIPT_MAX = 500  # records of 2 MiB at most, of many MB in all: one transaction must hold them
+_NAME_CHARS_MAX = 4 * KEY_BYTES_MAX  # of a metric, kept in memory forever; each byte may be shown as \xNN
+_KEY_IDS_BYTES_MAX = 64 << 20  # of tuples of keys whose integers are cached: those of the active runs
+_MISSING = "missing after its label ended, and records were lost: see events of kind gap and quarantined"
+_KEPT_PER_RECEIPT_MAX = 500  # records of up to 2 MiB, many MB in total: one transaction must hold them
 _CLOCK_US_MAX = 1 << 53  # between two clocks: 285 years
-_KINDS_WITH_EVENTS = frozenset({-1, Kind.BLOCK, Kind.QUARANTINE})  # -1: bytes of the log that are no record
+_KINDS_WITH_EVENTS = frozenset({-1, Kind.BLOCK, Kind.QUARANTINE})  # -1: bytes of the log that are not a record
 _NOTHING_LOST = frozenset({QuarantineCode.NEWER_BLOCK, QuarantineCode.SEQ_OUT_OF_RANGE})
 _LEVELS = ("debug", "info", "warning", "error")
 
-# Events that say who is who, or depend on it: a producer's are applied in its order, whatever their kinds.
+# Events that define identities or depend on them: a producer's are applied in its order, whatever their kinds.
 _IN_ORDER = frozenset(
     {OPAQUE, EventKind.CONFIG, EventKind.SUMMARY, EventKind.IDENTITY, EventKind.STATE, EventKind.LOST}
     | {EventKind.NOTICE, EventKind.PEER, EventKind.FILE}
@@ -68,25 +68,25 @@ Row = tuple[int, int, int, int, list[Any]]  # producer, seq, kind, ts, fields
 
 
 class Applier:
-    """Turn records into a Batch. Call `take` for each in order, then `flush` for what one transaction writes."""
+    """Turn records into a Batch. Call `apply` for each in order, then `flush` for the content of one transaction."""
 
     def __init__(self, state: State, read_again: Callable[[int], Record | None] = lambda number: None) -> None:
-        """Begin. read_again: returns a record of the log by its number, None if it cannot be read any more."""
+        """Initialise. read_again: returns a record of the log by its number, None if it can no longer be read."""
         self.state = state
         self._read_again = read_again
         self._n_refused = 0  # events of the block being applied
-        self._again: frozenset[bytes] = frozenset()  # about whom the block being applied was refused a word before
+        self._again: frozenset[bytes] = frozenset()  # producers whose refused data is being applied again
         self.batch = Batch()
         self.received_us = 0
         self.labels = LabelChecks(state, self)
         self._registry = RunRegistry(state, self)
         self._speakers = NodeAuthorization(self)
         self._absence = NodeLossTracker(state, self)
-        self._sender: bytes | None = None  # of the record being applied, where its receipt tells
+        self._sender: bytes | None = None  # of the record being applied, if its receipt names it
         self._speaker: tuple[RestrictedSender, int] | None = (
             None  # of the record being applied, and its number, if restricted
         )
-        self._waiting: list[Record] = []  # until their receipt tells when they came, and from whom
+        self._waiting: list[Record] = []  # records that wait for the receipt with their time and sender
         self._numbers: list[int] = []  # of all records since the last receipt
         self._key_ids: dict[bytes, tuple[int, ...]] = {}
         self._key_ids_bytes = 0
@@ -94,7 +94,7 @@ class Applier:
     # -- records --
 
     def apply(self, item: Record | CorruptRange, number: int) -> None:
-        """Take the next thing of the log. `number`: its number, or for damage that of what comes next."""
+        """Process the next item of the log. `number`: its number, or for damage the number of the next record."""
         if isinstance(item, CorruptRange):
             self.quarantine(number, -1, QuarantineCode.LOG_DAMAGED, f"log damaged: {item.reason}", b"")
         elif item.kind == Kind.RECEIPT:
@@ -117,11 +117,11 @@ class Applier:
 
     @property
     def is_between_receipts(self) -> bool:
-        """Whether nothing waits for a receipt: only then may a transaction end here."""
+        """Return True if no record waits for a receipt: only then may a transaction end here."""
         return not self._waiting
 
     def flush(self) -> Batch:
-        """Return what was gathered and start anew."""
+        """Return the collected rows and reset the batch."""
         batch, self.batch = self.batch, Batch()
         return batch
 
@@ -135,9 +135,9 @@ class Applier:
         *,
         block_version: int | None = None,
     ) -> None:
-        """Set something aside that cannot be applied, and leave a row in `events`.
+        """Put something that cannot be applied into quarantine, and add a row to `events`.
 
-        kind: of the record; -1 for bytes that are none. block_version: of a block that is newer than this version.
+        kind: of the record; -1 for bytes that are not a record. block_version: of a block of a newer version.
         """
         loses_events = kind in _KINDS_WITH_EVENTS and code not in _NOTHING_LOST
         if loses_events:
@@ -167,9 +167,9 @@ class Applier:
         try:
             _, first, last, reason = unpack(record.payload)
             why = f"{text_of(reason):.{_REASON_CHARS_MAX}}"
-            message = f"an agent's records {short_repr(first)}..{short_repr(last)} can never come: {why}"
+            message = f"an agent's records {short_repr(first)}..{short_repr(last)} can never arrive: {why}"
         except (CodecError, ValueError, TypeError) as error:
-            message = f"a gap that cannot be read: {error}"
+            message = f"a gap record cannot be read: {error}"
         self.emit_event(None, record.number, self.received_us, "gap", "error", message, {"record": record.number})
         self._mark_log_damaged()
 
@@ -192,14 +192,14 @@ class Applier:
         try:
             self._absence.apply(record, self.received_us)
         except (ValueError, TypeError) as error:
-            reason = f"a presence that cannot be read: {error}"
+            reason = f"a presence record cannot be read: {error}"
             self.quarantine(record.number, record.kind, QuarantineCode.INVALID_RECORD, reason, b"")
 
     def _set_aside(self, record: Record, code: QuarantineCode, reason: str) -> None:
         self.quarantine(record.number, record.kind, code, reason, bytes(record.payload))
 
     def _apply_kept(self, receipt: Receipt) -> None:
-        """Apply refused records of senders whose keys now have other nodes, a bounded number per receipt."""
+        """Apply refused records of senders whose keys now cover other nodes, a limited number per receipt."""
         for _, speaker in receipt.runs if self.state.kept else ():
             kept = self.state.kept.get(speaker.sender, {}) if speaker is not None else {}
             if speaker is None or not kept:
@@ -211,7 +211,7 @@ class Applier:
             n_applied = n_before - sum(n_events for _, n_events in kept.values())
             if n_applied > 0:
                 names = ", ".join(speaker.nodes)
-                message = f"{n_applied} events that were refused are applied: their key speaks for {names} now"
+                message = f"{n_applied} refused events are applied: their key now speaks for {names}"
                 body = {"events": n_applied, "sender": speaker.sender.hex(), "nodes": list(speaker.nodes)}
                 self.emit_event(None, receipt.first, self.received_us, "accepted_node", "info", message, body)
 
@@ -220,11 +220,11 @@ class Applier:
         self.batch.add("refused", (number, speaker.sender, json_text(list(nodes)), -n_events, self.received_us))
         record = self._read_again(number)
         if record is None:
-            reason = "a record that was refused cannot be read any more"
+            reason = "a refused record can no longer be read"
             self.quarantine(number, Kind.BLOCK, QuarantineCode.RECORD_GONE, reason, b"")
             return
         self._speaker, self._sender = (speaker, number), speaker.sender
-        self._again = self._speakers.foreign(nodes, record.payload)  # before anything of it is applied
+        self._again = self._speakers.foreign(nodes, record.payload)  # before any part of it is applied
         self._apply(record)
         self._again = frozenset()
 
@@ -243,14 +243,15 @@ class Applier:
             self._n_refused = sum(last - first + 1 for i in refused for first, last in block.producers[i][1])
             beyond = frozenset(i for i, (_, had) in enumerate(block.producers) if had and had[-1][1] >= SEQ_END)
             if beyond:
-                reason = f"seqs of {len(beyond)} producers are beyond {SEQ_END}: nothing of them is taken"
+                reason = f"seqs of {len(beyond)} producers exceed {SEQ_END}: their events are rejected"
                 self._set_aside(record, QuarantineCode.SEQ_OUT_OF_RANGE, reason)
                 refused |= beyond
             if refused and len(refused) == len(block.producers):
                 return
             ids = {group.keys_bin: self._keys(group.keys_bin) for group in block.groups if group.keys_bin}
         except NewerBlockError as error:
-            # Parked: kept in the log and counted here; the first start after an upgrade rebuilds, and applies it.
+            # Parked: the log keeps the block and the index counts it. The first start after an upgrade rebuilds and
+            # applies it.
             code, version = QuarantineCode.NEWER_BLOCK, error.version
             self.quarantine(record.number, record.kind, code, str(error), b"", block_version=version)
             return
@@ -263,7 +264,7 @@ class Applier:
             mask = None if masks is None else masks(group)
             if self._again and group.kind in (EventKind.PEER, EventKind.LOST):
                 again = np.array([isinstance(a, bytes) and a in self._again for a in group.columns["about"]])
-                mask = again if mask is None else again | mask  # they are in the ledger: it is the agent's own
+                mask = again if mask is None else again | mask  # they are in the ledger, from the producer's own agent
             if mask is not None and not mask.any():
                 continue
             if group.kind in _IN_ORDER:
@@ -276,7 +277,7 @@ class Applier:
     # -- exactly once --
 
     def _admit(self, block: Block, refused: frozenset[int]) -> tuple[Callable[[Group], Mask] | None, NDArray[np.int32]]:
-        """Enter the block's seqs into the ledger; return the mask of what is new, and the producers' integers."""
+        """Enter the block's seqs into the ledger; return the mask of the new rows, and the producers' integers."""
         numbers = np.zeros(len(block.producers), dtype=np.int32)
         fresh: dict[int, list[tuple[int, int]]] = {}
         partial = bool(refused)
@@ -311,7 +312,7 @@ class Applier:
         def mask_of(group: Group) -> Mask:
             mask = np.zeros(len(group.seq), dtype=np.bool_)
             for index in np.unique(group.producer).tolist():
-                if index in bounds:  # ascending: each row is searched, for a hostile block has very many ranges
+                if index in bounds:  # ascending, so each row is searched: a hostile block has very many ranges
                     rows = group.producer == index
                     seqs = group.seq[rows]
                     at = np.searchsorted(bounds[index][:, 0], seqs, side="right") - 1
@@ -321,7 +322,7 @@ class Applier:
         return mask_of, numbers
 
     def declare_lost(self, producer: Producer, first: int, last: int, reason: str) -> int:
-        """Enter seqs that can never come, as far as they did not come after all; return how many are not there."""
+        """Enter seqs that can never arrive, except those that have arrived; return how many are missing."""
         if not 0 <= first <= last < SEQ_END:
             return 0
         lost = self.state.lost.setdefault(producer.producer, [])
@@ -334,14 +335,17 @@ class Applier:
         return n_missing
 
     def _mark_log_damaged(self) -> None:
-        """From now on nobody waits for what an ended producer lacks: nobody can tell whose the lost records were."""
+        """Record that the log lost records.
+
+        The producers of the lost records are unknown, so no seq is waited for any longer.
+        """
         if not self.state.damaged:
             self.state.damaged = True
             for producer in self.state.producers.values():
                 self.declare_missing(producer)
 
     def declare_missing(self, producer: Producer) -> None:
-        """Declare lost what is missing of a producer that has ended, if records were lost; it may still be found."""
+        """If records were lost, declare lost what an ended producer lacks. It may still arrive."""
         if self.state.damaged and producer.state is not None and producer.produced:
             have = self.state.have[producer.producer]
             for first, last in have.missing(0, producer.produced - 1):
@@ -355,7 +359,7 @@ class Applier:
         self.batch.losses[producer.producer] = list(lost)
         if not lost:
             self.emit_event(
-                producer, 0, self.received_us, "found", "info", "all that was declared lost came after all", {}
+                producer, 0, self.received_us, "found", "info", "all events that were declared lost have arrived", {}
             )
 
     # -- groups --
@@ -402,7 +406,7 @@ class Applier:
                 self._apply_event(kind, producer, seq, ts, fields)
 
     def _apply_opaque(self, producer: Producer, seq: int, ts: int, payload: Any) -> None:
-        """Apply an event that the agent could not take apart: perhaps it is of a kind that only we know."""
+        """Apply an event that the agent could not decode: this version may know its kind."""
         data = payload if isinstance(payload, bytes) else b""
         try:
             event = decode(data)
@@ -419,15 +423,15 @@ class Applier:
         try:
             self._dispatch(kind, producer, seq, ts, fields)
         except MemoryError:
-            raise  # not its fault
-        except Exception as error:  # whatever a peer's values make of our code costs this event, and is a row
+            raise  # not caused by the event
+        except Exception as error:  # any exception caused by a peer's values costs only this event, and becomes a row
             reason = clean(f"event of kind {kind} cannot be applied: {type(error).__name__} {error}"[:500])
             self._reject(producer, seq, ts, kind, QuarantineCode.EVENT_REJECTED, reason, b"")
 
     def _reject(
         self, producer: Producer, seq: int, ts: int, kind: int, code: QuarantineCode, reason: str, data: bytes
     ) -> None:
-        """Set one event aside. It is in the ledger, so nothing is lost that could still come. kind: of the event."""
+        """Reject one event. The ledger has it, so the event does not count as lost. kind: of the event."""
         row = (-1, kind, reason, data[:_QUARANTINE_BYTES_MAX], code.value, None, False)
         self.batch.add("quarantine", row)
         self.emit_event(producer, seq, ts, "quarantined", "error", reason, {"code": code.value})
@@ -496,7 +500,7 @@ class Applier:
             self._registry.ended(producer, ts, body, by_itself=False, seq=seq)
 
     def _is_authorized(self, uuid: bytes) -> bool:
-        """Tell whether the sender of the record being applied may say something about a producer."""
+        """Return True if the sender of the record being applied may report about a producer."""
         if self._speaker is None or self._speakers.authorize(self._speaker[0], uuid, self._speaker[1]):
             return True
         self._n_refused += 1
@@ -505,7 +509,7 @@ class Applier:
     # -- shared with the registry --
 
     def producer(self, uuid: bytes) -> Producer:
-        """Return the entry of a producer, a new one when it is seen for the first time."""
+        """Return the entry of a producer, creating it on first sight."""
         found = self.state.producers.get(uuid)
         if found is None:
             number = len(self.state.producers) + 1
@@ -537,7 +541,7 @@ class Applier:
     ) -> None:
         """Add a row to `events`.
 
-        cause: of a `traceback`. outcome: what the message says after its subject, where that is not known yet.
+        cause: of a `traceback`. outcome: the predicate of the message, where its subject is not known yet.
         """
         level = level if level in _LEVELS else "info"
         text = json_text(body) if isinstance(body, dict) else "{}"
@@ -556,7 +560,7 @@ class Applier:
 
 
 def _cause_of(message: str, body: Any) -> EndCause:
-    """Return the cause of a `traceback`, by its writer's code, or by the message where an older writer gave none."""
+    """Return the cause of a `traceback`: its writer's code, or derived from the message of an older writer."""
     named = end_cause(body.get("cause")) if isinstance(body, dict) else None
     return cause_of_exception(message, named)
 

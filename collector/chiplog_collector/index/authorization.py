@@ -1,12 +1,12 @@
-"""Who may speak for whom, pure: an agent's key is bound to node names, and a producer belongs to a node.
+"""Which sender may deliver for which producer, pure: an agent's key covers node names, and a producer has a node.
 
-A receipt says which node names the sender of a record may speak for. Of its blocks nothing is taken of a producer of
-another node, and nothing is entered in the ledger for it: what the true one says still comes. A producer is bound
+A receipt names the nodes that the sender of a record may speak for. Data of its blocks about a producer of another node
+is neither applied nor entered in the ledger, so that the data of the rightful sender still counts. A producer is bound
 
-- to the node of its agent, which PEER names; in the block at hand, or before;
-- without any, as of older agents, to the node that its identity names, likewise;
-- as long as no identity is known, to the names of the first restricted sender that speaks for it. To refuse it until
-  then would lose what follows a damaged event 0, and nobody else can know a producer's 16 random bytes beforehand.
+- to the node of its agent, which PEER names, in the current block or an earlier one;
+- without any, as with older agents, to the node that its identity names, likewise;
+- as long as no identity is known, to the names of the first restricted sender that delivers for it. Refusing it until
+  then would lose everything after a damaged event 0, and no other sender can guess a producer's 16 random bytes.
 """
 
 from collections.abc import Iterator
@@ -31,24 +31,24 @@ from chiplog_schemas.model.events import (
 if TYPE_CHECKING:
     from chiplog_collector.index.applier import Applier
 
-REFUSALS_PER_KEY_MAX = 1_000  # rows in `events` for the names of one key: producers and senders can be made up
-_NODE_CHARS = 128  # of names in a message: they may be those of a key, a whole list
+REFUSALS_PER_KEY_MAX = 1_000  # rows in `events` per set of nodes; a peer can invent producers and senders
+_NODE_CHARS = 128  # of the node names in a message, which may be the whole list of a key
 
 
 class NodeAuthorization:
-    """Refuses what a restricted sender says about producers of other nodes."""
+    """Rejects what a restricted sender reports about producers of other nodes."""
 
     def __init__(self, applier: "Applier") -> None:
         self._applier = applier
         self._state = applier.state
-        self._identities: dict[bytes, dict[str, Any]] = {}  # of the block being judged, by producer
+        self._identities: dict[bytes, dict[str, Any]] = {}  # in the block being checked, by producer
 
     def unauthorized(self, speaker: RestrictedSender, number: int, block: Block) -> frozenset[int]:
-        """Return which of a block's producers the sender may not speak for; bind those that nobody spoke for yet.
+        """Return the producers of a block that the sender may not deliver for. Bind those that are not bound yet.
 
         number: of the block's record.
         """
-        for uuid, node, is_remote in _located(block):  # first: the rest of this block is judged by it
+        for uuid, node, is_remote in _located(block):  # first, because the rest of this block depends on it
             if (
                 self.authorize(speaker, uuid, number, [node])
                 and (about := self._applier.producer(uuid)).agent_node is None
@@ -65,7 +65,7 @@ class NodeAuthorization:
         )
 
     def foreign(self, nodes: tuple[str, ...], payload: bytes | memoryview) -> frozenset[bytes]:
-        """Return about whom a block says something that a key for these nodes may not say."""
+        """Return the producers in a block that a key for these nodes does not cover."""
         try:
             groups = decode_block(payload).groups
         except BlockError:
@@ -78,10 +78,10 @@ class NodeAuthorization:
     def authorize(
         self, speaker: RestrictedSender, uuid: bytes, number: int, claimed: list[str] | tuple[str, ...] = ()
     ) -> bool:
-        """Return True if a sender may speak for a producer, or about it; a row in `events` reports each refusal.
+        """Return True if a sender may deliver for a producer, or report about it. A row in `events` reports a refusal.
 
-        claimed: nodes that its agent, or the producer's identities, name in this block. What an identity names does not
-        count once an agent reported a node.
+        claimed: nodes that its agent, or the producer's identities, name in this block. An identity's node does not
+        count once an agent has reported a node.
         """
         foreign = self._foreign_node(speaker.nodes, uuid, claimed)
         if foreign is not None:
@@ -94,7 +94,7 @@ class NodeAuthorization:
         return True
 
     def _foreign_node(self, nodes: tuple[str, ...], uuid: bytes, claimed: list[str] | tuple[str, ...]) -> str | None:
-        """Return the node, or the names, that forbid it."""
+        """Return the node, or the names, that the key does not cover."""
         producer = self._state.producers.get(uuid)
         if producer is not None and producer.agent_node is not None:
             return None if matches_node(nodes, producer.agent_node) else producer.agent_node
@@ -109,7 +109,7 @@ class NodeAuthorization:
         return None if claimed and all(matches_node(bound, node) for node in claimed) else ", ".join(bound)
 
     def _record(self, speaker: RestrictedSender, uuid: bytes, number: int, node: str) -> None:
-        """Leave one row for a producer and sender, however often it is tried."""
+        """Add one row per producer and sender, however often the sender tries."""
         told = self._state.refused.setdefault(speaker.nodes, set())
         if (uuid, speaker.sender) in told or len(told) >= REFUSALS_PER_KEY_MAX:
             return
@@ -142,7 +142,7 @@ class NodeAuthorization:
 
 
 def matches_node(nodes: tuple[str, ...], node: str) -> bool:
-    """Tell whether names or patterns cover a node, by as much of its name as is kept."""
+    """Return True if names or patterns cover a node. A node's name is compared as far as the index keeps it."""
     return _covers(nodes, node[:NAME_CHARS_MAX])
 
 
@@ -152,7 +152,7 @@ def _covers(nodes: tuple[str, ...], node: str) -> bool:
 
 
 def _located(block: Block) -> Iterator[tuple[bytes, str, bool]]:
-    """Yield (producer's 16 bytes, node, is_remote) of what an agent reports in a block of where its producers are."""
+    """Yield (producer's 16 bytes, node, is_remote) for the producers whose place an agent reports in a block."""
     for group in block.groups:
         if group.kind == EventKind.PEER:
             pairs = zip(group.columns["about"], group.columns["state"], strict=True)
@@ -174,7 +174,7 @@ def _claimed_nodes(block: Block) -> Iterator[tuple[int, str, dict[str, Any]]]:
         for index, body in zip(group.producer.tolist(), bodies, strict=True):
             identity = select_typed(body, IDENTITY_FIELDS)
             if "node" in identity:
-                yield index, clean(identity["node"])[:NAME_CHARS_MAX], identity  # as the registry keeps it
+                yield index, clean(identity["node"])[:NAME_CHARS_MAX], identity  # as the registry stores it
 
 
 def _identity_in(payload: object) -> object:

@@ -1,4 +1,4 @@
-"""The one object that writes DuckDB: opens, migrates, loads the state, and writes each batch in one transaction."""
+"""The only object that writes DuckDB: it opens, migrates, loads the state, and writes each batch in one transaction."""
 
 import json
 import os
@@ -16,13 +16,13 @@ from chiplog_schemas.model.blocks import BLOCK_VERSION
 from chiplog_schemas.query.duckdb_errors import is_damage, is_refused_commit
 from chiplog_schemas.sql import MIGRATION, tables_sql, views_sql
 
-_TS_FIRST, _TS_LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999: what Python's datetime holds
-_NAN_KEPT = "coalesce(value, 'nan'::DOUBLE)"  # DuckDB takes a NaN of numpy for null; no value of ours is ever null
+_TS_FIRST, _TS_LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999, as Python's datetime
+_NAN_KEPT = "coalesce(value, 'nan'::DOUBLE)"  # DuckDB reads numpy's NaN as null; chiplog stores no null value
 _NAN_KEPT_IN_LIST = "list_transform({}, lambda x: coalesce(x, 'nan'::DOUBLE))"
-_LEDGER_ROWS_MAX = 200_000  # more than this and four times its ideal size: the ledger is joined
+_LEDGER_ROWS_MAX = 200_000  # above this and four times its ideal size, the ledger is merged
 
-# Small tables row by row: (column, type). Strings of type o are never null, those of type t may be; a null producer
-# travels as -1.
+# Small tables, row by row: (column, type). Strings of type o are never null, those of type t may be; a null producer
+# is encoded as -1.
 _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     "metrics": (("producer", "i4"), ("key", "i4"), ("step", "i8"), ("seq", "i8"), ("ts", "ts"), ("value", "f8")),
     "phases": (("producer", "i4"), ("key", "i4"), ("step", "i8"), ("seq", "i8"), ("ts", "ts"), ("value", "f8")),
@@ -80,7 +80,7 @@ _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 
 
 
 class StaleDatabaseError(Exception):
-    """The file is of another migration or log, or lacks blocks that we can read now: rebuild it from the log."""
+    """The file has another migration or log, or lacks blocks that this version can read: rebuild it from the log."""
 
 
 def corruption_reason(error: BaseException) -> str | None:
@@ -90,7 +90,7 @@ def corruption_reason(error: BaseException) -> str | None:
 
 
 def is_disk_error(error: BaseException) -> bool:
-    """Tell whether an error is of a disk that refuses, or of memory: the same may succeed later."""
+    """Return True if an error is a refusal of the disk, or a lack of memory: a retry may succeed."""
     if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException):
         return True
     return isinstance(error, duckdb.TransactionException) and is_refused_commit(str(error))
@@ -99,7 +99,7 @@ def is_disk_error(error: BaseException) -> bool:
 class Database:
     """The index's DuckDB file. One per process, and one process per file.
 
-    Raises duckdb.Error when it cannot be opened (see `proven_damage`), StaleDatabaseError when it must be rebuilt.
+    Raises duckdb.Error when it cannot be opened (see `corruption_reason`), StaleDatabaseError when it must be rebuilt.
     """
 
     def __init__(self, path: Path, log_id: bytes) -> None:
@@ -110,11 +110,11 @@ class Database:
         self.next_number = 0
         self._log_id = log_id
         self._ledger_rows = 0
-        self._incoming: dict[str, Columns] = {}  # registered once per table, filled anew for each insert
+        self._incoming: dict[str, Columns] = {}  # registered once per table, refilled for each insert
         try:
             self._prepare(log_id)
         except BaseException:
-            self.close()  # whoever tries again needs the file
+            self.close()  # a retry needs the file
             raise
 
     def _prepare(self, log_id: bytes) -> None:
@@ -124,18 +124,18 @@ class Database:
                 self.connection.execute("INSERT INTO base.position VALUES (?, ?, 0)", [MIGRATION, log_id])
         row = self.connection.execute("SELECT migration, log_id, next_number FROM base.position").fetchone()
         if row is None:
-            raise StaleDatabaseError(f"{self.path} does not say how far it has come")
+            raise StaleDatabaseError(f"{self.path} does not contain its position in the log")
         migration, of_log, self.next_number = row
         if migration != MIGRATION:
             raise StaleDatabaseError(f"{self.path} is of migration {migration}, not {MIGRATION}")
         if bytes(of_log) != log_id:
-            raise StaleDatabaseError(f"{self.path} is an index over another log")
+            raise StaleDatabaseError(f"{self.path} is the index of another log")
         if n_parked := self._parked():
-            raise StaleDatabaseError(f"{self.path} lacks {n_parked} blocks that were newer than an older version")
+            raise StaleDatabaseError(f"{self.path} lacks {n_parked} blocks that an older version could not read")
         self.connection.execute(views_sql())
 
     def _parked(self) -> int:
-        """Return how many blocks were set aside for being newer than we were, and are not any more."""
+        """Return how many blocks were parked as too new and can be read now."""
         query = "SELECT count(*) FROM base.quarantine WHERE block_version <= ?"
         row = self.connection.execute(query, [BLOCK_VERSION]).fetchone()
         return row[0] if row is not None else 0
@@ -194,11 +194,11 @@ class Database:
     # -- writing --
 
     def write(self, batch: Batch, state: State, next_number: int) -> None:
-        """Write a batch and the position behind it, all or nothing. Raises duckdb.Error."""
+        """Write a batch and the position after it, all or nothing. Raises duckdb.Error."""
         try:
             self._write(batch, state, next_number)
         except BaseException:
-            self._incoming.clear()  # registrations of this transaction were rolled back with it
+            self._incoming.clear()  # the rollback undid the registrations of this transaction
             raise
         self.next_number = next_number
 
@@ -219,13 +219,13 @@ class Database:
                 "producers", Producer, [state.producers_by_number[n] for n in sorted(batch.producers)]
             )
             self._write_dimension("runs", Run, [state.runs_by_number[n] for n in sorted(batch.runs)])
-            # No UPDATE: DuckDB refuses to checkpoint while a reader needs the row from before it.
+            # No UPDATE: DuckDB refuses to checkpoint while a reader needs the previous version of the row.
             position = [MIGRATION, self._log_id, next_number]
             self.connection.execute("DELETE FROM base.position")
             self.connection.execute("INSERT INTO base.position VALUES (?, ?, ?)", position)
 
     def checkpoint(self) -> None:
-        """Write a checkpoint: on a timer, so that no commit has to. Raises duckdb.Error."""
+        """Write a checkpoint, called on a timer so that no commit has to. Raises duckdb.Error."""
         self.connection.execute("CHECKPOINT")
 
     def wal_bytes(self) -> int:
@@ -275,7 +275,7 @@ class Database:
             self.connection.register(f"incoming_{table}", incoming)
         incoming.update(columns)
         self.connection.execute(f"INSERT INTO base.{table} SELECT {selected} FROM incoming_{table}")
-        incoming.clear()  # lets go of the columns; the registration, half the cost of a small insert, stays
+        incoming.clear()  # frees the columns; the registration, half the cost of a small insert, stays
 
     def _write_ledger(self, batch: Batch, state: State) -> None:
         if batch.intervals:
@@ -305,7 +305,7 @@ class Database:
         self._ledger_rows = ideal
 
     def _write_dimension(self, table: str, kind: type[Run] | type[Producer], entries: list[Any]) -> None:
-        """Replace the rows of some entries. They travel as JSON, which keeps nulls and lists with their types."""
+        """Replace the rows of some entries. They are passed as JSON, which keeps nulls and lists with their types."""
         if not entries:
             return
         names = [entry.name for entry in fields(kind)]
@@ -337,11 +337,11 @@ class _Transaction:
             try:
                 self._connection.execute("ROLLBACK")
             except duckdb.Error:
-                pass  # DuckDB rolled back already; the exception on its way says what happened
+                pass  # DuckDB has already rolled back; the current exception has the reason
 
 
 def _joined(ranges: list[tuple[int, int, int, int]]) -> list[tuple[int, int, int, int]]:
-    """Join ranges of one producer that follow each other; the later time counts."""
+    """Merge adjacent ranges of one producer; the later time counts."""
     joined: list[tuple[int, int, int, int]] = []
     for number, first, last, seen in sorted(ranges):
         if joined and joined[-1][0] == number and joined[-1][2] + 1 == first:
@@ -365,7 +365,7 @@ def _from_json(index: int, name: str, column_type: str) -> str:
     if column_type == "BLOB":
         return f"unhex(r->>{index})"
     if column_type == "TIMESTAMP":
-        # greatest() and least() pass over nulls: an end that is not known would become one in the year 9999.
+        # greatest() and least() skip nulls, which would turn an unknown end into one in the year 9999.
         bounded = f"make_timestamp(greatest(least((r->>{index})::BIGINT, {_TS_LAST}), {_TS_FIRST}))"
         return f"CASE WHEN r->>{index} IS NOT NULL THEN {bounded} END"
     if column_type.endswith("[]"):

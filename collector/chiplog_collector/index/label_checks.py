@@ -1,6 +1,6 @@
-"""What is wrong with the labels of a run, pure: one that two processes use at a time, and ranks without a primary.
+"""Checks of a run's labels, pure: two processes that use one label at a time, and ranks without a primary.
 
-Nothing is decided here and nothing dropped: people get a row in `events`, once for each label or run.
+The checks decide and drop nothing: they add a row to `events`, once for each label or run.
 """
 
 from typing import TYPE_CHECKING
@@ -14,21 +14,21 @@ from chiplog_schemas.model.blocks import Block
 if TYPE_CHECKING:
     from chiplog_collector.index.applier import Applier
 
-# How much later than the start of the next one an event must be, to prove that both ran at a time. On one node a clock
-# may be stepped between a death and the next start; clocks of two nodes differ.
+# How much later than the start of the next process an event must be, to prove that both ran at the same time. On one
+# node a clock may be stepped between a death and the next start; clocks of two nodes differ.
 _SAME_CLOCK_US, _CLOCKS_APART_US = 1_000_000, 60_000_000
-_TOLD_MAX = 1_000  # of one run: labels can be made up
+_TOLD_MAX = 1_000  # of one run; a peer can invent labels
 
 
 class LabelChecks:
-    """Looks at what came of each label."""
+    """Runs the checks on the labels of a State."""
 
     def __init__(self, state: State, applier: "Applier") -> None:
         self._state = state
         self._applier = applier
 
     def check_block(self, block: Block, numbers: NDArray[np.int32]) -> None:
-        """Look at the producers of a block that was applied. numbers: their integers, 0 for one that was refused."""
+        """Check the producers of an applied block. numbers: their integers, 0 for a refused one."""
         for index, number in enumerate(numbers.tolist()):
             producer = self._state.producers_by_number.get(number)
             if producer is not None and producer.run is not None and producer.label is not None:
@@ -37,7 +37,7 @@ class LabelChecks:
                     self._compare(producer, mates, block, index)
 
     def _compare(self, producer: Producer, mates: list[Producer], block: Block, index: int) -> None:
-        """Tell of a younger process under the same label, when this one logged after that had begun."""
+        """Report a younger process under the same label, if this one logged after the younger one had started."""
         started = producer.started_at
         if started is None:
             return
@@ -62,14 +62,14 @@ class LabelChecks:
         self._tell(run, f"label_twice:{older.label}")
 
     def check_run_end(self, producer: Producer, seq: int, ts: int) -> None:
-        """Tell, once all labels of a run have ended, that its rank 0 was there and nobody claimed to be primary."""
+        """Report, once all labels of a run have ended, that it has a rank 0 and that no label claimed to be primary."""
         run = self._state.runs_by_number.get(producer.run or 0)
         if run is None or run.primary_label is not None or self._was_emitted(run, "no_primary"):
             return
         members = self._state.members[run.run].values()
         if all(mate.state is not None for mate in members) and any(mate.rank == 0 for mate in members):
             message = (
-                f"no label of run {run.run_id} is its primary: nobody's config is the run's, its state is the worst "
+                f"no label of run {run.run_id} is its primary: the run has no config, and its state is the worst "
                 "of all labels; leave primary= and CHIPLOG_PRIMARY to rank 0, or set them on one rank"
             )
             self._applier.emit_event(producer, seq, ts, "no_primary", "warning", message, {})

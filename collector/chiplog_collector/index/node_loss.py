@@ -1,9 +1,9 @@
-"""What becomes of a lost agent's labels, pure: nobody else could tell how they end.
+"""What happens to the labels of a lost agent, pure: no other process could report how they end.
 
-An agent that the receiver heard nothing of leaves its running labels `crashed`: that is a conclusion, not a fact, and
-whatever is said of a label itself replaces it. When the agent is heard again, an outage was all it was: its labels run
-on, unless its machine was started anew in between, which no process survives. So do those of whom another agent brings
-events: from then on that one tells of their end.
+When the receiver has received nothing from an agent for too long, the agent's running labels become `crashed`. That is
+a conclusion and not a fact, and any report about a label itself replaces it. When the agent reconnects, there was only
+an outage: its labels are running again, unless its machine was rebooted in between, which no process survives. The same
+holds for labels whose events another agent delivers: from then on that agent reports their end.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from chiplog_collector.index.applier import Applier
 
 _HEARTBEAT_US = int(HEARTBEAT_INTERVAL_S * 1e6)
-_SILENT_US_MAX = 1 << 53  # more is no time that a receiver measured
+_SILENT_US_MAX = 1 << 53  # a receiver cannot have measured more
 _LABELS_NAMED_MAX = 20  # in one row of `events`
 
 
@@ -31,13 +31,13 @@ class NodeLossTracker:
         self._applier = applier
 
     def apply(self, record: Record, received_us: int) -> None:
-        """Take one record. Raises ValueError or TypeError when it is none."""
+        """Apply one record. Raises ValueError or TypeError if it is invalid."""
         try:
             sender, is_here, silent_us, node, boot, *_ = unpack(record.payload)
         except CodecError as error:
             raise ValueError(str(error)) from error
         if type(is_here) is not bool or type(silent_us) is not int or not 0 <= silent_us < _SILENT_US_MAX:
-            raise TypeError("a presence is whether, and for how many µs nothing was heard")
+            raise TypeError("a presence is a boolean and a number of µs without a message")
         on_new_sender = sorted(self._state.by_sender.get(uuid_of(sender), ()))  # in log order, also after a start
         mine = [p for p in map(self._state.producers_by_number.__getitem__, on_new_sender) if p.role == "rank"]
         if is_here:
@@ -47,13 +47,13 @@ class NodeLossTracker:
             self._mark_lost(running, record.number, received_us, silent_us, clean(text_of(node)))
 
     def brought(self, producer: Producer, sender: bytes, new: list[tuple[int, int]], received_us: int) -> None:
-        """Note that another agent brings a producer's events: one that was presumed to have ended runs on."""
+        """Note that another agent delivers a producer's events: a producer that was presumed dead is running again."""
         self._state.set_sender(producer, sender)
         self._applier.batch.producers.add(producer.producer)
         if producer.is_presumed:
             _mark_running(producer)
             name = producer.node or "?"
-            message = f"node {name} is back: another agent brings events of {producer.label or 'a label'}"
+            message = f"node {name} is back: another agent delivers events of {producer.label or 'a label'}"
             body = {"node": name, "labels": 1}
             self._applier.emit_event(producer, new[0][0], received_us, "node_back", "info", message, body)
 
@@ -63,11 +63,11 @@ class NodeLossTracker:
             seconds = f"{silent_us / 1e6:.0f} s"
             for producer in run:
                 producer.state, producer.cause, producer.is_presumed = "crashed", None, True
-                producer.reason = f"node {producer.node or name} is lost: nothing was heard of its agent for {seconds}"
-                # It died between the last that was heard and the heartbeat that did not come.
+                producer.reason = f"node {producer.node or name} is lost: its agent sent nothing for {seconds}"
+                # It died between its last message and the next heartbeat, which did not arrive.
                 producer.ended_at, producer.late_us = received_us - silent_us + _HEARTBEAT_US, _HEARTBEAT_US
                 self._applier.batch.producers.add(producer.producer)
-            message = f"node {name} is lost: nothing was heard of its agent for {seconds}; {_named(run)} may have ended"
+            message = f"node {name} is lost: its agent sent nothing for {seconds}; {_named(run)} may have ended"
             body: dict[str, Any] = {"node": name, "silent_s": silent_us / 1e6, "labels": len(run)}
             self._applier.emit_event(run[0], number, received_us, "node_lost", "error", message, body)
 
@@ -78,8 +78,8 @@ class NodeLossTracker:
             for producer in alive:
                 _mark_running(producer)
                 self._applier.batch.producers.add(producer.producer)
-            gone = "" if len(alive) == len(run) else "; its machine was started anew, and its ranks are gone"
-            message = f"node {name} is back: its agent is heard again{gone}"
+            gone = "" if len(alive) == len(run) else "; its machine was rebooted, and its ranks are gone"
+            message = f"node {name} is back: its agent has reconnected{gone}"
             body = {"node": name, "labels": len(alive)}
             self._applier.emit_event(run[0], number, received_us, "node_back", "info", message, body)
 

@@ -1,6 +1,6 @@
-"""The index process: follows the log, applies it to DuckDB, answers SQL. Started and watched by the receiver.
+"""The index process: follows the log, applies it to DuckDB, answers SQL. The receiver starts and supervises it.
 
-`python -m chiplog_collector.index DIR --query ADDRESS …`: ends, caught up, when its standard input does.
+`python -m chiplog_collector.index DIR --query ADDRESS …` ends, after catching up, when its standard input does.
 """
 
 import itertools
@@ -36,17 +36,17 @@ from chiplog_schemas.storage.segments import LogReader, log_owner
 from chiplog_schemas.storage.watermark import Watermark, sync_directory
 
 _READ_BYTES = 8 << 20
-_FLUSH_BYTES = 32 << 20  # of the log in one transaction: 200,000 rows of long texts would fill the memory
-_SET_ASIDE_MAX = 2  # files kept for whoever wants to look: each may be as large as the index
-_AGAIN_MIN_S = 0.1  # a predecessor is about to leave, or a client to let go of the file …
-_AGAIN_MAX_S = 2.0  # … or the disk is full: the longest pause between two tries
-_EXIT_EXPECTED = 1  # exit statuses: DuckDB or the system failed us, or …
-_EXIT_FAULT = 70  # … we did (EX_SOFTWARE)
+_FLUSH_BYTES = 32 << 20  # of the log per transaction: 200,000 rows of long texts would exhaust the memory
+_SET_ASIDE_MAX = 2  # files kept for inspection: each may be as large as the index
+_AGAIN_MIN_S = 0.1  # a predecessor is about to exit, or a client to close the file …
+_AGAIN_MAX_S = 2.0  # … or the disk is full: the longest pause between two attempts
+_EXIT_EXPECTED = 1  # exit statuses: DuckDB or the system failed, or …
+_EXIT_FAULT = 70  # … chiplog did (EX_SOFTWARE)
 _log = logging.getLogger("chiplog.index")
 
 
 class LogFollower:
-    """Bring a database up to date with a log, transaction by transaction."""
+    """Brings a database up to date with a log, transaction by transaction."""
 
     def __init__(self, database: Database, log_directory: Path) -> None:
         self.database = database
@@ -55,19 +55,19 @@ class LogFollower:
         self.reload()
 
     def reload(self) -> None:
-        """Forget everything that is not in the database, and read on from where it stands."""
+        """Drop everything that is not in the database, and continue at its position."""
         self._applier = Applier(self.database.load(), self._read_again)
         self._reader = LogReader(self._directory, self.database.next_number)
-        self._safe_number = self.database.next_number  # behind the last receipt taken
+        self._safe_number = self.database.next_number  # after the last receipt applied
         self.read_number = self.database.next_number
-        self._expected: int | None = self.read_number  # number of the next record; None behind damage
-        self._damage: list[CorruptRange] = []  # until the record behind it: the position is that of records
+        self._expected: int | None = self.read_number  # number of the next record; None after damage
+        self._damage: list[CorruptRange] = []  # until the record after it: the position is one of records
         self.records_read = 0
         self.n_damages_read = 0
-        self.first_damage: str | None = None  # since `begin`, in words
+        self.first_damage: str | None = None  # since `reload`, as text
 
     def _read(self, limit: int) -> list[Record | CorruptRange]:
-        """Return what follows in the log, with damage in front of the record behind it, also where numbers are gone."""
+        """Return the next items of the log. Damage and missing numbers come before the record that follows them."""
         items: list[Record | CorruptRange] = []
         while not items and (found := self._reader.read(limit, _READ_BYTES)):
             for item in found:
@@ -97,12 +97,12 @@ class LogFollower:
 
     @property
     def refused(self) -> dict[bytes, Refused]:
-        """What of each sender is kept and not applied."""
+        """The number of events that are kept without being applied, per sender."""
         kept = self._applier.state.kept.items()
         return {s: Refused(sum(n for _, n in records.values()), len(records)) for s, records in kept if records}
 
     def report_refused(self) -> None:
-        """Tell the receiver what is kept, if that changed."""
+        """Write what is kept for the receiver, if it changed."""
         if self._refused_changed:
             self._refused_changed = False
             write_refused(self._directory.parent / REFUSED_NAME, self.refused)
@@ -113,7 +113,7 @@ class LogFollower:
             self.first_damage = damage[0].reason
 
     def step(self, limit: int) -> int:
-        """Apply what the log holds below `limit`, at most one flush of it; return the events written."""
+        """Apply the log below `limit`, at most one flush of it; return the number of events written."""
         rows_before, n_bytes = self._applier.batch.n_rows, 0
         while self._applier.batch.n_rows - rows_before < INDEX_FLUSH_ROWS and n_bytes < _FLUSH_BYTES:
             items = self._read(limit)
@@ -123,7 +123,7 @@ class LogFollower:
             try:
                 for item in items:
                     self._take(item)
-            except Exception as error:  # a record that breaks our own code must not stop the index for ever
+            except Exception as error:  # a record that triggers a bug must not stop the index forever
                 if _is_environment_error(error):
                     raise
                 _log.exception("a record cannot be applied; its neighbours are applied one by one: %r", error)
@@ -152,7 +152,7 @@ class LogFollower:
         return batch.n_events
 
     def _write_one_by_one(self, until: int) -> int:
-        """Apply each record in a transaction of its own, and set aside the one that cannot be applied."""
+        """Apply each record in a separate transaction, and put the one that fails into quarantine."""
         self.reload()
         n_events = 0
         group: list[Record | CorruptRange] = []
@@ -184,7 +184,7 @@ class LogFollower:
                 batch = applier.flush()
                 self.database.write(batch, applier.state, behind)
                 n_events += batch.n_events
-            except Exception as error:  # whatever it is: the position must move past it, and a row must say so
+            except Exception as error:  # whatever it is, the position must move past it, and a row must report it
                 if _is_environment_error(error):
                     raise
                 reason = f"record cannot be applied: {str(error).splitlines()[0] if str(error) else repr(error)}"
@@ -202,7 +202,7 @@ def _is_receipt(item: Record | CorruptRange) -> bool:
 
 
 def _is_environment_error(error: Exception) -> bool:
-    """Tell whether an error is of the disk, of the memory or of the database itself."""
+    """Return True if an error is of the disk, of the memory or of the database itself."""
     return (
         is_disk_error(error)
         or isinstance(error, MemoryError | duckdb.OutOfMemoryException | duckdb.FatalException)
@@ -214,10 +214,10 @@ def _is_environment_error(error: Exception) -> bool:
 
 
 def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollower | None:
-    """Open the index's file and load what it knows. None when standard input ended before that could be done.
+    """Open the index's file and load its state. None when standard input ends before that is possible.
 
-    A file that is proven damaged, or of another log or migration, is set aside and made anew. Whatever else keeps us
-    from it may pass, and is waited for: a full disk, another process that has the file.
+    A file that is proven damaged, or of another log or migration, is set aside and recreated. Any other failure may be
+    temporary, such as a full disk or another process that has the file open, so the function retries.
     """
     pause_s = 0.0
     while True:
@@ -244,27 +244,27 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
 
 
 def _create(place: Paths) -> None:
-    """Make an empty index under another name first: what a full disk cuts short is never taken for a damaged file."""
+    """Create an empty index under a temporary name first: a file that a full disk cuts short must not look damaged."""
     new = place.index.with_name(f"{place.index.stem}-new.duckdb")
-    for path in (new, Path(f"{new}.wal"), Path(f"{place.index}.wal")):  # the last: of a file that was taken away
+    for path in (new, Path(f"{new}.wal"), Path(f"{place.index}.wal")):  # the last: of a file that was removed
         path.unlink(missing_ok=True)
     Database(new, log_owner(place.collector / "log") or bytes(16)).close()
     os.rename(new, place.index)
-    sync_directory(place.collector)  # else a power failure may leave the old file under a new write-ahead log
+    sync_directory(place.collector)  # else a power failure may leave the old file next to a new write-ahead log
 
 
 def quarantine_database(path: Path, reason: str) -> None:
-    """Move a file and its write-ahead log out of the way, and say so. Raises OSError."""
+    """Move a file and its write-ahead log aside, and log it. Raises OSError."""
     aside = move_to_quarantine(path)
     _log.error("%s; %s is set aside as %s and rebuilt from the log", reason, path, aside.name)
 
 
 def move_to_quarantine(path: Path) -> Path:
-    """Move a file and its write-ahead log over nothing that was moved there before; return where to. Raises OSError."""
+    """Move a file and its write-ahead log to a name without a previous file; return the new path. Raises OSError."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     names = (path.with_name(f"{path.name}.set-aside-{stamp}-{count}") for count in itertools.count())
     aside = next(name for name in names if not name.exists() and not Path(f"{name}.wal").exists())
-    for suffix in (".wal", ""):  # the file last: without its write-ahead log it is only older, but never another's
+    for suffix in (".wal", ""):  # the file last: without its write-ahead log it is only older
         source = Path(f"{path}{suffix}")
         if source.exists():
             os.rename(source, f"{aside}{suffix}")
@@ -292,10 +292,10 @@ def _set_aside_order(name: str) -> tuple[str, int]:
 def serve(place: Paths, queries: list[str], keys: Keys | None = None, page: mmap.mmap | None = None) -> int:
     """Follow the log and answer SQL until standard input ends; then catch up and close. Return the exit status.
 
-    keys: of this host; with a collector's among them readers at TCP addresses need one that is allowed.
-    page: of the queries that ran in the processes before this one.
+    keys: of this host. If a collector's is among them, readers at TCP addresses need an allowed key.
+    page: of the queries that ran in the previous processes.
     """
-    from chiplog_collector.query.service import QueryService, lock_down  # a rebuild needs no sockets
+    from chiplog_collector.query.service import QueryService, lock_down  # imported here: a rebuild needs no sockets
 
     synced = Watermark(place.collector / "synced", writable=False)
     follower = open_index(place, _input_ended)
@@ -322,7 +322,7 @@ def serve(place: Paths, queries: list[str], keys: Keys | None = None, page: mmap
     try:
         for service in services:
             service.start()
-        _log.info("index stands at record %d of %d", database.next_number, synced.get())
+        _log.info("index is at record %d of %d", database.next_number, synced.get())
         damage = _follow(
             follower,
             synced,
@@ -332,9 +332,9 @@ def serve(place: Paths, queries: list[str], keys: Keys | None = None, page: mmap
         )
         if must_exit():
             if any(service.must_restart for service in services):
-                _log.error("a query cannot be cancelled; the index starts anew at record %d", database.next_number)
+                _log.error("a query cannot be cancelled; the index restarts at record %d", database.next_number)
             logging.shutdown()
-            os._exit(_EXIT_EXPECTED)  # what was committed is safe, and nothing else would end that query
+            os._exit(_EXIT_EXPECTED)  # commits are durable, and only the end of the process ends that query
         is_requested = damage is None
     finally:
         if not is_requested:
@@ -348,7 +348,7 @@ def serve(place: Paths, queries: list[str], keys: Keys | None = None, page: mmap
         _log.info("index stopped at record %d", database.next_number)
     if damage is not None:
         quarantine_database(place.index, damage)
-        return _EXIT_EXPECTED  # and the receiver starts one that makes the file anew
+        return _EXIT_EXPECTED  # the receiver then starts one that recreates the file
     return 0
 
 
@@ -359,7 +359,7 @@ def _follow(
     damage_met: Callable[[], str | None],
     must_exit: Callable[[], bool],
 ) -> str | None:
-    """Apply the log until standard input ends or the process must. Return a line when the file proves damaged."""
+    """Apply the log until standard input ends or the process must exit. Return a line when the file proves damaged."""
     ending = needs_reload = behind = False
     while True:
         started = time.monotonic()
@@ -371,7 +371,7 @@ def _follow(
             if needs_reload:
                 follower.reload()
                 needs_reload = False
-            if not behind:  # just before a commit: most open queries began after the one before
+            if not behind:  # right before a commit: most open queries began after the previous one
                 checkpoints.turn(started)
             if checkpoints.holds_writer(started) and not ending:
                 behind = False
@@ -401,18 +401,18 @@ def _step(follower: LogFollower, synced: Watermark, checkpoints: Checkpoints) ->
     follower.report_refused()
     if follower.database.next_number > next_number:
         checkpoints.written(time.monotonic())
-    # Behind, but nothing to read: the log itself is gone or damaged at its end. Waiting is all that is left.
+    # Behind, but without anything to read: the end of the log is gone or damaged. The index can only wait.
     return follower.database.next_number < synced.get() and follower.read_number > stood_at
 
 
 def _input_ended(wait_s: float) -> bool:
-    """Wait, and tell whether the receiver closed our standard input."""
+    """Wait, and return True if the receiver has closed this process's standard input."""
     readable, _, _ = select.select([sys.stdin], [], [], wait_s)
     return bool(readable) and not os.read(sys.stdin.fileno(), 1)
 
 
 def rebuild_into(place: Paths, path: Path, limit: int, on_progress: Callable[[int], None]) -> LogFollower:
-    """Build a new database at `path` from the whole log below `limit`. For `chiplog rebuild`."""
+    """Build a new database at `path` from the whole log below `limit`, for `chiplog rebuild`."""
     database = Database(path, log_owner(place.collector / "log") or bytes(16))
     limit_memory(database.connection, read_bounds(os.environ).query_memory_bytes)
     follower = LogFollower(database, place.collector / "log")
@@ -421,7 +421,7 @@ def rebuild_into(place: Paths, path: Path, limit: int, on_progress: Callable[[in
         follower.step(limit)
         on_progress(follower.read_number)
         if follower.read_number == before:
-            break  # records behind the last receipt were never acknowledged: their agents send them again
+            break  # records after the last receipt were never acknowledged: their agents send them again
     return follower
 
 
@@ -432,9 +432,10 @@ def _open_page(descriptor: int) -> mmap.mmap:
 
 
 def main(arguments: list[str]) -> int:
-    """Entry point of the process.
+    """Run the process.
 
-    `--keys DIR`: of this host. `--after STATUS`: how the one before ended. `--page DESCRIPTOR`: see `running`.
+    `--keys DIR`: of this host. `--after STATUS`: exit status of the previous process. `--page DESCRIPTOR`: see
+    `running`.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     root, *rest = arguments
@@ -447,7 +448,7 @@ def main(arguments: list[str]) -> int:
         _log.error("index ends: %s", str(error).partition("\n")[0])
         return _EXIT_EXPECTED
     except Exception as error:
-        # The receiver starts us every few seconds: once is enough for a traceback.
+        # The receiver restarts the index every few seconds; one traceback is enough.
         told = ("--after", str(_EXIT_FAULT)) in options
-        _log.error("index ends by a fault of its own: %r", error, exc_info=None if told else error)
+        _log.error("index ends because of an internal error: %r", error, exc_info=None if told else error)
         return _EXIT_FAULT

@@ -1,4 +1,4 @@
-"""Who is who, decided in log order: runs, labels, attempts, the primary, and how each label ended."""
+"""Identities, decided in log order: runs, labels, attempts, the primary, and how each label ended."""
 
 import itertools
 import re
@@ -30,39 +30,41 @@ _KEPT_FIELDS = {
 }  # the agent's
 _STATE_FIELDS = {name: kind for name, kind in STATE_FIELDS.items() if name != "detail"}
 _INT32_FIELDS = ("rank", "local_rank", "world_size")
-# Of texts, which the index keeps in memory for ever: a name has NAME_CHARS_MAX, but …
+# Limits of texts that the index keeps in memory forever. A name has NAME_CHARS_MAX, but …
 _CHARS_MAX = {
-    # … these are for people, and nothing hangs on them
+    # … these are only for people
     **dict.fromkeys(("project", "name", "group", "job_type"), 1_024),
-    "launch": 1_024,  # with a launcher's ID, and behind it what makes it unique
+    "launch": 1_024,  # a launcher's ID, and a suffix that makes it unique
     "resume_launch": 1_024,
     "notes": 8_192,  # a page or two
     "reason": 2_000,  # one line
 }
-CONSOLE = "console"  # the role of a producer that tells what another one printed
+CONSOLE = "console"  # the role of a producer that sends the console output of another one
 _UUID = re.compile("[0-9a-f]{32}")
 _LATE_US_MAX = 1 << 53  # 285 years
 _ENTRIES_MAX = 64  # tags of a run, GPUs of a process
 
 
 class RunRegistry:
-    """The identities of a State. Every decision leaves its mark in the applier's batch."""
+    """The identities of a State. Every decision is recorded in the applier's batch."""
 
     def __init__(self, state: State, applier: "Applier") -> None:
         self._state = state
         self._applier = applier
 
     def identity(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
-        """Take what a producer says of itself; a later word replaces an earlier one."""
+        """Apply an identity of a producer. A later value replaces an earlier one."""
         said, cut = _plain(select_typed(body, _KEPT_FIELDS))
         if cut:
-            message = f"identity: {', '.join(cut)} cut to what is kept of it; shorten it"
+            message = f"identity: {', '.join(cut)} cut to the limit; shorten it"
             self._applier.emit_event(producer, seq, ts, "bad_value", "warning", message, {"fields": cut})
         for name in _INT32_FIELDS:
             if not -(1 << 31) <= said.get(name, 0) < 1 << 31:
                 del said[name]
         if said.get("role") == CONSOLE and not self._take_console(producer, said):
-            message = f"identity: a console that is of {said.get('of', 'nobody')!r:.80}, or was no console before"
+            message = (
+                f"identity: a console of {said.get('of', 'no producer')!r:.80}, or a producer of another role before"
+            )
             self._applier.emit_event(producer, seq, ts, "bad_value", "warning", message, {})
             return
         for name in _PRODUCER_FIELDS:
@@ -93,7 +95,7 @@ class RunRegistry:
                 self._describe(run, self._beside_parent(run, producer, said))
 
     def _locate_by_itself(self, producer: Producer, said: dict[str, Any]) -> None:
-        """Note the host and PID of an identity. They are the node and PID only where no agent reported these."""
+        """Note the host and PID of an identity. They count as the node and PID only if no agent has reported these."""
         producer.hostname = said.get("hostname", said.get("node", producer.hostname))
         producer.rank_pid = said.get("pid", producer.rank_pid)
         if producer.agent_node is None:
@@ -102,7 +104,7 @@ class RunRegistry:
             producer.node = said.get("node", producer.node)
 
     def locate(self, producer: Producer, about: dict[str, Any]) -> None:
-        """Note where a producer's process is, as its agent reported it. A report of a living process is kept."""
+        """Note where a producer's process runs, as its agent reported it. A report of a living process is kept."""
         found, _ = _plain(about)
         if producer.start_ticks is not None and "start" not in found:
             return
@@ -119,7 +121,10 @@ class RunRegistry:
         self._applier.batch.producers.add(producer.producer)
 
     def _take_console(self, producer: Producer, said: dict[str, Any]) -> bool:
-        """Note whose lines a console tells, and drop what would make it a label. False: that is no console."""
+        """Note whose lines a console sends, and drop the fields that would make it a label.
+
+        False: it is not a console.
+        """
         of = said.get("of", "")
         if producer.run is not None or not _UUID.fullmatch(of):
             return False
@@ -128,9 +133,9 @@ class RunRegistry:
         return producer.owner != producer.producer
 
     def _demanded_run(self, said: dict[str, Any], producer: Producer, seq: int, ts: int) -> Run:
-        """Return the run that a producer is in by its run ID, and by what it demands of that: see PROTOCOL.md.
+        """Return the run of a producer, by its run ID and its `resume` requirement: see PROTOCOL.md.
 
-        Decided once for a launch and a run ID: what comes later of that launch follows, whatever became of the run.
+        Decided once for a launch and a run ID: later producers of that launch follow, whatever happened to the run.
         """
         run_id, demand = said["run_id"], said.get("resume")
         if demand not in RESUME_DEMANDS:
@@ -147,7 +152,7 @@ class RunRegistry:
         self._state.demands[(run_id, launch)] = run.run
         self._applier.batch.add("demands", (run_id, launch, run.run))
         if is_there != (demand == "must"):
-            self._join(producer, run, said["label"])  # so that the row is in the run where people look
+            self._join(producer, run, said["label"])  # so that the row is in the run that people query
             why = "exists already" if is_there else "does not exist"
             message = f"resume={demand!r}, but run {run_id} {why}: {run.run_id} is used instead"
             body = {"resume": demand, "asked": run_id, "used": run.run_id}
@@ -155,7 +160,7 @@ class RunRegistry:
         return run
 
     def _is_there(self, run_id: str, launch: str) -> bool:
-        """Return True if a run of this name holds a label of another launch, or of an earlier run of this one."""
+        """Return True if a run of this name has a label of another launch, or of an earlier run of this one."""
         run = self._state.runs.get(run_id)
         passed = set()
         while run is not None and run.alias_of is not None and run.run not in passed:
@@ -165,7 +170,7 @@ class RunRegistry:
         return any(mate.launch != launch or mate.state is not None for mate in members.values())
 
     def _free_run_id(self, run_id: str) -> str:
-        """Return the first of `<run_id>-2`, `-3` … that no run has."""
+        """Return the first of `<run_id>-2`, `-3` … that does not exist."""
         for number in itertools.count(2):
             suffix = f"-{number}"
             candidate = run_id[: NAME_CHARS_MAX - len(suffix)] + suffix
@@ -174,10 +179,10 @@ class RunRegistry:
         raise AssertionError("numbers do not end")
 
     def _run(self, run_id: str, producer: Producer) -> Run:
-        """Return the run that a producer means.
+        """Return the run that a producer's run ID names.
 
-        Where the name has become another name of a run, that run: but only for producers on nodes for which the key of
-        whoever made it so speaks.
+        If the name has become an alias of a run, that run, but only for producers on nodes that the key which created
+        the alias covers.
         """
         run = self._state.runs.get(run_id)
         if run is None:
@@ -185,20 +190,20 @@ class RunRegistry:
             self._applier.batch.runs.add(run.run)
         passed = set()
         while run.alias_of is not None and run.run not in passed and may_act_for(run.alias_nodes, producer):
-            passed.add(run.run)  # keys that lead to each other's runs could make a circle
+            passed.add(run.run)  # keys that redirect to each other's runs could form a cycle
             run = self._state.runs_by_number[run.alias_of]
         return run
 
     def _merge(self, producer: Producer, run: Run, run_id: str, seq: int, ts: int) -> None:
-        """Make the provisional run that a producer was in another name of the run that its ranks agreed on.
+        """Make a producer's provisional run an alias of the run that its ranks agreed on.
 
-        Whoever else is in it moves too, and whoever names it later: children, and ranks that died before they knew. Its
-        key must speak for each: where it does not for one of those in it, the run stays, and it takes those that are
-        its own; one that comes later is in the run that it names.
+        All other members of the provisional run move too, and later producers that name it: children, and ranks that
+        died before they learned the new name. The producer's key must cover each member. If it does not cover one, the
+        run stays, and the members that the key covers move. A later producer is in the run that it names.
         """
 
         def refuse(why: str, *, stay: int, **more: str) -> None:
-            message = f"{producer.label} says that run {run_id} is {run.run_id}, but {why}"
+            message = f"{producer.label} reports that run {run_id} is {run.run_id}, but {why}"
             body = {"from": run_id, "to": run.run_id, "stay": stay, "nodes": producer.nodes, **more}
             self._applier.emit_event(producer, seq, ts, "merge_refused", "warning", message, body)
 
@@ -219,26 +224,28 @@ class RunRegistry:
         if len(moved) < len(mates):
             others = len(mates) - len(moved)
             why = (
-                f"its key does not speak for {others} of those in it: they stay; each that belongs to the other run "
-                "says so itself"
+                f"its key does not speak for {others} of its labels: they stay until they report the other run "
+                "themselves"
             )
             refuse(why, stay=others)
             return
         if former.alias_of is not None:
-            # Who made it another name first keeps it: else any key could lead away those whom the name belongs to.
+            # The first alias stays: otherwise any key could redirect the producers that the name belongs to.
             meant = self._state.runs_by_number[former.alias_of].run_id
-            refuse(f"it is another name of {meant} already: {producer.label} alone moves", stay=0, **{"is": meant})
+            refuse(f"it is already another name of {meant}: only {producer.label} moves", stay=0, **{"is": meant})
             return
         for column in _RUN_FIELDS.values():
             if not getattr(run, column):
                 setattr(run, column, getattr(former, column))
-            setattr(former, column, [] if column == "tags" else None)  # what is left is a name
+            setattr(former, column, [] if column == "tags" else None)  # only the name remains
         former.alias_of, former.alias_nodes = run.run, producer.nodes
-        message = f"run {run_id} is {run.run_id}: its ranks agreed after they had begun; all of it is there"
+        message = (
+            f"run {run_id} is {run.run_id}: its ranks agreed on this ID after their start, and it has all their data"
+        )
         self._applier.emit_event(producer, seq, ts, "run_merged", "info", message, {"from": run_id, "to": run.run_id})
 
     def _join(self, producer: Producer, run: Run, label: str) -> None:
-        """Put a producer under a label, and count the label's attempts anew."""
+        """Put a producer under a label, and recount the label's attempts."""
         if (producer.run, producer.label) == (run.run, label):
             return
         if producer.run is not None and producer.label is not None:
@@ -248,7 +255,7 @@ class RunRegistry:
             self._count_attempts(producer.run, producer.label)
             old = self._state.runs_by_number[producer.run]
             if not left and old.primary_label == producer.label:
-                # The label was provisional, and nobody has it any more: back to who had it, else to whoever claims.
+                # The label was provisional and is unused now: restore the previous primary, else let any label claim.
                 old.primary_label = old.primary_launch = None
                 old.primary_restart = 0
                 self._applier.batch.runs.add(old.run)
@@ -262,7 +269,7 @@ class RunRegistry:
         self._count_attempts(run.run, label)
 
     def _restore_primary(self, run: Run) -> None:
-        """Make primary again whom a provisional claim had deposed: it may have ended, and will not claim once more."""
+        """Restore the primary that a provisional claim had deposed: it may have ended, and will not claim again."""
         candidates = [
             mate for mate in self._state.members[run.run].values() if mate.sets_run and mate.label is not None
         ]
@@ -273,7 +280,7 @@ class RunRegistry:
             self._applier.batch.producers.add(heir.producer)
 
     def _count_attempts(self, run: int, label: str) -> None:
-        """Count the label's attempts anew: by launch, then by restart count, then by log order."""
+        """Recount the label's attempts: by launch, then by restart count, then by log order."""
         mates = self._state.by_label[(run, label)]
         self._order_launches(mates)
         mates.sort(key=lambda mate: (mate.launch_order, mate.restart, mate.producer))
@@ -283,9 +290,9 @@ class RunRegistry:
                 self._applier.batch.producers.add(mate.producer)
 
     def _order_launches(self, mates: list[Producer]) -> None:
-        """Order a label's launches by their start, where all are of one boot of one machine: they may arrive otherwise.
+        """Order a label's launches by their start, not by their arrival, if all are of one boot of one machine.
 
-        Times since boot, which no setting of a clock changes. Over several machines it stays the order of arrival.
+        Compares times since boot, which no clock change affects. Across several machines the order of arrival counts.
         """
         begun: dict[str, int] = {}
         for mate in mates:
@@ -310,21 +317,21 @@ class RunRegistry:
         same_label = run.primary_label == producer.label
         holders = self._state.by_label.get((run.run, run.primary_label or ""), [])
         if any(_is_parent(producer, holder) for holder in holders):
-            self._share(producer)  # its ranks' rank 0 was heard of first
+            self._share(producer)  # its ranks' rank 0 was applied before it
             return
         takes_over = any(_is_parent(holder, producer) for holder in holders)
         if run.primary_label is None or same_label or takes_over or self._can_take_primary(run, producer):
             if not same_label and run.primary_label is not None:
                 self._clear_primary(run, shares=takes_over or self._is_shared(run, producer))
             run.primary_label = producer.label
-            # A stale incarnation of the same label, delivered late, takes nothing back.
+            # A stale incarnation of the same label, delivered late, changes nothing.
             before = run.primary_restart if same_label and producer.launch == run.primary_launch else 0
             run.primary_launch, run.primary_restart = producer.launch, max(producer.restart, before)
             producer.is_primary = True
             self._applier.batch.runs.add(run.run)
             return
         if producer.fallback:
-            return  # it has siblings, of which one is enough
+            return  # its siblings claim too; one event is enough
         message = f"{producer.label} claims to be primary; {run.primary_label} is, and has not ended"
         self._applier.emit_event(
             producer, seq, ts, "primary_refused", "warning", message, {"holder": run.primary_label}
@@ -340,7 +347,7 @@ class RunRegistry:
         return all(holder.state is not None for holder in holders)
 
     def _clear_primary(self, run: Run, *, shares: bool) -> None:
-        """Take the role of primary from a label. shares: what it wrote, and writes, of the run stays the run's."""
+        """Revoke the role of primary from a label. shares: its config and files of the run remain the run's."""
         assert run.primary_label is not None
         for holder in self._state.by_label.get((run.run, run.primary_label), []):
             holder.is_coauthor |= shares and holder.is_primary
@@ -348,7 +355,7 @@ class RunRegistry:
             self._applier.batch.producers.add(holder.producer)
 
     def _share(self, producer: Producer) -> None:
-        """Let a producer write config and files of the run beside the primary."""
+        """Let a producer write config and files of the run in addition to the primary."""
         if not producer.is_coauthor:
             producer.is_coauthor = True
             self._applier.batch.producers.add(producer.producer)
@@ -365,10 +372,10 @@ class RunRegistry:
         return [mate for mate in mates if mate.is_primary]
 
     def _emit_primary_moved(self, producer: Producer, holders: list[Producer], seq: int, ts: int) -> None:
-        """Leave a row when the primary is now on a node that the new one's key does not cover.
+        """Add a row when the primary moves from a node that the key of the new primary does not cover.
 
-        An elastic restart that moves rank 0 to another node looks the same as an agent that usurps another's run: it
-        is granted, and people can see it. Producers of senders that are not restricted have no `nodes`.
+        An elastic restart that moves rank 0 to another node looks the same as an agent that usurps another's run. The
+        index allows it, and the row shows it. Producers of unrestricted senders have no `nodes`.
         """
         foreign = [
             h
@@ -379,8 +386,8 @@ class RunRegistry:
             return
         before = foreign[-1]
         message = (
-            f"{producer.label} of {producer.node or 'an unknown node'} is primary now, before it was {before.label} of "
-            f"{before.node}, for which the new one's key does not speak; if the run did not move there, revoke that key"
+            f"{producer.label} of {producer.node or 'an unknown node'} is now the primary; it was {before.label} of "
+            f"{before.node}, for which the new one's key does not speak; if the run did not move, revoke that key"
         )
         body = {
             "from": before.node,
@@ -392,7 +399,7 @@ class RunRegistry:
         self._applier.emit_event(producer, seq, ts, "primary_moved", "warning", message, body)
 
     def _beside_parent(self, run: Run, producer: Producer, said: dict[str, Any]) -> dict[str, Any]:
-        """Return what a rank says of the run where its parent describes it: what that left out, and tags."""
+        """Return what a rank may add to a run that its parent describes: fields that the parent left out, and tags."""
         parents = self._state.by_label.get((run.run, producer.parent or ""), [])
         if not any(parent.is_coauthor for parent in parents):
             return said
@@ -408,7 +415,10 @@ class RunRegistry:
                     self._applier.batch.runs.add(run.run)
 
     def config(self, producer: Producer, seq: int, ts: int, values: Any) -> None:
-        """Keep config as it was said; the view shows the primary's. What another wrote beside a primary is refused."""
+        """Store a config as sent; the view shows the primary's.
+
+        A config of another label is refused if there is a primary.
+        """
         if (primary := self._primary_beside(producer)) is not None:
             message = f"config of {producer.label} is refused: {primary} is the primary"
             self._applier.emit_event(producer, seq, ts, "config_refused", "warning", message, {"keys": sorted(values)})
@@ -416,13 +426,16 @@ class RunRegistry:
             self._applier.batch.add("config", (producer.producer, seq, ts, text_of(key), json_of(value)))
 
     def _primary_beside(self, producer: Producer) -> str | None:
-        """Return the primary, if this is not it and is to be refused aloud what only that one may say."""
+        """Return the primary if this producer is not it and a refusal must be reported, else None."""
         run = self._state.runs_by_number.get(producer.run or 0)
         is_allowed = producer.is_primary or producer.is_coauthor or producer.fallback
         return None if run is None or is_allowed else run.primary_label
 
     def file(self, producer: Producer, seq: int, ts: int, path: Any, n_bytes: Any, digest: Any) -> None:
-        """Keep what was said of a file; the view shows the primary's. What another saved beside one is refused."""
+        """Store a saved file as reported; the view shows the primary's.
+
+        One of another label is refused if there is a primary.
+        """
         path = text_of(path)
         if (objection := invalid_path_reason(path)) is not None:
             raise ValueError(f"path {path!r:.80}: {objection}")
@@ -432,12 +445,12 @@ class RunRegistry:
         self._applier.batch.add("files", (producer.producer, seq, ts, path, count_of(n_bytes), digest_of(digest)))
 
     def ended(self, producer: Producer, ts: int, body: Any, *, by_itself: bool, seq: int) -> None:
-        """Note how a producer ended. Its own word wins over its agent's, whichever comes first."""
+        """Note how a producer ended. Its own report has priority over its agent's, in whichever order they arrive."""
         said, _ = _plain(select_typed(body, _STATE_FIELDS))
         detail = select_typed(body, {"detail": dict}).get("detail", {})
         state = said.get("state")
         if state not in STATES:
-            raise ValueError(f"state {state!r} is none of {', '.join(STATES)}")
+            raise ValueError(f"state {state!r} must be one of {', '.join(STATES)}")
         if "produced" in said and 0 <= said["produced"] < SEQ_END:
             producer.produced = max(said["produced"], producer.produced or 0)
         if by_itself:
@@ -453,7 +466,7 @@ class RunRegistry:
         if not by_itself and producer.state in ("finished", "failed"):
             return
         exit_code, exit_signal = _int32(said.get("exit_code")), _int32(said.get("exit_signal"))
-        if (producer.state, producer.reason) == (state, said.get("reason")):  # every sync of a journal says it again
+        if (producer.state, producer.reason) == (state, said.get("reason")):  # every sync of a journal repeats it
             producer.exit_code = producer.exit_code if exit_code is None else exit_code
             producer.exit_signal = producer.exit_signal if exit_signal is None else exit_signal
             return
@@ -463,7 +476,7 @@ class RunRegistry:
         producer.ended_at, producer.is_presumed = ts, False
         producer.late_us = min(max(0, said.get("late_us", 0)), _LATE_US_MAX)
         if state != "finished" and producer.role == CONSOLE:
-            # The label goes on: an event of kind `crashed` would be taken for its end.
+            # The label continues: an event of kind `crashed` would look like its end.
             message = f"the helper that recorded the console {state}: {producer.reason or 'no reason given'}"
             self._applier.emit_event(producer, seq, ts, "console_helper", "warning", message, {})
         elif state != "finished":
@@ -477,7 +490,7 @@ class RunRegistry:
 
 
 def _cause_of(said: dict[str, Any]) -> str | None:
-    """Return the cause of an end, by its writer's code, or by the reason where an older writer gave none."""
+    """Return the cause of an end: its writer's code, or derived from the reason of an older writer."""
     if said["state"] in ("finished", "running"):
         return None
     has_status = said["state"] == "failed" or "exit_code" in said or "exit_signal" in said
@@ -485,13 +498,16 @@ def _cause_of(said: dict[str, Any]) -> str | None:
 
 
 def _is_parent(holder: Producer, rank: Producer) -> bool:
-    """Return True if a process that is no rank started the launcher of a rank, as that says: both are on one node."""
+    """Return True if a process that is not a rank started the launcher of a rank, as the rank reports.
+
+    Both are on one node.
+    """
     is_named = rank.rank is not None and rank.parent is not None and rank.parent == holder.label
     return is_named and holder.rank is None and rank.node == holder.node
 
 
 def may_act_for(nodes: list[str], mate: Producer) -> bool:
-    """Tell whether what a key for some nodes said may move a producer. No nodes: it was not restricted."""
+    """Return True if a report under a key for these nodes may move a producer. No nodes: the key was not restricted."""
     if not nodes:
         return True
     return mate.nodes == nodes if mate.key_node is None else matches_node(tuple(nodes), mate.key_node)
@@ -502,9 +518,9 @@ def _int32(value: int | None) -> int | None:
 
 
 def _plain(said: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Keep of decoded values what DuckDB takes: texts cleaned and bounded, lists as texts, integers of 64 bits.
+    """Convert decoded values for DuckDB: texts cleaned and limited, lists as texts, integers of 64 bits.
 
-    Return it with the names of what was cut.
+    Return them with the names of the fields that were cut.
     """
     kept: dict[str, Any] = {}
     cut = []

@@ -1,4 +1,7 @@
-"""What the index knows between transactions: dimensions, the ledger of seqs, primaries. Others load and save it."""
+"""The state of the index between transactions: dimensions, the ledger of seqs, primaries.
+
+Other modules load and save it.
+"""
 
 from dataclasses import dataclass, field
 
@@ -21,8 +24,8 @@ class Run:
     primary_launch: str | None = None
     primary_restart: int = 0
     alias_of: int | None = None  # of a provisional run ID: the run that its ranks agreed on
-    told: list[str] = field(default_factory=list)  # what was said of its labels, see labels.py
-    alias_nodes: list[str] = field(default_factory=list)  # whom of those that name it this leads there; []: everybody
+    told: list[str] = field(default_factory=list)  # label checks that were reported, see label_checks.py
+    alias_nodes: list[str] = field(default_factory=list)  # nodes whose producers this alias redirects; []: all
 
 
 @dataclass(slots=True)
@@ -44,7 +47,7 @@ class Producer:
     pid: int | None = None
     gpus: list[str] = field(default_factory=list)
     launch: str | None = None
-    launch_order: int = 0  # which of the launches of this label in this run, counted from 0
+    launch_order: int = 0  # position among the launches of this label in this run, from 0
     restart: int = 0
     state: str | None = None
     exit_code: int | None = None
@@ -54,34 +57,34 @@ class Producer:
     started_at: int | None = None
     ended_at: int | None = None
     produced: int | None = None
-    # Names that the first restricted sender which spoke for it may speak for: they bind it until its node is known.
+    # The node names of the first restricted sender that delivered for it. They bind it until its node is known.
     nodes: list[str] = field(default_factory=list)
-    owner: int | None = None  # of a console: whose lines it tells, if both turn out to be of one node
-    fallback: bool = False  # claims to be primary for want of a better one
-    sender: bytes | None = None  # whose records brought its events last: its agent
+    owner: int | None = None  # of a console: the producer whose lines it sends, if both prove to be on one node
+    fallback: bool = False  # claims to be primary only if no other rank does
+    sender: bytes | None = None  # the agent whose records delivered its events last
     boot: str | None = None
-    late_us: int = 0  # it may have ended so much earlier than ended_at
-    is_presumed: bool = False  # its end was concluded from its agent's silence
-    clock_us: int | None = None  # least (received - made) of a block with its events: its node's clock, and a delay
+    late_us: int = 0  # it may have ended up to this much before ended_at
+    is_presumed: bool = False  # its end was inferred from its agent's silence
+    clock_us: int | None = None  # least (received - made) of a block with its events: its node's clock offset + a delay
     uptime_us: int | None = None  # from its machine's boot to its start
-    hostname: str | None = None  # by its own word, as rank_pid: in its container
+    hostname: str | None = None  # as it reports itself, like rank_pid: inside its container
     rank_pid: int | None = None
-    agent_node: str | None = None  # of the agent that delivers it: keys are checked against this; None: no agent said
+    agent_node: str | None = None  # of the agent that delivers it; keys are checked against it; None: not reported
     start_ticks: int | None = None  # of its process, since boot; None: no agent saw it alive
     is_remote: bool = False  # it runs on another machine than its agent
     parent: str | None = None  # label of the process with an open run that started this one's launcher
     is_coauthor: bool = False  # may write config and files beside the primary: its parent, or that one's primary before
-    are_gpus_resolved: bool = False  # by its agent: what it says itself counts no more
+    are_gpus_resolved: bool = False  # by its agent: the producer's own report no longer counts
     cause: str | None = None  # EndCause of a bad end that was reported
 
     @property
     def key_node(self) -> str | None:
-        """The node that a key must cover to deliver this producer."""
+        """The node that a key must cover to deliver for this producer."""
         return self.node if self.agent_node is None else self.agent_node
 
 
 class State:
-    """All dimensions in memory. Integers are given out in log order, so that a rebuild gives out the same."""
+    """All dimensions in memory. Integers are assigned in log order, so that a rebuild assigns the same ones."""
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
@@ -93,14 +96,15 @@ class State:
         self.lost: dict[int, list[tuple[int, int, str]]] = {}
         self.by_label: dict[tuple[int, str], list[Producer]] = {}
         self.members: dict[int, dict[int, Producer]] = {}  # by run, then by producer
-        self.by_sender: dict[bytes, set[int]] = {}  # whose events each agent brought last
-        # By names of a key: (producer, sender) of what was refused and has its row in `events`.
+        self.by_sender: dict[bytes, set[int]] = {}  # the producers whose events each agent delivered last
+        # By names of a key: (producer, sender) of the refusals that have a row in `events`.
         self.refused: dict[tuple[str, ...], set[tuple[bytes, bytes]]] = {}
-        # The run of each launch that said `must` or `never` of a run ID, by run ID and launch.
+        # The run of each launch that required `must` or `never` of a run ID, by run ID and launch.
         self.demands: dict[tuple[str, str], int] = {}
-        # By sender, then by number of a record: the names of its key then, and how many events of it were refused.
+        # By sender, then by number of a record: the names of its key at that time, and how many of its events were
+        # refused.
         self.kept: dict[bytes, dict[int, tuple[tuple[str, ...], int]]] = {}
-        self.damaged = False  # whether records were ever lost on the way: what is missing then may never come
+        self.damaged = False  # whether records were ever lost on the way, so that missing events may never arrive
 
     def add_run(self, run: Run) -> Run:
         """Register a run."""
@@ -121,7 +125,7 @@ class State:
         return producer
 
     def set_sender(self, producer: Producer, sender: bytes) -> None:
-        """Note that another agent brings a producer's events."""
+        """Note that another agent delivers a producer's events."""
         if producer.sender is not None:
             self.by_sender[producer.sender].discard(producer.producer)
         producer.sender = sender

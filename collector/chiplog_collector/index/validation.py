@@ -1,4 +1,4 @@
-"""Check and clean decoded values of peers: return what DuckDB takes, or raise TypeError or ValueError."""
+"""Validate and clean decoded values of peers: return values that DuckDB accepts, or raise TypeError or ValueError."""
 
 import json
 import re
@@ -8,41 +8,41 @@ import numpy as np
 
 from chiplog_schemas.storage.content_files import DIGEST_BYTES
 
-SEQ_END = 1 << 53  # more events has no process: a sum over a thousand labels still is an integer of 64 bits
-_DETAILS_MAX = 32  # what a peer says beside an end: a traceback, and a few words
+SEQ_END = 1 << 53  # no process has more events: a sum over a thousand labels is still an integer of 64 bits
+_DETAILS_MAX = 32  # entries that a peer sends with an end: a traceback, and a few words
 _DETAIL_NAME_CHARS_MAX = 128
 _DETAIL_CHARS_MAX = 65_536
 _HALF_CHARACTERS = re.compile("[\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    r"""Return text that DuckDB takes: valid UTF-8, other bytes as \xNN."""
+    r"""Return text that DuckDB accepts: valid UTF-8, other bytes as \xNN."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def text_of(value: Any) -> str:
     """Return a text, cleaned."""
     if not isinstance(value, str):
-        raise TypeError(f"a text is a {type(value).__name__}")
+        raise TypeError(f"a text must be str, not {type(value).__name__}")
     return clean(value)
 
 
 def json_of(value: Any) -> str:
-    """Return a JSON text that DuckDB's JSON type takes. NaN and Infinity, which JSON lacks, become strings."""
+    """Return a JSON text that DuckDB's JSON type accepts. NaN and Infinity, which JSON lacks, become strings."""
     return json_text(json.loads(text_of(value), parse_constant=lambda constant: constant))
 
 
 def json_text(value: Any) -> str:
-    """Write a value as JSON that DuckDB takes: one row that it refused would break its view for everybody.
+    """Write a value as JSON that DuckDB accepts: one invalid row would break its view for every reader.
 
-    Half characters, which Python writes as escapes that DuckDB refuses, become U+FFFD. Raises ValueError for a number
-    beyond float64, which only a text like 1e999 makes.
+    Lone surrogates, which Python writes as escapes that DuckDB rejects, become U+FFFD. Raises ValueError for a number
+    beyond float64, which only a text like 1e999 yields.
     """
     return _HALF_CHARACTERS.sub("\ufffd", json.dumps(value, default=plain, ensure_ascii=False, allow_nan=False))
 
 
 def detail_of(detail: dict[Any, Any]) -> dict[str, Any]:
-    """Return what a peer says beside the end of a label, bounded: plain values, long texts by their end."""
+    """Return the details that a peer sends with the end of a label, limited: plain values, the tail of long texts."""
     kept: dict[str, Any] = {}
     for name, value in list(detail.items())[:_DETAILS_MAX]:
         if isinstance(value, str):
@@ -69,7 +69,7 @@ def digest_of(value: Any) -> str:
 def count_of(value: Any) -> int:
     """Return a number of bytes, not negative."""
     if type(value) is not int or not 0 <= value < 1 << 63:
-        raise ValueError(f"{value!r:.40} is no number of bytes")
+        raise ValueError(f"{value!r:.40} is not a number of bytes")
     return value
 
 

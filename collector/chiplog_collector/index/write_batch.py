@@ -41,7 +41,7 @@ class Batch:
 
     @property
     def n_rows(self) -> int:
-        """Points of matrices and rows of small tables: what a flush is measured by."""
+        """The size of a flush: points of matrices and rows of small tables."""
         return self.n_points + sum(map(len, self.rows.values()))
 
     def add(self, table: str, row: tuple[Any, ...]) -> None:
@@ -50,7 +50,7 @@ class Batch:
 
 
 def turn(matrices: dict[tuple[int, ...], list[Matrix]]) -> Columns | None:
-    """Make one set of columns (producer, key, lead, seq, ts, value) of all matrices, sorted by key, producer, lead.
+    """Build one set of columns (producer, key, lead, seq, ts, value) of all matrices, sorted by key, producer, lead.
 
     Sorting rows before they are spread over their keys costs one sort per event rather than per point.
     """

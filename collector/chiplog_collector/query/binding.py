@@ -1,4 +1,4 @@
-"""A Unix socket for SQL that nobody else listens on."""
+"""Bind a Unix socket for SQL, but never at a path where another process listens."""
 
 import os
 import socket as sockets
@@ -7,9 +7,9 @@ import zmq
 
 
 def bind_ipc(socket: "zmq.Socket[bytes]", address: str) -> None:
-    """Bind a Unix socket for this user only. Raises OSError with EADDRINUSE when somebody listens there.
+    """Bind a Unix socket for this user only. Raises OSError with EADDRINUSE when a process listens there.
 
-    ZeroMQ itself would take the path from a living listener without a word.
+    ZeroMQ itself would silently replace the path of a running listener.
     """
     path = address.removeprefix("ipc://")
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
@@ -20,7 +20,7 @@ def bind_ipc(socket: "zmq.Socket[bytes]", address: str) -> None:
             pass
         except ConnectionRefusedError:
             os.unlink(path)
-        except BlockingIOError as error:  # somebody listens, and is busy
+        except BlockingIOError as error:  # a process listens, and is busy
             raise OSError(zmq.EADDRINUSE, f"{path} is in use") from error
         else:
             raise OSError(zmq.EADDRINUSE, f"{path} is in use")

@@ -1,9 +1,9 @@
-"""The queries that run now, in memory that outlives the process: a query that ended the index is known to the next one.
+"""The running queries, in memory that outlives the process, so that a query that ended the index is known afterwards.
 
-The receiver makes a page of memory and passes it to each index process. The index notes the digest of each query in it
-before the query runs. A digest that the next index finds there ran when the process ended: that query is a suspect, and
-runs alone from then on, so that it is not blamed for another. If it ends normally, it is no suspect any more. If the
-process ends again, it is refused.
+The receiver creates a page of memory and passes it to each index process. Before a query runs, the index writes the
+query's digest into the page. A digest that the next index finds there was running when the process ended. That query is
+a suspect: it runs alone from then on, so that it is not blamed for another. If it ends normally, it is no longer a
+suspect. If the process ends again, the query is refused.
 
     offset  size  field
          0  64 × 16  digests of running queries, zero: none
@@ -22,11 +22,11 @@ from typing import Any
 from chiplog_schemas.codec import pack
 
 PAGE_BYTES = mmap.PAGESIZE
-RUNNING_MAX = 64  # per process: as many as CHIPLOG_QUERIES_AT_ONCE allows; of more, those are not noted
-SUSPECTS_MAX = 64  # then the oldest is forgotten: each process end adds at most RUNNING_MAX
+RUNNING_MAX = 64  # per process: the maximum of CHIPLOG_QUERIES_AT_ONCE; more than these are not recorded
+SUSPECTS_MAX = 64  # above it the oldest is dropped: each process end adds at most RUNNING_MAX
 ENDS_MAX = 2  # process ends during one query, after which it is refused
 FORGIVEN_AFTER_S = 3600.0  # the data, and with it DuckDB's plan, may have changed
-_CLAIM_S = 1.0  # a suspect that waits to run alone repeats its claim at each turn of its service, four times a second
+_CLAIM_S = 1.0  # a suspect that waits to run alone repeats its claim in each turn of its service, four times a second
 _DIGEST_BYTES = 16
 _NONE = bytes(_DIGEST_BYTES)
 _SUSPECT = struct.Struct("<16sId")
@@ -34,14 +34,14 @@ _SUSPECTS_AT = RUNNING_MAX * _DIGEST_BYTES
 
 
 def digest_of(sql: str, params: list[Any] | dict[str, Any] | None) -> bytes:
-    """Return what a query is known by."""
+    """Return the digest that identifies a query."""
     return hashlib.blake2b(pack([sql, params]), digest_size=_DIGEST_BYTES).digest()
 
 
 class RunningQueries:
-    """All queries that run in this process, of all its services. Thread-safe.
+    """All queries that run in this process, in all its services. Thread-safe.
 
-    page: PAGE_BYTES of memory that the processes before this one wrote to. By default a new one.
+    page: PAGE_BYTES of memory that the previous processes wrote to. By default a new one.
     """
 
     def __init__(
@@ -50,9 +50,10 @@ class RunningQueries:
         self._page = bytearray(PAGE_BYTES) if page is None else page
         self._clock = clock
         self._lock = threading.Lock()
-        self._running: dict[int, tuple[bytes, float]] = {}  # place -> digest, since when
-        self._alone: int | None = None  # the place of the suspect that runs
-        self._claim: tuple[bytes, float] | None = None  # the suspect that waits for the others to end, and until when
+        self._running: dict[int, tuple[bytes, float]] = {}  # slot -> digest, start time
+        self._alone: int | None = None  # the slot of the suspect that runs
+        # The suspect that waits for the others to end, and the deadline of its claim.
+        self._claim: tuple[bytes, float] | None = None
         self._is_frozen = False
         self._suspects = self._read_suspects()
         self.n_found = self._take_over()
@@ -68,7 +69,7 @@ class RunningQueries:
             return min((since for _, since in self._running.values()), default=math.inf)
 
     def begin(self, digest: bytes) -> int | None:
-        """Note that a query runs from now on; return its place, or None if it must wait. A suspect runs alone."""
+        """Record that a query starts; return its slot, or None if it must wait. A suspect runs alone."""
         now = self._clock()
         with self._lock:
             is_suspect = self._n_ends(digest) > 0
@@ -86,7 +87,7 @@ class RunningQueries:
             return place
 
     def end(self, place: int) -> None:
-        """Note that a query has ended, and the process has not."""
+        """Record that a query has ended while the process continues."""
         with self._lock:
             if self._is_frozen:
                 return
@@ -98,7 +99,7 @@ class RunningQueries:
                 self._write_suspects()
 
     def freeze(self) -> None:
-        """Keep what runs now as it is: the process ends, and one of these queries may be the reason."""
+        """Keep the current entries: the process ends, and one of these queries may be the cause."""
         with self._lock:
             self._is_frozen = True
 
@@ -109,8 +110,8 @@ class RunningQueries:
         return n_ends if self._clock() - at < FORGIVEN_AFTER_S else 0
 
     def _take_over(self) -> int:
-        """Make suspects of the queries that ran in the process before; return how many."""
-        found: set[bytes] = set()  # one query may run several times at once
+        """Turn the queries that ran in the previous process into suspects; return how many."""
+        found: set[bytes] = set()  # one query may run several times at a time
         for place in range(RUNNING_MAX):
             found.add(bytes(self._page[place * _DIGEST_BYTES : (place + 1) * _DIGEST_BYTES]))
             self._write_digest(place, _NONE)

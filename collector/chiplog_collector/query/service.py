@@ -1,10 +1,10 @@
-"""Answer SQL while the index writes: a socket, a queue, and two threads that may only read.
+"""Answer SQL while the index writes: a socket, a queue, and two threads that only read.
 
-One thread owns the ROUTER socket: it takes questions, answers pings at once, hands queries to the workers and
-interrupts those that have used their time. A worker runs one query at a time on its own cursor, in a read-only
-transaction, and turns the result into an Arrow IPC stream without making Python objects of it.
+One thread owns the ROUTER socket: it receives queries, answers pings at once, passes queries to the workers and
+interrupts overdue ones. A worker runs one query at a time on a dedicated cursor, in a read-only transaction, and
+converts the result into an Arrow IPC stream without creating Python objects.
 
-Before a query comes near the index, another process parses it and says whether it is admitted: see `examiner`.
+Before a query reaches the index, another process parses it and decides whether it is admitted: see `sql_guard`.
 """
 
 import contextlib
@@ -54,27 +54,30 @@ from chiplog_schemas.transport.router import TcpListenerThrottle, bind_any
 
 __all__ = ["QueryService", "lock_down"]
 
-BIND_WAIT_S = 5.0  # a predecessor may still be leaving
+BIND_WAIT_S = 5.0  # a predecessor may still be stopping
 BIND_PAUSE_S = 0.1
 POLL_S = 0.25  # the longest pause of the loop; also how often an overdue query is interrupted again
-ANSWERS_BYTES_MAX = 2 * RESULT_BYTES_MAX  # results handed to ZeroMQ and not yet gone; above it no query begins
-ANSWERS_PER_PEER_MAX = 128  # above what may wait; a client that asks without end and never reads collects no more
-REQUESTS_PER_TURN = 100  # taken before the loop looks at its workers again
-ANSWER_AFTER_S = 1.0  # behind its deadline a query is answered, whether it has heard of its end or not
-STUCK_AFTER_S = 15.0  # then nothing but the end of the process ends it
+ANSWERS_BYTES_MAX = 2 * RESULT_BYTES_MAX  # results passed to ZeroMQ and not yet sent; above it no query starts
+ANSWERS_PER_PEER_MAX = 128  # above what may wait; a client that never reads its answers gets no more than this
+REQUESTS_PER_TURN = 100  # received before the loop turns to its workers again
+ANSWER_AFTER_S = 1.0  # after its deadline a query is answered, whether it has been interrupted yet or not
+STUCK_AFTER_S = 15.0  # after this only the end of the process ends the query
 CLOSE_WAIT_S = 5.0  # for the workers, after their queries were interrupted
-ROLLBACK_TRIES = 3  # the first may meet an interruption that was meant for its query
+ROLLBACK_TRIES = 3  # the first attempt may be hit by an interruption that was meant for the query
 _DOMAIN = "query"
 _log = logging.getLogger("chiplog.index")
 _STOPPING = "the collector is stopping; ask again later"
-_EXCERPT_CHARS = 80  # of a query that is refused, and …
-_LOGGED_CHARS = 500  # … of one that broke DuckDB, in the log
+_EXCERPT_CHARS = 80  # of a refused query, and …
+_LOGGED_CHARS = 500  # … of a query that broke DuckDB, in the log
 _COPY_BYTES = 64 * 1024  # below this copying a frame is cheaper than tracking it
 
 
 @dataclass(slots=True)
 class _Job:
-    """One query on its way. The lock orders its end and its interruption, so that the next query is not hit."""
+    """One query in progress.
+
+    The lock orders its end and its interruption, so that the next query is not interrupted.
+    """
 
     peer: bytes
     visitor: AuthenticatedClient
@@ -87,15 +90,15 @@ class _Job:
     place: int = -1  # among the running queries
     time_zone: str = ""
     deadline: float = 0.0
-    begun: float | None = None  # being run, after the examiner admitted it
+    begun: float | None = None  # set when it runs, after the guard admitted it
     timed_out: bool = False
-    is_cut_off: bool = False  # not by its time: the collector ends
+    is_cut_off: bool = False  # because the collector stops, not because of its time limit
     is_answered: bool = False
     ended: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def timeout(self) -> list[bytes]:
-        """Answer that it took too long, or has no more time."""
+        """Return the answer that the query took too long, or has no time left."""
         if self.is_cut_off:
             return query_messages.failure(self.id, "stopping", _STOPPING)
         message = f"query took longer than {self.timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
@@ -103,11 +106,11 @@ class _Job:
 
 
 class _Worker(threading.Thread):
-    """Runs queries one after the other on a cursor of its own."""
+    """Runs queries one after the other on a dedicated cursor."""
 
     def __init__(self, number: int, service: "QueryService", cursor: Connection) -> None:
         super().__init__(name=f"chiplog-query-{number}", daemon=True)
-        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # never more than the one it works on
+        self.jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()  # at most the one it works on
         self.job: _Job | None = None  # set and cleared by the service's thread
         self._service = service
         self._cursor = cursor
@@ -117,7 +120,7 @@ class _Worker(threading.Thread):
         while (job := self.jobs.get()) is not None:
             frames = self._answer(job)
             with job.lock:
-                job.ended = True  # also for what never came to be run
+                job.ended = True  # also for a job that never ran
             self._service._running.end(job.place)
             self._service._finished(self, job, frames)
 
@@ -139,9 +142,9 @@ class _Worker(threading.Thread):
             return query_messages.failure(job.id, "refused", str(error))
         except SqlError as error:
             return query_messages.failure(job.id, "sql", str(error))
-        except TimeoutError:  # before it was run
+        except TimeoutError:  # before it ran
             return job.timeout()
-        # BaseException, for arro3 is Rust and its panics are no Exceptions; and a worker that dies is never replaced.
+        # BaseException, because arro3 is Rust and its panics are not Exceptions. A worker that ends is never replaced.
         except BaseException as error:
             if self._is_invalidated():
                 self._service._broken(job, error)
@@ -162,30 +165,31 @@ class _Worker(threading.Thread):
             write_ipc_stream(relation, cast("IO[bytes]", sink), compression="lz4")
         finally:
             with job.lock:
-                job.ended = True  # from here on no interruption: one that met the ROLLBACK left the transaction open
-            del relation  # it holds the stream, and that the transaction
+                # No interruption from here on: one that hit the ROLLBACK would leave the transaction open.
+                job.ended = True
+            del relation  # it holds the stream, which holds the transaction
             self._roll_back()
         return sum(batch.num_rows for batch in read_ipc_stream(memoryview(sink.data)))
 
     def _roll_back(self) -> None:
-        """Leave the transaction, whatever became of it: a failed one is to be left too, one may be gone already."""
+        """End the transaction in any state: a failed one must be rolled back too, and it may already be gone."""
         for _ in range(ROLLBACK_TRIES):
             try:
                 self._cursor.execute("ROLLBACK")
                 return
             except duckdb.TransactionException:
-                return  # none is active
+                return  # no transaction is active
             except duckdb.Error:
-                continue  # an interruption that came just before
+                continue  # an interruption that arrived just before
 
     def _is_invalidated(self) -> bool:
         """Return True if DuckDB refuses all statements, because a query broke an assertion in it."""
         try:
-            self._cursor.execute("BEGIN")  # no autocommit: a checkpoint would not be clean
+            self._cursor.execute("BEGIN")  # no autocommit: it would make a checkpoint unclean
             self._cursor.execute("SELECT 1").fetchall()
         except duckdb.FatalException:
             return True
-        except duckdb.Error:  # an interruption that came late
+        except duckdb.Error:  # a late interruption
             return False
         finally:
             self._roll_back()
@@ -208,20 +212,19 @@ class _Worker(threading.Thread):
             )
         if isinstance(error, duckdb.Error) or is_stream_error(text):
             return query_messages.failure(job.id, "sql", text)
-        if isinstance(error, ValueError | TypeError):  # a parameter that DuckDB cannot take
+        if isinstance(error, ValueError | TypeError):  # a parameter that DuckDB rejects
             return query_messages.failure(job.id, "sql", text)
         return query_messages.failure(job.id, "internal", f"{type(error).__name__}: {text}")
 
 
 class QueryService:
-    """Answers questions at an address until it is closed.
+    """Answers queries at an address until it is closed.
 
-    connection: the index's own; it gives each worker a cursor and is not used otherwise. Call `lock_down` on it before.
-    running: the queries of all services of this process; by default of this one alone.
-    gate: lets only readers' keys in, at TCP addresses. Required beyond loopback. context: the gate's; by default one of
-    its own.
-    `counts` tells what was answered and what was not, by name; `damage` names what a query proved of the file. Read
-    both from any thread. `is_stuck` and `is_invalidated`: the process must be replaced.
+    connection: the index's own; it provides a cursor for each worker and is not used otherwise. Call `lock_down` on it
+    before. running: the queries of all services of this process; by default of this one alone.
+    gate: admits only readers' keys at TCP addresses. Required beyond loopback. context: the gate's; by default a new
+    one. `counts` has the number of answers and refusals, by name. `damage` names the damage of the file that a query
+    proved. Both may be read from any thread. `must_restart` and `is_invalidated`: the process must be replaced.
     """
 
     def __init__(
@@ -239,15 +242,15 @@ class QueryService:
         self._bounds = bounds or Limits()
         self.counts: Counter[str] = Counter()
         self.damage: str | None = None
-        self.must_restart = False  # a query runs that cannot be cancelled, or none can
-        self.is_invalidated = False  # DuckDB runs no statement any more
+        self.must_restart = False  # a query that cannot be cancelled is running, or none can run
+        self.is_invalidated = False  # DuckDB no longer runs any statement
         self._gate = None if address.startswith("ipc://") else gate
         self._own_context = context is None
         self._context = context if context is not None else zmq.Context()
         self._examiner = SqlGuardProcess()
         self._workers = [_Worker(number, self, connection.cursor()) for number in range(self._bounds.queries_at_once)]
         self._waiting: deque[_Job] = deque()
-        self._pending_ids: set[tuple[bytes, bytes]] = set()  # peer and id of every question that waits or runs
+        self._pending_ids: set[tuple[bytes, bytes]] = set()  # peer and id of every waiting or running query
         self._running = running if running is not None else RunningQueries()
         self._answers_at_end = True
         self._finished_jobs: queue.SimpleQueue[tuple[_Worker, _Job, list[Any] | None]] = queue.SimpleQueue()
@@ -259,7 +262,7 @@ class QueryService:
         self._thread = threading.Thread(target=self._serve, name="chiplog-query", daemon=True)
 
     def start(self) -> None:
-        """Bind and begin to answer. Raises OSError (zmq.ZMQError is none) when the address cannot be had."""
+        """Bind and start to answer. Raises OSError (not zmq.ZMQError) when the address cannot be bound."""
         for worker in self._workers:
             worker.start()
         self._thread.start()
@@ -270,9 +273,9 @@ class QueryService:
             raise OSError(f"query address {self.address} cannot be bound: {error}") from error
 
     def close(self, *, answer: bool = True) -> None:
-        """Stop: take no more questions, interrupt the running queries, answer, close. May be called twice.
+        """Stop: accept no more queries, interrupt the running ones, answer, close. May be called twice.
 
-        answer: that the collector stops. False if it does not: clients ask the next process again.
+        answer: whether to answer that the collector stops. If False, clients send their queries to the next process.
         """
         if self._closing.is_set():
             return
@@ -287,7 +290,8 @@ class QueryService:
             if worker.ident is not None:
                 worker.join(CLOSE_WAIT_S)
         self._examiner.close()
-        if not any(worker.is_alive() for worker in self._workers):  # one that could not be interrupted would wake us
+        # A worker that could not be interrupted would still write to the pipe.
+        if not any(worker.is_alive() for worker in self._workers):
             os.close(self._wake_read)
             os.close(self._wake_write)
         if self._own_context:
@@ -309,7 +313,7 @@ class QueryService:
         try:
             os.write(self._wake_write, b"\0")
         except BlockingIOError:
-            pass  # the pipe is full of wake-ups already
+            pass  # the pipe is already full of wake-ups
 
     # -- the thread that owns the socket
     def _serve(self) -> None:
@@ -326,7 +330,8 @@ class QueryService:
             self._drain(socket)
             if self.address.startswith("ipc://"):
                 with contextlib.suppress(FileNotFoundError):
-                    os.unlink(self.address.removeprefix("ipc://"))  # before the close: afterwards it may be another's
+                    # Before the close: afterwards it may belong to another process.
+                    os.unlink(self.address.removeprefix("ipc://"))
         finally:
             socket.close(linger=LINGER_MS)
 
@@ -336,7 +341,8 @@ class QueryService:
         socket.setsockopt(zmq.SNDHWM, ANSWERS_PER_PEER_MAX)
         socket.setsockopt(zmq.RCVHWM, self._bounds.queries_waiting_max)
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # an answer that cannot be sent is counted, not dropped silently
-        # A client that is stopped must not keep its answer in our memory: cut it off, ZeroMQ then frees it.
+        # A stopped client must not keep its answer in the index's memory: disconnect it, which makes ZeroMQ free the
+        # answer.
         socket.setsockopt(zmq.HEARTBEAT_IVL, int(HEARTBEAT_INTERVAL_S * 1000))
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, int(PEER_SILENT_S * 1000))
         if self._gate is not None:
@@ -382,19 +388,19 @@ class QueryService:
         return file_id(ipc_path(self.address)) if self.address.startswith("ipc://") else None
 
     def _mind_file(self, socket: "zmq.Socket[bytes]", bound: tuple[int, int] | None) -> tuple[int, int] | None:
-        """Listen again at a Unix socket whose file was removed, on the same ROUTER: queries in flight go on."""
+        """Bind a Unix socket again whose file was removed, on the same ROUTER: queries in progress continue."""
         if self._file_id() == bound:
             return bound
         try:
             ensure_private_dir(ipc_path(self.address).parent)
             bind_ipc(socket, self.address)
         except (OSError, zmq.ZMQError):
-            return bound  # the disk refuses, or another one listens there: at the next look
-        _log.warning("the socket %s was removed; it is there again", self.address)
+            return bound  # the disk refuses, or another process listens there: the next check tries again
+        _log.warning("the socket %s was removed and has been restored", self.address)
         return self._file_id()
 
     def _drain(self, socket: "zmq.Socket[bytes]") -> None:
-        """Answer everybody who still waits, and those whose queries end in time after the interruption."""
+        """Answer all waiting clients, and those whose queries end in time after the interruption."""
         if not self._answers_at_end:
             self._waiting.clear()
             for worker in self._workers:
@@ -454,7 +460,7 @@ class QueryService:
         visitor: AuthenticatedClient,
     ) -> None:
         if (peer, question.id) in self._pending_ids:
-            return  # asked again although it is here: its answer is on the way
+            return  # sent again although it is here: its answer will follow
         timeout_s = min(question.timeout_s, self._bounds.query_timeout_s)
         job = _Job(peer, visitor, question.id, question.sql, question.params, timeout_s, time.monotonic())
         job.time_zone = question.time_zone
@@ -465,7 +471,7 @@ class QueryService:
             message = f"query {one_line(job.sql)[:_EXCERPT_CHARS]} ended the index twice; rewrite it"
             self._send(socket, job, query_messages.failure(job.id, "refused", message))
         elif len(self._waiting) >= (limit := self._bounds.queries_waiting_max):
-            message = f"{limit} queries are waiting already; try again later"
+            message = f"{limit} queries are already waiting; try again later"
             self._send(socket, job, query_messages.failure(job.id, "busy", message))
         else:
             self._waiting.append(job)
@@ -479,7 +485,7 @@ class QueryService:
             if worker.job is None:
                 place = self._running.begin(self._waiting[0].digest)
                 if place is None:
-                    return  # one that ended the index runs alone, or waits to
+                    return  # a suspect runs alone, or waits to
                 worker.job = self._waiting.popleft()
                 worker.job.place = place
                 worker.job.deadline = now + worker.job.timeout_s
@@ -492,15 +498,15 @@ class QueryService:
             self._send(socket, job, query_messages.failure(job.id, "busy", message))
 
     def _interrupt_overdue(self, socket: "zmq.Socket[bytes]", now: float) -> None:
-        # Again and again: an interruption between two statements is forgotten by the cursor.
+        # Repeatedly, because a cursor ignores an interruption between two statements.
         for worker in self._workers:
             if worker.job is not None and now >= worker.job.deadline:
                 worker.interrupt(worker.job)
-                # One function on one long value hears of no interruption before it has ended.
+                # A single function on one long value does not see an interruption before it has ended.
                 if now >= worker.job.deadline + ANSWER_AFTER_S and not worker.job.is_answered:
                     worker.job.is_answered = True
                     self._send(socket, worker.job, worker.job.timeout())
-                # One that waits for the examiner, behind texts of others, is not stuck.
+                # A query that waits for the guard, after other queries' texts, is not stuck.
                 begun = worker.job.begun
                 is_stuck = begun is not None and now >= max(begun, worker.job.deadline) + STUCK_AFTER_S
                 self.must_restart = self.must_restart or is_stuck
@@ -521,7 +527,7 @@ class QueryService:
         self._pending_ids.discard((job.peer, job.id))
         gate, permit = self._gate, job.visitor.permit
         if gate is not None and permit is not None and not gate.is_still_allowed(permit, _DOMAIN, time.monotonic()):
-            self.counts["not_allowed"] += 1  # revoked while its query ran: the answer is not for it any more
+            self.counts["not_allowed"] += 1  # revoked while its query ran: the answer is no longer for it
             return
         self._send_frames(socket, job.peer, frames)
 

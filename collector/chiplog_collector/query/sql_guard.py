@@ -1,7 +1,7 @@
-"""Parse a query in another process, and say whether it may be run: one statement, that reads and does nothing else.
+"""Parse a query in another process, and decide whether it may run: one statement that only reads.
 
-DuckDB's parser holds the interpreter's lock, some texts of fifty characters keep it busy for hours, and some of a
-megabyte crash it. In a child that costs the child.
+DuckDB's parser holds the interpreter's lock. Some texts of fifty characters keep it busy for hours, and some of a
+megabyte crash it. In a child process that costs only the child.
 """
 
 import contextlib
@@ -27,12 +27,13 @@ from chiplog_schemas.query.query_messages import LOCKED_SETTINGS, QueryRejected,
 
 __all__ = ["QueryRejected", "SqlError", "SqlGuardProcess", "check_query", "lock_down"]
 
-PARSE_TIMEOUT_S = 1.0  # a thousand times what a query of usual length takes
-EXAMINER_START_S = 10.0  # importing DuckDB on a busy machine
-EXAMINE_MAX_S = EXAMINER_START_S + 2 * PARSE_TIMEOUT_S + 5.0  # one text, with a new child; longer is for ever
-# What a SELECT can call although it changes the database, its log or its settings. Most are stopped by the read-only
-# transaction or the locked settings too; checkpoint() is not. Those of the last two lines run or parse a text that only
-# they see: what keeps the parser busy for hours would keep the index busy.
+PARSE_TIMEOUT_S = 1.0  # a thousand times the time for a query of usual length
+EXAMINER_START_S = 10.0  # the import of DuckDB on a busy machine
+# For one text, with a new child; a longer time means a hang.
+EXAMINE_MAX_S = EXAMINER_START_S + 2 * PARSE_TIMEOUT_S + 5.0
+# Functions that a SELECT can call although they change the database, its log or its settings. The read-only transaction
+# or the locked settings stop most of them too, but not checkpoint(). The functions of the last two lines run or parse a
+# text that only they see: a text that keeps the parser busy for hours would keep the index busy.
 FUNCTIONS_REFUSED = frozenset(
     {
         *("checkpoint", "force_checkpoint", "truncate_duckdb_logs", "write_log"),
@@ -44,18 +45,18 @@ FUNCTIONS_REFUSED = frozenset(
     }
 )
 _LENGTH = struct.Struct("<I")
-_REPLY_BYTES_MAX = 1 << 20  # a verdict is one line; a parser that is just crashing may write anything
-# Of the parsed query as JSON. Inside of a string the quotes would have backslashes: a value is not taken for a call.
+_REPLY_BYTES_MAX = 1 << 20  # a verdict is one line; a crashing parser may write anything
+# In the parsed query as JSON. Inside a string the quotes would have backslashes, so a value does not match.
 _FUNCTION_NAME = re.compile(r'"function_name":"((?:[^"\\]|\\.)*)"')
 
 Connection = duckdb.DuckDBPyConnection
 
 
 def lock_down(connection: Connection, memory_bytes: int = QUERY_MEMORY_BYTES) -> None:
-    """Make a database safe to be asked: bounded memory and spilling, no files, no extensions, no settings. Final.
+    """Make a database safe for queries: limited memory and spilling, no files, extensions or settings. Irreversible.
 
-    It holds for the whole instance, the writer included: do whatever needs files or settings before. Raises
-    duckdb.Error when a setting is unknown, so that a version that lacks one does not run without it.
+    This holds for the whole instance, including the writer: do everything that needs files or settings before. Raises
+    duckdb.Error when a setting is unknown, so that a version without it does not run unprotected.
     """
     disable_faulty_optimizers(connection)
     *settings, lock = LOCKED_SETTINGS
@@ -66,10 +67,10 @@ def lock_down(connection: Connection, memory_bytes: int = QUERY_MEMORY_BYTES) ->
 
 
 def check_query(sql: str, connection: Connection) -> str:
-    """Return the query if it is exactly one statement that only reads. Raises Refused, or duckdb.Error.
+    """Return the query if it is exactly one statement that only reads. Raises QueryRejected, or duckdb.Error.
 
-    connection: any; the query is parsed there and not run. Parses in this process and thus only for texts that are
-    known to be harmless: `Examiner` is for those of others.
+    connection: any; the query is parsed there and not run. This parses in the current process, so it is only for texts
+    that are known to be harmless: `SqlGuardProcess` is for users' texts.
     """
 
     def parse(text: str) -> list[Any]:
@@ -82,39 +83,42 @@ def check_query(sql: str, connection: Connection) -> str:
 
 
 def _check_functions(sql: str, connection: Connection) -> None:
-    """Refuse calls of FUNCTIONS_REFUSED, by the names that DuckDB's parser found. Raises Refused."""
+    """Reject calls of FUNCTIONS_REFUSED, by the names that DuckDB's parser found. Raises QueryRejected."""
     (parsed,) = connection.execute("SELECT json_serialize_sql($1::VARCHAR)", [sql]).fetchall()[0]
     if not parsed.startswith('{"error":false'):
-        raise QueryRejected("query cannot be checked for what it calls; write it in another way")
+        raise QueryRejected("query cannot be checked for the functions that it calls; write it in another way")
     for name in _FUNCTION_NAME.findall(parsed):
         if name.lower() in FUNCTIONS_REFUSED:
             raise QueryRejected(f"function {name}() is refused: queries only read; write one SELECT without it")
 
 
 class SqlError(Exception):
-    """DuckDB's own words about a query, in one line."""
+    """DuckDB's error about a query, in one line."""
 
 
 class SqlGuardProcess:
-    """A child process that parses queries, and may hang or crash doing so. Thread-safe; it works for one at a time."""
+    """A child process that parses queries, and may hang or crash doing so.
+
+    Thread-safe; it handles one query at a time.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._since: float | None = None  # it works for somebody
+        self._since: float | None = None  # since when it has worked on a query
         self._child: subprocess.Popen[bytes] | None = None
         self.n_replaced = 0
 
     def check(self, sql: str, deadline: float | None = None) -> None:
-        """Return if the query is admitted. Raises Refused or SqlError; OSError when no child can be started.
+        """Return if the query is admitted. Raises QueryRejected or SqlError; OSError when no child can be started.
 
-        deadline: of `time.monotonic()`; TimeoutError when the texts of others kept the child busy until then.
+        deadline: of `time.monotonic()`; TimeoutError when other queries kept the child busy until then.
         """
         query_messages.check_query_size(sql)
         if not self._lock.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             raise TimeoutError
         try:
             self._since = time.monotonic()
-            reply = self._ask(sql)  # of another child, if that of the question before has died since
+            reply = self._ask(sql)  # ask a new child, in case the previous one died after its last query
         finally:
             self._since = None
             self._lock.release()
@@ -127,7 +131,7 @@ class SqlGuardProcess:
             raise SqlError(message)
 
     def must_restart(self, now: float) -> bool:
-        """Tell whether one text takes longer than any can: the child does not even die. From any thread."""
+        """Return True if one text takes longer than possible, so the child cannot even be killed. From any thread."""
         since = self._since
         return since is not None and now - since > EXAMINE_MAX_S
 
@@ -139,7 +143,7 @@ class SqlGuardProcess:
     def _start(self) -> subprocess.Popen[bytes]:
         if self._child is None or self._child.poll() is not None:
             self._stop()
-            # A session of its own: Ctrl-C in a terminal is for the daemon, which then closes our pipe.
+            # A separate session: Ctrl-C in a terminal is for the daemon, which then closes the pipe.
             self._child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "chiplog_collector.query.sql_guard"],
                 stdin=subprocess.PIPE,
@@ -149,7 +153,7 @@ class SqlGuardProcess:
             )
             if self._read(self._child, EXAMINER_START_S) is None:
                 self._stop()
-                raise OSError("the query parser did not start; look above for what Python said")
+                raise OSError("the query parser did not start; Python's output above has the reason")
         return self._child
 
     def _stop(self) -> None:
@@ -170,7 +174,7 @@ class SqlGuardProcess:
         except OSError:
             reply = None
         else:
-            # The child ends itself at PARSE_TIMEOUT_S; twice that is for a machine that is busy.
+            # The child ends itself at PARSE_TIMEOUT_S; twice that allows for a busy machine.
             reply = self._read(child, PARSE_TIMEOUT_S * 2)
         if reply is None:
             self.n_replaced += 1
@@ -200,7 +204,7 @@ class SqlGuardProcess:
 
 
 def serve(source: BinaryIO, target: BinaryIO) -> None:
-    """Be the child: read texts, write verdicts, until the pipe ends. An alarm ends a parser that does not."""
+    """Run the child: read texts and write verdicts until the pipe ends. An alarm ends a parser that hangs."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection = duckdb.connect()
     lock_down(connection)

@@ -1,1 +1,1 @@
-"""The process that takes events from agents and writes the log."""
+"""The process that receives events from agents and writes the log."""

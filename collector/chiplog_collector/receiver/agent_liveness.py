@@ -1,7 +1,8 @@
-"""Which agents are there, pure: when nothing was heard of one for too long, and when it is heard again.
+"""Which agents are connected, pure: when an agent was silent for too long, and when it reconnects.
 
-The receiver alone knows the time, so what it concludes becomes a record of the log: the index believes records only. A
-silence counts from when the receiver listened: while its disk refuses or it is stopped itself, nobody is missed.
+Only the receiver knows the time, so its conclusions become records of the log: the index relies on records only.
+Silence counts only while the receiver listened: while its disk refuses or it is stopped itself, no agent is considered
+lost.
 """
 
 from collections.abc import Iterable
@@ -10,17 +11,20 @@ from typing import NamedTuple
 
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, PEER_SILENT_S, SENDERS_MAX
 
-# A session that ended by silence may only have been unlucky: its agent says HELLO within its heartbeat, and is back.
+# A session that ended by silence may be bad luck: its agent then reconnects within a heartbeat.
 MISSED_AFTER_S = HEARTBEAT_INTERVAL_S
-# One that says goodbye is being restarted or upgraded, and may have left ranks behind that go on with their journals.
+# An agent that sent BYE is being restarted or upgraded, and may have left ranks that still write their journals.
 CLEAN_EXIT_GRACE_S = 300.0
-_STALL_S = 1.0  # a turn of the receiver's loop that took longer: it did not listen
+_STALL_S = 1.0  # in a turn of the receiver's loop that took longer, it did not listen
 _NAME_CHARS_MAX = 128
-WORDS_PER_TURN_MAX = 100  # each is a record, and there may be very many agents that left at a time
+WORDS_PER_TURN_MAX = 100  # each is a record, and very many agents may leave at the same time
 
 
 class LivenessChange(NamedTuple):
-    """What the log is to say of an agent. silent_s: how long nothing was heard of it; 0 for one that is here."""
+    """A change that the log must record about an agent.
+
+    silent_s: how long the agent was silent; 0 for a connected one.
+    """
 
     sender: bytes
     is_here: bool
@@ -31,7 +35,7 @@ class LivenessChange(NamedTuple):
 
 @dataclass(slots=True)
 class _SilentAgent:
-    """An agent without a session. since: when it was heard last, s. until: when it is declared lost."""
+    """An agent without a session. since: time of its last message, s. until: when it is declared lost."""
 
     since: float
     until: float
@@ -40,19 +44,19 @@ class _SilentAgent:
 class AgentLiveness:
     """The agents of one receiver.
 
-    senders: those that its log knows from before. Who of them is still there has to show. lost: whom it calls lost
-    already, which is not said again. now: monotonic, s.
+    senders: the senders in its log, which still have to prove that they are connected. lost: those that the log has
+    already declared lost, which is not recorded again. now: monotonic, s.
     """
 
     def __init__(self, senders: Iterable[bytes], now: float, lost: Iterable[bytes] = ()) -> None:
         told, until = set(lost), now + PEER_SILENT_S + MISSED_AFTER_S
         self._missed = {sender: _SilentAgent(now, until) for sender in senders if sender not in told}
-        self._is_open = told.union(senders)  # whom the log may call lost, or will have to
+        self._is_open = told.union(senders)  # agents that the log may have declared lost, or will have to
         self._names: dict[bytes, tuple[str, str]] = {}  # sender -> node, boot
         self._looked_at = now
 
     def greeted(self, sender: bytes, node: object, boot: object) -> LivenessChange | None:
-        """Note that an agent opened a session; return what the log has to say of that, if anything."""
+        """Note that an agent opened a session; return the change that the log must record, if any."""
         name = node[:_NAME_CHARS_MAX] if isinstance(node, str) else ""
         boot = boot[:_NAME_CHARS_MAX] if isinstance(boot, str) else ""
         self._missed.pop(sender, None)
@@ -66,9 +70,9 @@ class AgentLiveness:
         return LivenessChange(sender, True, 0.0, name, boot)
 
     def left(self, sender: bytes, now: float, *, goodbye: bool, silent_s: float = 0.0) -> None:
-        """Note that an agent's session is over. silent_s: how long nothing had been heard of it.
+        """Note that an agent's session has ended. silent_s: how long the agent had been silent.
 
-        Not to be called for one that never delivered: nothing hangs on it, and senders can be made up.
+        Not to be called for an agent that never delivered: no label depends on it, and a peer can invent senders.
         """
         patience_s = CLEAN_EXIT_GRACE_S if goodbye else PEER_SILENT_S - silent_s + MISSED_AFTER_S
         self._missed.pop(sender, None)
@@ -77,7 +81,7 @@ class AgentLiveness:
             self._missed.pop(next(iter(self._missed)))
 
     def tick(self, now: float, *, listens: bool) -> list[LivenessChange]:
-        """Return whom the log has to call lost now, some at a time. To be called in every turn of the loop."""
+        """Return the agents that must be declared lost now, some at a time. Called in every turn of the loop."""
         stalled_s = now - self._looked_at
         self._looked_at = now
         if not self._missed:

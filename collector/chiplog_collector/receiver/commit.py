@@ -1,8 +1,8 @@
-"""What the receiver knows and decides, pure: slices of agents' spools in, records of the collector's log out.
+"""The receiver's state and decisions, pure: slices of agents' spools in, records of the collector's log out.
 
-The log gets each accepted record as it came, then one RECEIPT that says whose they were and when they came: its rows
-are runs of records in the order of the log, and the last run ends where it stands. Each segment begins with SENDERS, so
-that a start reads the newest one only.
+The log gets each accepted record in order of arrival, then one RECEIPT with the senders and the time of arrival. Its
+rows are runs of records in the order of the log, and the last run ends at the receipt. Each segment begins with
+SENDERS, so that a start reads only the newest one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,13 +14,13 @@ from chiplog_schemas.limits import NUMBER_LIMIT, SENDERS_MAX
 from chiplog_schemas.protocol.messages import SENDER_BYTES
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record, scan_records
 
-_QUARANTINE_BYTES_MAX = 65_536  # of a damaged slice: enough to see what it was
-_TIME_LIMIT_US = 1 << 61  # beyond lie times that no column holds
+_QUARANTINE_BYTES_MAX = 65_536  # of a damaged slice: enough to identify it
+_TIME_LIMIT_US = 1 << 61  # no column can hold a later time
 _ACCEPTED_KINDS = frozenset({Kind.BLOCK})
 
 
 class RestrictedSender(NamedTuple):
-    """A restricted sender: its 16 bytes, and names or patterns of the nodes that it may speak for."""
+    """A restricted sender: its 16 bytes, and names or patterns of the nodes that it may deliver for."""
 
     sender: bytes
     nodes: tuple[str, ...]
@@ -28,7 +28,7 @@ class RestrictedSender(NamedTuple):
 
 @dataclass(slots=True)
 class _SenderBatch:
-    """Records that one sender's slices brought in a row. `next`: behind its last number."""
+    """Records of consecutive slices of one sender. `next`: the number after its last one."""
 
     sender: bytes
     first: int
@@ -42,7 +42,7 @@ class _SenderBatch:
 
 @dataclass(slots=True)
 class LogEntry:
-    """One thing to append to the log: a record as it came, or a payload of our own."""
+    """One thing to append to the log: a record as it arrived, or a payload of the receiver."""
 
     kind: int
     record: Record | None = None
@@ -50,15 +50,15 @@ class LogEntry:
 
 
 class CommitBuilder:
-    """Between two commits: what was taken, and from whom.
+    """The records that were accepted since the last commit, and their senders.
 
-    next_numbers: of every sender, as the log has it. lost: of these, whom the log calls lost.
+    next_numbers: of every sender in the log. lost: the senders that the log has declared lost.
     """
 
     def __init__(self, next_numbers: dict[bytes, int], lost: Iterable[bytes] = ()) -> None:
         self.next_numbers = next_numbers
         self._lost = set(lost)
-        self._said: list[tuple[bytes, bool]] = []  # of presences since the last commit
+        self._said: list[tuple[bytes, bool]] = []  # presences since the last commit
         self.quarantined = 0
         self.waiting_bytes = 0
         self._runs: list[_SenderBatch] = []
@@ -71,9 +71,9 @@ class CommitBuilder:
         payload: bytes | memoryview,
         nodes: tuple[str, ...] | None = None,
     ) -> list[LogEntry]:
-        """Take a slice: return its sound records, and what is no record as quarantine, to be appended in order.
+        """Accept a slice. Return its valid records, and the rest as quarantine records, in the order to append them.
 
-        nodes: names or patterns that the sender may speak for, as of now; None: it may for all.
+        nodes: names or patterns that the sender may currently deliver for; None: all.
         """
         accepted: list[LogEntry] = []
         for item in scan_records(payload):
@@ -82,7 +82,7 @@ class CommitBuilder:
                 accepted.append(self._quarantine(sender, item.reason, bad))
             elif item.kind not in _ACCEPTED_KINDS:
                 bad = bytes(item.payload[:_QUARANTINE_BYTES_MAX])
-                accepted.append(self._quarantine(sender, f"record of kind {item.kind} has no place here", bad))
+                accepted.append(self._quarantine(sender, f"record of kind {item.kind} is not allowed here", bad))
             else:
                 accepted.append(LogEntry(item.kind, item))
         run = self._runs[-1] if self._runs else None
@@ -95,7 +95,7 @@ class CommitBuilder:
         return accepted
 
     def add_gap(self, sender: bytes, first: int, last: int, reason: str) -> LogEntry:
-        """Note that a sender's numbers can never come: they count as had."""
+        """Note that a sender's numbers can never arrive: they count as received."""
         if not self._runs or self._runs[-1].sender != sender:
             self._runs.append(_SenderBatch(sender, first, None))
         run = self._runs[-1]
@@ -104,14 +104,14 @@ class CommitBuilder:
         return LogEntry(Kind.GAP, payload=pack([sender, first, last, reason]))
 
     def add_file(self, sender: bytes, digest: bytes, n_bytes: int, nodes: tuple[str, ...] | None) -> LogEntry:
-        """Note that a sender's file is on stable storage. It takes none of the numbers of the sender's log."""
+        """Note that a sender's file is on stable storage. This uses no number of the sender's log."""
         if not self._runs or self._runs[-1].sender != sender or self._runs[-1].nodes != nodes:
             self._runs.append(_SenderBatch(sender, self.next_numbers.get(sender, 0), nodes))
         self._runs[-1].records += 1
         return LogEntry(Kind.STORED, payload=pack([sender, digest, n_bytes]))
 
     def add_presence(self, sender: bytes, payload: list[Any]) -> LogEntry:
-        """Note what the receiver concluded of an agent. It covers none of its numbers."""
+        """Note a conclusion of the receiver about an agent. It covers none of the agent's numbers."""
         if not self._runs or self._runs[-1].sender != sender:
             had = self.next_numbers.get(sender, 0)
             self._runs.append(
@@ -122,11 +122,11 @@ class CommitBuilder:
         return LogEntry(Kind.PRESENCE, payload=pack([sender, *payload]))
 
     def renew(self, sender: bytes, nodes: tuple[str, ...]) -> None:
-        """Note the nodes of a sender's key without a record: what was refused of it is applied if they cover it."""
+        """Note the nodes of a sender's key without a record: refused records that they cover are applied."""
         self._runs.append(_SenderBatch(sender, self.next_numbers.get(sender, 0), nodes))
 
     def receipt_record(self, now_us: int) -> LogEntry:
-        """Close what was taken since the last receipt. `now_us`: the time that rebuilds will see."""
+        """Complete the records since the last receipt with a receipt. `now_us`: the time that rebuilds will see."""
         rows = [
             [run.sender, run.first, run.next, run.records, None if run.nodes is None else list(run.nodes)]
             for run in self._runs
@@ -134,15 +134,15 @@ class CommitBuilder:
         return LogEntry(Kind.RECEIPT, payload=pack([now_us, rows]))
 
     def committed(self) -> dict[bytes, int]:
-        """Return next number by sender of what the commit that just ended made durable."""
+        """Return the next number by sender that the commit which just ended made durable."""
         done: dict[bytes, int] = {}
         for run in self._runs:
             if run.next > run.first:
                 done[run.sender] = max(run.next, done.get(run.sender, 0))
         for sender, next_number in done.items():
-            self.next_numbers[sender] = max(next_number, self.next_numbers.pop(sender, 0))  # to the end
+            self.next_numbers[sender] = max(next_number, self.next_numbers.pop(sender, 0))  # reinsert at the end
         while len(self.next_numbers) > SENDERS_MAX:
-            gone = next(iter(self.next_numbers))  # silent for longest
+            gone = next(iter(self.next_numbers))  # silent for the longest time
             del self.next_numbers[gone]
             self._lost.discard(gone)
         for sender, is_here in self._said:
@@ -152,7 +152,7 @@ class CommitBuilder:
         return done
 
     def senders_record(self) -> LogEntry:
-        """Return what begins a segment: the next number of every sender, and whether it is lost."""
+        """Return the first record of a segment: the next number of every sender, and whether it is lost."""
         rows = [[s, n, True] if s in self._lost else [s, n] for s, n in self.next_numbers.items()]
         return LogEntry(Kind.SENDERS, payload=pack(rows))
 
@@ -164,8 +164,8 @@ class CommitBuilder:
 def recover_senders(records: Iterable[Record | CorruptRange]) -> dict[bytes, int]:
     """Return next number by sender from the newest segment's records.
 
-    A receipt counts only with all the records that it covers: a power failure may leave the end of a commit and not its
-    beginning, and what is not there must come again.
+    A receipt counts only with all the records that it covers: a power failure may preserve the end of a commit and not
+    its beginning, and the missing records must be sent again.
     """
     next_numbers: dict[bytes, int] = {}
     n_covered = 0
@@ -181,20 +181,20 @@ def recover_senders(records: Iterable[Record | CorruptRange]) -> dict[bytes, int
             if record.kind == Kind.RECEIPT:
                 is_whole = n_covered >= sum(row[3] for row in body[1])
                 n_covered = 0
-                # Not whole: the first row of a sender is the one that counts.
+                # Incomplete: the first row of each sender counts.
                 rows = [[row[0], row[2]] for row in body[1]] if is_whole else _firsts(body[1])
             for sender, next_number, *_ in rows:
                 if _is_sender(sender) and _is_number(next_number):
                     next_numbers[sender] = max(next_number, next_numbers.get(sender, 0))
         except (CodecError, ValueError, TypeError, LookupError):
-            continue  # a record that is sound but not what we write: senders send again, the index slices
+            continue  # a valid record that chiplog does not write: senders send again, and the index drops duplicates
     return next_numbers
 
 
 def recover_lost(records: Iterable[Record | CorruptRange]) -> set[bytes]:
-    """Return whom the log calls lost: from a segment that begins with SENDERS, and all behind it.
+    """Return the senders that the log declares lost: from a segment that begins with SENDERS, and everything after it.
 
-    A presence counts with its receipt, as the index takes it. What a damaged log may lack is said again.
+    A presence counts only with its receipt, as in the index. One that a damaged log lacks is recorded again.
     """
     lost: set[bytes] = set()
     said: list[tuple[bytes, bool]] = []
@@ -236,7 +236,7 @@ def _firsts(rows: list[list[int]]) -> list[tuple[int, int]]:
 
 
 def _is_run(row: Any) -> bool:
-    """Tell whether an entry of a receipt is [sender, first, next, records, nodes or nil]."""
+    """Return True if an entry of a receipt is [sender, first, next, records, nodes or nil]."""
     if not (isinstance(row, list) and len(row) > 4 and isinstance(row[0], bytes)):
         return False
     return _is_number(row[3]) and (row[4] is None or isinstance(row[4], list))
@@ -246,8 +246,8 @@ def _is_run(row: Any) -> bool:
 class Receipt:
     """A decoded RECEIPT.
 
-    runs: (number behind the last record, who may speak for what) in the order of the log; a Speaker of None is not
-    restricted. Empty in receipts of before there were keys: then nobody is. senders: of the same runs.
+    runs: (number after the last record, restricted sender) in the order of the log; None for an unrestricted sender.
+    Receipts from before there were keys have no runs: all their senders are unrestricted. senders: of the same runs.
     """
 
     received_us: int
@@ -256,27 +256,27 @@ class Receipt:
     senders: tuple[bytes, ...] = ()
 
     def speaker_of(self, number: int) -> RestrictedSender | None:
-        """Return the restricted sender of a record; None when its sender is not.
+        """Return the restricted sender of a record; None when its sender is unrestricted.
 
-        A record in front of those covered lost its receipt to damage: that costs the receipt, not the record.
+        A record before the covered ones lost its receipt to damage: that costs the receipt, not the record.
         """
         if number < self.first:
             return None
         return next((speaker for end, speaker in self.runs if number < end), None)
 
     def sender_of(self, number: int) -> bytes | None:
-        """Return whose record it is; None when this receipt does not tell."""
+        """Return the sender of a record; None when this receipt does not name it."""
         if number < self.first:
             return None
         runs = zip(self.runs, self.senders, strict=True)
         return next((sender for (end, _), sender in runs if number < end), None)
 
     def uncommitted(self, numbers: Sequence[int]) -> frozenset[int]:
-        """Return the records in front of those covered that are of a commit which never ended.
+        """Return the records before the covered ones that belong to a commit which never ended.
 
-        numbers: of all records since the receipt before. Nobody was told that they are here: they come again, with a
-        receipt that says who may say such things. Where a number is missing between them and the covered ones, they
-        may have lost their receipt, and were acknowledged.
+        numbers: of all records since the previous receipt. These records were not acknowledged: they are sent again,
+        with a receipt that names their senders. If a number is missing between them and the covered ones, they may have
+        lost their receipt, and were acknowledged.
         """
         found = set()
         expected = self.first - 1
@@ -290,15 +290,15 @@ class Receipt:
 
 
 def empty_receipt(now_us: int) -> LogEntry:
-    """Return a receipt that covers nothing, to be written behind numbers that a log had and lost.
+    """Return a receipt that covers nothing, to be written after numbers that a log had and lost.
 
-    What precedes them is then applied and they are declared at once, not with the next record that an agent sends.
+    The index then applies the records before it and declares the loss at once, not at the next record of an agent.
     """
     return LogEntry(Kind.RECEIPT, payload=pack([now_us, []]))
 
 
 def decode_receipt(payload: bytes | memoryview, number: int = 0) -> Receipt | None:
-    """Return what a receipt says; None when it is none. number: of its record."""
+    """Return a decoded receipt; None when it is invalid. number: of its record."""
     try:
         body = unpack(payload)
     except CodecError:

@@ -1,7 +1,6 @@
-"""The receiver: takes agents' records, logs and syncs them, acknowledges. Knows nothing of DuckDB.
+"""The receiver: receives agents' records, logs and syncs them, acknowledges. It does not use DuckDB.
 
-It keeps the index running beside it as a process of its own, and restarts it when it dies: a crash there costs nobody
-an acknowledgement.
+It runs the index as a separate process and restarts it when it ends: a crash there costs no acknowledgement.
 """
 
 import contextlib
@@ -63,22 +62,23 @@ from chiplog_schemas.storage.segments import (
 from chiplog_schemas.storage.watermark import Watermark
 from chiplog_schemas.transport.router import RouterSocket
 
-GATHER_S = 0.02  # a commit waits this long for company …
+GATHER_S = 0.02  # how long a commit waits for more records …
 GATHER_BYTES = 4 << 20  # … unless it is this large
 MESSAGES_PER_TURN_MAX = 1_000  # small ones take about GATHER_S; then commits and signals get their turn, in any flood
-IDLE_EXIT_S = 30.0  # an embedded collector without agents leaves after this
+IDLE_EXIT_S = 30.0  # an embedded collector exits after this time without agents
 _IDLE_POLL_S = 0.25
-_GUARDED_POLL_S = 0.05  # where strangers can connect: no burst of them may take the last descriptors between two looks
+# Where unknown peers can connect: no burst of them may use up the descriptors between two checks.
+_GUARDED_POLL_S = 0.05
 _WRITE_AGAIN_S = 1.0
-_SAID_AGAIN_S = 60.0  # after a failure that goes on
-_REFUSED_INTERVAL_S = 1.0  # a small file, and people read what comes of it
-_INDEX_STOP_S = 20.0  # for what is in the log to reach DuckDB; the rest is applied at the next start
+_SAID_AGAIN_S = 60.0  # how often a continuing failure is logged
+_REFUSED_INTERVAL_S = 1.0  # a small file, and only people read the result
+_INDEX_STOP_S = 20.0  # for the log to reach DuckDB; the next start applies the rest
 _log = logging.getLogger("chiplog.collector")
 
 
 @dataclass(slots=True)
 class ReceiverSettings:
-    """How a collector runs."""
+    """The configuration of a collector."""
 
     places: Paths
     bind: list[str] = field(default_factory=list)
@@ -87,14 +87,14 @@ class ReceiverSettings:
     credit_bytes: int = CREDIT_BYTES
     files_bytes_max: int = FILES_BYTES_MAX
     idle_exit_s: float = IDLE_EXIT_S
-    keys: Keys | None = None  # of this host; without a collector's among them every socket goes without
+    keys: Keys | None = None  # of this host; without a collector's among them no socket uses keys
 
 
 class ReceiverDaemon:
-    """One collector's receiver. `run` returns when it was told to stop or, embedded, had nothing to do for a while.
+    """The receiver of one collector. `run` returns when it was stopped or, if embedded, was idle for a while.
 
-    Raises LockHeldError when another collector serves this directory, OSError when the directory or an address is
-    refused.
+    Raises LockHeldError when another collector serves this directory, OSError when the directory or an address cannot
+    be used.
     """
 
     def __init__(self, settings: ReceiverSettings, *, with_index: bool = True) -> None:
@@ -111,13 +111,13 @@ class ReceiverDaemon:
         directory = places.collector / "log"
         self._synced = Watermark(places.collector / "synced", writable=True)
         self.log = SegmentLog(directory, log_owner(directory) or os.urandom(16))
-        # A log that lost its end must not give out numbers again that the index has seen.
+        # A log that lost its end must not reuse numbers that the index has seen.
         self.log.skip_to(self._synced.get())
         if self.log.torn_bytes:
-            _log.info("log: %d torn bytes behind the last whole record were cut off", self.log.torn_bytes)
+            _log.info("log: %d torn bytes after the last whole record were cut off", self.log.torn_bytes)
         next_numbers, lost = _recover(directory)
         self._intake = CommitBuilder(next_numbers, lost)
-        if not self.log.segments():  # a new log: from now on it has an ID, which the index asks for
+        if not self.log.segments():  # a new log: this gives it an ID, which the index needs
             self.log.append(Kind.SENDERS, self._intake.senders_record().payload)
             self.log.commit()
         append_receipt_for_lost_tail(self.log)
@@ -141,7 +141,7 @@ class ReceiverDaemon:
         self._write_after = 0.0
         self._look_at = self._complain_at = 0.0
         self._touch_at = time.monotonic() + FILES_TOUCH_S
-        self._refused_at = 0.0  # when to look at what the index refused
+        self._refused_at = 0.0  # when to read what the index refused
         self._renewed: dict[bytes, tuple[str, ...]] = {}  # as the log has them, of senders with refusals
 
     def stop(self, *_: object) -> None:
@@ -153,7 +153,7 @@ class ReceiverDaemon:
         on_stop_signals(self.stop)
         if self._index is not None:
             self._index.mind(time.monotonic())
-        _log.info("receiver takes events at %s", ", ".join(self.settings.bind))
+        _log.info("receiver listens for events at %s", ", ".join(self.settings.bind))
         while not self._stopping:
             self.turn()
             if self._index is not None:
@@ -163,13 +163,13 @@ class ReceiverDaemon:
         self._shut_down()
 
     def turn(self) -> None:
-        """One turn of the loop: wait, take, commit what is due."""
+        """Run one turn of the loop: wait, receive, commit what is due."""
         now = time.monotonic()
         idle_s = _IDLE_POLL_S if self._gate is None else _GUARDED_POLL_S
         wait_s = idle_s if self._since is None else max(0.0, self._since + GATHER_S - now)
         if self._write_after:
             wait_s = max(0.0, self._write_after - now)
-            time.sleep(wait_s)  # the disk refuses: what is unread stays with the agents
+            time.sleep(wait_s)  # the disk refuses: unread messages stay with the agents
         elif self._poller.poll(int(wait_s * 1000)):
             self._take_messages(time.monotonic())
         now = time.monotonic()
@@ -205,7 +205,7 @@ class ReceiverDaemon:
                 self._act(self._receiver.receive(received.routing, received.frames, now, permit))
 
     def _take_files(self, now: float) -> None:
-        """Log what the store of files has on stable storage; while the log cannot be written, later."""
+        """Log the files that the store has on stable storage; later, if the log cannot be written now."""
         if self._write_after:
             return
         replies, arrived = self._files.step(now)
@@ -228,13 +228,13 @@ class ReceiverDaemon:
                         self._log_liveness(word)
                 case SessionClosed(sender, cause):
                     if not self._intake.next_numbers.get(sender):
-                        continue  # it never delivered: nobody's labels hang on it, and senders can be made up
+                        continue  # it never delivered: no label depends on it, and a peer can invent senders
                     silent_s = PEER_SILENT_S if cause is LeaveCause.SILENT else 0.0
                     clean_exit = cause is LeaveCause.GOODBYE
                     self._presence.left(sender, time.monotonic(), goodbye=clean_exit, silent_s=silent_s)
 
     def _report_refused(self, now: float) -> None:
-        """Tell agents what of theirs the index keeps and does not apply, and the index when their keys change."""
+        """Report to agents how many of their events are refused, and to the index when their keys change."""
         if now < self._refused_at or self._write_after:
             return
         self._refused_at = now + _REFUSED_INTERVAL_S
@@ -250,9 +250,9 @@ class ReceiverDaemon:
         self._renewed = {sender: nodes for sender, nodes in self._renewed.items() if sender in counts}
 
     def _log_liveness(self, word: LivenessChange) -> None:
-        """Say in the log that an agent is lost, or that it is here again."""
+        """Record in the log that an agent is lost, or that it has reconnected."""
         if not word.is_here:
-            _log.warning("agent of node %s is lost: nothing heard for %.0f s", word.node or "?", word.silent_s)
+            _log.warning("agent of node %s is lost: silent for %.0f s", word.node or "?", word.silent_s)
         said = [word.is_here, int(word.silent_s * 1e6), word.node, word.boot]
         self._append([self._intake.add_presence(word.sender, said)])
 
@@ -269,7 +269,7 @@ class ReceiverDaemon:
                 self.log.append(entry.kind, entry.payload)
 
     def _commit(self, now: float) -> None:
-        """Write and sync what was taken, publish how far the log is, then acknowledge."""
+        """Write and sync the accepted records, publish how far the log is, then acknowledge."""
         if not self._write_after:
             receipt = self._intake.receipt_record(now_us())
             self.log.append(receipt.kind, receipt.payload)
@@ -292,19 +292,19 @@ class ReceiverDaemon:
         self._act(self._files.committed())
 
     def _publish(self) -> None:
-        """Tell the index how far the log is synced, in a new file when somebody took the old one away."""
+        """Publish for the index how far the log is synced, in a new file if the old one was removed."""
         try:
             if not self._synced.exists_on_disk:
                 self._synced = Watermark(self.settings.places.collector / "synced", writable=True)
             self._synced.set(self._synced_number)
         except OSError as error:
             self._publish_after = time.monotonic() + _WRITE_AGAIN_S
-            _log.warning("the index cannot be told how far the log is: %s; trying again", error)
+            _log.warning("how far the log is cannot be published to the index: %s; trying again", error)
         else:
             self._publish_after = None
 
     def _mind_files(self, now: float) -> None:
-        """Make lock and socket again that a cleaner took away; end when the directory is gone."""
+        """Restore lock and socket files that a cleaner removed; end when the directory is gone."""
         if now < self._look_at:
             return
         self._look_at = now + FILES_LOOK_S
@@ -317,7 +317,7 @@ class ReceiverDaemon:
         except (OSError, zmq.ZMQError) as error:
             if now >= self._complain_at:
                 self._complain_at = now + _SAID_AGAIN_S
-                _log.warning("agents cannot be listened to: %s; trying again", error)
+                _log.warning("cannot listen for agents: %s; trying again", error)
         if now >= self._touch_at:
             self._touch_at = now + FILES_TOUCH_S
             place = self.settings.places
@@ -337,14 +337,14 @@ class ReceiverDaemon:
         )
 
     def _leave(self) -> bool:
-        """Unbind and leave. An agent that comes now starts another collector, which waits for the lock."""
+        """Unbind and exit. An agent that connects now starts another collector, which waits for the lock."""
         self._door.close(0)
-        _log.info("no agent for %g s; leaving", self.settings.idle_exit_s)
+        _log.info("no agent for %g s; exiting", self.settings.idle_exit_s)
         return True
 
     def _shut_down(self) -> None:
-        """Stop intake, drain, commit, let the index catch up, close: in this order."""
-        # What waits has its receipt already while the disk refuses: nothing behind it.
+        """Stop intake, drain, commit, let the index catch up, close, in this order."""
+        # While the disk refuses, pending records already have their receipt: append nothing after it.
         if not self._door.socket.closed and not self._write_after:
             self._take_messages(time.monotonic())
         if self._since is not None:
@@ -370,7 +370,7 @@ class ReceiverDaemon:
 
 
 class IndexSupervisor:
-    """The index as a child: started, watched, restarted with back-off, stopped by the end of its standard input."""
+    """The index as a child process: started, restarted with back-off, stopped by closing its standard input."""
 
     def __init__(self, settings: ReceiverSettings) -> None:
         self._settings = settings
@@ -379,12 +379,13 @@ class IndexSupervisor:
         self._pause_s = 0.2
         self._started_at = 0.0
         self._ended_with = 0
-        self._is_refused = False  # by the system: no process, memory or descriptor is left for it
-        self._page = os.memfd_create("chiplog-queries")  # what runs in the index, for the next one: see `running`
+        self._is_refused = False  # by the system: no process, memory or descriptor is available
+        # The queries that run in the index, for the next one: see `running`.
+        self._page = os.memfd_create("chiplog-queries")
         os.ftruncate(self._page, PAGE_BYTES)
 
     def mind(self, now: float) -> None:
-        """Start it when it is not there; notice when it died."""
+        """Start the index if it is not running; detect that it ended."""
         if self._process is not None and (code := self._process.poll()) is not None:
             if now - self._started_at > 2 * BACKOFF_MAX_S:
                 self._pause_s = 0.2
@@ -401,7 +402,7 @@ class IndexSupervisor:
             self._process = self._spawn()
         except OSError as error:
             if not self._is_refused:
-                _log.error("index cannot be started: %s; trying again, events are taken meanwhile", error)
+                _log.error("index cannot be started: %s; trying again, events are still received", error)
             self._is_refused = True
             self._pause(now)
         else:
@@ -423,7 +424,8 @@ class IndexSupervisor:
             stdin=subprocess.PIPE,
             env=os.environ | ALLOCATOR_SETTING,
             pass_fds=[self._page],
-            start_new_session=True,  # a terminal's Ctrl-C is the receiver's to pass on, after its last commit
+            # The receiver handles a terminal's Ctrl-C, and stops the index after its last commit.
+            start_new_session=True,
         )
 
     def close(self) -> None:
@@ -452,7 +454,7 @@ class IndexSupervisor:
 
 
 def _recover(directory: Path) -> tuple[dict[bytes, int], set[bytes]]:
-    """Return next number by sender, and who is lost: from the newest segment with SENDERS, and all behind it."""
+    """Return next number by sender, and the lost senders: from the newest segment with SENDERS on."""
     next_numbers: dict[bytes, int] = {}
     found: list[Record | CorruptRange] = []
     for _, path in reversed(list_segments(directory)):

@@ -1,10 +1,10 @@
-"""Where saved files lie beside the log, and the one thread that writes them: no disk of files stalls the receiver.
+"""The saved files next to the log, and the one thread that writes them, so that no slow disk stalls the receiver.
 
-    files/ab/abcdef…     a content, whole and synced, under its SHA-256
-    files/abcdef….part   one that is arriving, or was, as far as it has come
+    files/ab/abcdef…     a complete and synced content, under its SHA-256
+    files/abcdef….part   an incomplete content, as far as it has been written
 
-A part is synced every few MiB, so that the log's next sync has little of it to wait for. Only a part whose digest
-proved right gets its name, after a sync; then the directory is synced.
+A part is synced every few MiB, so that the log's next sync has little of it to wait for. Only a part with the right
+digest gets its final name, after a sync; then the directory is synced.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ Job = Open | Write | Finish | Close
 
 @dataclass(frozen=True, slots=True)
 class OpenPhase:
-    """So much of a content is there."""
+    """This much of a content exists."""
 
     token: int
     offset: int
@@ -45,7 +45,7 @@ class OpenPhase:
 
 @dataclass(frozen=True, slots=True)
 class PartWritten:
-    """So much of it is there now."""
+    """This much of it is written."""
 
     token: int
     offset: int
@@ -53,7 +53,7 @@ class PartWritten:
 
 @dataclass(frozen=True, slots=True)
 class ContentStored:
-    """The content is there, whole and synced."""
+    """The content is complete and synced."""
 
     token: int
     digest: bytes
@@ -62,7 +62,7 @@ class ContentStored:
 
 @dataclass(frozen=True, slots=True)
 class WriteDenied:
-    """It cannot be written, for this reason."""
+    """The content cannot be written, for this reason."""
 
     token: int
     reason: str
@@ -70,7 +70,7 @@ class WriteDenied:
 
 @dataclass(frozen=True, slots=True)
 class ContentMismatch:
-    """What came is another content, and is dropped."""
+    """The bytes have another digest, and are dropped."""
 
     token: int
 
@@ -87,7 +87,7 @@ Answer = OpenPhase | PartWritten | ContentStored | WriteDenied | ContentMismatch
 
 @dataclass(slots=True)
 class _Part:
-    """A content that is arriving. The hash and `offset` are of what was written."""
+    """An incomplete content. The hash and `offset` cover the bytes written."""
 
     path: Path
     descriptor: int
@@ -99,18 +99,18 @@ class _Part:
 
 
 class FileStore:
-    """Does the jobs of a FileReceiver, in order, in a thread of its own. `take` returns what it has answered.
+    """Does the jobs of a FileReceiverProtocol, in order, in a dedicated thread. `results` returns its answers.
 
-    directory: `files/` of the collector. bytes_max: of all that is in it. `fileno` is readable when there are answers.
+    directory: `files/` of the collector. bytes_max: of all files in it. `fileno` is readable when there are answers.
     """
 
     def __init__(self, directory: Path, bytes_max: int) -> None:
         self._directory = directory
         self._bytes_max = bytes_max
-        self._bytes: int | None = None  # of all files; counted by the first job
+        self._bytes: int | None = None  # of all files; the first job counts them
         self._parts: dict[int, _Part] = {}
         self._tidy_at = 0.0
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # bounded by tokens and credit
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()  # tokens and credit limit its length
         self._answers: deque[Answer] = deque()
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread = threading.Thread(target=self._run, name="chiplog-files", daemon=True)
@@ -121,7 +121,7 @@ class FileStore:
         return self._event
 
     def submit(self, job: Job) -> None:
-        """Give the thread a job."""
+        """Queue a job for the thread."""
         self._jobs.put(job)
 
     def results(self) -> list[Answer]:
@@ -134,7 +134,10 @@ class FileStore:
         return answers
 
     def close(self) -> None:
-        """End the thread behind the jobs it has: a few MiB, or the sync of a file. A disk that hangs is left behind."""
+        """End the thread after its queued jobs: a few MiB, or the sync of a file.
+
+        Does not wait for a disk that hangs.
+        """
         self._jobs.put(None)
         self._thread.join(_CLOSE_WAIT_S)
         if not self._thread.is_alive():
@@ -146,9 +149,9 @@ class FileStore:
         while (job := self._jobs.get()) is not None:
             try:
                 answer = self._do(job)
-            except Exception as error:  # a disk that refuses; whatever else costs this file, and not those behind it
+            except Exception as error:  # a disk that refuses; any other error costs this file, and not those after it
                 if not isinstance(error, OSError):
-                    _log.exception("a file cannot be taken")
+                    _log.exception("a file cannot be stored")
                 self._let_go(job.token)
                 answer = WriteDenied(job.token, f"it cannot be written: {error}")
             if answer is not None:
@@ -175,8 +178,8 @@ class FileStore:
         final = self._final(digest)
         if final.exists():
             if final.stat().st_size != n_bytes:
-                return ContentMismatch(token)  # no copy of this: its sender's is cut or grown
-            self._sync_names(final)  # whoever gave it its name may have died before it did
+                return ContentMismatch(token)  # not a copy of this content: the sender's file is truncated or has grown
+            self._sync_names(final)  # the process that renamed it may have died before the sync
             return ContentStored(token, digest, n_bytes)
         path = self._directory / f"{digest.hex()}{PART}"
         there = path.stat().st_size if path.exists() else 0
@@ -202,7 +205,7 @@ class FileStore:
     def _write(self, token: int, payload: Any) -> Answer | None:
         part = self._parts.get(token)
         if part is None:
-            return None  # the write before it was refused, and that was said
+            return None  # an earlier write was refused and reported
         assert self._bytes is not None
         rest = memoryview(payload)
         while rest:
@@ -254,7 +257,7 @@ class FileStore:
     # -- what lies there --
 
     def _abandoned_parts(self) -> list[tuple[float, Path]]:
-        """Return (last written, path) of the parts that nobody sends, the oldest first."""
+        """Return (last written, path) of the parts that no agent sends, the oldest first."""
         busy = {part.path for part in self._parts.values()}
         with os.scandir(self._directory) as entries:
             found = [(entry.stat().st_mtime, Path(entry.path)) for entry in entries if entry.name.endswith(PART)]
@@ -266,7 +269,7 @@ class FileStore:
             self._remove(path)
 
     def _remove_abandoned(self) -> None:
-        """Count what is there, at the first time, and remove parts that nobody went on with."""
+        """Count the files, the first time, and remove parts that no agent has continued."""
         if self._bytes is None:
             self._bytes = _bytes_below(self._directory)
         if time.monotonic() < self._tidy_at:

@@ -1,6 +1,6 @@
-"""The collector's end of saved files: messages to the machine, jobs to the store, records of what is there to the log.
+"""The collector's end of saved files: messages to the state machine, jobs to the store, records of stored files.
 
-A file counts as stored once the log says so: then its agent is told, and removes its copy.
+A file counts as stored once the log has its record: then its agent gets STORED and removes its copy.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from chiplog_schemas.security.permissions import Permission
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """A content is on stable storage: to be logged. nodes: of its sender's key, None when it is not restricted."""
+    """A content is on stable storage and must be logged. nodes: of its sender's key, None when unrestricted."""
 
     sender: bytes
     nodes: tuple[str, ...] | None
@@ -31,7 +31,7 @@ class Arrived:
 
 
 class FileTransfers:
-    """Takes files. Owned by the receiver's thread; only the store has one of its own."""
+    """Receives files. Owned by the receiver's thread; only the store has a thread."""
 
     def __init__(self, directory: Path, bytes_max: int) -> None:
         self._machine = FileReceiverProtocol()
@@ -44,15 +44,15 @@ class FileTransfers:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no file is being taken."""
+        """Return True if no file is being received."""
         return self._machine.is_idle
 
     def receive(self, routing: bytes, frames: list[bytes], now: float, permit: Permission | None) -> list[Reply]:
-        """Take a message of an agent; return the answers."""
+        """Process a message of an agent; return the answers."""
         return self._act(self._machine.receive(routing, frames, now, permit))
 
     def step(self, now: float) -> tuple[list[Reply], list[Arrived]]:
-        """Take what the store has answered, and let time pass; return answers, and what is to be logged."""
+        """Process the store's answers and timeouts; return replies, and the files to log."""
         replies = self._act(self._machine.tick(now))
         arrived: list[Arrived] = []
         for answer in self._store.results():
@@ -74,12 +74,12 @@ class FileTransfers:
         return replies, arrived
 
     def committed(self) -> list[Reply]:
-        """Return the answers to those whose record the commit that just ended made durable."""
+        """Return the replies to the senders whose records the last commit made durable."""
         logged, self._logged = self._logged, []
         return [reply for token in logged for reply in self._act(self._machine.stored(token))]
 
     def close(self) -> None:
-        """Let the store end what it does."""
+        """Let the store finish its current jobs."""
         self._store.close()
 
     def _act(self, actions: list[FileReceiverAction]) -> list[Reply]:

@@ -1,6 +1,6 @@
-"""How many events of each agent the index keeps and does not apply, in a file from the index to the receiver.
+"""How many events of each agent the index keeps without applying them, in a file from the index to the receiver.
 
-The receiver tells each agent, for `chiplog status` and `chiplog doctor`. The index writes it again at its start.
+The receiver reports it to each agent, for `chiplog status` and `chiplog doctor`. The index rewrites it at its start.
 """
 
 import json
@@ -10,32 +10,32 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-NAME = "refused"  # beside the log
-# Of one sender; then it gets no credit, and its spool keeps the rest. Each takes some hundred bytes of memory.
+NAME = "refused"  # next to the log
+# Per sender; above it the sender gets no credit, and its spool keeps the rest. Each takes some hundred bytes of memory.
 RECORDS_MAX = 100_000
-_BYTES_MAX = 16 << 20  # of a file with as many senders as a receiver knows
+_BYTES_MAX = 16 << 20  # of a file with as many senders as a receiver keeps
 _log = logging.getLogger("chiplog.index")
 
 
 class Refused(NamedTuple):
-    """What is kept of one sender."""
+    """The refused events of one sender."""
 
     events: int
     records: int
 
 
 def write_refused(path: Path, counts: Mapping[bytes, Refused]) -> None:
-    """Replace the file. A disk that refuses is reported in the log: the next change writes it again."""
+    """Replace the file. If the disk refuses, log it; the next change writes the file again."""
     making = path.with_name(f".{path.name}")
     try:
         making.write_text(json.dumps({sender.hex(): list(count) for sender, count in counts.items()}))
         os.replace(making, path)
     except OSError as error:
-        _log.warning("agents cannot be told what of theirs is refused: %s", error)
+        _log.warning("refusals cannot be reported to the agents: %s", error)
 
 
 def read_refused(path: Path) -> dict[bytes, Refused]:
-    """Return what the file holds; nothing if it is not there or cannot be read."""
+    """Return the content of the file; nothing if it is absent or cannot be read."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.loads(file.read(_BYTES_MAX))

@@ -90,7 +90,7 @@ class RouterSocket:
             if file_id(ipc_path(address)) != before and not self.socket.closed:
                 bind_unix(self.socket, address)
                 self._files[address] = file_id(ipc_path(address))
-                _log.warning("the socket %s was removed; it is there again", ipc_path(address))
+                _log.warning("the socket %s was removed and has been restored", ipc_path(address))
 
     def close(self, linger_ms: int) -> None:
         """Unbind and close. May be called twice."""

@@ -242,10 +242,10 @@ def test_events_agree_with_completeness_about_what_is_lost(index: Index) -> None
     index.take(block_of((rank, 5, 7)))
     assert len(index.sql(rows)) == 3
     index.take(block_of((rank, 8, 9)))
-    assert index.sql(rows)[-1] == ("info", "all that was declared lost came after all")
+    assert index.sql(rows)[-1] == ("info", "all events that were declared lost have arrived")
     rank.log(9, a=1.0)
     index.take(block_of((rank, 10, 10)))
-    assert len(index.sql(rows)) == 4, "it is said once"
+    assert len(index.sql(rows)) == 4, "it is reported once"
     assert index.sql("SELECT produced, stored, lost, pending FROM completeness WHERE label = 'rank0'") == [
         (11, 11, 0, 0)
     ]
@@ -278,7 +278,7 @@ def test_an_identity_of_odd_values_is_taken_as_far_as_it_makes_sense(index: Inde
 
 
 def test_what_the_index_keeps_of_one_identity_is_bounded(index: Index) -> None:
-    """All of it stays in memory for ever: an agent that may deliver must not be able to fill it."""
+    """All of it stays in memory forever: an agent that may deliver must not be able to fill the memory."""
     long = "x" * 100_000
     texts = ("role", "run_id", "project", "name", "group", "job_type", "notes", "label", "node", "launch", "sdk")
     rank = Rank(0, **dict.fromkeys(texts, long), gpus=["x" * 500] * 1_000, tags=[long, *map(str, range(1_000))])
@@ -435,7 +435,7 @@ def test_an_identity_that_is_known_later_moves_rows_without_rewriting_facts(inde
     index.take(block_of((rank, moved, moved)))
     assert index.sql("SELECT run_id, label, rank FROM metrics") == [("agreed", "rank1", 1)]
     assert index.sql("SELECT rowid, * FROM base.metrics") == facts
-    assert index.sql("SELECT run_id FROM runs") == [("agreed",)], "nobody is in the provisional run any more"
+    assert index.sql("SELECT run_id FROM runs") == [("agreed",)], "the provisional run has no members any more"
 
 
 def test_events_before_their_identity_find_their_run_once_it_is_known(index: Index) -> None:

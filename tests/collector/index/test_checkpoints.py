@@ -169,7 +169,7 @@ def test_a_refused_checkpoint_is_counted_and_repeated_and_the_write_ahead_log_bo
     assert (world.n_runs, world.checkpoints.n_refused) == (1, 1)
     world.pass_s(RETRY_INTERVAL_S)
     assert (world.n_runs, world.checkpoints.n_refused) == (2, 2)
-    assert caplog.text.count("checkpoint refused beside a query") == 1
+    assert caplog.text.count("checkpoint refused while a query runs") == 1
     world.n_wal_bytes = WAL_BYTES_MAX - 1
     assert not world.checkpoints.holds_writer(world.now)
     world.n_wal_bytes = WAL_BYTES_MAX

@@ -40,7 +40,7 @@ def notices(applier: Applier) -> list[tuple[str, str]]:
     return [(row[3], row[5]) for row in applier.batch.rows.get("events", [])]
 
 
-REASON = "node node-a is lost: nothing was heard of its agent for 12 s"
+REASON = "node node-a is lost: its agent sent nothing for 12 s"
 
 
 def test_the_running_labels_of_a_lost_agent_are_crashed_and_the_others_stay_as_they_are() -> None:
@@ -48,7 +48,7 @@ def test_the_running_labels_of_a_lost_agent_are_crashed_and_the_others_stay_as_t
     done.say(EventKind.STATE, {"state": "finished", "exit_code": 0})
     applier = apply(whole(done, running), lost(), lost())
     assert states(applier) == {"rank0": ("finished", None, False), "rank1": ("crashed", REASON, True)}
-    assert notices(applier) == [("node_lost", f"{REASON}; rank1 may have ended")], "told once"
+    assert notices(applier) == [("node_lost", f"{REASON}; rank1 may have ended")], "reported once"
     producer = applier.state.producers[running.uuid]
     assert producer.late_us == 2_000_000
     assert producer.ended_at is not None and producer.ended_at == applier.received_us - 2 - 10_000_000
@@ -70,7 +70,7 @@ def test_an_outage_only_delays() -> None:
 def test_no_process_outlives_its_machines_boot() -> None:
     applier = apply(whole(Rank(0, boot="boot-1"), Rank(1)), lost(), back("boot-2"))
     assert states(applier) == {"rank0": ("crashed", REASON, True), "rank1": (None, None, False)}, "one said no boot"
-    assert notices(applier)[-1][1].endswith("its machine was started anew, and its ranks are gone")
+    assert notices(applier)[-1][1].endswith("its machine was rebooted, and its ranks are gone")
 
 
 def test_what_is_said_of_an_end_itself_replaces_the_conclusion() -> None:
@@ -110,7 +110,7 @@ def test_the_database_knows_over_a_restart_who_is_presumed_to_have_ended(index: 
 
 
 def test_what_is_said_of_a_lost_node_is_the_same_after_a_restart_of_the_index(tmp_path: Path) -> None:
-    """A label that was started anew stands behind the others in the database, and before them in the log."""
+    """A label that was restarted is after the others in the database, and before them in the log."""
     said = []
     for restarts in (False, True):
         (tmp_path / str(restarts)).mkdir()
@@ -126,7 +126,7 @@ def test_what_is_said_of_a_lost_node_is_the_same_after_a_restart_of_the_index(tm
 
 
 def test_a_label_whose_events_another_agent_brings_runs_on(index: Index) -> None:
-    """Invariant: an agent whose spool was made anew is another sender, and its node's ranks never stopped."""
+    """Invariant: an agent with a new spool is another sender, and its node's ranks never stopped."""
     rank, still = Rank(0), Rank(1)
     index.take_from("A", whole(rank, still), restricted=False)
     index.take_from("A", lost(sender=b"A".ljust(16, b"-")), restricted=False)

@@ -145,7 +145,7 @@ def test_a_declared_gap_is_a_row(bare_node, agent) -> None:
     agent.send(5, rank_of(1, 1))
     agent.acknowledged(6)
     rows = bare_node.until("SELECT message FROM events WHERE kind = 'gap' AND message LIKE '%damaged'")
-    assert rows == [{"message": "an agent's records 0..4 can never come: spool damaged"}]
+    assert rows == [{"message": "an agent's records 0..4 can never arrive: spool damaged"}]
 
 
 def test_what_a_sender_trimmed_and_this_log_does_not_have_is_a_row(bare_node, agent) -> None:
@@ -153,7 +153,7 @@ def test_what_a_sender_trimmed_and_this_log_does_not_have_is_a_row(bare_node, ag
     agent.send(5, rank_of(1, 1))
     agent.acknowledged(6)
     (row,) = bare_node.until("SELECT message FROM events WHERE kind = 'gap'")
-    assert row["message"].startswith("an agent's records 0..4 can never come: acknowledged to the sender")
+    assert row["message"].startswith("an agent's records 0..4 can never arrive: acknowledged to the sender")
 
 
 def test_a_second_collector_on_the_same_directory_says_in_one_line_who_serves_it(bare_node, agent) -> None:
@@ -211,7 +211,7 @@ def test_the_index_is_started_again_when_it_dies(bare_node, agent) -> None:
     [child] = Path(f"/proc/{bare_node.collector.pid}/task/{bare_node.collector.pid}/children").read_text().split()
     os.kill(int(child), signal.SIGKILL)
     agent.send(0, rank_of(1, 7))
-    agent.acknowledged(1)  # nobody waits for the index
+    agent.acknowledged(1)  # no process waits for the index
     assert bare_node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"]) == [{"n": 7}]
 
 

@@ -22,7 +22,7 @@ SAFEGUARDS = [
         test="test_the_cause_that_a_rank_names_counts_and_not_the_words_of_its_exception",
     ),
     Safeguard(
-        "an end that nobody saw is known by its cause",
+        "an end that was not observed is known by its cause",
         "schemas/chiplog_schemas/sql/views.sql",
         old="AND cause = 'unseen' AS is_unseen",
         new="AS is_unseen",
@@ -223,7 +223,7 @@ def test_of_lost_peers_alone_the_first_is_the_cause_and_what_was_ended_for_it_is
     ("reason", "cause", "is_echo"),
     [
         (NCCL, "exception", False),
-        ("RuntimeError: in words that nobody has seen", "peer_lost", True),
+        ("RuntimeError: in unknown words", "peer_lost", True),
         ("KeyboardInterrupt", "exception", False),
         ("Stopped: by the scheduler", "interrupted", True),
         (NCCL, "of the future", True),
@@ -268,7 +268,7 @@ def test_who_loses_a_peer_that_was_ended_from_outside_is_no_cause(index: Index) 
 
 @pytest.mark.parametrize("view", ["first_failure", "restarts"])
 def test_what_ended_one_run_is_asked_of_that_run_alone(index: Index, view: str) -> None:
-    """A time that cannot be added to stands in the other run: whoever reads that one too is told so."""
+    """The other run has a time that overflows: a query that also reads the other run fails."""
     ranks = [Rank(1, run_id="asked"), Rank(2, run_id="other")]
     for rank in ranks:
         rank.log(0, loss=1.0)

@@ -1,4 +1,4 @@
-"""A run's state by the ends of its labels: the primary decides, else whoever sets it, else the worst of all."""
+"""A run's state from the ends of its labels: the primary decides, else the labels that set it, else the worst."""
 
 from typing import Any
 
@@ -28,12 +28,12 @@ CASES = [
     ("both", "crashed", "finished", "finished"),
     ("both", "finished", "crashed", "crashed"),
     ("both", "finished", None, "running"),
-    ("nobody", "finished", "finished", "finished"),
-    ("nobody", "finished", "failed", "failed"),
-    ("nobody", "failed", "crashed", "crashed"),
-    ("nobody", "crashed", None, "running"),
+    ("no label", "finished", "finished", "finished"),
+    ("no label", "finished", "failed", "failed"),
+    ("no label", "failed", "crashed", "crashed"),
+    ("no label", "crashed", None, "running"),
 ]
-SETS = {"primary": {}, "both": {"sets_run": True}, "nobody": {"sets_run": False, "primary": False}}
+SETS = {"primary": {}, "both": {"sets_run": True}, "no label": {"sets_run": False, "primary": False}}
 
 
 def test_a_runs_state_is_its_primarys_else_the_last_that_sets_it_else_the_worst(index: Index) -> None:
@@ -43,7 +43,7 @@ def test_a_runs_state_is_its_primarys_else_the_last_that_sets_it_else_the_worst(
         for place, end in enumerate(ends):
             run_id = f"{number:02}"
             rank = Rank(2 * number + place, f"rank{place}", run_id=run_id, rank=place, **SETS[who])
-            rank.become(primary=place == 0 and who != "nobody")
+            rank.become(primary=place == 0 and who != "no label")
             ranks.append(rank)
             if end is not None:
                 agent.say(EventKind.PEER, rank.uuid, ENDS[end], ts=START_US + (place + 1) * 1_000_000)

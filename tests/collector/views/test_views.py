@@ -368,7 +368,7 @@ def test_the_lines_of_a_console_belong_to_the_label_of_its_producer(index: Index
     console.say(EventKind.CONSOLE, 1, 1, "from C")
     console.say(EventKind.NOTICE, "console_lost", "warning", "3 lines", {"lines": 3})
     index.take(whole(console))
-    assert index.sql("SELECT label, line FROM console") == [(None, "from C")], "nobody knows whose yet"
+    assert index.sql("SELECT label, line FROM console") == [(None, "from C")], "the owner is unknown yet"
     index.take(whole(rank))
     assert index.sql("SELECT run_id, label, attempt, seq, line FROM console") == [("r", "rank0", 0, 1, "from C")]
     assert index.sql("SELECT run_id, label, attempt, kind FROM events") == [("r", "rank0", 0, "console_lost")]

@@ -85,7 +85,7 @@ def test_a_straggler_is_told_by_its_excess_over_the_median_of_the_labels(index: 
     for rank, times in zip(ranks, ((1.0, 1.0), (1.0, 1.0), (3.0, 2.0)), strict=True):
         for step, seconds in enumerate(times):
             spend(rank, step, forward=seconds)
-    spend(ranks[2], 2, forward=50.0, save=7.0)  # alone: nobody to compare with
+    spend(ranks[2], 2, forward=50.0, save=7.0)  # alone: no label to compare with
     index.take(whole(*ranks))
     assert index.sql("SELECT * FROM stragglers ORDER BY label") == [
         ("r", "forward", "rank0", 0, 2, 0, 1.0, 1.0, 0.0, 0.0),
