@@ -1,1 +1,1 @@
-"""The sidecar of one node: takes what ranks log, adds statistics, spools, forwards."""
+"""The sidecar of one node: receives its ranks' events, adds statistics, spools, forwards."""

@@ -17,11 +17,11 @@ from chiplog_schemas.security.curve import client_curve
 from chiplog_schemas.security.key_files import Keys, KeysError, host_key_name, keys_dir, node_name
 from chiplog_schemas.security.permissions import Role
 
-SAMPLE_INTERVAL_MIN_S = 0.1  # ten samples a second of every device are the most that a database is asked to hold
+SAMPLE_INTERVAL_MIN_S = 0.1  # ten samples a second of every device: a database should not have to store more
 
 
 def _check_interval(context: click.Context, option: click.Parameter, seconds: float) -> float:
-    """Return the period if the sampler accepts it; NaN compares false and is refused, too."""
+    """Return the interval if the sampler accepts it. NaN compares false, so it is refused too."""
     if not SAMPLE_INTERVAL_MIN_S <= seconds <= PERIOD_MAX_S:
         limits = f"{SAMPLE_INTERVAL_MIN_S:g} to {PERIOD_MAX_S:g} s"
         raise click.BadParameter(f"{seconds:g} s is outside of the limits; choose {limits}, or --no-stats")
@@ -31,7 +31,7 @@ def _check_interval(context: click.Context, option: click.Parameter, seconds: fl
 @click.command()
 @click.option("--collector", "collector_address", metavar="ADDRESS", help="The collector, tcp://HOST:PORT.")
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
-@click.option("--bind", multiple=True, metavar="ADDRESS", help="Listen here besides the node's own socket.")
+@click.option("--bind", multiple=True, metavar="ADDRESS", help="Listen here too, in addition to the node's own socket.")
 @click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
 @click.option("--node", metavar="NAME", help="This node's name in the tables (default: CHIPLOG_NODE, else the host's).")
 @click.option("--spool-bytes-max", type=click.IntRange(min=1 << 20), help="Default: 8 GiB.")
@@ -44,7 +44,7 @@ def _check_interval(context: click.Context, option: click.Parameter, seconds: fl
     help=f"Seconds between samples, {SAMPLE_INTERVAL_MIN_S:g} to {PERIOD_MAX_S:g}.",
 )
 @click.option("--no-stats", is_flag=True, help="No system statistics.")
-@click.option("--embedded", is_flag=True, help="Start a collector when none answers; leave when idle.")
+@click.option("--embedded", is_flag=True, help="Start a collector when none answers; exit when idle.")
 def agent(
     collector_address: str | None,
     directory: str | None,
@@ -56,21 +56,22 @@ def agent(
     no_stats: bool,
     embedded: bool,
 ) -> None:
-    """Run the sidecar of one node: takes what its ranks log, adds statistics, forwards all of it to the collector."""
+    """Run the sidecar of one node: it receives events of ranks, adds statistics, and forwards both to the collector."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     keep_files_private()
     collector_address = collector_address or os.environ.get("CHIPLOG_COLLECTOR") or None
     place = paths_for_root(resolve_root(directory, os.environ))
-    os.environ["CHIPLOG_DIR"] = str(place.root)  # what it starts must see the same
+    os.environ["CHIPLOG_DIR"] = str(place.root)  # child processes must use the same
     try:
-        bounds = read_bounds(os.environ, logging.warning if embedded else None)  # one that a training starts must run
+        # An agent that a training starts must run.
+        bounds = read_bounds(os.environ, logging.warning if embedded else None)
         keys = Keys(keys_dir(keys_directory, os.environ, place.root))
         check_root(place)
         ensure_private_dir(place.agent)
         lock = take_lock(
             place.agent / "lock", patient_s=LEAVER_WAIT_S if embedded else 0.0, note="embedded" if embedded else ""
         )
-        # With the lock in hand: of many that race, all but one leave before they load numpy.
+        # After the lock is taken: of many agents that race, all but one exit before they load numpy.
         from chiplog_agent.daemon import AgentDaemon, AgentSettings
 
         raise_fd_limit()
@@ -95,7 +96,7 @@ def agent(
     except (AddressError, LimitError, KeysError) as error:
         raise click.UsageError(str(error)) from error
     except LockHeldError as error:
-        raise click.ClickException(f"{place.agent} is served by process {error.pid} already") from error
+        raise click.ClickException(f"{place.agent} is already served by process {error.pid}") from error
     except OSError as error:
         raise click.ClickException(f"agent cannot start: {error}") from error
-    daemon.run()  # nothing that goes wrong from here on is a failure to start
+    daemon.run()  # a failure from here on is not a failure to start

@@ -65,40 +65,40 @@ from chiplog_schemas.transport.dealer import DeliveryClient
 from chiplog_schemas.transport.router import RouterSocket
 
 _MESSAGES_PER_TURN = 64  # then the other inputs get their turn
-_GATHER_S = 0.025  # half of the time in which a block is due
-_REFUSED_TURN_S = 0.1  # while the disk refuses there is little to do
+_GATHER_S = 0.025  # half of the interval in which a block is due
+_REFUSED_TURN_S = 0.1  # poll interval while the disk refuses
 _WRITE_AGAIN_S = 1.0  # after a disk error
-_CREDIT_SUM_BYTES = 4 * CREDIT_BYTES  # of all ranks: the agent is to stay below 150 MiB with eight of them …
-_CREDIT_MIN_BYTES = 2 * BATCH_BYTES_MAX  # … and however many there are, one batch is on its way while one is spooled
-_SAID_AGAIN_S = 60.0  # after a failure of a kind: what fails now is news
-_OWNERS_KEPT_S = 600.0  # after a pool's owner ended: its workers' journals are adopted long before
-RANK_DEVICE = "pid:"  # begins the device of a process's samples
-_TIDY_INTERVAL_S = 60.0  # what dead processes left half made is small
+_CREDIT_SUM_BYTES = 4 * CREDIT_BYTES  # for all ranks: the agent must stay below 150 MiB with eight of them …
+_CREDIT_MIN_BYTES = 2 * BATCH_BYTES_MAX  # … and with more ranks, one batch is in flight while another is spooled
+_SAID_AGAIN_S = 60.0  # after this long without it, a failure of the same kind is logged again
+_OWNERS_KEPT_S = 600.0  # after the end of a pool's owner: its workers' journals are adopted long before
+RANK_DEVICE = "pid:"  # prefix of the device of a process's samples
+_TIDY_INTERVAL_S = 60.0  # leftovers of dead processes are small
 _log = logging.getLogger("chiplog.agent")
 
 
 @dataclass(slots=True)
 class AgentSettings:
-    """How an agent runs."""
+    """The configuration of an agent."""
 
     places: Paths
     node: str
     collector_address: str | None = None  # None: the embedded collector of the same CHIPLOG_DIR
-    bind: list[str] = field(default_factory=list)  # besides the node's own ipc socket
-    embedded: bool = False  # start a collector when none answers, leave when idle
+    bind: list[str] = field(default_factory=list)  # in addition to the node's own ipc socket
+    embedded: bool = False  # start a collector when none answers, exit when idle
     stats: bool = True
     spool_bytes_max: int = SPOOL_BYTES_MAX
     credit_bytes: int = CREDIT_BYTES
     idle_exit_s: float = IDLE_EXIT_S
     sample_interval_s: float = SAMPLE_INTERVAL_S
-    keys: Keys | None = None  # of this host; without an agent's among them its own addresses go without
+    keys: Keys | None = None  # of this host; without an agent's among them its own addresses use no keys
     curve: ClientCurve | None = None  # for the collector; None: without keys
 
 
 class AgentDaemon:
-    """One agent. `run` returns when it was told to stop or, embedded, had nothing to do for a while.
+    """One agent. `run` returns when it was stopped or, if embedded, was idle for a while.
 
-    lock: of places.agent, held. Raises OSError when the directory or a socket is refused.
+    lock: of places.agent, held. Raises OSError when the directory or a socket cannot be used.
     """
 
     def __init__(self, settings: AgentSettings, lock: Lock) -> None:
@@ -116,7 +116,7 @@ class AgentDaemon:
         self._endings = ExitCauseResolver(places.journals)
         self._adoption = OrphanJournalCollector(places.journals, self._endings)
         self._synced: dict[bytes, int] = {}  # producer -> next seq in the spool, while its journal may exist
-        self._acks: dict[bytes, int] = {}  # to be sent after the next sync
+        self._acks: dict[bytes, int] = {}  # to send after the next sync
         self._gate = open_gate(self._context, settings.keys, Role.AGENT) if settings.bind else None
         self._door = self._bind()
         self._link = DeliveryClient(
@@ -149,7 +149,7 @@ class AgentDaemon:
         collector = settings.curve.server.public if settings.curve is not None else self._link.address
         self._lease = SamplerLease(boot_id(), settings.node, collector)
         self._poller = zmq.Poller()
-        self._polled: set[zmq.Socket[bytes]] = set()  # to the collector: they come and go
+        self._polled: set[zmq.Socket[bytes]] = set()  # to the collector; they are replaced at times
         self._stopping = False
         self._looked_at = 0.0
         self._tidy_at = 0.0
@@ -158,8 +158,8 @@ class AgentDaemon:
         self._write_after = 0.0
         self._watched: set[int] = set()
         self._claims = Claims()
-        self._peer_pid: int | None = None  # of the message being handled, see gate.Received
-        self._failed_at: dict[str, float] = {}  # what could not be done, and when last
+        self._peer_pid: int | None = None  # of the message being handled, see ReceivedMessage
+        self._failed_at: dict[str, float] = {}  # time of the last failure, by kind
 
     # -- the loop --
 
@@ -185,10 +185,10 @@ class AgentDaemon:
             self._door.throttle_listeners(now)
             self._look_for_journals(now)
             self._flush(now)
-            now = time.monotonic()  # a sync may have taken long
+            now = time.monotonic()  # the sync may have taken long
             self._link.poll(now)
             self._files.step(now, is_open=self._link.is_open)
-            # In every turn: what makes room is the collector's acknowledgement, when there may be nothing to flush.
+            # In every turn: the collector's acknowledgement makes room even when there is nothing to flush.
             self._act(self._receiver.set_credit(self._credit), now)
             self._upstream.ensure_running(now)
             self._upstream.poll_refused(self._say_refused)
@@ -198,7 +198,10 @@ class AgentDaemon:
 
     @property
     def _credit(self) -> int:
-        """What each rank may send ahead: of many that log as fast as they can, it waits in this process's memory."""
+        """The credit of each rank.
+
+        The more ranks log as fast as they can, the more data waits in this process's memory.
+        """
         share = max(_CREDIT_MIN_BYTES, _CREDIT_SUM_BYTES // max(1, len(self._receiver.senders)))
         return 0 if self._spool.is_full else min(self.settings.credit_bytes, share)
 
@@ -215,13 +218,14 @@ class AgentDaemon:
         if self._write_after > now:
             time.sleep(min(_REFUSED_TURN_S, self._write_after - now))  # unread messages must not keep the loop awake
         elif self._core.is_small:
-            time.sleep(min(_GATHER_S, wait_s))  # gather company for a small block, rather than wake for each message
+            # Collect more events for a small block instead of waking for each message.
+            time.sleep(min(_GATHER_S, wait_s))
         else:
             self._poller.poll(int(wait_s * 1000))
 
     def _take_messages(self, now: float) -> None:
         if self._spool.waiting_bytes > CREDIT_BYTES or self._door.socket.closed:
-            return  # the disk refuses: what is unread stays with the senders
+            return  # the disk refuses: unread messages stay with the senders
         for _ in range(_MESSAGES_PER_TURN):
             if not self._core.has_capacity:
                 return
@@ -256,7 +260,7 @@ class AgentDaemon:
                     self._watch()
 
     def _locate(self, producer: bytes, now: float) -> None:
-        """Report where the process is whose HELLO was just received."""
+        """Report where the process of a producer runs whose HELLO was just received."""
         is_local = self._peer_pid is not None
         self._adoption.greet(producer, self._peer_pid or 0)
         pid = self._endings.pid_of(producer) if is_local else 0
@@ -278,7 +282,7 @@ class AgentDaemon:
                 case Sample():
                     self._core.samples_dropped += 1
                 case DeviceStale(device):
-                    message = f"device {device} has not answered; other statistics go on"
+                    message = f"device {device} has not answered; other statistics continue"
                     self._core.notice("device_stale", "warning", message, {"device": device}, now, now_us())
                 case Gpus(gpus):
                     self._claims.set_gpus(gpus)
@@ -317,7 +321,7 @@ class AgentDaemon:
 
     @property
     def _has_room(self) -> bool:
-        """Whether there is room for more than what ranks send: on the disk, and in memory while the disk refuses."""
+        """Return True if there is room for more than the ranks' data, on the disk or in memory if the disk refuses."""
         return not self._spool.is_full and self._spool.waiting_bytes <= CREDIT_BYTES
 
     def _declare_dropped_samples(self, now: float) -> None:
@@ -327,7 +331,7 @@ class AgentDaemon:
 
     @property
     def _can_drain_orphans(self) -> bool:
-        """Whether dead ranks' journals may move into the spool: not while it is full or its disk refuses."""
+        """Return True if dead ranks' journals may move into the spool: not while it is full or its disk refuses."""
         return self._adoption.is_busy and self._has_room
 
     def _look_for_journals(self, now: float) -> None:
@@ -346,38 +350,41 @@ class AgentDaemon:
             self._adoption.drain_into(self._core, now, now_us())
 
     def _collect_orphans(self, now: float) -> bool:
-        """Adopt what dead ranks left, forget who is gone and delivered; tell whether it was possible to look."""
+        """Adopt the journals of dead ranks and forget delivered producers.
+
+        Return True if the journals could be listed.
+        """
         try:
             adopted = self._adoption.scan(self._synced)
-        except OSError as error:  # strangers may have taken all descriptors
-            self._warn_throttled("journals cannot be looked for", error)
+        except OSError as error:  # unknown peers may have used up all descriptors
+            self._warn_throttled("journals cannot be listed", error)
             return False
         for producer in adopted:
             self._receiver.forget(producer)
             self._busy_at = now
             self._watch()
         known = self._adoption.known | self._receiver.senders
-        # Watched alone: its goodbye came before it removed the journal, and a look in between greeted it once more.
+        # Only watched: it sent BYE before it removed its journal, and a scan in between watched it once more.
         for producer in (self._core.peers.keys() | self._synced.keys() | self._endings.watched) - known:
             self._forget(producer)  # delivered, and its process removed the journal
         return True
 
     def _forget(self, producer: bytes) -> None:
-        """Drop all that is known of a producer: an agent lives for months, and has descriptors and memory to lose."""
+        """Drop the state of a producer. An agent runs for months, so descriptors and memory must not leak."""
         self._core.forget(producer)
         self._receiver.forget(producer)
         self._endings.forget(producer)
         self._synced.pop(producer, None)
 
     def _warn_throttled(self, what: str, error: Exception) -> None:
-        """Say what could not be done and will be tried again: once, however long it goes on."""
+        """Log a failure that will be retried: once, however long it continues."""
         now = time.monotonic()
         if now - self._failed_at.get(what, -math.inf) >= _SAID_AGAIN_S:
             _log.warning("%s: %s; trying again", what, error)
         self._failed_at[what] = now
 
     def _flush(self, now: float) -> None:
-        """Make a block of what waits, sync it, then acknowledge."""
+        """Build a block of the pending events, sync it, then acknowledge."""
         if now < self._write_after:
             return
         if not self._core.is_flush_due(now) and not self._spool.waiting_bytes and not self._adoption.is_waiting:
@@ -402,13 +409,13 @@ class AgentDaemon:
             self._forget(producer)
 
     def _beat(self) -> None:
-        """Tell ranks and collector that this agent lives: its disk is slow."""
+        """Send heartbeats to ranks and collector while the disk is slow."""
         now = time.monotonic()
         self._act(self._receiver.beat(), now)
         self._link.beat(now)
 
     def _append_pending(self) -> None:
-        """Append everything taken so far, so that the next sync covers every acknowledgement and removal that waits."""
+        """Append all events so far, so that the next sync covers every pending acknowledgement and removal."""
         blocks, taken = self._core.build(now_us())
         for block in blocks:
             self._spool.append(block)
@@ -426,7 +433,8 @@ class AgentDaemon:
             if producer in alive
             and peer.origin is not None
             and peer.origin.can_sample
-            # Console helpers report no PID: they are not sampled. Nor is what has ended, whose PID may be in use again.
+            # Console helpers report no PID and are not sampled. Neither are ended processes, whose PIDs may have been
+            # reused.
             and "pid" in peer.identity
             and not self._endings.is_dead(producer)
         }
@@ -461,10 +469,10 @@ class AgentDaemon:
         )
 
     def _try_exit_idle(self) -> bool:
-        """Unbind, look once more, and leave; or bind again because somebody came."""
+        """Unbind, poll once more, and exit; or bind again because a rank has connected."""
         self._door.close(0)
         if self._collect_orphans(time.monotonic()) and self._adoption.is_idle:
-            _log.info("nothing to do for %g s; leaving", self.settings.idle_exit_s)
+            _log.info("nothing to do for %g s; exiting", self.settings.idle_exit_s)
             return True
         self._poller.unregister(self._door.socket)
         self._rebind()
@@ -472,7 +480,7 @@ class AgentDaemon:
         return False
 
     def _mind_files(self, now: float) -> None:
-        """Make lock and socket again that a cleaner took away, for new ranks; end when the directory is gone."""
+        """Restore lock and socket files that a cleaner removed, for new ranks; end when the directory is gone."""
         if reason := keep_lock(self._lock):
             _log.error("agent ends: %s", reason)
             self._stopping = True
@@ -486,10 +494,13 @@ class AgentDaemon:
         try:
             self._door.mind_files()
         except (OSError, zmq.ZMQError) as error:
-            self._warn_throttled("ranks cannot be listened to", error)
+            self._warn_throttled("cannot listen for ranks", error)
 
     def _touch_files(self) -> None:
-        """Keep this agent's files young for cleaners that go by age. What a rank holds it touches itself."""
+        """Update the times of this agent's files, for cleaners that go by age.
+
+        A rank touches the files that it holds.
+        """
         places = self.settings.places
         with contextlib.suppress(OSError):
             self._lock.touch()
@@ -499,11 +510,12 @@ class AgentDaemon:
         try:
             self._door = self._bind()
             self._poller.register(self._door.socket, zmq.POLLIN)
-        except (OSError, zmq.ZMQError) as error:  # a full disk, or no descriptor: at the next look; ranks keep events
-            self._warn_throttled("ranks cannot be listened to", error)
+        # A full disk, or no descriptor: the next check tries again; ranks keep events.
+        except (OSError, zmq.ZMQError) as error:
+            self._warn_throttled("cannot listen for ranks", error)
 
     def _shut_down(self) -> None:
-        """Stop intake, drain, flush, close: in this order."""
+        """Stop intake, drain, flush, close, in this order."""
         self._lease.close()
         if self._feed is not None:
             self._feed.close()
@@ -512,7 +524,7 @@ class AgentDaemon:
         if self._core.samples_dropped:
             self._declare_dropped_samples(time.monotonic())
         self._append_pending()
-        with contextlib.suppress(OSError):  # what the disk refuses is still in the ranks' journals
+        with contextlib.suppress(OSError):  # data that the disk refuses is still in the ranks' journals
             self._disk.run(self._spool.sync)
             for producer, next_seq in self._acks.items():
                 self._act(self._receiver.acknowledge(producer, next_seq), time.monotonic())
@@ -533,10 +545,10 @@ class AgentDaemon:
             self._start_successor()
 
     def _start_successor(self) -> None:
-        """Start an agent for journals that appeared after the last look: their processes saw this one's lock.
+        """Start an agent for journals that appeared after the last scan: their processes saw this agent's lock.
 
-        An agent leaves only when it can adopt none of the journals that it saw. A successor could not adopt them
-        either, would leave as well, and would start the next agent.
+        An agent exits only when it can adopt none of the journals that it saw. A successor could not adopt them either,
+        would exit as well, and would start the next agent.
         """
         places = self.settings.places
         try:

@@ -54,7 +54,7 @@ SAFEGUARDS = [
         test="test_a_journal_that_is_looked_at_behind_the_goodbye_costs_no_descriptor",
     ),
     Safeguard(
-        "without any descriptor an agent goes on",
+        "without a free descriptor an agent continues",
         "agent/chiplog_agent/daemon.py",
         old="        except OSError as error:  # strangers may have taken all descriptors",
         new="        except FileNotFoundError as error:",
@@ -172,7 +172,7 @@ def test_exactly_one_agent_serves_a_directory_however_many_start(chiplog_dir) ->
             if process is not alive:
                 [line] = process.stderr.read().splitlines()
                 assert process.returncode == 1
-                assert f"is served by process {alive.pid} already" in line
+                assert f"is already served by process {alive.pid}" in line
     finally:
         for process in processes:
             if process.poll() is None:
@@ -240,7 +240,7 @@ def test_garbage_on_its_socket_does_not_stop_it(bare_node, rank) -> None:
         [pack([1, b"other---", [7, 9], b"N" * 16, 0, {}])],
     ):
         rank.socket.send_multipart(frames)
-    assert rank.receive().kind == MessageKind.RESET, "versions that nobody speaks here"
+    assert rank.receive().kind == MessageKind.RESET, "unsupported versions"
     rank.say(identity())
     rank.socket.send_multipart(messages.data(session, 1, 3, b"no records" * 10))
     rank.next = 4
@@ -290,7 +290,7 @@ def test_samples_that_a_full_spool_drops_are_counted_and_declared(bare_node, ran
     wait_until(lambda: rank.receive().credit == 0, "credit that is withheld")
     sampler = Path(f"/proc/{bare_node.agent.pid}/task/{bare_node.agent.pid}/children")
     wait_until(lambda: sampler.read_text().split(), "a sampler process")
-    rank.socket.poll(2_000)  # samples come meanwhile, one set every 0.1 s once the sampler is up
+    rank.socket.poll(2_000)  # one set of samples arrives every 0.1 s once the sampler is up
     bare_node.start_collector()
     rows = bare_node.until("SELECT message, body->>'samples' AS n FROM events WHERE kind = 'samples_dropped'")
     assert sum(int(row["n"]) for row in rows) > 0
@@ -309,7 +309,7 @@ def start_impatient(root: Path, idle_exit_s: float = 0.5) -> "subprocess.Popen[s
 
 def test_an_embedded_agent_leaves_when_idle_and_a_late_arrival_is_still_delivered(bare_node) -> None:
     bare_node.start_collector()
-    process = start_impatient(bare_node.root, idle_exit_s=8.0)  # a rank is to come up meanwhile, on a busy machine too
+    process = start_impatient(bare_node.root, idle_exit_s=8.0)  # long enough for a rank to start, on a busy machine too
     try:
         run_rank("early", bare_node.place.agent_address)
         wait_until(lambda: process.poll() is not None, "an agent that leaves")
@@ -418,7 +418,7 @@ def test_an_agent_whose_socket_was_cleaned_away_listens_anew(tmp_path: Path) -> 
         path = Path(place.agent_address.removeprefix("ipc://"))
         wait_until(path.exists, "the agent's socket")
         path.unlink()
-        wait_until(path.exists, "the agent's socket, made anew")
+        wait_until(path.exists, "the agent's socket, restored")
         rank = Rank(place.agent_address)
         rank.hello()
         rank.close()
@@ -526,7 +526,7 @@ input()
 def n_pidfds_of(pid: int) -> int:
     n_found = 0
     for entry in Path("/proc/self/fdinfo").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+        with contextlib.suppress(FileNotFoundError):  # already closed
             n_found += f"\nPid:\t{pid}\n" in entry.read_text()
     return n_found
 
@@ -537,7 +537,7 @@ def test_an_acknowledgement_behind_the_goodbye_is_forgotten_too(daemon: AgentDae
     daemon._act([SessionClosed(producer, LeaveCause.GOODBYE)], 1.0)
     daemon._look_for_journals(100.0)
     daemon._flush(100.0)
-    assert daemon._synced == {producer: 1}, "it was synced when nobody knew its producer any more"
+    assert daemon._synced == {producer: 1}, "it was synced after its producer was forgotten"
     daemon._look_for_journals(200.0)
     assert daemon._synced == {}
 
@@ -558,7 +558,7 @@ def test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_s
             daemon._upstream.ensure_running(now)
     said = [record.getMessage().partition(":")[0] for record in caplog.records]
     assert len(said) == len(set(said)), said
-    assert "journals cannot be looked for" in said
+    assert "journals cannot be listed" in said
     daemon._look_for_journals(time.monotonic() + 1000.0)
     assert path.exists(), "it listens again"
     daemon._flush(time.monotonic() + 1000.0)

@@ -1,7 +1,7 @@
-"""What the agent knows and decides, pure: events of its producers and its own go in, blocks come out.
+"""The agent's state and decisions, pure: events of its producers and of the agent go in, blocks come out.
 
-The agent is itself a producer: system samples, losses that it finds and the ends of ranks are events of its own, with a
-gapless seq like any other's.
+The agent is itself a producer: system samples, detected losses and the ends of ranks are its events, with a gapless seq
+like any other producer's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ from chiplog_schemas.model.intervals import Intervals
 from chiplog_schemas.storage.record import CorruptRange, Record, scan_records
 
 _BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more event of the largest size must fit
-# What is used here; the rest would be memory that a peer can fill.
+# Only the fields that the agent uses: a peer could fill memory with the rest.
 _PEER_NAMES = ("pid", "rank", "started_at", "error_file", "boot", "uptime", "pid_namespace", "owner", "gpu_claim")
 _PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in _PEER_NAMES}
 _PATH_CHARS_MAX = 4_096  # PATH_MAX of Linux
 _REASON_CHARS_MAX = 1_000  # one line
-_LIGHT_BYTES = SPOOL_SYNC_BYTES // 16  # below this the agent is in no hurry
+_LIGHT_BYTES = SPOOL_SYNC_BYTES // 16  # below this the agent need not hurry
 
 
 class Origin(NamedTuple):
@@ -52,18 +52,18 @@ class Origin(NamedTuple):
 
 @dataclass(slots=True)
 class ProducerInfo:
-    """What is known of one producer of this node."""
+    """The state of one producer of this node."""
 
     identity: dict[str, Any] = field(default_factory=dict)
-    origin: Origin | None = None  # where its process is; None until that was reported
-    finished: bool = False  # it said so itself
-    failure: str = ""  # the exception that ended its code, if it told one
-    failure_cause: EndCause | None = None  # that it named beside it
-    next_seq: int = 0  # behind the highest seq seen
+    origin: Origin | None = None  # where its process runs; None until reported
+    finished: bool = False  # the producer reported it
+    failure: str = ""  # the exception that ended its code, if it reported one
+    failure_cause: EndCause | None = None  # the cause that the producer reported with it
+    next_seq: int = 0  # the number after the highest seq seen
 
 
 class EventBatcher:
-    """Gather events until a block is due.
+    """Collects events until a block is due.
 
     producer: 16 bytes, the agent's own. node: this host's name. now_us: wall time in µs.
     """
@@ -72,13 +72,13 @@ class EventBatcher:
         self.producer = producer
         self.node = node
         self.peers: dict[bytes, ProducerInfo] = {}
-        self.damaged = 0  # stretches of bytes that were no records
+        self.damaged = 0  # ranges of bytes that were not records
         self.samples_dropped = 0
-        self.has_news = False  # whether an identity came; whoever looks resets it
+        self.has_news = False  # whether an identity arrived; the reader resets it
         self._builder = BlockBuilder()
         self._closed: list[bytes] = []  # blocks that became full in the middle of a slice
-        self._since: float | None = None  # when the oldest event that waits came, monotonic s
-        self._taken: dict[bytes, int] = {}  # producer -> next seq, of what waits
+        self._since: float | None = None  # arrival of the oldest pending event, monotonic s
+        self._taken: dict[bytes, int] = {}  # producer -> next seq of the pending events
         self._own_seq = 0
         self._keys: dict[tuple[str, ...], bytes] = {}
         identity = {"role": "agent", "node": node, "pid": pid, "started_at": now_us, "sdk": version}
@@ -88,22 +88,25 @@ class EventBatcher:
 
     @property
     def has_capacity(self) -> bool:
-        """Whether the block under construction may take another slice."""
+        """Return True if the block under construction can hold another slice."""
         return self._builder.n_bytes < SPOOL_SYNC_BYTES
 
     @property
     def is_small(self) -> bool:
-        """Whether a block was begun and is still small."""
+        """Return True if a block was started and is still small."""
         return self._since is not None and self._builder.n_bytes < _LIGHT_BYTES
 
     def register(self, producer: bytes, info: Mapping[str, Any]) -> None:
-        """Note what a producer says of itself in HELLO."""
+        """Note the info of a producer's HELLO."""
         self._peer(producer).identity.update(_select_identity(dict(info)))
 
     def add_slice(
         self, producer: bytes, first: int, last: int, payload: bytes | memoryview, now: float, now_us: int
     ) -> None:
-        """Take a slice of a producer's journal, seqs first..last. Damage in it costs what it damaged, declared."""
+        """Add a slice of a producer's journal, seqs first..last.
+
+        Damage costs only the damaged seqs, which are declared lost.
+        """
         peer = self._peer(producer)
         builder = self._builder
         damage = None
@@ -128,7 +131,7 @@ class EventBatcher:
         self._note_taken(producer, peer, last + 1, now)
 
     def add_record(self, producer: bytes, record: Record, now: float, now_us: int) -> None:
-        """Take one record of a journal that was adopted."""
+        """Add one record of an adopted journal."""
         peer = self._peer(producer)
         if len(record.payload) > EVENT_BYTES_MAX:
             self._refuse(producer, record, now_us)
@@ -139,7 +142,7 @@ class EventBatcher:
         self._note_taken(producer, peer, record.number + 1, now)
 
     def sample(self, device: str, names: Sequence[str], values: Sequence[float], ts_us: int, now: float) -> None:
-        """Take a sample of one device: one float64 for each name."""
+        """Add a sample of one device: one float64 for each name."""
         key = tuple(names)
         keys = self._keys.get(key)
         if keys is None:
@@ -148,19 +151,19 @@ class EventBatcher:
         self._say(EventKind.SYSTEM, ts_us, now, device, keys, packed)
 
     def notice(self, kind: str, level: str, message: str, body: Mapping[str, Any], now: float, now_us: int) -> None:
-        """Leave a row in `events` that is about this node."""
+        """Add a row to `events` about this node."""
         self._say(EventKind.NOTICE, now_us, now, kind, level, message[:TEXT_CHARS_MAX], dict(body))
 
     def declare_lost(self, producer: bytes, first: int, last: int, reason: str, now_us: int) -> None:
-        """Declare seqs of a producer that can never come."""
+        """Declare seqs of a producer that can never arrive."""
         self._say(EventKind.LOST, now_us, 0.0, producer, first, last, reason)
 
     def report_exit(self, producer: bytes, produced: int, state: Mapping[str, Any], now: float, ts_us: int) -> None:
-        """Say how a producer's process ended that did not say so itself. state: the STATE map. ts_us: when."""
+        """Report how a producer's process ended without reporting it itself. state: the STATE map. ts_us: when."""
         self._say(EventKind.PEER, ts_us, now, producer, {**state, "produced": produced})
 
     def locate(self, producer: bytes, origin: Origin, now: float, now_us: int) -> None:
-        """Report where a producer's process is: once, and again when more is known."""
+        """Report where a producer's process runs: once, and again when more is known."""
         peer = self._peer(producer)
         if peer.origin is not None and (peer.origin == origin or not origin.start):
             return
@@ -170,25 +173,25 @@ class EventBatcher:
         self._say(EventKind.PEER, now_us, now, producer, about)
 
     def assign_gpus(self, producer: bytes, gpus: Sequence[str], now: float, now_us: int) -> None:
-        """Report which GPUs a producer uses: all of them, each time that they change."""
+        """Report which GPUs a producer uses: all of them, after each change."""
         self._say(EventKind.PEER, now_us, now, producer, {"gpus": list(gpus)})
 
     def forget(self, producer: bytes) -> None:
-        """Drop what is known of a producer that is gone and delivered."""
+        """Drop the state of a producer that is gone and delivered."""
         self.peers.pop(producer, None)
 
     # -- out --
 
     def is_flush_due(self, now: float) -> bool:
-        """Whether what waits should become a block now."""
+        """Return True if the pending events should become a block now."""
         return self._since is not None and (now - self._since >= SPOOL_SYNC_INTERVAL_S or not self.has_capacity)
 
     def wait_s(self, now: float, idle_s: float) -> float:
-        """How long the loop may sleep."""
+        """Return how long the loop may sleep."""
         return idle_s if self._since is None else min(idle_s, max(0.0, self._since + SPOOL_SYNC_INTERVAL_S - now))
 
     def build(self, now_us: int) -> tuple[list[bytes], dict[bytes, int]]:
-        """Return (blocks, next seq by producer: to be acknowledged once the blocks are synced)."""
+        """Return (blocks, next seq by producer, to acknowledge once the blocks are synced)."""
         self._close_block(now_us)
         blocks, self._closed = self._closed, []
         taken, self._taken = self._taken, {}
@@ -196,7 +199,7 @@ class EventBatcher:
         return blocks, taken
 
     def _close_block(self, now_us: int) -> None:
-        """End the block under construction: what follows would make it larger than a record may be."""
+        """Close the block under construction, which would otherwise exceed the size of a record."""
         if self._builder.n_events:
             self._closed.append(self._builder.build(now_us))
 
@@ -205,7 +208,7 @@ class EventBatcher:
         self.declare_lost(producer, record.number, record.number, reason, now_us)
 
     def _say(self, kind: EventKind, ts_us: int, now: float, *fields: Any) -> None:
-        if self._builder.n_bytes > _BLOCK_BYTES_MAX:  # hostile bytes can make us say very much at once
+        if self._builder.n_bytes > _BLOCK_BYTES_MAX:  # hostile bytes can cause very many of these events at once
             self._close_block(ts_us)
         self._builder.add(self.producer, self._own_seq, encode(kind, ts_us, *fields))
         self._own_seq += 1

@@ -1,4 +1,4 @@
-"""What the agent says of its collector, and, embedded, how it starts one when none answers."""
+"""The agent's report on its collector and, if embedded, the start of a collector when none answers."""
 
 import contextlib
 import logging
@@ -13,17 +13,17 @@ from chiplog_schemas.transport.dealer import DeliveryClient
 from chiplog_schemas.transport.link_status import LinkState, remove_link_status, write_link_status
 
 COLLECTOR_MODULE = "chiplog_collector"
-_START_AFTER_S = 0.1  # a collector that runs answers within this; else one is started …
+_START_AFTER_S = 0.1  # a running collector answers within this time; otherwise one is started …
 _START_AGAIN_S = 5.0  # … and again when that one did not come up
-_HOST_CHARS_MAX = 255  # of a name; what else stands in that file is not ours
+_HOST_CHARS_MAX = 255  # of a name; a longer content is not from chiplog
 _log = logging.getLogger("chiplog.agent")
 
 
 class CollectorSupervisor:
-    """Minds the collector behind a link.
+    """Supervises the collector at the other end of a link.
 
-    may_start: whether a collector may be started here. say_elsewhere: leaves a row in `events` when this directory's
-    collector belongs to another host. complain: says what could not be done and will be tried again.
+    may_start: whether this agent may start a collector. say_elsewhere: adds a row to `events` when this directory's
+    collector belongs to another host. complain: logs a failure that will be retried.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CollectorSupervisor:
         self._report(LinkState.CONNECTING, f"collector {link.address} has not answered yet")
 
     def on_change(self, state: SenderState, reason: str) -> None:
-        """Say whether the collector answers: once, however often it is tried again."""
+        """Log whether the collector answers: once per change, however many retries there are."""
         if state is SenderState.OPEN:
             said, link_state = f"collector {reason} answers", LinkState.OPEN
         elif state is SenderState.CLOSED:
@@ -61,9 +61,9 @@ class CollectorSupervisor:
             self._report(link_state, said)
 
     def poll_refused(self, report: Callable[[str, int], None]) -> None:
-        """Report how many events the collector keeps and does not apply, whenever that begins, doubles or ends.
+        """Report how many events the collector keeps without applying them, whenever that begins, doubles or ends.
 
-        report: leaves a row in `events`.
+        report: adds a row to `events`.
         """
         refused = self._link.machine.refused if self._link.is_open else self._refused
         if (refused and self._refused <= refused < 2 * self._refused) or refused == self._refused:
@@ -73,24 +73,24 @@ class CollectorSupervisor:
         if refused:
             text += (
                 f", and refuses {refused} events of other nodes than the key of this agent: they are kept there; "
-                "the rows `refused_node` of events name them, and chiplog keys allow --node lets them in"
+                "the rows `refused_node` of events name them, and chiplog keys allow --node admits them"
             )
             _log.warning("%s", text)
             report(text, refused)
         else:
-            _log.info("%s, and refuses nothing any more", text)
+            _log.info("%s, and no longer refuses any events", text)
         self._said = text
         self._report(LinkState.REFUSING if refused else LinkState.OPEN, text)
 
     def close(self) -> None:
-        """Withdraw the report: from now on nobody watches the link."""
+        """Remove the report: no process watches the link from now on."""
         remove_link_status(self._places.agent_link)
 
     def _report(self, state: LinkState, text: str) -> None:
         try:
             write_link_status(self._places.agent_link, state, text)
         except OSError as error:
-            remove_link_status(self._places.agent_link)  # a state that is over must not stay
+            remove_link_status(self._places.agent_link)  # an outdated state must not remain
             self._complain("the state of the link cannot be reported to `chiplog status`", error)
 
     def ensure_running(self, now: float) -> None:
@@ -110,7 +110,7 @@ class CollectorSupervisor:
             self._complain("no collector could be started, and the spool keeps everything", error)
 
     def _collector_host(self) -> str:
-        """Return the host of this directory's collector: the first that asked, if it is shared. Raises OSError."""
+        """Return the host of this directory's collector: the first host to ask, if it is shared. Raises OSError."""
         own = socket.gethostname()
         path = self._places.collector / "host"
         try:
@@ -120,7 +120,7 @@ class CollectorSupervisor:
                     file.write(own)
                     file.flush()
                 except OSError:
-                    os.unlink(path)  # half a name would be another host's
+                    os.unlink(path)  # a truncated name would be another host's
                     raise
         except FileExistsError:
             with contextlib.suppress(FileNotFoundError), open(path, encoding="utf-8", errors="replace") as file:

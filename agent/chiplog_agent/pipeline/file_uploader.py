@@ -1,8 +1,8 @@
-"""The lane of saved files: offers what lies in the outbox to the collector, one at a time, over a socket of its own.
+"""The lane of saved files: offers the outbox's files to the collector, one at a time, over a dedicated socket.
 
-The events' socket never has a chunk in front of an event, and nothing is offered while that link is not open. A copy is
-removed once the collector said that it is stored; whatever dies in between, the file is offered again, and goes on
-where the collector stands.
+On the events' socket no chunk ever precedes an event, and files are offered only while that link is open. A copy is
+removed once the collector has confirmed that it is stored. After any failure the file is offered again and continues at
+the collector's offset.
 """
 
 import contextlib
@@ -37,26 +37,26 @@ from chiplog_schemas.protocol.file_delivery import (
 from chiplog_schemas.security.curve import ClientCurve
 from chiplog_schemas.storage.content_files import is_content_name
 
-_LOOK_INTERVAL_S = 0.5  # at the outbox, whether it has changed
-_LOOK_ANYWAY_S = 60.0  # also at one that shows no change
-_CLOCK_STEP_S = 3.0  # of a file system; FAT has 2 s
-_ENTRIES_PER_STEP = 4_096  # listed in one turn of the loop: some 25 ms
-_PAUSE_S = 1.0  # before the next file is offered when one was refused, or the socket was
-_SHORT_WAIT_S = 5.0  # a collector that is only busy asks for less
+_LOOK_INTERVAL_S = 0.5  # between two checks whether the outbox has changed
+_LOOK_ANYWAY_S = 60.0  # the same for an outbox that shows no change
+_CLOCK_STEP_S = 3.0  # granularity of file times; FAT has 2 s
+_ENTRIES_PER_STEP = 4_096  # listed in one turn of the loop: about 25 ms
+_PAUSE_S = 1.0  # before the next offer, after a refused file or a failed socket
+_SHORT_WAIT_S = 5.0  # a collector that is only busy requests less
 _MESSAGES_PER_STEP = 64
 _SEND_HWM = 64  # frames; credit bounds the bytes long before this
-_CHECK_BYTES = 4 << 20  # of a copy that may be damaged, read in one turn of the loop
-_LEFTOVER_AGE_S = 600.0  # a copy that is being made is written to all the time
+_CHECK_BYTES = 4 << 20  # of a copy that may be damaged, verified in one turn of the loop
+_LEFTOVER_AGE_S = 600.0  # a copy in progress is written to all the time
 _TIDY_INTERVAL_S = 60.0
 _CONNECT_TIMEOUT_MS = 2_000
-_SHORT_OF_ALL = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # it says nothing of the file
-_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not keep the loop
+_SHORT_OF_ALL = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # not the fault of the file
+_OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe must not block the loop
 _log = logging.getLogger("chiplog.agent")
 
 
 @dataclass(slots=True)
 class _Verification:
-    """A copy that is read again, because what arrived of it was another content."""
+    """A copy that is verified, because its bytes arrived with another digest."""
 
     digest: bytes
     descriptor: int
@@ -66,15 +66,15 @@ class _Verification:
 
 @dataclass(slots=True)
 class _OutboxScan:
-    """The outbox while it is listed: a part of it in each turn of the loop."""
+    """The outbox during a scan: a part of it in each turn of the loop."""
 
     entries: Any  # of os.scandir
-    found: list[tuple[float, str]] = field(default_factory=list)  # (time, name) of what may be offered
-    refused: set[str] = field(default_factory=set)  # names that are still there
+    found: list[tuple[float, str]] = field(default_factory=list)  # (time, name) of files that may be offered
+    refused: set[str] = field(default_factory=set)  # names that still exist
     leftovers: list[Path] = field(default_factory=list)
 
     def go_on(self, refused: dict[str, tuple[float, str]], now: float) -> bool:
-        """Take the next entries; tell whether these were the last."""
+        """List the next entries. Return True if these were the last."""
         for _ in range(_ENTRIES_PER_STEP):
             entry = next(self.entries, None)
             if entry is None:
@@ -87,7 +87,7 @@ class _OutboxScan:
             if is_content_name(name):
                 try:
                     self.found.append((entry.stat(follow_symlinks=False).st_mtime, name))
-                except OSError:  # taken away, or of a bad disk: opening it will tell
+                except OSError:  # removed, or a bad disk: opening the file will show it
                     self.found.append((0.0, name))
             elif name.startswith(".new-"):
                 self.leftovers.append(Path(entry.path))
@@ -97,7 +97,7 @@ class _OutboxScan:
 class FileUploader:
     """Delivers one outbox. Owned by the loop's thread; `step` never blocks on more than a read of a chunk.
 
-    sender: 16 bytes. info: said in OFFER. say: leaves a row in `events`: (kind, level, message, body).
+    sender: 16 bytes. info: sent in OFFER. say: adds a row to `events`: (kind, level, message, body).
     """
 
     def __init__(
@@ -118,24 +118,24 @@ class FileUploader:
         self._outbox = outbox
         self._say = say
         self._machine = FileSenderProtocol(sender, info, lambda: os.urandom(8), lambda: random.uniform(0.5, 1.0))
-        self._waiting: deque[str] = deque()  # names, as of the last look
-        self._refused: dict[str, tuple[float, str]] = {}  # names: when to offer them again, and what was said
-        self._name = ""  # of the file that is being sent
+        self._waiting: deque[str] = deque()  # names, from the last scan
+        self._refused: dict[str, tuple[float, str]] = {}  # name -> when to offer it again, and the reported reason
+        self._name = ""  # of the current file
         self._is_failing = False
-        self._descriptor = -1  # of the file that is being sent
+        self._descriptor = -1  # of the current file
         self._check: _Verification | None = None
         self._look_at = self._offer_at = self._tidy_at = self._again_at = 0.0
-        self._listing: _OutboxScan | None = None  # of the outbox, while it is made
-        self._changed_ns = -1  # when the outbox had changed last, as of the last look; -1: not to be trusted
+        self._listing: _OutboxScan | None = None  # the scan in progress
+        self._changed_ns = -1  # last change of the outbox, as of the last scan; -1: unreliable
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to deliver but what the collector refused: the next agent tries that again."""
+        """Return True if only refused files are left to deliver: the next agent tries those again."""
         is_sending = bool(self._machine.digest) or self._check is not None
         return not (self._waiting or is_sending or self._listing is not None)
 
     def step(self, now: float, *, is_open: bool) -> None:
-        """Take what arrived, send what credit allows, begin with the next file. is_open: the events' link is."""
+        """Receive, send what the credit allows, start the next file. is_open: whether the events' link is open."""
         try:
             self._receive(now)
             self._act(self._machine.tick(now), now)
@@ -155,13 +155,13 @@ class FileUploader:
             self._disconnect(now + BACKOFF_MAX_S)
 
     def close(self) -> None:
-        """Close; what was not said to be stored stays in the outbox."""
+        """Close; files that are not confirmed as stored stay in the outbox."""
         self._disconnect(math.inf)
 
     # -- the file --
 
     def _look(self, now: float) -> None:
-        """List the outbox anew when all that was listed is done, and something came or may be offered again."""
+        """Scan the outbox again when all scanned files are done, and new ones arrived or may be offered again."""
         if self._waiting or (self._listing is None and now < self._look_at):
             return
         if self._listing is None:
@@ -172,8 +172,8 @@ class FileUploader:
                     return
                 self._listing = _OutboxScan(os.scandir(self._outbox))
             except FileNotFoundError:
-                return  # nothing was ever saved
-            # A file system's clock has steps: what comes within the same one as the last change shows no other time.
+                return  # no file was ever saved
+            # File times have steps: a change within the same step as the last one shows no other time.
             self._changed_ns = changed_ns if abs(time.time() - changed_ns / 1e9) > _CLOCK_STEP_S else -1
         if not self._listing.go_on(self._refused, now):
             return
@@ -195,11 +195,11 @@ class FileUploader:
         try:
             self._descriptor = os.open(self._outbox / name, _OPEN_FLAGS)
         except FileNotFoundError:
-            self._name = ""  # somebody took it away
+            self._name = ""  # another process removed it
             return
         about = os.fstat(self._descriptor)
         if not stat.S_ISREG(about.st_mode):
-            raise OSError(errno.EINVAL, "it is no regular file")
+            raise OSError(errno.EINVAL, "it is not a regular file")
         if self.socket is None:
             self.socket = self._connect()
         self._act(self._machine.offer(bytes.fromhex(name), about.st_size, now), now)
@@ -212,7 +212,7 @@ class FileUploader:
             if not payload:
                 digest = self._machine.digest
                 self._end()
-                self._damaged(digest)  # it was cut since it was offered
+                self._damaged(digest)  # it was truncated since it was offered
                 return
             self._act([self._machine.chunk(payload)], now)
 
@@ -227,10 +227,10 @@ class FileUploader:
         if check.hasher.digest() != check.digest:
             self._damaged(check.digest)
         else:
-            self._defer(check.digest, now + FILE_PAUSE_MAX_S, "it arrived as another content")
+            self._defer(check.digest, now + FILE_PAUSE_MAX_S, "it arrived with another digest")
 
     def _damaged(self, digest: bytes) -> None:
-        """Give up a copy that is not what its name says: a power failure, a disk, or somebody's hands."""
+        """Discard a copy whose digest is wrong: after a power failure, a disk error, or a change by hand."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._outbox / digest.hex())
         message = f"the copy of a saved file with SHA-256 {digest.hex()} is damaged in the outbox; save it again"
@@ -247,7 +247,7 @@ class FileUploader:
         self._again_at = min(self._again_at, until)
 
     def _skip_unreadable(self, name: str, error: OSError, now: float) -> None:
-        """Put off a copy that cannot be read: those behind it can."""
+        """Defer a copy that cannot be read, so that the others are delivered."""
         self._end()
         if self._check is not None:
             os.close(self._check.descriptor)
@@ -271,7 +271,7 @@ class FileUploader:
         for action in actions:
             match action:
                 case Send(frames) if self.socket is not None:
-                    with contextlib.suppress(zmq.Again):  # a peer that is not there: silence will tell
+                    with contextlib.suppress(zmq.Again):  # the peer is gone: its silence will show it
                         self.socket.send_multipart(frames, zmq.DONTWAIT)
                 case FileStored(digest):
                     self._end()
@@ -311,7 +311,7 @@ class FileUploader:
         return socket
 
     def _end(self) -> None:
-        """Let go of the file that was being sent; its copy stays."""
+        """Close the current file; its copy stays."""
         self._machine.reset()
         self._name = ""
         if self._descriptor >= 0:
@@ -319,7 +319,7 @@ class FileUploader:
             self._descriptor = -1
 
     def _disconnect(self, again_at: float) -> None:
-        """Throw socket and session away; the file is the first one again."""
+        """Discard socket and session; the current file is offered first again."""
         if self._listing is not None:
             self._listing.entries.close()
             self._listing, self._changed_ns = None, -1

@@ -1,10 +1,10 @@
 """The agent's spool: blocks that the collector has not acknowledged, on disk, and the newest also in memory.
 
-A spool that was set back (its end is gone, or somebody restored an old copy) gives numbers out again that the collector
-has seen, who would take what comes under them for had. It notices at the next WELCOME, which names a number that was
-not given out yet. From then on every record goes out under a higher number than it has on the disk: `raised` is by how
-much, and stands in a small file beside the segments. So nothing is copied, a full disk does not matter, and there is
-nothing half done: before the file is synced all is as it was. What the collector had already it takes once.
+A spool that was set back (its end is gone, or an old copy was restored) reuses numbers that the collector has seen. The
+collector would treat the blocks under them as received. The spool detects this at the next WELCOME, which names a
+number that it has not assigned yet. From then on it sends every record under a higher number than on disk. The
+difference, `raised`, is in a small file next to the segments. So nothing is copied, a full disk does not matter, and
+there is no intermediate state: until the file is synced, nothing has changed. The collector ignores duplicates.
 """
 
 import contextlib
@@ -20,33 +20,33 @@ from chiplog_schemas.transport.dealer import LogSlice
 
 DAMAGED = "damaged in the spool, or cut off from it"
 TRIMMED = "trimmed here, but the collector does not have it"
-RAISED_NAME = "raised"  # beside the segments: what is added to the number of each record that is sent, see synced.py
-_RECENT_BYTES_MAX = CREDIT_BYTES  # as much as can be on its way
-_NUMBER_MAX = NUMBER_LIMIT // 2  # that a collector may ask for: none that gives out blocks one by one gets there
+RAISED_NAME = "raised"  # next to the segments: the offset added to the number of each sent record, see watermark.py
+_RECENT_BYTES_MAX = CREDIT_BYTES  # as much as can be in flight
+_NUMBER_MAX = NUMBER_LIMIT // 2  # that a collector may request; no spool that assigns numbers one by one gets there
 
 
 class Spool:
-    """A segment log with a reading position for the link (it is the Source of one, in numbers that are raised).
+    """A segment log with a reading position for the link (it is a LogSource, in raised numbers).
 
-    The spool's ID, 16 bytes, names it to the collector. A spool that was emptied and begins anew gets a new ID, because
-    the collector has seen higher numbers under the old one.
+    The spool's ID, 16 bytes, identifies it to the collector. A spool that was emptied and restarts gets a new ID,
+    because the collector has seen higher numbers under the old one.
     """
 
     def __init__(self, directory: Path, new_id: bytes, *, bytes_max: int = SPOOL_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.id = log_owner(directory) or new_id
-        # What is trimmed is whole segments, and never the open one: it must be a small part of the quota, or it alone
-        # would keep the spool full for ever.
+        # Trimming removes whole segments, and never the open one. So a segment must be a small part of the quota, or
+        # the open one alone would keep the spool full forever.
         segment_bytes = min(SEGMENT_BYTES, max(bytes_max // 8, 64 * KIB))
         self._log = SegmentLog(directory, self.id, segment_bytes=segment_bytes)
-        if self.id != new_id and not self._log.segments():  # all that was there was damaged: the numbers are used up
+        if self.id != new_id and not self._log.segments():  # all segments were damaged: the numbers are used up
             self._log.close()
             self.id = new_id
             self._log = SegmentLog(directory, self.id, segment_bytes=segment_bytes)
         self._directory = directory
         self._raised_file = open_watermark(directory / RAISED_NAME)
-        self._raised = 0  # added to the numbers of the log, which all others in here are
-        self._offset_is_known = True  # that this is what was told to the collector
+        self._raised = 0  # added to the numbers of the log; all other numbers here are the log's
+        self._offset_is_known = True  # whether this offset is the one that the collector knows
         self._read_raised(is_new=self.id == new_id)
         self._synced = self._log.next_number
         self._acked = self._log.first_number
@@ -54,7 +54,7 @@ class Spool:
         self._position = self._acked  # number that the link reads next
         self._recent: deque[tuple[int, bytes]] = deque()
         self._recent_bytes = 0
-        self._read_ahead_queue: deque[Record] = deque()  # read from the disk, and not yet given to the link
+        self._read_ahead_queue: deque[Record] = deque()  # read from the disk, and not yet passed to the link
 
     @property
     def size_bytes(self) -> int:
@@ -63,12 +63,12 @@ class Spool:
 
     @property
     def is_full(self) -> bool:
-        """Whether the quota is used up."""
+        """Return True if the quota is used up."""
         return self._log.size_bytes >= self.bytes_max
 
     @property
     def is_drained(self) -> bool:
-        """Whether the collector has everything on stable storage."""
+        """Return True if the collector has everything on stable storage."""
         return self._acked >= self._log.next_number
 
     @property
@@ -79,22 +79,22 @@ class Spool:
     def _read_raised(self, *, is_new: bool) -> None:
         file = self._raised_file
         found = file.get() if file is not None else 0
-        if is_new:  # whatever stands there was another's
+        if is_new:  # an existing file belonged to another spool
             if file is not None and (found or not file.is_valid):
                 with contextlib.suppress(OSError):  # then the next start asks the collector
                     file.set(0)
                     file.sync()
         elif file is not None:
             self._raised, self._offset_is_known = found, file.is_valid
-        else:  # one that was never made because the disk is full has nothing in it
+        else:  # a file that could not be written because the disk is full is empty
             self._offset_is_known = not _has_bytes(self._directory / RAISED_NAME)
 
     def append(self, block: bytes) -> None:
-        """Add a block to what the next `sync` makes durable."""
+        """Add a block to the content of the next `sync`."""
         record = encode(Kind.BLOCK, self._log.next_number, block)
         number = self._log.append_encoded(record)
         if self._raised:
-            return  # its number is another there: from the disk, then
+            return  # its number on disk is different: read it from the disk
         self._recent.append((number, record))
         self._recent_bytes += len(record)
         while self._recent_bytes > _RECENT_BYTES_MAX:
@@ -116,7 +116,7 @@ class Spool:
 
     @property
     def first_number(self) -> int:
-        """The lowest number that is still here and wanted."""
+        """The lowest number that is still here and needed."""
         return self._first + self._raised
 
     @property
@@ -124,14 +124,14 @@ class Spool:
         return max(self._acked, self._log.first_number)
 
     def seek(self, number: int) -> None:
-        """Read on from this number. Raises OSError; then ask again: nothing has changed."""
+        """Continue at this number. Raises OSError and changes nothing then, so the caller can retry."""
         if number > self._log.next_number + self._raised or not self._offset_is_known:
             self._renumber_from(number)
         self._position = number - self._raised
         self._read_ahead_queue.clear()
 
     def _renumber_from(self, number: int) -> None:
-        """Send what waits, and all that follows, under numbers from this one on: the collector has seen those below."""
+        """Send all pending and later records under numbers from this one on: the collector has seen those below."""
         number_offset = max(0, number - self._first)
         if number_offset > _NUMBER_MAX:
             raise OSError(errno.ERANGE, f"the collector asks for number {number}; this spool is at {self._first}")
@@ -145,9 +145,9 @@ class Spool:
         self._recent_bytes = 0
 
     def read(self, max_bytes: int) -> LogSlice | None:
-        """Return synced records from the reading position on, as many as fit, at least one; or what is lost there.
+        """Return synced records from the reading position on, as many as fit, at least one; or the numbers lost there.
 
-        Raises OSError; then the position is where it was.
+        On OSError the position is unchanged.
         """
         piece = self._read(max_bytes)
         if piece is not None:
@@ -156,7 +156,7 @@ class Spool:
         return piece
 
     def acknowledged(self, next_number: int) -> None:
-        """Trim what the collector has on stable storage."""
+        """Trim the records that the collector has on stable storage."""
         next_number -= self._raised
         if next_number > self._acked:
             self._acked = min(next_number, self._log.next_number)
@@ -191,11 +191,11 @@ class Spool:
 
     def _read_disk(self, max_bytes: int) -> LogSlice:
         while self._read_ahead_queue and self._read_ahead_queue[0].number < self._position:
-            self._read_ahead_queue.popleft()  # came from memory meanwhile
+            self._read_ahead_queue.popleft()  # was read from memory in the meantime
         if not self._read_ahead_queue:
             self._read_ahead(max_bytes)
         if not self._read_ahead_queue:
-            self._log.persist_end()  # of what was synced nothing is left that tells these numbers
+            self._log.persist_end()  # no synced record is left that shows these numbers
             return self._lost_until(self._synced, DAMAGED)
         if self._read_ahead_queue[0].number > self._position:
             return self._lost_until(self._read_ahead_queue[0].number, DAMAGED)
@@ -213,7 +213,7 @@ class Spool:
         return LogSlice(first, self._position - 1, b"".join(parts))
 
     def _read_ahead(self, max_bytes: int) -> None:
-        """Read the next sound records; there are none when what is left of the synced ones is damaged to its end."""
+        """Read the next valid records; none when the remaining synced ones are all damaged."""
         if self._reader.next_number != self._position:
             self._reader.close()
             self._reader = LogReader(self._log.directory, self._position)

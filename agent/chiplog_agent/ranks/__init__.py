@@ -1,1 +1,1 @@
-"""What becomes of ranks: orphaned journals, and how processes ended."""
+"""The ends of ranks: orphaned journals, and how processes ended."""

@@ -1,6 +1,6 @@
-"""Torchelastic's error files, read by a thread that a hung file system may keep: the loop goes on without it.
+"""Torchelastic's error files, read by a thread, so that a hung file system does not stop the loop.
 
-The path is whatever a rank says. So the file is looked at before it is opened, and has to be the rank's own.
+The rank chooses the path. So the file is checked before it is opened, and must belong to the rank's user.
 """
 
 import json
@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-_BYTES_MAX = 262_144  # of an error file: a traceback with room; a larger one is something else
-_WAIT_S = 0.5  # in one turn of the loop, for all files in sum: on a disk that hangs they are done without
+_BYTES_MAX = 262_144  # of an error file: enough for any traceback; a larger file is something else
+_WAIT_S = 0.5  # in one turn of the loop, for all files together; a disk that hangs gets no more time
 _MESSAGE_CHARS_MAX = 1_000
-_TRACEBACK_CHARS_MAX = 16_384  # its end: there stands what happened
-_CLOCK_SLACK_S = 2.0  # whole seconds of a file's time, and a clock that was set a little
+_TRACEBACK_CHARS_MAX = 16_384  # the tail, which has the cause
+_CLOCK_SLACK_S = 2.0  # file times in whole seconds, and a small clock change
 
 
 class ElasticErrorFileReader:
@@ -26,13 +26,13 @@ class ElasticErrorFileReader:
         self._left_s = _WAIT_S
 
     def begin_turn(self) -> None:
-        """Let the next turn of the loop wait for files anew."""
+        """Reset the time limit for the next turn of the loop."""
         self._left_s = _WAIT_S
 
     def read(self, path: str, journal: Path, started_us: int) -> dict[str, Any]:
-        """Return message and traceback of an error file; nothing where there is none that can be had in time.
+        """Return message and traceback of an error file; nothing if there is none that can be read in time.
 
-        journal: the rank's own; whoever owns it has to own the file. started_us: an older file is of another rank.
+        journal: the rank's own; both must have the same owner. started_us: an older file belongs to another rank.
         """
         if self._left_s <= 0 or (self._reader is not None and self._reader.is_alive()):
             return {}
@@ -42,7 +42,7 @@ class ElasticErrorFileReader:
         try:
             reader.start()
         except RuntimeError:
-            return {}  # no thread is to be had
+            return {}  # no thread can be started
         self._reader = reader
         reader.join(self._left_s)
         self._left_s -= time.monotonic() - begun
@@ -69,9 +69,10 @@ def _read(path: str, journal: Path, started_us: int) -> dict[str, Any]:
 
 
 def _bytes_of(path: str, uid: int, since_s: float) -> bytes:
-    """Return what stands in a regular file of a user; nothing of another one. Raises OSError.
+    """Return the content of a regular file of a user; nothing of another file. Raises OSError.
 
-    O_PATH opens nothing: a terminal, a tape or a pipe's writer would notice. What it found is what is opened then.
+    O_PATH does not open the file, which a terminal, a tape or the writer of a pipe would notice. The same file is
+    opened after the check.
     """
     found = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

@@ -1,7 +1,7 @@
-"""How a rank ended, by all that its node knows: exit status, want of memory, torchelastic's error file.
+"""How a rank ended, by everything that its node knows: exit status, out-of-memory kills, torchelastic's error file.
 
-Asked by the adoption of a journal, once its lock proves that the process is gone. What a rank said of its end itself is
-worth more, and is not asked for here.
+Called when a journal is adopted, once its lock proves that the process is gone. A rank's own report of its end has
+priority and is not handled here.
 """
 
 import signal
@@ -22,24 +22,27 @@ from chiplog_schemas.process.owners import ended_well, is_alive
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head
 
 VANISHED = "vanished without finish(): killed, out of memory, or os._exit"
-STATE_LOST = "finished, but what it said last was lost with the memory of its process"
-_UNSEEN = {  # by (finished, left) of the head page: why, when the exit status is not known
+STATE_LOST = "finished, but its last events were lost with the memory of its process"
+_UNSEEN = {  # by (finished, left) of the head page: the reason when the exit status is unknown
     (False, False): VANISHED,
     (False, True): UNKNOWN_EXIT,
     (True, False): STATE_LOST,
     (True, True): STATE_LOST,
 }
 DISMISSED = "a worker that its owner ended, and the owner ended well"
-_OWNER_MAX_S = 10.0  # from the end of a worker to that of its owner; after this it is crashed until the owner has ended
-_HELPER_MAX_S = 3.0  # from the end of a process until its console's helper has said how: it may just be starting
-# From the lock of a process that lives on to its lock again: it closed all descriptors, and its sender thread looks
-# every 80 ms, on a machine that is not overloaded.
+# Between the ends of a worker and its owner; after this it counts as crashed until the owner has ended.
+_OWNER_MAX_S = 10.0
+# From the end of a process until its console's helper reports its status; the helper may be starting.
+_HELPER_MAX_S = 3.0
+# From the release of a running process's lock until it holds the lock again: it closed all descriptors, and its sender
+# thread checks every 80 ms, on a machine that is not overloaded.
 _RETAKE_MAX_S = 5.0
-_LEAVING_MAX_S = 10.0  # from the lock of a process to its status: a driver that hangs keeps it for ever
+# From the release of a process's lock to its exit status; a driver that hangs delays that forever.
+_LEAVING_MAX_S = 10.0
 
 
 class ExitCauseResolver:
-    """What becomes of the producers of a journals directory."""
+    """Determines the ends of the producers of a journals directory."""
 
     def __init__(self, journals: Path, owners: Path | None = None) -> None:
         self._journals = journals
@@ -48,7 +51,8 @@ class ExitCauseResolver:
         self._kills = OomWatcher()
         self._errors = ElasticErrorFileReader()
         self._pids: dict[bytes, int] = {}
-        self._leaving: dict[bytes, float] = {}  # since when their locks are free, and how they ended is to be told
+        # Time at which their locks were found free, while their exit status is pending.
+        self._leaving: dict[bytes, float] = {}
 
     @property
     def watched(self) -> set[bytes]:
@@ -56,7 +60,7 @@ class ExitCauseResolver:
         return set(self._pids)
 
     def pid_of(self, producer: bytes) -> int:
-        """Return the PID of a producer's process by the kernel; 0 if it was never seen."""
+        """Return the PID of a producer's process as the kernel names it; 0 if it was never seen."""
         return self._pids.get(producer, 0)
 
     def fileno(self) -> int:
@@ -66,7 +70,7 @@ class ExitCauseResolver:
     def greet(self, producer: bytes, peer_pid: int = 0) -> None:
         """Watch the process that holds the lock of a producer's journal, else the one at the other end of its socket.
 
-        peer_pid: of the latter, by the kernel; 0 if there is none: then one without a journal here is not watched.
+        peer_pid: of the latter, from the kernel; 0 without one: then a producer without a journal here is not watched.
         """
         self._leaving.pop(producer, None)
         if producer in self._pids:
@@ -78,7 +82,10 @@ class ExitCauseResolver:
             self._kills.watch(producer, pid)
 
     def look(self, now_us: int) -> bool:
-        """Note who ended since the last look; tell whether somebody did. Asked in every turn of the loop."""
+        """Record the processes that ended since the last call.
+
+        Return True if any did. Called in every turn of the loop.
+        """
         self._errors.begin_turn()
         return self._deaths.look(now_us)
 
@@ -91,7 +98,7 @@ class ExitCauseResolver:
         return self._deaths.exit_of(producer) is not None
 
     def exit_status_pending(self, producer: bytes) -> bool:
-        """Tell whether to wait for how a producer ended, whose lock is free: not for long, and not if it lives on."""
+        """Return True, for a limited time, if the exit status of a producer whose lock is free may still arrive."""
         now = time.monotonic()
         if self._deaths.is_due(producer):
             return now - self._leaving.setdefault(producer, now) < _LEAVING_MAX_S
@@ -111,7 +118,7 @@ class ExitCauseResolver:
         return head is not None and (head.finished or head.left)
 
     def _awaits_owner(self, producer: bytes) -> bool:
-        """Return True if a producer may be a worker whose owner, which has not ended, dismissed it."""
+        """Return True if a producer may be a worker that its owner, which still runs, has ended."""
         try:
             head = decode_head((self._journals / producer.hex() / HEAD_NAME).read_bytes())
         except OSError:
@@ -120,12 +127,12 @@ class ExitCauseResolver:
         return bool(owner) and is_alive(owner)
 
     def may_be_dismissed(self, identity: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
-        """Return True if this is the end of a worker whose owner lives on, and may end well."""
+        """Return True if this is the end of a worker whose owner still runs, and may end well."""
         owner = identity.get("owner", "")
         return _may_be_dismissal(state) and bool(owner) and is_alive(owner)
 
     def dismissal_of(self, identity: Mapping[str, Any], state: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return the STATE map of a worker whose owner ended well; None where it did not."""
+        """Return the STATE map of a worker whose owner ended well; None if it did not."""
         owner = identity.get("owner", "")
         if not (_may_be_dismissal(state) and owner and ended_well(self._owners, owner)):
             return None
@@ -133,7 +140,7 @@ class ExitCauseResolver:
         return {**kept, "state": "finished", "reason": DISMISSED}
 
     def forget(self, producer: bytes) -> None:
-        """Drop what is known of a producer that is delivered."""
+        """Drop the state of a delivered producer."""
         self._deaths.forget(producer)
         self._kills.forget(producer)
         self._pids.pop(producer, None)
@@ -150,10 +157,10 @@ class ExitCauseResolver:
         failure: str = "",
         failure_cause: EndCause | None = None,
     ) -> tuple[int, dict[str, Any]]:
-        """Return when a producer's process ended, and the STATE map that says how.
+        """Return when a producer's process ended, and the STATE map of its end.
 
-        identity: what it said of itself. finished, left: what its journal's head page says. failure: the exception
-        that ended its code, of which its journal tells. failure_cause: the cause that its writer named, if any.
+        identity: its own. finished, left: from its journal's head page. failure: the exception that ended its code,
+        according to its journal. failure_cause: the cause that its writer named, if any.
         """
         death = self._deaths.exit_of(producer)
         if death is None or death.status is None:
@@ -162,7 +169,8 @@ class ExitCauseResolver:
         detail: dict[str, Any] = {}
         ts_us = now_us
         if death is None:
-            # Watched, and nobody told: found by the lock at one of the regular looks. Else it may have ended long ago.
+            # Watched, but without an exit status: found by its lock in a regular scan. Otherwise it may have ended long
+            # ago.
             since = (
                 int(ADOPT_INTERVAL_S * 1e6) if producer in self._pids else now_us - identity.get("started_at", now_us)
             )
@@ -197,14 +205,14 @@ class ExitCauseResolver:
         return ts_us, {name: _plain(value) for name, value in state.items() if value is not None}
 
     def _told_by_helper(self, producer: bytes) -> ProcessExit | None:
-        """Return how a producer's process ended, by its console's helper, which has a pidfd of it from the start."""
+        """Return how a producer's process ended, from its console's helper, which had a pidfd of it from the start."""
         told = read_status(self._journals / producer.hex())
         return None if told is None else ProcessExit(told[0], told[1], f"{told[2]} of the console's helper")
 
     def _error_of(self, producer: bytes, identity: Mapping[str, Any]) -> dict[str, Any]:
-        """Return message and traceback of a rank's error file; nothing where there is none, or an older one.
+        """Return message and traceback of a rank's error file; nothing if there is none, or only an older one.
 
-        Processes that a rank starts see its variables: the file is the rank's alone.
+        Processes that a rank starts inherit its variables: the file belongs to the rank alone.
         """
         path = identity.get("error_file")
         if not path or "rank" not in identity:
@@ -213,13 +221,13 @@ class ExitCauseResolver:
 
 
 def _may_be_dismissal(state: Mapping[str, Any]) -> bool:
-    """Return True if an end looks like that of a worker whose pool is terminated, or if nothing is known of it."""
+    """Return True if an end looks like that of a worker of a terminated pool, or if nothing is known about it."""
     is_unknown = "exit_code" not in state and state.get("exit_signal", signal.SIGTERM) == signal.SIGTERM
     return state["state"] == "crashed" and is_unknown
 
 
 def _after(failure: str, death: ProcessExit | None, reason: str) -> str:
-    """Return the reason of a rank whose exception is known, and which did not live to say its state."""
+    """Return the reason of a rank whose exception is known, and which ended before it reported its state."""
     is_by_signal = death is not None and death.exit_signal is not None
     return f"{failure}; then {reason}" if is_by_signal else failure
 
@@ -229,7 +237,7 @@ def _by_exit(code: int, *, finished: bool, left: bool) -> dict[str, Any]:
     if left:
         reason = f"exit code {code}: SystemExit, or an exception that no hook saw" if code else None
         return {"state": "failed" if code else "finished", "exit_code": code, "reason": reason, "cause": cause}
-    if finished:  # what was lost is only how it put that
+    if finished:  # only the reason of its end was lost
         return {"state": "failed" if code else "finished", "exit_code": code, "reason": STATE_LOST, "cause": cause}
     reason = f"ended with exit code {code} without finish(): os._exit, or native code"
     return {"exit_code": code, "reason": reason, "cause": EndCause.EXIT_STATUS}
@@ -245,5 +253,5 @@ def _by_signal(number: int, *, finished: bool) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as msgpack takes it: a code as its text."""
+    """Return a value that msgpack supports: a code as its text."""
     return value.value if isinstance(value, EndCause) else value

@@ -1,8 +1,8 @@
-"""Whether a process died of want of memory: what the kernel counts in its control group, and writes into its log.
+"""Whether a process was killed because memory ran out, from the counters of its control group and the kernel's log.
 
-The log names the process, but only root may read it, and only outside of containers are its PIDs ours. The counts name
-nobody: one more kill in a group since it was last looked at is the one whose death is being looked at.
-Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst; Documentation/ABI/testing/dev-kmsg.
+The log names the process, but only root may read it, and its PIDs are valid only outside of containers. The counters
+name no process: one more kill in a group since the last check is attributed to the process being checked. Sources:
+Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst; Documentation/ABI/testing/dev-kmsg.
 """
 
 import os
@@ -15,8 +15,8 @@ _COUNTS = {2: "memory.events", 1: "memory.oom_control"}
 _KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
 _KERNEL_LOG = "/dev/kmsg"
 _KERNEL_RECORD_BYTES_MAX = 8_192  # one read is one record
-_KERNEL_RECORDS_MAX = 20_000  # read in one go: a log that grows faster than it is read has other news
-_NAMES_MAX = 1_024  # killed processes that are remembered, for the time until somebody asks
+_KERNEL_RECORDS_MAX = 20_000  # read at a time: a log that grows faster than it is read contains other messages
+_NAMES_MAX = 1_024  # killed processes that are remembered until their exit is resolved
 _KILLED = re.compile(r"(?P<what>Out of memory|Memory cgroup out of memory): Killed process (?P<pid>\d+) (?P<rest>.*)")
 _SIZES = re.compile(r"(anon-rss|file-rss|shmem-rss):(\d+)kB")
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_fs.h
@@ -24,7 +24,7 @@ _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_f
 
 @dataclass(frozen=True, slots=True)
 class OomKill:
-    """A process that the kernel ended for want of memory."""
+    """A process that the kernel killed because memory ran out."""
 
     source: str  # "kernel log" or "cgroup"
     text: str  # for people
@@ -41,7 +41,7 @@ class _Group:
 
 
 class OomWatcher:
-    """The kernel's kills among the processes of producers. Asked once for each process that SIGKILL ended."""
+    """The kernel's kills among the processes of producers. Queried once for each process that SIGKILL ended."""
 
     def __init__(self, *, proc: str = "/proc", kernel_log: str = _KERNEL_LOG) -> None:
         self._proc = proc
@@ -50,10 +50,10 @@ class OomWatcher:
         self._log = _KernelLog(kernel_log)
 
     def watch(self, producer: bytes, pid: int) -> None:
-        """Note the group of a producer's process, and how many kills it has seen. Costs some reads of small files."""
+        """Record the group of a producer's process, and its number of kills. Costs some reads of small files."""
         if producer in self._group_of:
             return
-        self._log.line_of(pid)  # it lives: what the log says so far is of another process that had this PID
+        self._log.line_of(pid)  # it is alive, so the log's earlier lines are about another process with this PID
         try:
             version, folders = find_groups(pid, self._proc)
             folder = folders[0]
@@ -62,12 +62,12 @@ class OomWatcher:
             if group is None:
                 group = self._groups[folder] = _Group(file, _kills_in(file))
         except (OSError, LookupError, ValueError):
-            return  # no such group, none of memory, or none that can be seen from here
+            return  # no such group, none with memory limits, or none that is visible from here
         group.producers.add(producer)
         self._group_of[producer] = folder
 
     def kill_of(self, producer: bytes, pid: int) -> OomKill | None:
-        """Tell whether the kernel killed a producer's process, which SIGKILL ended, for want of memory."""
+        """Return the out-of-memory kill of a producer's process, which SIGKILL ended; None if there was none."""
         line = self._log.line_of(pid)
         group = self._groups.get(self._group_of.get(producer, ""))
         is_counted = False
@@ -81,11 +81,11 @@ class OomWatcher:
         if line is not None:
             return OomKill("kernel log", line, name)
         if is_counted:
-            return OomKill("cgroup", f"its control group {name} counts one more kill for want of memory", name)
+            return OomKill("cgroup", f"its control group {name} counts one more out-of-memory kill", name)
         return None
 
     def forget(self, producer: bytes) -> None:
-        """Drop what is known of a producer."""
+        """Drop the state of a producer."""
         name = self._group_of.pop(producer, None)
         if name is not None:
             group = self._groups[name]
@@ -103,7 +103,7 @@ def _kills_in(file: str) -> int:
 
 
 class _KernelLog:
-    """The kernel's log from now on, where this process may read it and its PIDs are this namespace's."""
+    """The kernel's log from now on, if this process may read it and its PIDs are those of this namespace."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = -1
@@ -120,7 +120,7 @@ class _KernelLog:
             os.close(self._descriptor)
 
     def line_of(self, pid: int) -> str | None:
-        """Return what the log says of a process that was killed for want of memory; of a PID the last time."""
+        """Return the log's line about the out-of-memory kill of a process; the last one for a PID."""
         self._read_on()
         return self._lines.pop(pid, None)
 
@@ -133,7 +133,7 @@ class _KernelLog:
             except BlockingIOError:
                 return
             except BrokenPipeError:
-                continue  # records were overwritten before they were read: the next read goes on behind them
+                continue  # records were overwritten before they were read: the next read continues after them
             except OSError:
                 return
             text = record.partition(b";")[2].partition(b"\n")[0].decode(errors="replace")

@@ -1,4 +1,4 @@
-"""Adopt the journals of dead ranks: whoever gets a journal's lock may be sure that its process is gone."""
+"""Adopt the journals of dead ranks: an agent that gets a journal's lock knows that its process is gone."""
 
 import errno
 import os
@@ -21,22 +21,22 @@ from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, JournalRea
 from chiplog_schemas.storage.record import CorruptRange, Record
 
 NOT_COPIED = "values on a device: not copied when the process died"
-_ADOPTED_MAX = 64  # at once: each holds the descriptor of its lock, and a node of dead ranks may leave thousands
-_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # it says nothing of the journal: at the next look again
+_ADOPTED_MAX = 64  # each holds the descriptor of its lock, and a node may have thousands of dead ranks
+_OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)  # not the fault of the journal: the next scan tries again
 _UNDECIDED_MAX = 1_000  # workers of pools that ended before their owners; more stay crashed
-_LOCKLESS_S = 10 * FILES_LOOK_S  # a machine that is loaded ten times over
-_LEFTOVER_AGE_S = 600.0  # making and removing a journal take milliseconds, on a stalled disk perhaps minutes
+_LOCKLESS_S = 10 * FILES_LOOK_S  # allows for a machine that is overloaded ten times
+_LEFTOVER_AGE_S = 600.0  # creating and removing a journal take milliseconds, on a stalled disk perhaps minutes
 
 
 @dataclass(slots=True)
 class OrphanJournal:
-    """One journal while it is read. `done` once all of it was given to the core, then it waits for the next sync."""
+    """One journal while it is read. `done` once the core has all of it; then it waits for the next sync."""
 
     producer: bytes
     journal: JournalReader
     lock: Lock
     records: Iterator[Record | CorruptRange]
-    next_seq: int  # behind the last record read
+    next_seq: int  # the number after the last record read
     done: bool = False
 
 
@@ -47,35 +47,36 @@ class OrphanJournalCollector:
         self._journals = journals
         self._endings = endings if endings is not None else ExitCauseResolver(journals)
         self._adopted: dict[bytes, OrphanJournal] = {}
-        self._paused: list[OrphanJournal] = []  # until the next look: there was no descriptor to read on
-        self._waiting: list[OrphanJournal] = []  # given to the core, to be removed after the next sync
-        self._delivered: list[OrphanJournal] = []  # synced; still there only because the disk refuses to remove them
-        self._unreadable: list[OrphanJournal] = []  # left where they are, and not looked at again by this agent
+        self._paused: list[OrphanJournal] = []  # until the next scan: no descriptor was available
+        self._waiting: list[OrphanJournal] = []  # passed to the core, to be removed after the next sync
+        # Synced; they still exist only because the disk refuses to remove them.
+        self._delivered: list[OrphanJournal] = []
+        self._unreadable: list[OrphanJournal] = []  # left in place, and not scanned again by this agent
         # Workers that ended before their owners: (producer, identity, produced, when, STATE map).
         self._undecided: list[tuple[bytes, dict[str, Any], int, int, dict[str, Any]]] = []
-        self._lockless: dict[bytes, float] = {}  # whose lock's file was removed, and since when that is known
-        self.alive = 0  # journals whose process lives, or that are still to be looked at, as of the last look
-        self.known: set[bytes] = set()  # producers that have a journal, as of the last look
+        self._lockless: dict[bytes, float] = {}  # journals without a lock file, and since when
+        self.alive = 0  # journals whose process is running, or that are still to be checked, as of the last scan
+        self.known: set[bytes] = set()  # producers that have a journal, as of the last scan
 
     @property
     def is_idle(self) -> bool:
-        """Whether no journal is left, of living or dead."""
+        """Return True if no journal is left, of running or dead processes."""
         return not (self._adopted or self._paused or self._waiting or self.alive or self._undecided)
 
     @property
     def is_busy(self) -> bool:
-        """Whether there are records to be read."""
+        """Return True if there are records to read."""
         return bool(self._adopted)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether journals were read to their end and wait for the next sync to be removed."""
+        """Return True if journals were read to their end and wait for the next sync to be removed."""
         return bool(self._waiting)
 
     def scan(self, synced: dict[bytes, int]) -> list[bytes]:
         """Try the lock of every journal; return the producers adopted now. `synced`: next seq already in the spool.
 
-        Raises OSError when the directory cannot be read: then nothing has changed.
+        Raises OSError, without a change, when the directory cannot be read.
         """
         found = []
         alive = 0
@@ -100,17 +101,17 @@ class OrphanJournalCollector:
                 continue
             except OSError as error:
                 alive += error.errno in _OUT_OF_DESCRIPTORS or producer in self._lockless
-                continue  # else finished and removed while we looked, or not ours to read
+                continue  # it finished and was removed during the scan, or this user may not read it
             if self._endings.exit_status_pending(producer):
                 alive += 1
                 lock.release()
-                continue  # its end will be a reason to look again: of several that end together, each is told
+                continue  # its exit triggers another scan: if several end together, each is reported
             try:
                 journal = JournalReader(directory)
             except OSError as error:
                 alive += error.errno in _OUT_OF_DESCRIPTORS
                 lock.release()
-                continue  # its head cannot be read; perhaps at the next look
+                continue  # its head cannot be read; perhaps in the next scan
             first = max(synced.get(producer, 0), journal.head.acked if journal.head is not None else 0)
             self._adopted[producer] = OrphanJournal(producer, journal, lock, journal.records(first), first)
             found.append(producer)
@@ -118,9 +119,10 @@ class OrphanJournalCollector:
         return found
 
     def _is_abandoned(self, producer: bytes, directory: Path) -> bool:
-        """Return True if a journal has lost its lock's file and no process is left that would make it again.
+        """Return True if a journal has lost its lock file and no process is left that would restore it.
 
-        A rank that lives does so within FILES_LOOK_S. One that is stopped is known by its pidfd, or by what it maps.
+        A running rank restores it within FILES_LOOK_S. A stopped one is found by its pidfd, or by the files that it
+        maps.
         """
         if file_id(directory / LOCK_NAME) is not None or file_id(directory / HEAD_NAME) is None:
             self._lockless.pop(producer, None)
@@ -134,15 +136,16 @@ class OrphanJournalCollector:
         return not self._endings.is_alive(producer) and not is_mapped(f"{directory.name}/{HEAD_NAME}")
 
     def greet(self, producer: bytes, peer_pid: int = 0) -> None:
-        """Watch the process of a producer that says that it is there. peer_pid: at the other end of its socket, or 0.
+        """Watch the process of a producer that connected. peer_pid: at the other end of its socket, or 0.
 
-        Not one whose journal is held here: a late word of the dead. To look who holds the lock would release it.
+        Not a producer whose journal is held here: its message is from before its end. Opening the lock file to find its
+        holder would release the lock.
         """
         if producer not in self._held():
             self._endings.greet(producer, peer_pid)
 
     def drain_into(self, core: EventBatcher, now: float, now_us: int) -> None:
-        """Give the core records until its block is full, and what there is to say of each journal at its end."""
+        """Pass records to the core until its block is full, and report the end of each journal."""
         for producer, adopted in list(self._adopted.items()):
             try:
                 self._drain_one(core, adopted, now, now_us)
@@ -181,14 +184,14 @@ class OrphanJournalCollector:
         self._report_exit(core, adopted, now, now_us)
 
     def _report_exit(self, core: EventBatcher, adopted: OrphanJournal, now: float, now_us: int) -> None:
-        """Say how the producer ended, and declare what the head page says was produced and is not there."""
+        """Report how the producer ended, and declare lost what the head page counts and the journal lacks."""
         adopted.done = True
         head = adopted.journal.head
         peer = core.peers.get(adopted.producer)
         produced = max(adopted.next_seq, head.produced if head is not None else 0)
         if produced > adopted.next_seq:
             core.declare_lost(adopted.producer, adopted.next_seq, produced - 1, "not in the journal at its end", now_us)
-        # What a run says last is its state: where the end is missing, so is that.
+        # A run's last event is its state: if the end is missing, so is the state.
         finished = bool(head is not None and head.finished)
         promised = head.promised if head is not None and not finished else 0
         if promised:
@@ -207,7 +210,7 @@ class OrphanJournalCollector:
         core.forget(adopted.producer)
 
     def decide(self, core: EventBatcher, now: float) -> None:
-        """Correct the ends of workers that were called crashed while their owners lived, which ended well since."""
+        """Correct the ends of workers that were reported as crashed, and whose owners have ended well since."""
         undecided, self._undecided = self._undecided, []
         for producer, known, produced, ts_us, state in undecided:
             if self._endings.may_be_dismissed(known, state):
@@ -221,7 +224,7 @@ class OrphanJournalCollector:
         return {adopted.producer for adopted in some} | set(self._adopted)
 
     def on_spool_synced(self) -> list[bytes]:
-        """Remove the journals that were read to their end before the sync that just ended; return their producers."""
+        """Remove the journals that were read to their end before the last sync; return their producers."""
         removed = []
         for adopted in self._waiting:
             removed.append(adopted.producer)
@@ -231,7 +234,10 @@ class OrphanJournalCollector:
         return removed
 
     def _remove_delivered(self) -> None:
-        """Remove what was delivered. What the disk keeps stays ours, or it would be delivered again at every look."""
+        """Remove delivered journals.
+
+        One that the disk does not remove stays locked, or every scan would deliver it again.
+        """
         kept = []
         for adopted in self._delivered:
             if adopted.journal.remove():
@@ -242,9 +248,9 @@ class OrphanJournalCollector:
 
 
 def remove_stale_staging(journals: Path, now_s: float) -> None:
-    """Remove what processes left that died while they made or removed a journal: nobody was promised anything of it.
+    """Remove leftovers of processes that died while creating or removing a journal. Their content was never promised.
 
-    now_s: since the epoch. The living are spared by their lock, and by the age of what has no lock yet.
+    now_s: since the epoch. A lock protects running processes, and its age protects a leftover without a lock yet.
     """
     try:
         names = [name for name in os.listdir(journals) if name.startswith((".new-", ".done-"))]
@@ -259,14 +265,14 @@ def remove_stale_staging(journals: Path, now_s: float) -> None:
         except FileNotFoundError:
             shutil.rmtree(directory, ignore_errors=True)
         except OSError:
-            continue  # its process lives, or it is not ours
+            continue  # its process is running, or it belongs to another user
         else:
             shutil.rmtree(directory, ignore_errors=True)
             lock.release()
 
 
 def _is_declared(record: Record, first: int) -> bool:
-    """Tell whether a record is the journal's own LOST about the seqs from `first` up to it."""
+    """Return True if a record is the journal's own LOST about the seqs from `first` up to it."""
     try:
         event = decode(record.payload)
     except CodecError:

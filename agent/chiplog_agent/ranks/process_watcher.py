@@ -1,10 +1,9 @@
-"""When ranks died, and by what status: a pidfd for each process, where its journal's lock tells only that it happened.
+"""When ranks ended, and with which status: a pidfd per process, because its journal's lock shows only that it ended.
 
-The PID is the one that the kernel names as the holder of a journal's lock, so that it is ours in any PID namespace.
-`exits.py` of the schemas reads the status.
-
-A process on its way out releases its locks first, and has no status before its last file is closed, a GPU's perhaps
-seconds later.
+The PID is the one that the kernel names as the holder of a journal's lock, so it is valid in any PID namespace.
+`exit_status.py` of the schemas reads the status.
+An exiting process releases its locks first. It has no status until its last file is closed, a GPU's perhaps seconds
+later.
 """
 
 import os
@@ -14,14 +13,14 @@ from dataclasses import dataclass, field
 from chiplog_schemas.process.exit_status import exit_status
 from chiplog_schemas.process.procfs import read_proc_stat
 
-_ENDED_MAX = 256  # looked at in one go
+_ENDED_MAX = 256  # handled per call
 _FLAGS = 6  # of stat_fields()
 _PF_EXITING = 0x4  # among the flags: of the kernel's include/linux/sched.h
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """The end of a process. ts_us: when it was seen. status: as of waitpid(2), None when nobody could tell."""
+    """The end of a process. ts_us: when it was seen. status: as of waitpid(2), None when unknown."""
 
     ts_us: int
     status: int | None = None
@@ -29,7 +28,7 @@ class ProcessExit:
 
     @property
     def exit_code(self) -> int | None:
-        """What it ended with by itself."""
+        """The code with which it exited."""
         return os.WEXITSTATUS(self.status) if self.status is not None and os.WIFEXITED(self.status) else None
 
     @property
@@ -61,15 +60,15 @@ class ProcessWatcher:
         return self._epoll.fileno()
 
     def watch(self, producer: bytes, pid: int) -> None:
-        """Watch a producer's process until `forget`. pid: as this process sees it; of nobody when not positive."""
+        """Watch a producer's process until `forget`. pid: in this process's namespace; not positive: no process."""
         if not 0 < pid < 1 << 31 or producer in self._descriptors:
             return
         descriptor = self._newest.get(pid)
-        if descriptor is None or _has_ended(descriptor):  # a PID may be given out again before anybody looks
+        if descriptor is None or _has_ended(descriptor):  # a PID may have been reused since
             try:
                 descriptor = os.pidfd_open(pid)
             except OSError:
-                return  # gone already, no descriptor left, or an older kernel: the lock will tell
+                return  # already gone, no descriptor left, or an older kernel: the lock will show it
             self._processes[descriptor] = _Process(pid)
             self._newest[pid] = descriptor
             self._epoll.register(descriptor, select.EPOLLIN)
@@ -77,7 +76,7 @@ class ProcessWatcher:
         self._descriptors[producer] = descriptor
 
     def look(self, now_us: int) -> bool:
-        """Note who ended since the last look; tell whether somebody did."""
+        """Record the processes that ended since the last call. Return True if any did."""
         if not self._processes:
             return False
         ended = self._epoll.poll(0, _ENDED_MAX)
@@ -91,10 +90,10 @@ class ProcessWatcher:
         return bool(ended)
 
     def is_due(self, producer: bytes) -> bool:
-        """Tell whether a producer's process is ending, or has ended, and the next looks will note how."""
+        """Return True if a producer's process is exiting, or has ended, and a later `look` will record how."""
         descriptor = self._descriptors.get(producer)
         if descriptor is None:
-            return False  # noted, or not watched
+            return False  # recorded, or not watched
         fields = read_proc_stat(self._processes[descriptor].pid)
         is_exiting = len(fields) > _FLAGS and int(fields[_FLAGS]) & _PF_EXITING
         return bool(is_exiting) or _has_ended(descriptor)  # in this order: the PID is its own until it has ended
@@ -105,11 +104,11 @@ class ProcessWatcher:
         return descriptor is not None and not _has_ended(descriptor)
 
     def exit_of(self, producer: bytes) -> ProcessExit | None:
-        """Return how a producer's process ended; None when nobody saw it."""
+        """Return how a producer's process ended; None when this was not observed."""
         return self._deaths.get(producer)
 
     def forget(self, producer: bytes) -> None:
-        """Drop what is known of a producer that is delivered."""
+        """Drop the state of a delivered producer."""
         self._deaths.pop(producer, None)
         descriptor = self._descriptors.pop(producer, None)
         if descriptor is not None:

@@ -6,15 +6,15 @@ The kernel's documents are the source: Documentation/admin-guide/cgroup-v2.rst a
 import os
 from typing import NamedTuple
 
-_DEPTH_MAX = 64  # levels walked up from a group to its mount; real trees have fewer than ten
-_FILES = {  # version: limit, usage, the key in memory.stat for page cache that the kernel can take back
+_DEPTH_MAX = 64  # levels from a group up to its mount; real trees have fewer than ten
+_FILES = {  # version: limit, usage, the key in memory.stat for the page cache that the kernel can reclaim
     2: ("memory.max", "memory.current", b"inactive_file "),
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", b"total_inactive_file "),
 }
 
 
 class Memory(NamedTuple):
-    """What a control group says of memory. limit_bytes: None without a limit below the host's memory."""
+    """The memory of a control group. limit_bytes: None without a limit below the host's memory."""
 
     usage_bytes: int
     limit_bytes: int | None
@@ -30,11 +30,11 @@ class MemoryGroup:
         self._version, self._folders = find_groups(pid, proc)
 
     def read(self, host_bytes: int) -> Memory | None:
-        """Return the memory of the group with the tightest limit, without any limit of the process's own group.
+        """Return the memory of the group with the tightest limit; without any limit, that of the process's own group.
 
-        None where no group accounts for it, as in the root group of v2. Usage leaves out inactive page cache, as the
-        kubelet's working set does: the kernel takes that back first.
-        Raises OSError when the group has vanished in between, ValueError when a file is not as documented.
+        None if no group accounts for it, as in the root group of v2. Usage excludes inactive page cache, which the
+        kernel reclaims first, as the kubelet's working set does. Raises OSError when the group has vanished in between,
+        ValueError when a file has an undocumented format.
         """
         limit_file, usage_file, cache_key = _FILES[self._version]
         tightest, folder = host_bytes, ""
@@ -87,7 +87,7 @@ def find_groups(pid: int | str, proc: str) -> tuple[int, list[str]]:
 def _folders(group: str, root: str, mount: str) -> list[str]:
     """Return the folders from a group up to its mount, innermost first; none when the group is outside of the mount.
 
-    Another container's group is: its limit cannot be seen from here, and the mount's own says nothing about it.
+    That is the case for another container's group: its limit is not visible from here, and the mount's own is another.
     """
     root = root.rstrip("/")
     parts = [part for part in group.removeprefix(root).split("/") if part][:_DEPTH_MAX]

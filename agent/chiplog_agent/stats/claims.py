@@ -1,7 +1,7 @@
-"""Which GPUs belong to which rank, pure: what ranks state about themselves, resolved by what NVML says of the node.
+"""Which GPUs belong to which rank, pure: what ranks state about themselves, resolved by what NVML reports of the node.
 
-A rank sends its claim unresolved (`gpu_claim` of its identity, PROTOCOL.md §5): it has no NVML, and indices of CUDA are
-not those of NVML. The agent resolves it to UUIDs, and corrects it where NVML lists the rank's processes on a GPU.
+A rank sends its claim unresolved (`gpu_claim` of its identity, PROTOCOL.md §5): it has no NVML, and CUDA's indices
+differ from NVML's. The agent resolves it to UUIDs, and corrects it if NVML lists the rank's processes on another GPU.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ CLAIM_FIELDS: dict[str, type | tuple[type, ...]] = {
     "local": int,  # the local rank; absent: this process is the only one of its launch here
     "current": int,  # torch.cuda.current_device()
     "uuid": str,  # UUID of that device
-    "whole": bool,  # the label stands for all ranks of its node
+    "whole": bool,  # the label represents all ranks of its node
 }
 _ENTRIES_MAX = 64  # GPUs, with their MIG instances, that one process can see
 _ENTRY_CHARS_MAX = 128  # a UUID has 40; a MIG name with its parent's UUID some 60
@@ -39,7 +39,7 @@ class Gpu(NamedTuple):
 
 
 def bounded_claim(claim: Any) -> dict[str, Any]:
-    """Return what is used of a peer's claim, cut to what a claim can be."""
+    """Return the known entries of a peer's claim, limited to valid sizes."""
     known = select_typed(claim, CLAIM_FIELDS)
     for name, value in known.items():
         if isinstance(value, str):
@@ -52,27 +52,27 @@ def bounded_claim(claim: Any) -> dict[str, Any]:
 class Claims:
     """The claims of this node's ranks. `gpus` are in the order of NVML, which is that of PCI addresses.
 
-    A claim is resolved once: CUDA keeps its numbers while a process lives, also when a GPU falls off the bus.
+    A claim is resolved once: CUDA keeps its numbers while a process runs, even if a GPU falls off the bus.
     """
 
     def __init__(self) -> None:
         self._gpus: tuple[Gpu, ...] = ()
         self._claims: dict[bytes, tuple[int, Mapping[str, Any]]] = {}  # producer → PID, claim
         self._resolved: dict[bytes, tuple[str, ...]] = {}
-        self._held: dict[int, tuple[str, ...]] = {}  # PID → on which GPUs NVML last listed its process tree
+        self._held: dict[int, tuple[str, ...]] = {}  # PID → the GPUs on which NVML last listed its process tree
         self._said: dict[bytes, tuple[str, ...]] = {}
 
     def set_gpus(self, gpus: Iterable[Gpu]) -> None:
-        """Take what NVML enumerated."""
+        """Set the GPUs that NVML enumerated."""
         self._gpus = tuple(gpus)
 
     def hold(self, pid: int, uuids: Sequence[str]) -> None:
-        """Take NVML's word on which GPUs the processes of a rank are."""
-        if uuids:  # a rank that has freed everything is at its end: what it held is still its
+        """Set the GPUs on which NVML lists the processes of a rank."""
+        if uuids:  # a rank without any has freed its memory at its end, and keeps its GPUs
             self._held[pid] = tuple(uuids)
 
     def set_claims(self, claims: Mapping[bytes, tuple[int, Mapping[str, Any]]]) -> None:
-        """Set the ranks of this node: producer → (PID, claim); the others are forgotten."""
+        """Set the ranks of this node: producer → (PID, claim). All others are dropped."""
         fresh = dict(claims)
         for producer in [name for name, claim in self._claims.items() if fresh.get(name) != claim]:
             self._resolved.pop(producer, None)
@@ -83,7 +83,7 @@ class Claims:
         self._claims = fresh
 
     def take_changes(self) -> list[tuple[bytes, tuple[str, ...]]]:
-        """Return (producer, UUIDs) of each rank whose GPUs are known now, or are others than before."""
+        """Return (producer, UUIDs) of each rank whose GPUs have become known or have changed."""
         changes = []
         for producer, (pid, claim) in self._claims.items():
             if producer not in self._resolved and self._gpus:
@@ -98,10 +98,10 @@ class Claims:
 
 
 def resolve(claim: Mapping[str, Any], gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """Return the UUIDs that a claim means. `gpus`: all of the node, in NVML's order.
+    """Return the UUIDs of a claim. `gpus`: all of the node, in NVML's order.
 
-    In this order: what the user gave; the device that torch uses; of several that are visible that of the local rank;
-    all that are visible.
+    The order of priority: the GPUs that the user gave; the device that torch uses; the visible GPU of the local rank;
+    all visible GPUs.
     """
     if "given" in claim:
         found = [_discover_gpus(str(entry), gpus) for entry in claim["given"][:_ENTRIES_MAX]]
@@ -118,12 +118,12 @@ def resolve(claim: Mapping[str, Any], gpus: Sequence[Gpu]) -> tuple[str, ...]:
 
 
 def visible_gpus(visible: str | None, order: str, gpus: Sequence[Gpu]) -> tuple[str, ...]:
-    """Return the UUIDs that CUDA shows to a process, as it numbers them.
+    """Return the UUIDs that CUDA shows to a process, in CUDA's order.
 
-    The rules are those of torch.cuda._parse_visible_devices and _transform_uuid_to_ordinals: what follows the first
-    entry that is no device is not visible, and with an entry twice nothing is.
+    The rules are those of torch.cuda._parse_visible_devices and _transform_uuid_to_ordinals: entries after the first
+    one that is not a device are not visible, and a duplicate entry hides all devices.
     """
-    if order != "PCI_BUS_ID":  # FASTEST_FIRST; equally fast ones keep NVML's order
+    if order != "PCI_BUS_ID":  # FASTEST_FIRST; GPUs of equal speed keep NVML's order
         gpus = sorted(gpus, key=lambda gpu: -gpu.speed)
     if visible is None:
         return tuple(_unit(gpu) for gpu in gpus)
@@ -143,19 +143,19 @@ def visible_gpus(visible: str | None, order: str, gpus: Sequence[Gpu]) -> tuple[
 
 
 def _unit(gpu: Gpu) -> str:
-    """Return what CUDA uses of a GPU: of one in MIG mode the first instance."""
+    """Return the device of a GPU that CUDA uses: in MIG mode the first instance."""
     return gpu.instances[0].uuid if gpu.instances else gpu.uuid
 
 
 def _leading_number(text: str) -> int:
-    """Return the number that a text begins with, as strtoul reads it; -1 without one."""
+    """Return the number at the start of a text, as strtoul reads it; -1 without one."""
     digits = text.removeprefix("+")
     length = len(digits) - len(digits.lstrip("0123456789"))
     return int(digits[:length]) if 0 < length < 10 else -1
 
 
 def _discover_gpus(name: str, gpus: Sequence[Gpu]) -> str | None:
-    """Return the UUID that an index, a UUID, a prefix of just one UUID, or a MIG name of either form means."""
+    """Return the UUID for an index, a UUID, a unique prefix of one, or a MIG name of either form."""
     if name.isdecimal():
         return gpus[int(name)].uuid if len(name) < 10 and int(name) < len(gpus) else None
     if name.startswith("MIG-GPU-") and name.count("/") == 2:  # MIG-GPU-<UUID>/<GPU instance>/<compute instance>
@@ -164,6 +164,6 @@ def _discover_gpus(name: str, gpus: Sequence[Gpu]) -> str | None:
         instances = [instance for gpu in gpus if gpu.uuid == parent for instance in gpu.instances]
         return next((instance.uuid for instance in instances if instance[1:] == wanted), None)
     uuids = [gpu.uuid for gpu in gpus] + [instance.uuid for gpu in gpus for instance in gpu.instances]
-    bare = not name.startswith(("GPU-", "MIG-"))  # as torch writes it
+    bare = not name.startswith(("GPU-", "MIG-"))  # the form that torch uses
     matches = {uuid for uuid in uuids if (uuid[4:] if bare else uuid).lower().startswith(name.lower())}
     return matches.pop() if len(matches) == 1 and name not in ("", "GPU-", "MIG-") else None

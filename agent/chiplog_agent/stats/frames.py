@@ -1,7 +1,7 @@
 """Framing between the agent and its sampler process: a length, then one msgpack value, over a pair of pipes.
 
     offset  size  field
-         0     4  length   little-endian, of what follows; at most FRAME_BYTES_MAX
+         0     4  length   little-endian, of the value; at most FRAME_BYTES_MAX
          4     n  value    a msgpack array whose first element names its kind
 
 From the sampler: `["sample", ts_us, device, [name …], [value …]]`, `["line", text]`, `["stale", device]`,
@@ -16,15 +16,15 @@ from typing import Any
 from chiplog_schemas.codec import CodecError, packer, unpack
 from chiplog_schemas.limits import MIB
 
-FRAME_BYTES_MAX = 1 * MIB  # a sample is about 1 KB; a damaged length must not make the agent allocate without bound
-PERIOD_MIN_S = 0.05  # faster than the driver's own counters move
-PERIOD_MAX_S = 3600.0  # a device is stale after five periods: beyond this a run would end before anyone knows
+FRAME_BYTES_MAX = 1 * MIB  # a sample is about 1 KB; a damaged length must not make the agent allocate without limit
+PERIOD_MIN_S = 0.05  # the driver updates its counters no faster
+PERIOD_MAX_S = 3600.0  # a device is stale after five intervals: with longer ones a run could end before it is detected
 _LENGTH = struct.Struct("<I")
 _pack = packer().pack  # one packer for all frames; each half writes from one thread only
 
 
 class FrameError(ValueError):
-    """A length beyond the limit: whatever follows it in this stream cannot be trusted."""
+    """A length beyond the limit. The rest of the stream cannot be trusted."""
 
 
 def encode_frame(value: Any) -> bytes:
@@ -36,14 +36,14 @@ def encode_frame(value: Any) -> bytes:
 
 
 class FrameReader:
-    """Cuts a stream of bytes into values. `bad_frames` counts frames whose payload was no msgpack value."""
+    """Splits a stream of bytes into values. `bad_frames` counts frames whose payload was not a msgpack value."""
 
     def __init__(self) -> None:
         self.bad_frames = 0
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Any]:
-        """Take bytes as they come and return the values that they complete, oldest first. Raises FrameError."""
+        """Add received bytes and return the values that they complete, oldest first. Raises FrameError."""
         buffer = self._buffer
         buffer += data
         values: list[Any] = []
@@ -51,9 +51,7 @@ class FrameReader:
         while len(buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, start)
             if length > FRAME_BYTES_MAX:
-                raise FrameError(
-                    f"frame of {length} bytes exceeds the limit of {FRAME_BYTES_MAX}; start the sampler anew"
-                )
+                raise FrameError(f"frame of {length} bytes exceeds the limit of {FRAME_BYTES_MAX}; restart the sampler")
             end = start + _LENGTH.size + length
             if end > len(buffer):
                 break

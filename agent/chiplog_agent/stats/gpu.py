@@ -1,7 +1,7 @@
-"""Samples of the GPUs of this node: the one module that touches NVML.
+"""Samples of the GPUs of this node: the only module that uses NVML.
 
-To add a metric, add a row to READERS, or to FIELDS when NVML gives it as a field value. pynvml is imported only where
-the driver's library is: it costs 5 MiB.
+To add a metric, add a row to READERS, or to FIELDS when NVML provides it as a field value. pynvml is imported only
+where the driver's library exists: it costs 5 MiB.
 """
 
 import ctypes
@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 from chiplog_agent.stats.claims import Gpu, MigDevice
 
-SLOW_INTERVAL_S = 10.0  # ECC counters: the driver asks the device for them, and they seldom change
+SLOW_INTERVAL_S = 10.0  # ECC counters: the driver queries the device for them, and they change rarely
 _LIBRARY = "libnvidia-ml.so.1"  # the name that pynvml loads
 _KERNEL_GPUS = "/proc/driver/nvidia/gpus"  # one entry for each GPU that the driver is bound to, by PCI address
 _MEGA = 1e6
 _MILLI = 1e-3
-_LINES_MAX = 64  # reasons told per device; a driver that invents errors must not fill a log
+_LINES_MAX = 64  # reasons reported per device; a driver that invents errors must not fill a log
 
 _Nvml = Any  # the module pynvml, which has no types
 _Handle = Any
@@ -25,9 +25,9 @@ Group = tuple[tuple[str, ...], tuple[float, ...]]
 
 
 class GpuUnavailableError(RuntimeError):
-    """NVML cannot be used here. The message is one line that names the reason and what to do.
+    """NVML cannot be used here. The message is one line with the reason and the remedy.
 
-    has_library: whether the driver's library is here. is_stale: another version of it than the one loaded here.
+    has_library: whether the driver's library exists. is_stale: whether its version differs from the one loaded here.
     """
 
     def __init__(self, message: str, *, has_library: bool = True, is_stale: bool = False) -> None:
@@ -41,14 +41,14 @@ class GpuLostError(RuntimeError):
 
 
 class Reader(NamedTuple):
-    """Metrics that one NVML call gives. `attempts` are tried in order until one is supported, and that one is kept."""
+    """Metrics of one NVML call. `attempts` are tried in order until one is supported, which is then kept."""
 
     names: tuple[str, ...]
     attempts: tuple[_Attempt, ...]
 
 
 class Field(NamedTuple):
-    """A metric that nvmlDeviceGetFieldValues gives: its number in nvml.h, and the factor to its unit.
+    """A metric of nvmlDeviceGetFieldValues: its number in nvml.h, and the factor to its unit.
 
     `otherwise` is tried on devices that do not have the field. `slow` fields are read every SLOW_INTERVAL_S.
     """
@@ -102,9 +102,9 @@ def _throttle_reasons(nvml: _Nvml, handle: _Handle) -> tuple[float, ...]:
 
 
 READERS = (
-    Reader(("hw.gpu.utilization",), (_utilization,)),  # 1; share of time in which a kernel ran; not under MIG
+    Reader(("hw.gpu.utilization",), (_utilization,)),  # 1; share of time with a running kernel; not under MIG
     Reader(("hw.gpu.memory.usage", "hw.gpu.memory.limit"), (_memory,)),  # By
-    Reader(("hw.power.limit",), (_power_limit,)),  # W, what the driver enforces now
+    Reader(("hw.power.limit",), (_power_limit,)),  # W, currently enforced by the driver
     Reader(("hw.temperature.core",), (_temperature,)),  # Cel
     Reader(("hw.gpu.clock.sm",), (_clock_sm,)),  # Hz
     Reader(("hw.gpu.clock.mem",), (_clock_mem,)),  # Hz
@@ -121,7 +121,7 @@ FIELDS = (
 
 
 class _Device:
-    """What is known about one GPU: its handle, and what it does not support. Used by one thread at a time."""
+    """The state of one GPU: its handle, and what it does not support. Used by one thread at a time."""
 
     def __init__(self, handle: _Handle) -> None:
         self.handle = handle
@@ -129,20 +129,20 @@ class _Device:
         self.fields = list(FIELDS)
         self.slow_at = float("-inf")
         self.unsupported: list[str] = []
-        self.failing = ""  # the last failure, so that it is told once and again only after it has changed
+        self.failing = ""  # the last failure, to report only changes
         self.lines: list[str] = []
         self.lines_told = 0
 
 
 class GpuStats:
-    """NVML from its initialisation to `close`, and its devices by UUID. Raises GpuUnavailableError where there is none.
+    """NVML from its initialisation to `close`, and its devices by UUID. Raises GpuUnavailableError without NVML.
 
-    Any call may hang in a wedged driver: use it on threads that nobody waits for, one per device.
+    Any call may hang in a wedged driver: use one thread per device, and do not wait for these threads.
     """
 
     def __init__(self) -> None:
         self._nvml = _load()
-        self._gone = (  # what no later try changes
+        self._gone = (  # errors that no retry can change
             self._nvml.NVML_ERROR_NOT_SUPPORTED,
             self._nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
             self._nvml.NVML_ERROR_INVALID_ARGUMENT,
@@ -155,7 +155,7 @@ class GpuStats:
             self._nvml.NVML_ERROR_DRIVER_NOT_LOADED,
         )
         self._devices: dict[str, _Device] = {}
-        self.gpus: list[Gpu] = []  # once they were described
+        self.gpus: list[Gpu] = []  # once they have been described
         self.lines: list[str] = []  # reasons why a device is missing
         self.signature = self.look()
         try:
@@ -174,7 +174,7 @@ class GpuStats:
             raise GpuUnavailableError("; ".join(["hw.* is absent: NVML shows no GPU", *self.lines]))
 
     def describe(self) -> list[Gpu]:
-        """Return the GPUs in NVML's order, and make their MIG instances devices, too. Asks each GPU, and may hang."""
+        """Return the GPUs in NVML's order, and add their MIG instances as devices. Queries each GPU, and may hang."""
         self.gpus = []
         for uuid, device in list(self._devices.items()):
             instances = self._instances(device.handle)
@@ -183,7 +183,7 @@ class GpuStats:
         return self.gpus
 
     def _speed(self, handle: _Handle) -> float:
-        """Return a measure that orders GPUs as CUDA's FASTEST_FIRST does, as far as is known; 0 where it is not."""
+        """Return a measure that orders GPUs as CUDA's FASTEST_FIRST does, as far as known; 0 if unknown."""
         nvml = self._nvml
         try:
             cores = nvml.nvmlDeviceGetNumGpuCores(handle)
@@ -205,11 +205,11 @@ class GpuStats:
                 numbers = nvml.nvmlDeviceGetGpuInstanceId(mig), nvml.nvmlDeviceGetComputeInstanceId(mig)
                 found.append((MigDevice(nvml.nvmlDeviceGetUUID(mig), *numbers), mig))
             except nvml.NVMLError:
-                continue  # no instance has this number
+                continue  # no instance with this number
         return found
 
     def look(self) -> tuple[Any, ...]:
-        """Return what changes when a GPU comes, goes, or can be used again: cheap enough for every second."""
+        """Return values that change when a GPU appears, disappears or becomes usable. Cheap enough for every second."""
         codes = []
         try:
             for index in range(self._nvml.nvmlDeviceGetCount()):
@@ -224,25 +224,25 @@ class GpuStats:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every GPU that NVML counts could be used when it was initialised."""
+        """Return True if every GPU that NVML counts was usable when NVML was initialised."""
         return not self.lines
 
     def close(self) -> None:
-        """Shut NVML down: handles are invalid from here on. No thread may be inside of a call."""
+        """Shut NVML down, which invalidates all handles. No thread may be inside a call."""
         try:
             self._nvml.nvmlShutdown()
         except self._nvml.NVMLError:
-            pass  # it is not initialised any more, which is what we want
+            pass  # it is no longer initialised, which is the goal
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The UUIDs of the GPUs of this node, in NVML's order, then of MIG instances that were described."""
+        """The UUIDs of the GPUs of this node, in NVML's order, then of the described MIG instances."""
         return tuple(self._devices)
 
     def holders(self, uuid: str) -> dict[int, int]:
-        """Return the PIDs that use a GPU for computing, with the bytes that they hold; -1 where that is not known.
+        """Return the PIDs that use a GPU for computing, with their memory in bytes; -1 if unknown.
 
-        Of a GPU in MIG mode the instances are asked. Raises GpuLostError.
+        For a GPU in MIG mode, queries its instances. Raises GpuLostError.
         """
         if any(gpu.uuid == uuid and gpu.instances for gpu in self.gpus):
             return {}
@@ -255,11 +255,11 @@ class GpuStats:
         return {entry.pid: -1 if entry.usedGpuMemory is None else entry.usedGpuMemory for entry in found}
 
     def sample(self, uuid: str, now: float) -> tuple[list[Group], list[str]]:
-        """Return groups of (names, values), and lines that say once what is wrong or missing. `now` is monotonic, in s.
+        """Return groups of (names, values), and lines that report errors and gaps once. `now` is monotonic, in s.
 
-        The first group is read each time; a second one holds the slow metrics when they are due. What a device does not
-        support is remembered and never asked for again; what fails otherwise is left out of this sample alone.
-        No group at all means that the device does not answer. Raises GpuLostError.
+        The first group is read each time; a second one holds the slow metrics when they are due. A metric that a device
+        does not support is remembered and never queried again. Any other failure leaves it out of this sample only.
+        Without any group the device does not answer. Raises GpuLostError.
         """
         device = self._devices[uuid]
         failures: list[str] = []
@@ -302,7 +302,7 @@ class GpuStats:
     def _read_fields(
         self, device: _Device, failures: list[str], *, slow: bool
     ) -> tuple[tuple[list[str], list[float]], tuple[list[str], list[float]]]:
-        """Read all fields that are due by one call. Returns the fast names and values, and the slow ones."""
+        """Read all due fields with one call. Return the fast names and values, and the slow ones."""
         groups: tuple[tuple[list[str], list[float]], ...] = (([], []), ([], []))
         due = [field for field in device.fields if slow or not field.slow]
         if not due:
@@ -365,7 +365,10 @@ def _number(nvml: _Nvml, result: Any) -> float:
 
 
 def kernel_gpus(folder: str = _KERNEL_GPUS) -> list[str]:
-    """Return the GPUs that the kernel's driver is bound to: NVML may count only those that it saw when it began."""
+    """Return the GPUs that the kernel's driver is bound to.
+
+    NVML may count only those that existed when it was initialised.
+    """
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -379,7 +382,7 @@ def _load() -> _Nvml:
     except OSError as error:
         raise GpuUnavailableError(f"hw.* is absent: no NVIDIA driver here ({error})", has_library=False) from error
     try:
-        import pynvml  # here, since it costs 5 MiB that a node without a GPU need not pay
+        import pynvml  # imported here: a node without a GPU saves 5 MiB
     except ImportError as error:
         why = f"hw.* is absent: {error}; pip install nvidia-ml-py"
         raise GpuUnavailableError(why, has_library=False) from error

@@ -1,4 +1,4 @@
-"""NVML on threads that nobody waits for: one for each device, and one that starts them, and again after a loss."""
+"""NVML on threads that no caller waits for: one for each device, and one that starts them, also after a loss."""
 
 import os
 import threading
@@ -9,12 +9,12 @@ from typing import Any
 
 from chiplog_agent.stats.gpu import GpuLostError, GpuStats, GpuUnavailableError
 
-CHECK_INTERVAL_S = 1.0  # between two looks at whether GPUs came, went or died
-RETRY_MIN_S = 1.0  # after a failure NVML is initialised again, first after this; the pause doubles …
-RETRY_MAX_S = 3.0  # … up to this while no GPU answers: with the look before it a device is back within 5 s, …
-RETRY_BESIDE_MAX_S = 60.0  # … and up to this while others are in use, or there is no driver at all
-HOLDERS_INTERVAL_S = 2.0  # between two looks at which processes use a GPU
-_STOP_WAIT_S = 2.0  # for calls that are under way; one that hangs keeps NVML from being initialised again
+CHECK_INTERVAL_S = 1.0  # between two checks whether GPUs appeared, disappeared or died
+RETRY_MIN_S = 1.0  # pause before NVML is initialised again after a failure; it doubles …
+RETRY_MAX_S = 3.0  # … up to this while no GPU answers: including the check before it, a device is back within 5 s, …
+RETRY_BESIDE_MAX_S = 60.0  # … and up to this while other GPUs are in use, or there is no driver at all
+HOLDERS_INTERVAL_S = 2.0  # between two queries which processes use a GPU
+_STOP_WAIT_S = 2.0  # for calls in progress; a call that hangs prevents another initialisation of NVML
 
 
 def now_us() -> int:
@@ -26,8 +26,9 @@ class GpuThreads:
     """Takes one sample of each device per request, and posts it.
 
     `posts` holds frames for the agent, and for the sampler `["known", uuid]` for each device found, `["holders", uuid,
-    {pid: bytes}]`, and `["restart", reason]` when only a new process can go on. `wake` is readable when there are some.
-    It is bounded: a device is asked again only by `request`, which its owner calls as often as it empties the queue.
+    {pid: bytes}]`, and `["restart", reason]` when only a new process can continue. `wake` is readable when there are
+    some. The queue is limited: each device is sampled only on `request`, which its owner calls as often as it empties
+    the queue.
     """
 
     def __init__(self) -> None:
@@ -36,23 +37,23 @@ class GpuThreads:
         self.initialised = False
         self._stats: GpuStats | None = None
         self._workers: tuple[_Worker, ...] = ()
-        self._known: dict[str, None] = {}  # every device that was ever found, in NVML's order
-        self._lost: set[str] = set()  # of these, what was declared lost and has not come back
+        self._known: dict[str, None] = {}  # every device ever found, in NVML's order
+        self._lost: set[str] = set()  # the devices that were declared lost and are not back
         self._lost_lock = threading.Lock()
         self._said: tuple[str, ...] = ()
         self._has_library = True
 
     def start(self) -> None:
-        """Begin to look for GPUs. Returns at once; NVML may take seconds, or forever."""
+        """Start to look for GPUs. Returns at once; NVML may take seconds, or hang forever."""
         threading.Thread(target=self._supervise, name="nvml", daemon=True).start()
 
     def request(self) -> None:
-        """Ask each device for a sample. One that is still busy with the last request takes this as its next."""
+        """Request a sample of each device. A device that is still busy takes this as its next request."""
         for worker in self._workers:
             worker.event.set()
 
     def post(self, *posts: list[Any]) -> None:
-        """Hand over what the sampler or the agent should know."""
+        """Post frames for the sampler or the agent."""
         self.messages.extend(posts)
         os.eventfd_write(self.wake, 1)
 
@@ -64,7 +65,7 @@ class GpuThreads:
         self.post(*(["event", "gpu.lost", "error", f"{uuid} is lost: {reason}", uuid] for uuid in fresh))
 
     def note_back(self, uuid: str) -> None:
-        """Note that a device answers."""
+        """Record that a device answers."""
         with self._lost_lock:
             was_lost = uuid in self._lost
             self._lost.discard(uuid)
@@ -92,12 +93,12 @@ class GpuThreads:
 
     @property
     def _is_quick(self) -> bool:
-        """Whether NVML may be initialised often: no device is in use, and there is a driver to wait for."""
+        """Return True if NVML may be initialised often: no device is in use, and a driver exists."""
         return self._has_library and all(worker.is_dead for worker in self._workers)
 
     def _initialise(self) -> None:
         if not self._stop_workers():
-            return  # a call hangs, and would hang NVML's shutdown, too
+            return  # a call hangs, and would also hang NVML's shutdown
         if self._stats is not None:
             self._stats.close()
             self._stats = None
@@ -109,19 +110,19 @@ class GpuThreads:
                 self.post(["restart", f"the driver was replaced: {error}"])
             self.note_lost(self._known, str(error))
             self._say(str(error))
-        except Exception as error:  # a pynvml that is not as we know it; the host's samples go on
+        except Exception as error:  # an unknown version of pynvml; the host's samples continue
             self._say(f"hw.* is absent: {type(error).__name__}: {error}")
         else:
             self._begin(stats)
-        self.initialised = True  # it has answered
+        self.initialised = True  # NVML has answered
 
     def _begin(self, stats: GpuStats) -> None:
         self._stats = stats
         self._say(*stats.lines)
         self._start_workers(stats)
-        gpus = stats.describe()  # a GPU that hangs here holds up this thread, and the others are sampled
+        gpus = stats.describe()  # a GPU that hangs here blocks this thread, while the others are sampled
         self._start_workers(stats)  # of MIG instances
-        self.note_lost([uuid for uuid in self._known if uuid not in stats.devices], "NVML does not show it any more")
+        self.note_lost([uuid for uuid in self._known if uuid not in stats.devices], "NVML no longer shows it")
         self.post(["gpus", gpus])
 
     def _start_workers(self, stats: GpuStats) -> None:
@@ -133,13 +134,13 @@ class GpuThreads:
         self._workers += tuple(fresh)
 
     def _say(self, *lines: str) -> None:
-        """Post reasons, unless they are those of the last time."""
+        """Post reasons, unless they are the same as last time."""
         if lines != self._said:
             self._said = lines
             self.post(*(["line", line] for line in lines))
 
     def _stop_workers(self) -> bool:
-        """End the devices' threads. Return False, and leave all of them running, if one is inside of a call."""
+        """End the devices' threads. Return False, and leave all of them running, if one is inside a call."""
         deadline = time.monotonic() + _STOP_WAIT_S
         held = []
         for worker in self._workers:
@@ -163,14 +164,14 @@ class _Worker:
         self.event = threading.Event()
         self.lock = threading.Lock()
         self.is_stopped = False
-        self.is_dead = False  # whether the last sample found nothing that answers
+        self.is_dead = False  # whether the device did not answer the last sample
         self._threads = threads
         self._stats = stats
         self.uuid = uuid
         self._holders_at = 0.0
 
     def start(self) -> None:
-        self.event.set()  # the first sample is due
+        self.event.set()  # requests the first sample
         threading.Thread(target=self._run, name=self.uuid, daemon=True).start()
 
     def _run(self) -> None:
@@ -185,7 +186,7 @@ class _Worker:
                 except GpuLostError as error:
                     self.is_dead = True
                     self._threads.note_lost([self.uuid], str(error))
-                except Exception as error:  # this device goes stale, and the others go on
+                except Exception as error:  # this device becomes stale, and the others continue
                     line = f"{self.uuid}: sampling has ended: {type(error).__name__}: {error}"
                     self._threads.post(["line", line])
                     return

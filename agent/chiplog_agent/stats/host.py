@@ -27,12 +27,12 @@ class HostStats:
     | system.network.errors, .dropped | {error}, {packet} | the same, both directions; cumulative |
     | system.pressure.cpu, .memory, .io | s | time in which some task waited, /proc/pressure; cumulative |
 
-    Disks and interfaces built on others (dm, md, bonds, bridges, loop) are left out, since they would count twice;
-    where none has a device, as in a container, all but the loopback count. What a host lacks is left out.
+    Disks and interfaces built on others (dm, md, bonds, bridges, loop) are left out, because they would count twice.
+    If none has a device, as in a container, all but the loopback count. Metrics that a host lacks are left out.
     """
 
     def __init__(self) -> None:
-        self.lines: list[str] = []  # reasons, said once each; the caller empties it
+        self.lines: list[str] = []  # reasons, reported once each; the caller clears the list
         self._said: set[str] = set()
         self._cpu = (0.0, 0.0)
         self._utilization = 0.0
@@ -63,7 +63,10 @@ class HostStats:
         )
 
     def sample(self) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        """Return names and values. A reader that fails is left out of this sample, and `lines` says why, once."""
+        """Return names and values.
+
+        A reader that fails is left out of this sample, and `lines` reports the reason once.
+        """
         names: list[str] = []
         values: list[float] = []
         for reader_names, read in self._readers:
@@ -79,14 +82,15 @@ class HostStats:
         try:
             read()
         except FileNotFoundError:
-            return False  # an older kernel, or one built without it: nothing that anybody could mend
+            return False  # an older kernel, or one built without it: no user could change this
         except _READ_ERRORS as error:
             self._say(f"{names[0]} is absent: {type(error).__name__}: {error}")
             return False
         return True
 
     def _say(self, line: str) -> None:
-        if line not in self._said and len(self._said) < 64:  # a message that changes each time must not grow for ever
+        # Messages that differ each time must not grow without limit.
+        if line not in self._said and len(self._said) < 64:
             self._said.add(line)
             self.lines.append(line)
 
@@ -96,7 +100,7 @@ class HostStats:
         total = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
         idle = times.idle + getattr(times, "iowait", 0.0)
         elapsed = total - self._cpu[0]
-        if elapsed > 0.0:  # zero between two calls within one clock tick: the last value stays true
+        if elapsed > 0.0:  # zero between two calls within one clock tick: the last value remains valid
             self._utilization = min(max(1.0 - (idle - self._cpu[1]) / elapsed, 0.0), 1.0)
             self._cpu = (total, idle)
         return (self._utilization,)
@@ -121,7 +125,7 @@ class HostStats:
 
 
 class _PhysicalDevices:
-    """Chooses the names with a device behind them, and looks again only when the set of names changes."""
+    """Selects the names with a device behind them, and checks again only when the set of names changes."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -1,8 +1,8 @@
-"""Which agent of a node samples its host and GPUs: one for each collector, whichever user's it is.
+"""Which agent of a node samples its host and GPUs: one per collector, of whichever user.
 
-The lease is an abstract Unix socket: bound by one process at a time, of any user, and gone with its process, however
-that ends. It needs no file that others could remove or must be allowed to write. Abstract names belong to a network
-namespace: agents in namespaces of their own each sample what they see.
+The lease is an abstract Unix socket: only one process can bind it at a time, of any user, and it disappears with the
+process, however that ends. It needs no file that others could remove or must be allowed to write. Abstract names belong
+to a network namespace: agents in separate namespaces each sample what they see.
 """
 
 import errno
@@ -11,9 +11,9 @@ import os
 import socket
 import struct
 
-_LOOK_INTERVAL_S = 1.0  # a successor starts within this, and a sampling period
+_LOOK_INTERVAL_S = 1.0  # a successor starts within this time plus a sampling interval
 _PREFIX = "\0chiplog-sampler-"
-_BACKLOG = 16  # peers that ask who holds it, in the same moment
+_BACKLOG = 16  # peers that query the holder at the same moment
 _UCRED = struct.Struct("iII")  # struct ucred of socket(7): PID, uid, gid
 
 
@@ -43,13 +43,13 @@ class SamplerLease:
         try:
             held = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         except OSError:
-            return False  # no descriptor: at the next look
+            return False  # no descriptor: the next check tries again
         try:
             held.bind(self._name)
             held.listen(_BACKLOG)
         except OSError as error:
             held.close()
-            # Where abstract sockets are forbidden no agent could take the lease, and nobody would sample.
+            # Where abstract sockets are forbidden no agent could take the lease, and no agent would sample.
             return error.errno != errno.EADDRINUSE
         self._socket = held
         return True
@@ -66,7 +66,7 @@ class SamplerLease:
             return int(pid), int(uid)
 
     def close(self) -> None:
-        """Give the lease to the next agent. May be called twice."""
+        """Release the lease for the next agent. May be called twice."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
@@ -74,7 +74,7 @@ class SamplerLease:
 
 
 def _canonical(collector: str) -> str:
-    """Return one text for all names of a collector on this host."""
+    """Return the same text for all names of a collector on this host."""
     scheme, separator, rest = collector.partition("://")
     host, _, port = rest.rpartition(":")
     if scheme == "tcp" and host in ("localhost", "127.0.0.1", "[::1]"):

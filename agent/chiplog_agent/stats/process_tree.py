@@ -1,6 +1,6 @@
 """Samples of the ranks: CPU, memory, threads and descriptors, summed over the process tree of each.
 
-Children come from /proc/PID/task/TID/children, and everything else from /proc/PID/stat: one open and one read each.
+Children are read from /proc/PID/task/TID/children, everything else from /proc/PID/stat: one open and one read each.
 """
 
 import os
@@ -17,10 +17,11 @@ PROCESS_NAMES = (
     "process.open_file_descriptors",
 )
 GROUP_NAMES = ("cgroup.memory.usage", "cgroup.memory.limit")
-_WALK_INTERVAL_S = 10.0  # children of threads other than the first are looked for this often: a rank has 100 threads
-_INCIDENTAL_SHARE = 0.1  # a bare context takes about 0.5 GB, a training many times that
-_SETTLED_S = 5.0  # a process that ends frees its GPUs one after the other, and that is no change of its GPUs
-_TREE_PROCESSES_MAX = 1024  # per rank: ten times what DataLoaders and compilers start; a fork bomb must not hurt us
+_WALK_INTERVAL_S = 10.0  # between two scans for children of threads other than the first: a rank has 100 threads
+_INCIDENTAL_SHARE = 0.1  # a bare context uses about 0.5 GB, a training many times that
+_SETTLED_S = 5.0  # a process that ends frees its GPUs one after the other, which is not a change of its GPUs
+# Per rank: ten times what DataLoaders and compilers start; a fork bomb must not slow down the sampler.
+_TREE_PROCESSES_MAX = 1024
 _READ_BYTES_MAX = 65_536  # a stat line has 400 bytes; 65,536 bytes of children are 8,000 processes
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -28,14 +29,14 @@ _DAEMONS = (b"chiplog_agent", b"chiplog_collector", b"chiplog agent", b"chiplog 
 
 
 class Stat(NamedTuple):
-    """What is used of /proc/PID/stat; fields by their numbers in proc(5)."""
+    """The fields of /proc/PID/stat that are used, with their numbers in proc(5)."""
 
     is_alive: bool  # 3: False for a zombie, which keeps its times until its parent waits for it
     session: int  # 6
     cpu_ticks: int  # 14 + 15: user and system time of all threads
-    children_ticks: int  # 16 + 17: the same of the children that it has waited for, and of theirs
+    children_ticks: int  # 16 + 17: the same of the children that it has waited for, and of their children
     threads: int  # 20
-    start_ticks: int  # 22: since boot; with the PID it names a process beyond reuse
+    start_ticks: int  # 22: since boot; with the PID it identifies a process despite reuse
     rss_pages: int  # 24
 
     @property
@@ -51,14 +52,14 @@ class _Tree(NamedTuple):
     """The processes of one rank at one time."""
 
     members: Stats
-    apart: Stats  # children that are not its work: other ranks, agents and collectors
+    apart: Stats  # children that are not part of its work: other ranks, agents and collectors
 
     def living(self) -> Stats:
         return {pid: stat for pid, stat in self.members.items() if stat.is_alive}
 
 
 class _Rank:
-    """One watched process, its tree, and where its CPU time stood at the last sample."""
+    """One watched process, its tree, and its CPU time at the last sample."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -67,12 +68,12 @@ class _Rank:
         self.sampled_at = 0.0  # seconds since boot, the clock of start_ticks
         self.tree = _Tree({}, {})
         self.expected_ticks = 0  # of children that ended, and are not in their parents' times yet
-        self.daemons: dict[int, int] = {}  # PID → start_ticks of our own daemons, which this rank has started
+        self.daemons: dict[int, int] = {}  # PID → start_ticks of chiplog's daemons that this rank has started
         self.overfull = False
         self.group: MemoryGroup | None = None
-        self.devices: list[str] = []  # the GPUs that it uses, as they were reported last
-        self.seen_devices: list[str] = []  # and as they were seen last …
-        self.devices_since = 0.0  # … from this time on, monotonic
+        self.devices: list[str] = []  # the GPUs that it uses, as last reported
+        self.seen_devices: list[str] = []  # and as last seen …
+        self.devices_since = 0.0  # … since this time, monotonic
 
 
 class ProcessStats:
@@ -87,13 +88,14 @@ class ProcessStats:
     | cgroup.memory.usage | By | of the rank's control group without page cache that the kernel takes back first |
     | cgroup.memory.limit | By | the tightest limit on it; absent without a limit below the host's memory |
 
-    The device is `pid:<PID>`. A rank's first sample comes one period after it is first seen. A vanished rank is absent.
-    A tree ends at other watched ranks, and at agents and collectors that a rank has started: those are not its work.
+    The device is `pid:<PID>`. A rank's first sample comes one interval after it is first seen. A vanished rank is
+    absent. A tree ends at other watched ranks, and at agents and collectors that a rank has started, which are not its
+    work.
     """
 
     def __init__(self, *, proc: str = "/proc") -> None:
         """Read control groups below `proc`; processes are always those of /proc."""
-        self.lines: list[str] = []  # reasons, said once each; the caller empties it
+        self.lines: list[str] = []  # reasons, reported once each; the caller clears the list
         self._ranks: dict[int, _Rank] = {}
         self._proc = proc
         self._host_bytes = os.sysconf("SC_PHYS_PAGES") * _PAGE_BYTES
@@ -103,15 +105,15 @@ class ProcessStats:
             self.lines.append("process.* leaves out children: this kernel has no /proc/PID/task/TID/children")
 
     def watch(self, pids: Iterable[int]) -> None:
-        """Watch exactly these PIDs from now on. A rank that had vanished begins anew when its PID is named again."""
+        """Watch exactly these PIDs from now on. A vanished rank starts over when its PID is named again."""
         wanted = sorted(set(pids))
         self._ranks = {pid: self._ranks.get(pid) or _Rank(pid) for pid in wanted}
 
     def sample(self) -> list[tuple[str, tuple[str, ...], tuple[float, ...]]]:
-        """Return (device, names, values) of each rank that lives and was there one sample ago."""
+        """Return (device, names, values) of each rank that is running and had a previous sample."""
         samples = []
         now = time.clock_gettime(time.CLOCK_BOOTTIME)
-        # The full walk is the dear part: at most one rank each time, besides new ones.
+        # The full walk is expensive: at most one rank each time, in addition to new ones.
         oldest = min(self._ranks.values(), key=lambda rank: rank.walked_at, default=None)
         due = oldest if oldest is not None and now - oldest.walked_at >= _WALK_INTERVAL_S else None
         for rank in list(self._ranks.values()):
@@ -129,10 +131,10 @@ class ProcessStats:
         return samples
 
     def take_devices(self, holders: Mapping[str, Mapping[int, int]]) -> list[tuple[int, list[str]]]:
-        """Return (PID, UUIDs) of each rank whose tree uses other GPUs than when this was asked before.
+        """Return (PID, UUIDs) of each rank whose tree uses other GPUs than at the last call.
 
-        holders: GPU → PIDs that use it, and the bytes that they hold, -1 if unknown. A GPU on which a rank holds less
-        than a share of what it holds elsewhere is not its own: many trainings touch the first GPU by mistake, which
+        holders: GPU → PIDs that use it, and their memory in bytes, -1 if unknown. A GPU on which a rank uses less than
+        a share of its memory elsewhere does not belong to it: many trainings touch the first GPU by mistake, which
         costs a context there.
         """
         changes = []
@@ -169,13 +171,13 @@ class ProcessStats:
         return PROCESS_NAMES, (*values, float(fds))
 
     def _read_group(self, rank: _Rank, *, look_again: bool) -> tuple[tuple[str, ...], tuple[float, ...]]:
-        """Return the memory of the rank's control group; nothing where there is none or its files are odd."""
+        """Return the memory of the rank's control group; nothing if there is none or its files are malformed."""
         try:
             if rank.group is None or look_again:  # a process may be moved to another group
                 rank.group = MemoryGroup(rank.pid, proc=self._proc)
             memory = rank.group.read(self._host_bytes)
         except (OSError, ValueError):
-            rank.group = memory = None  # the rank or its group has gone; look again at the next sample
+            rank.group = memory = None  # the rank or its group has gone; the next sample tries again
         if memory is None:
             return (), ()
         if memory.limit_bytes is None:
@@ -195,8 +197,8 @@ class ProcessStats:
     def _tree(self, rank: _Rank, now: float, *, all_threads: bool) -> _Tree:
         """Return the processes of a rank's tree; none when the rank has gone.
 
-        Between full walks a process stays a member while it lives, and children of first threads are added: that is
-        where DataLoader workers appear.
+        Between full walks a process stays a member while it runs, and children of first threads are added: DataLoader
+        workers appear there.
         """
         root = read_stat(rank.pid)
         if root is None or (rank.start_ticks and root.start_ticks != rank.start_ticks):
@@ -224,7 +226,8 @@ class ProcessStats:
                     break
                 members[pid] = stat
                 waiting.append(pid)
-        # Parents are read before their children: one that a parent waits for in between is missed, never counted twice.
+        # Parents are read before their children: a child that its parent waits for in between is missed, never counted
+        # twice.
         known = rank.tree.apart | {pid: stat for pid, stat in rank.tree.members.items() if pid in self._ranks}
         return _Tree(members, _still_there(known, but=members) | apart)
 
@@ -246,13 +249,13 @@ class ProcessStats:
 
 
 def _spent_ticks(rank: _Rank, tree: _Tree) -> int:
-    """Return the CPU time that a rank's tree took since its last sample.
+    """Return the CPU time that a rank's tree used since its last sample.
 
-    When a parent waits for a child, the child's time becomes part of the parent's. So what the tree used is the growth
-    of own times, and of times of waited-for children, less what those children had used when they were last seen. That
-    counts children too short-lived to be seen, and nothing twice; children apart are counted elsewhere.
-    A child that ended is expected in its parent's time in this period or the next: the parent may have been read
-    just before it waited. Later it is not expected any more: a parent that ignores SIGCHLD does not wait.
+    When a parent waits for a child, the child's time becomes part of the parent's. So the tree's time is the growth of
+    own times and of times of waited-for children, minus the times of those children when they were last seen. That
+    includes children too short-lived to be seen, and counts nothing twice; separate children are counted elsewhere.
+    A child that ended is expected in its parent's time in this interval or the next: the parent may have been read just
+    before it waited. After that it is no longer expected: a parent that ignores SIGCHLD does not wait.
     """
     before, since_ticks = rank.tree.members, rank.sampled_at * _TICKS_PER_S
     own = waited_for = 0
@@ -261,7 +264,7 @@ def _spent_ticks(rank: _Rank, tree: _Tree) -> int:
         if old is not None and old.start_ticks == stat.start_ticks:
             own += stat.cpu_ticks - old.cpu_ticks
             waited_for += stat.children_ticks - old.children_ticks
-        elif stat.start_ticks >= since_ticks:  # born since; an older one was found only now
+        elif stat.start_ticks >= since_ticks:  # started since; an older one was only found now
             own += stat.cpu_ticks
             waited_for += stat.children_ticks
     ended = sum(stat.total_ticks for stat in _ended(before, tree.members) + _ended(rank.tree.apart, tree.apart))
@@ -271,25 +274,26 @@ def _spent_ticks(rank: _Rank, tree: _Tree) -> int:
 
 
 def _ended(before: Stats, now: Stats) -> list[Stat]:
-    """Return those that were there before and whose parent has waited for them since, as they were last seen."""
+    """Return the processes that existed before and whose parent has waited for them since, as they were last seen."""
     gone = [(pid, old) for pid, old in before.items() if pid not in now or now[pid].start_ticks != old.start_ticks]
     return [old for pid, old in gone if not _still_there({pid: old})]
 
 
 def _still_there(stats: Stats, *, but: Container[int] = ()) -> Stats:
-    """Return the processes that live or are zombies still, as they are now. but: PIDs that are left out."""
+    """Return the processes that are running or are zombies, with their current numbers. but: PIDs to leave out."""
     found = {pid: _read_any(pid) for pid in stats if pid not in but}
     return {pid: stat for pid, stat in found.items() if stat is not None and stat.start_ticks == stats[pid].start_ticks}
 
 
 def read_stat(pid: int) -> Stat | None:
-    """Return the numbers of one process; None when it has ended, a zombie included, or may not be seen."""
+    """Return the numbers of one process; None when it has ended, also as a zombie, or is not visible."""
     stat = _read_any(pid)
     return stat if stat is not None and stat.is_alive else None
 
 
 def _read_any(pid: int) -> Stat | None:
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()  # the name before it may hold spaces and brackets
+    # The name before it may contain spaces and brackets.
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
     if len(fields) < 22 or fields[0] == b"X":
         return None
     own, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
@@ -298,7 +302,10 @@ def _read_any(pid: int) -> Stat | None:
 
 
 def _is_daemon(rank: _Rank, pid: int, stat: Stat) -> bool:
-    """Tell whether a process is an agent or a collector. Ours lead sessions of their own, so few are looked at."""
+    """Return True if a process is an agent or a collector.
+
+    Both lead a session, so few processes need a closer check.
+    """
     if rank.daemons.get(pid) == stat.start_ticks:
         return True
     if stat.session != pid:
@@ -311,7 +318,7 @@ def _is_daemon(rank: _Rank, pid: int, stat: Stat) -> bool:
 
 
 def _read(path: str) -> bytes:
-    """Return what a file of /proc holds; nothing when its process has ended."""
+    """Return the content of a file of /proc; nothing when its process has ended."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

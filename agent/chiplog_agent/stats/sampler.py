@@ -1,7 +1,7 @@
-"""The sampler process: host and ranks on its main thread, each GPU on a thread of its own, frames on a pipe.
+"""The sampler process: host and ranks on its main thread, each GPU on a dedicated thread, frames on a pipe.
 
 NVML calls hang in the kernel when a driver is wedged. Then one thread hangs: the device is marked stale, the host and
-the other devices go on, and the agent can kill this process, which holds nothing that anybody needs.
+the other devices continue, and the agent can kill this process, which holds no data that is needed.
 """
 
 import os
@@ -17,8 +17,8 @@ from chiplog_agent.stats.host import HOST_DEVICE, HostStats
 from chiplog_agent.stats.process_tree import ProcessStats
 from chiplog_schemas.limits import SAMPLE_INTERVAL_S
 
-STALE_PERIODS = 5  # without a sample; one slow call is no failure
-_FIRST_SAMPLE_S = 0.25  # a share of CPU needs some time to be a share of; a short run needs an early sample
+STALE_PERIODS = 5  # intervals without a sample; one slow call is not a failure
+_FIRST_SAMPLE_S = 0.25  # a share of CPU needs a minimum time; a short run needs an early sample
 _READ_BYTES = 65_536  # the size of a pipe
 
 
@@ -33,15 +33,15 @@ class Sampler:
         self._host = HostStats()
         self._processes = ProcessStats()
         self._gpus = GpuThreads()
-        self._answered: dict[str, float] = {}  # device → when its last sample came, monotonic
+        self._answered: dict[str, float] = {}  # device → time of its last sample, monotonic
         self._stale: set[str] = set()
-        self._holders: dict[str, dict[int, int]] = {}  # GPU → PIDs and the bytes that they hold
+        self._holders: dict[str, dict[int, int]] = {}  # GPU → PIDs and their memory in bytes
         self._is_over = False
         self._init_at = 0.0
         self._init_late = False
 
     def run(self) -> None:
-        """Sample until the end. Raises OSError when the output breaks, FrameError when the input is no frame."""
+        """Sample until the end. Raises OSError when the output breaks, FrameError when the input is not a frame."""
         poller = select.poll()
         poller.register(self._input_fd, select.POLLIN)
         poller.register(self._gpus.wake, select.POLLIN)
@@ -59,10 +59,10 @@ class Sampler:
                 if self._is_over:
                     return
             now = time.monotonic()
-            next_at = min(next_at, now + self._period_s)  # the period may just have become shorter
+            next_at = min(next_at, now + self._period_s)  # the interval may just have become shorter
             if now >= next_at:
                 self._write(self._tick(now))
-                # After a stall the missed samples stay missing: a burst of late ones would say nothing.
+                # After a stall the missed samples stay missing: a burst of late ones would contain nothing new.
                 next_at = max(next_at + self._period_s, time.monotonic())
 
     def _take_input(self) -> bool:
@@ -74,7 +74,7 @@ class Sampler:
                 case ["period", int() | float() as seconds] if PERIOD_MIN_S <= seconds <= PERIOD_MAX_S:
                     self._period_s = float(seconds)
                 case _:
-                    self._write([["line", f"the sampler does not know what this means: {value!r:.200}"]])
+                    self._write([["line", f"the sampler received an unknown frame: {value!r:.200}"]])
         return bool(data)
 
     def _tick(self, now: float) -> list[list[Any]]:
@@ -108,7 +108,7 @@ class Sampler:
                     self._answered[uuid] = now
                     self._stale.discard(uuid)
                 case ["event", "gpu.lost", _, _, uuid]:
-                    self._answered.pop(uuid, None)  # lost is said, and stale would say less
+                    self._answered.pop(uuid, None)  # it is reported as lost, which includes stale
             frames.append(post)
         return frames
 
@@ -123,28 +123,28 @@ class Sampler:
         return frames
 
     def _write(self, frames: list[list[Any]]) -> None:
-        """Write whole frames. Blocks while the agent does not read: then no samples are taken, and none queue up."""
+        """Write whole frames. Blocks while the agent does not read: then no samples are taken, and none are queued."""
         data = memoryview(b"".join(map(encode_frame, frames)))
         while data:
             data = data[os.write(self._output_fd, data) :]
 
 
 def main() -> None:
-    """Run as the sampler process; does not return. Input on descriptor 0, output on descriptor 1."""
+    """Run the sampler process; does not return. Input on descriptor 0, output on descriptor 1."""
     for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # Ctrl-C ends the agent in good order, and its end is ours
+        signal.signal(number, signal.SIG_IGN)  # Ctrl-C ends the agent, which shuts the sampler down
     output_fd = os.dup(1)
     os.dup2(2, 1)  # a driver's library that prints must not write into the frames
     code = 0
     try:
         Sampler(0, output_fd).run()
     except BrokenPipeError:
-        code = 1  # the agent has gone: nobody is left to tell
-    except Exception as error:  # told to the agent, which starts a new one, and shown to whoever runs this by hand
+        code = 1  # the agent is gone: there is no reader
+    except Exception as error:  # the agent gets the error and starts a new sampler; a user who runs this sees it
         code = 1
         traceback.print_exc()
         try:
             os.write(output_fd, encode_frame(["line", f"the sampler failed: {type(error).__name__}: {error}"]))
         except OSError:
-            pass  # nobody listens any more
-    os._exit(code)  # threads that hang in a driver are not waited for
+            pass  # there is no reader any more
+    os._exit(code)  # does not wait for threads that hang in a driver

@@ -1,4 +1,4 @@
-"""The agent's half of sampling: starts the sampler process, reads what it says, and replaces it when it falls silent.
+"""The agent's half of sampling: starts the sampler process, reads its frames, and replaces it when it is silent.
 
 Nothing here waits for the sampler, and nothing here raises into the agent's loop.
 """
@@ -15,26 +15,26 @@ from chiplog_agent.stats.claims import Gpu, MigDevice
 from chiplog_agent.stats.frames import FrameError, FrameReader, encode_frame
 from chiplog_schemas.limits import KIB, SAMPLE_INTERVAL_S
 
-SILENT_PERIODS = 10  # the host is sampled every period: a sampler that says nothing for ten is wedged …
-SILENT_MIN_S = 10.0  # … but a Python start on a loaded node takes seconds, however short the period
-RESTART_MIN_S = 1.0  # the pause before the first new start
-RESTART_MAX_S = 60.0  # and the longest; it doubles in between
-_SETTLED_S = 60.0  # a sampler that lived this long resets the pause
+SILENT_PERIODS = 10  # the host is sampled every interval: a sampler that is silent for ten is wedged …
+SILENT_MIN_S = 10.0  # … but a Python start on a loaded node takes seconds, however short the interval
+RESTART_MIN_S = 1.0  # the pause before the first restart
+RESTART_MAX_S = 60.0  # the longest pause; it doubles in between
+_SETTLED_S = 60.0  # a sampler that ran this long resets the pause
 _READ_BYTES = 64 * KIB  # the size of a pipe
-_READS_MAX = 16  # per call: 1 MiB, a frame of the largest size; a sampler that floods must not hold the loop
-_CLOSE_WAIT_S = 0.5  # a killed process ends in milliseconds, unless a driver holds it: then it is left to init
-_PIDS_MAX = 4096  # ranks of one node; 12 KB, which fit a pipe
+_READS_MAX = 16  # per call: 1 MiB, a frame of the largest size; a sampler that floods must not block the loop
+_CLOSE_WAIT_S = 0.5  # a killed process ends in milliseconds, unless a driver holds it: then init reaps it
+_PIDS_MAX = 4096  # ranks of one node; 12 KB, which fit into a pipe
 _DEVICE_CHARS_MAX = 256  # a GPU's UUID has 40
-_DEVICES_MAX = 4096  # column groups remembered; each rank that ever lived on the node is a device
+_DEVICES_MAX = 4096  # column groups remembered; each rank that ever ran on the node is a device
 _COMMAND = (sys.executable, "-P", "-m", "chiplog_agent.stats")
 
 
 @dataclass(slots=True, frozen=True)
 class Sample:
-    """One device's numbers at one time: `ts_us` is µs since the epoch, UTC; names and values line up.
+    """One device's numbers at one time: `ts_us` is µs since the epoch, UTC; names and values correspond by position.
 
-    `device` is a GPU's UUID, `pid:<PID>` for a rank, or empty for the host. `names` is the same object from sample to
-    sample of a device as long as what it holds is the same.
+    `device` is a GPU's UUID, `pid:<PID>` for a rank, or empty for the host. `names` is the same object in all samples
+    of a device as long as its content is the same.
     """
 
     ts_us: int
@@ -52,14 +52,14 @@ class SamplerLog:
 
 @dataclass(slots=True, frozen=True)
 class DeviceStale:
-    """A device that has given no sample for five periods. Said once; its next sample ends it."""
+    """A device without a sample for five intervals. Reported once; its next sample ends this state."""
 
     device: str
 
 
 @dataclass(slots=True, frozen=True)
 class DeviceEvent:
-    """What happened to a device: `kind` is gpu.lost or gpu.back, `level` that of its row in `events`."""
+    """An event of a device: `kind` is gpu.lost or gpu.back, `level` that of its row in `events`."""
 
     kind: str
     level: str
@@ -69,14 +69,14 @@ class DeviceEvent:
 
 @dataclass(slots=True, frozen=True)
 class Gpus:
-    """The GPUs of the node in NVML's order, as they are from now on."""
+    """The GPUs of the node in NVML's order, from now on."""
 
     gpus: tuple[Gpu, ...]
 
 
 @dataclass(slots=True, frozen=True)
 class Holders:
-    """The GPUs that the processes of a rank use now, by NVML."""
+    """The GPUs that the processes of a rank use now, from NVML."""
 
     pid: int
     uuids: tuple[str, ...]
@@ -89,8 +89,8 @@ class SamplerProcess:
     """The sampler process as seen by the agent's loop. `period_s` is the time between samples.
 
     `fileno()` keeps its number through every restart: register it once, with poll(2), select or zmq.Poller (not with
-    epoll, which watches the pipe behind the number, and that changes). `bad_frames` counts what was not understood,
-    `restarts` the sampler's replacements.
+    epoll, which watches the pipe behind the number, and that changes). `bad_frames` counts unknown frames, `restarts`
+    the restarts of the sampler.
     """
 
     def __init__(self, *, period_s: float = SAMPLE_INTERVAL_S, command: tuple[str, ...] = _COMMAND) -> None:
@@ -104,14 +104,14 @@ class SamplerProcess:
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._messages: list[Message] = []
         self._pids: list[int] = []
-        self._outgoing = b""  # of a frame that the pipe took only in part
+        self._outgoing = b""  # the rest of a frame that the pipe accepted only in part
         self._unsent: list[list[Any]] = []
         self._heard = False
         self._heard_at: float | None = None
         self._started_at: float | None = None
         self._restart_at = 0.0
         self._restart_wait_s = RESTART_MIN_S
-        # While no sampler runs, our number stands for a pipe of our own that never has anything to say.
+        # While no sampler runs, the number belongs to an idle pipe without data.
         self._idle_fd, self._idle_writer_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._fd = os.dup(self._idle_fd)
         self._closed = False
@@ -126,7 +126,10 @@ class SamplerProcess:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the sampler; a failure becomes a Line, and `tick` tries again. Takes as long as an exec, some ms."""
+        """Start the sampler.
+
+        A failure becomes a SamplerLog, and `tick` tries again. Takes as long as an exec, some ms.
+        """
         if self._closed or self._process is not None:
             return
         try:
@@ -134,7 +137,7 @@ class SamplerProcess:
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # what it has to say comes as lines
+                stderr=subprocess.DEVNULL,  # its messages arrive as lines
                 bufsize=0,
                 close_fds=True,
             )
@@ -155,9 +158,9 @@ class SamplerProcess:
         self._flush()
 
     def watch(self, pids: Iterable[int]) -> None:
-        """Set which ranks of this node are sampled. When the pipe is full, a later `tick` says it.
+        """Set which ranks of this node are sampled. If the pipe is full, a later `tick` sends the set.
 
-        The same set again says nothing: to watch a new process under a reused PID, name the set without it first.
+        An unchanged set is not sent: to watch a new process under a reused PID, first pass the set without it.
         """
         wanted = sorted(set(pids))
         if len(wanted) > _PIDS_MAX:
@@ -172,13 +175,16 @@ class SamplerProcess:
         self._flush()
 
     def read(self) -> list[Message]:
-        """Return what has arrived, oldest first, without waiting."""
+        """Return the messages that have arrived, oldest first, without waiting."""
         self._pull()
         messages, self._messages = self._messages, []
         return messages
 
     def tick(self, now: float) -> None:
-        """Do what is due: `now` is monotonic, in s. Call about once per second; new Lines come with the next `read`."""
+        """Do what is due.
+
+        `now` is monotonic, in s. Call it about once per second; the next `read` returns new messages.
+        """
         if self._closed:
             return
         self._killed = [process for process in self._killed if process.poll() is None]
@@ -193,21 +199,21 @@ class SamplerProcess:
             self._started_at = now
         code = self._process.poll()
         if code is not None:
-            self._pull()  # its last words
+            self._pull()  # its last messages
             self._end(f"the sampler ended with {_describe(code)}", now)
             return
         if self._heard or self._heard_at is None or self._has_input():
-            # Unread bytes count: after a pause of the agent itself it is not the sampler that was silent.
+            # Unread bytes count: if the agent itself paused, the sampler was not silent.
             self._heard = False
             self._heard_at = now
         silent_s = now - self._heard_at
         if silent_s > max(SILENT_PERIODS * self._period_s, SILENT_MIN_S):
-            self._end(f"the sampler said nothing for {silent_s:.0f} s and was killed", now)
+            self._end(f"the sampler was silent for {silent_s:.0f} s and was killed", now)
             return
         self._flush()
 
     def close(self) -> None:
-        """End the sampler and give up all descriptors. Waits at most half a second for it. May be called twice."""
+        """End the sampler and close all descriptors. Waits at most half a second for it. May be called twice."""
         if self._closed:
             return
         self._closed = True
@@ -216,7 +222,7 @@ class SamplerProcess:
             try:
                 process.wait(_CLOSE_WAIT_S / len(self._killed))
             except subprocess.TimeoutExpired:
-                process.returncode = -9  # held in a driver; Popen must neither wait for it nor warn about it
+                process.returncode = -9  # held by a driver; Popen must neither wait for it nor warn about it
         self._killed.clear()
         for descriptor in (self._fd, self._idle_fd, self._idle_writer_fd):
             os.close(descriptor)
@@ -233,7 +239,8 @@ class SamplerProcess:
             except OSError as error:
                 self._kill_corrupt(str(error))
                 return
-            if not data:  # it has closed its output: ended, or about to; quiet our number until `tick` sees why
+            # It has closed its output: it ended, or will; keep this number idle until `tick` finds the cause.
+            if not data:
                 os.dup2(self._idle_fd, self._fd, inheritable=False)
                 return
             self._heard = True
@@ -267,7 +274,7 @@ class SamplerProcess:
             case ["holders", int() as pid, [*uuids]] if all(type(uuid) is str for uuid in uuids):
                 self._messages.append(Holders(pid, tuple(uuids)))
             case _:
-                self.bad_frames += 1  # a kind that a newer sampler knows, perhaps
+                self.bad_frames += 1  # perhaps a kind of a newer sampler
 
     def _has_input(self) -> bool:
         poller = select.poll()
@@ -280,7 +287,7 @@ class SamplerProcess:
         return self._names.setdefault(names, names)
 
     def _flush(self) -> None:
-        """Write what is unsent, as far as the pipe takes it."""
+        """Write unsent data, as far as the pipe accepts it."""
         if self._process is None:
             return
         assert self._process.stdin is not None
@@ -292,11 +299,11 @@ class SamplerProcess:
             except BlockingIOError:
                 return
             except OSError:
-                return  # it has ended; `tick` sees it
+                return  # it has ended; `tick` will detect it
             self._outgoing = self._outgoing[written:]
 
     def _kill_corrupt(self, reason: str) -> None:
-        """Kill a sampler whose words make no sense; `tick` reports its end and starts another."""
+        """Kill a sampler whose output is invalid; `tick` reports its end and starts another."""
         self._messages.append(SamplerLog(f"the sampler's output cannot be read: {reason}"))
         os.dup2(self._idle_fd, self._fd, inheritable=False)
         if self._process is not None:
@@ -314,7 +321,7 @@ class SamplerProcess:
         self._restart_wait_s = min(self._restart_wait_s * 2, RESTART_MAX_S)
 
     def _drop(self) -> None:
-        """Kill the sampler if it still runs, and let go of its pipes."""
+        """Kill the sampler if it still runs, and close its pipes."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -327,7 +334,7 @@ class SamplerProcess:
 
 
 def _gpus_of(entries: list[Any]) -> tuple[Gpu, ...] | None:
-    """Return the GPUs of a frame; None when it is none."""
+    """Return the GPUs of a frame; None when it is invalid."""
     gpus = []
     for entry in entries:
         match entry:
