@@ -1,7 +1,7 @@
-/* The wall clock of a process, wrong on demand: preloaded, it adds to every reading of the time of day the microseconds
- * that stand in $CHIPLOG_TEST_CLOCKS/<module>, an int64 in a mapped file, where <module> is what `python -m` was told to
- * run. Without such a file the clock is right. Monotonic clocks are left alone, as they are when somebody sets a clock,
- * or when a machine slept. */
+/* The wall clock of a process, wrong on demand. Preloaded, it adds an offset in microseconds to every reading of the time of
+ * day. The offset is an int64 in the mapped file $CHIPLOG_TEST_CLOCKS/<module>, where <module> is the argument of
+ * `python -m`. Without such a file the clock is right. Monotonic clocks do not change, as when a user sets the clock, or
+ * when a machine slept. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>

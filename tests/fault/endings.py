@@ -103,7 +103,10 @@ class Rank:
         making.rename(self.folder / word)
 
     def wait_for_the_end(self) -> None:
-        """Train on until somebody ends it; that may be once its agent has heard of it, where one serves."""
+        """Train until another process ends this one.
+
+        Where an agent serves, that may be once the agent knows the rank.
+        """
         is_ready = False
         while True:
             self.log()

@@ -1,7 +1,7 @@
 """Clocks may be wrong: whatever the wall clock of a process shows, order and completeness are those of (producer, seq).
 
-Real processes under a library (clock.c) that makes the time of day of each one wrong, apart, and steps it while they
-run. Monotonic clocks stay as they are, as when somebody sets a clock or a machine slept.
+Real processes under a library (clock.c) that makes the wall clock of each one wrong by a different amount, and steps it
+while they run. Monotonic clocks do not change, as when a user sets the clock or a machine slept.
 """
 
 import itertools
@@ -149,7 +149,7 @@ _started: list["subprocess.Popen[bytes]"] = []
 
 @pytest.fixture(autouse=True)
 def no_rank_stays() -> Iterator[None]:
-    """End the ranks of a test that failed: they would log for ever, and start daemons to do so."""
+    """End the ranks of a test that failed: they would log forever, and start daemons to do so."""
     yield
     while _started:
         rank = _started.pop()
@@ -330,7 +330,7 @@ def test_each_view_answers_whatever_a_clock_shows(index: Index, ts: int) -> None
 
 
 def test_a_rebuild_is_the_same_when_the_collectors_clock_was_set_back(index: Index) -> None:
-    """The clock shows five hours too much, then five too little; the index starts anew in between."""
+    """The clock is five hours ahead, then five behind; the index restarts in between."""
     for number, hours in ((0, 5), (1, -5)):
         rank = Rank(number)
         rank.log(0, loss=1.0)

@@ -1,4 +1,4 @@
-"""Damage: a damaged record costs that record, the rest is read, the range is reported; a damaged index is made anew.
+"""Damage costs the damaged record; the rest is read, the range is reported. A damaged index is rebuilt.
 
 Random mutations of journals, spools and the collector's log, of DuckDB's file and its write-ahead log. The oracle is
 the list of records as they were written: a mutation leaves some of them untouched, and exactly these must come out.
@@ -61,7 +61,7 @@ SAFEGUARDS = [
         test="test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted",
     ),
     Safeguard(
-        "a block that stands in the wrong place costs none of the records around it",
+        "a block in the wrong place costs none of the records around it",
         "schemas/chiplog_schemas/storage/record.py",
         old="        if length == wanted and entry[1].number > last:\n",
         new="        if entry[1].number > last:\n",
@@ -75,21 +75,21 @@ SAFEGUARDS = [
         test="test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out",
     ),
     Safeguard(
-        "a journal's segment whose header is zeros is read if anything stands behind them",
+        "a journal's segment whose header is zeros is read if anything follows them",
         "schemas/chiplog_schemas/storage/journal_dir.py",
         old="if not any(start) and not any_nonzero(memoryview(segment.read())):",
         new="if not any(start):",
         test="test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted",
     ),
     Safeguard(
-        "a damaged DuckDB file is set aside and made anew",
+        "a damaged DuckDB file is set aside and rebuilt",
         "collector/chiplog_collector/index/process.py",
         old="                quarantine_database(place.index, damage)\n                continue\n",
         new="                raise\n",
         test="test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered",
     ),
     Safeguard(
-        "where nobody knows how many numbers were given out, many are skipped",
+        "if the last assigned number is unknown, many numbers are skipped",
         "schemas/chiplog_schemas/storage/segments.py",
         old="            self.next_number += _UNKNOWN_END",
         new="            self.next_number += 0",
@@ -170,9 +170,9 @@ class Written:
         (self.directory / "end").unlink(missing_ok=True)
 
     def mutate(self, chooser: random.Random) -> tuple[str, list[tuple[int, bytes]], bool]:
-        """Damage one file; return (what was done, the records left untouched, whether these are all that matter).
+        """Damage one file; return (the mutation, the untouched records, whether all other records are gone).
 
-        Behind records that stand in the wrong place several readings may be right: then the third is False.
+        After records in the wrong place several readings may be right: then the third is False.
         """
         path = chooser.choice(list(self.files))
         data = bytearray(self.files[path])

@@ -1,7 +1,7 @@
-"""Whoever comes for all descriptors of an agent delays it and never ends it, and it gives back what ranks cost it.
+"""A peer that uses up an agent's descriptors delays it and never ends it. The agent frees the descriptors of ranks.
 
-Invariant: what was logged comes out, stored once, while strangers open more connections than the agent may have open
-files; and an agent has as many descriptors after thirty runs of a process as after the first ones.
+Invariant: logged events are stored once, while unknown peers open more connections than the agent may have open files.
+An agent has as many descriptors after thirty runs of a process as after the first ones.
 """
 
 import contextlib
@@ -171,11 +171,11 @@ def test_strangers_that_hold_all_descriptors_only_delay_what_ranks_log(host: Hos
             with chiplog.init(dir=host.root, run_id=run_id, agent=address, capture_console=False) as late:
                 for value in values:
                     late.log({"x": value})
-            wait_until(lambda run_id=run_id: stored(run_id) == values, f"{run_id}, meanwhile", STARVED_S)
+            wait_until(lambda run_id=run_id: stored(run_id) == values, f"{run_id}, during the attack", STARVED_S)
     assert [stored(run_id) for run_id in ("early", "late", "later")] == [values] * 3, "none of them twice"
     wait_until(lambda: _listens(port), "TCP that is open again")
     assert agent.poll() is None
-    assert host.output().count("descriptors are running out") == 1, "said once, however long it goes on"
+    assert host.output().count("descriptors are running out") == 1, "logged once, however long it lasts"
 
 
 def test_strangers_at_a_collector_only_delay_what_its_agents_and_readers_want(tmp_path: Path) -> None:
@@ -197,15 +197,15 @@ def test_strangers_at_a_collector_only_delay_what_its_agents_and_readers_want(tm
             begun = time.monotonic()
             while min(at_ingest.n_came, at_query.n_came) < LIMIT or time.monotonic() < begun + KNOCKED_S:
                 assert time.monotonic() < begun + 60.0, "no strangers came"
-                for name in ("collector.sock", "query.sock"):  # for want of a descriptor libzmq would abort
+                for name in ("collector.sock", "query.sock"):  # without a descriptor libzmq would abort
                     with socket.socket(socket.AF_UNIX) as knocking, contextlib.suppress(BlockingIOError):
                         knocking.setblocking(False)
                         knocking.connect(str(centre.place.run / name))
                 time.sleep(0.01)
             centre.log(*values)
-            wait_until(lambda: centre.stored() == values, "what a rank logs meanwhile", STARVED_S)
+            wait_until(lambda: centre.stored() == values, "events of a rank during the attack", STARVED_S)
         wait_until(lambda: _listens(port) and _listens(port + 1), "TCP that is open again")
-        assert [centre.collector.pid, *_children(centre.collector.pid)] == pids, "nobody was ended by them"
+        assert [centre.collector.pid, *_children(centre.collector.pid)] == pids, "no process was ended by them"
         assert "descriptors are running out" in centre.output("chiplog_collector")
     finally:
         centre.stop()
@@ -234,7 +234,7 @@ def test_many_runs_of_one_process_cost_an_agent_no_descriptors(node: Node) -> No
     def n_ranks() -> int:
         n_found = 0
         for entry in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # already closed
                 n_found += "pidfd" in os.readlink(entry)
         return n_found
 

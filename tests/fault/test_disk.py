@@ -1,7 +1,7 @@
 """Disk full and EIO at every write site of SDK, agent and collector.
 
-Training goes on, the loss is declared exactly, and everything heals without a restart when the disk does. Full disks
-are real ones (a small tmpfs that is used up and given back); a preloaded library makes single calls fail.
+Training continues, the loss is declared exactly, and everything recovers without a restart when the disk does. Full
+disks are real ones (a small tmpfs that is filled and freed); a preloaded library makes single calls fail.
 
 | site | how it is failed | test |
 |---|---|---|
@@ -15,12 +15,12 @@ are real ones (a small tmpfs that is used up and given back); a preloaded librar
 | agent: spool segment (open, header, sync of file and directory) | EIO, ENOSPC | the_daemons_… |
 | agent: spool append (error, short), sync, cutting back (ftruncate), trim (unlink) | EIO, ENOSPC | the_daemons_… |
 | agent: removal of an adopted journal (rename, unlink) | EIO | an_adopted_journal_… |
-| agent: its socket, made anew (bind) | EIO | a_socket_… |
+| agent: its socket, restored (bind) | EIO | a_socket_… |
 | agent: collector/host (write) | ENOSPC | a_host_file_… |
 | collector: directories, lock, `synced`, log segment, socket at its start | EIO, ENOSPC | a_daemon_… |
 | collector: log append (error, short and then full), sync, cutting back | EIO, ENOSPC | the_daemons_… |
 | index: write-ahead log (write, sync, truncate), file (write) | EIO, ENOSPC | the_daemons_…, a_full_disk_… |
-| index: made anew (open, rename) | EIO | an_index_… |
+| index: recreated (open, rename) | EIO | an_index_… |
 
 Not reached: records and counters in mapped pages (the kernel gives no error for an allocated page of a local disk; a
 disk that breaks under it is a SIGBUS, as for the program's own code); the timed checkpoint (once a minute; it is the
@@ -479,7 +479,7 @@ START_SITES = {
 def test_a_daemon_that_cannot_start_says_why_in_one_line_and_starts_when_the_disk_heals(
     library: Path, tmp_path: Path
 ) -> None:
-    """Whoever starts daemons starts them again: systemd, or every five seconds the rank and the agent."""
+    """Whatever starts daemons starts them again: systemd, or, every five seconds, the rank and the agent."""
     processes: dict[str, tuple[subprocess.Popen[str], Faults]] = {}
     for number, (site, (module, operations, part, error)) in enumerate(START_SITES.items()):
         rules = Faults(library, tmp_path / f"{number}.rules")
@@ -539,7 +539,7 @@ def test_a_rank_that_cannot_start_an_agent_tries_again(library: Path, tmp_path: 
 
 
 def test_a_host_file_that_could_not_be_written_names_nobody(library: Path, tmp_path: Path) -> None:
-    """On a shared directory half a host name would keep this host from starting its collector for ever."""
+    """On a shared directory a truncated host name would keep this host from ever starting its collector."""
     root = tmp_path / "chiplog"
     place = paths_for_root(root)
     rules = Faults(library, tmp_path / "agent.rules")

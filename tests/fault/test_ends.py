@@ -1,7 +1,7 @@
-"""However a rank ends, it ends as it would without chiplog: as fast, by the same code, and with nobody left behind.
+"""However a rank ends, it ends as it would without chiplog: as fast, with the same code, and leaving no process.
 
-Each ending is played twice side by side, with chiplog and without it, all of them in one go. What log() returned from
-is compared with SQL by the oracle.
+Each ending runs twice side by side, with chiplog and without it, all of them at the same time. The oracle compares the
+calls of log() that returned with SQL.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ from tests.support.waiting import wait_until
 PROMISED_S = 2.0  # by which an end may be later with chiplog than without
 NOISE_S = 4.0  # what a machine that is busy with other things may add to that, and to what finish() may take …
 PLAYS = 3  # … in one of so many plays of the same ending
-HUNG_S = 200.0  # whoever has not ended then is killed, and its test fails
+HUNG_S = 200.0  # a rank that has not ended by then is killed, and its test fails
 AT_ONCE = 4
 NOWHERE = {"CHIPLOG_AGENT": "ipc:///nowhere/agent.sock"}  # an agent that is named and not there: none is started
 KILLED, TERMINATED, ABORTED = (("crashed", None, f"killed by {name}") for name in ("SIGKILL", "SIGTERM", "SIGABRT"))
@@ -148,7 +148,7 @@ SAFEGUARDS = [
         environment={"CHIPLOG_FAULT_ENDINGS": "by fork"},
     ),
     Safeguard(
-        "a rank whose state was lost with its memory does not run for ever",
+        "a rank whose state was lost with its memory does not run forever",
         "agent/chiplog_agent/ranks/orphan_journals.py",
         old=" and not (finished and produced == adopted.next_seq):\n",
         new=" and not finished:\n",
@@ -313,7 +313,7 @@ def _of_session(sessions: set[int]) -> dict[int, list[str]]:
     for entry in _processes():
         name, _, rest = _read_bytes(entry / "stat").decode(errors="replace").rpartition(")")
         fields = rest.split()
-        is_orphaned_zombie = fields[:2] == ["Z", "1"]  # whoever is init here has to reap it
+        is_orphaned_zombie = fields[:2] == ["Z", "1"]  # the init process here must reap it
         if fields and int(fields[3]) in sessions and not is_orphaned_zombie:
             found.setdefault(int(fields[3]), []).append(f"{name}) {fields[0]}")
     return found
@@ -400,7 +400,7 @@ def test_a_rank_ends_as_it_would_without_chiplog_and_everything_it_logged_is_the
     print(f"{ending.name}: {'; '.join(seen)}; without chiplog {bare.took_s:.3f} s, code {ours.code}")
     assert ours.code == bare.code, _output(ours.folder)
     assert not all(end.is_late(bare) for end in plays), f"{seen}, without chiplog {bare.took_s:.3f} s"
-    assert ours.finish_s or ending.says[0] == "crashed", "it says that it finished, and nobody saw finish() return"
+    assert ours.finish_s or ending.says[0] == "crashed", "it reports that it finished, but finish() did not return"
     assert not played.left_behind.get(ours.pid), played.left_behind
     said = played.labels[ending.label]
     assert said["pending"] == 0

@@ -1,7 +1,7 @@
-"""A saved file arrives whole, once, whoever is killed while it is made, moved or taken.
+"""A saved file arrives whole, once, whichever process is killed while the file is created, sent or received.
 
-Real processes, real signals. A rank kills itself right behind `save()`; then agent and collector are killed in turn,
-each while the file is half way.
+Real processes, real signals. A rank kills itself right after `save()`. Then agent and collector are killed in turn,
+each in the middle of the file.
 """
 
 import hashlib
@@ -87,7 +87,7 @@ def test_a_saved_file_arrives_whole_and_once_whoever_is_killed(bare_node: Node, 
     rank = subprocess.run([sys.executable, "-c", RANK], cwd=tmp_path, env=environment, timeout=120)
     assert rank.returncode == -signal.SIGKILL
     assert len(list(place.outbox.iterdir())) == 1
-    (tmp_path / "big.bin").write_bytes(b"the training goes on")
+    (tmp_path / "big.bin").write_bytes(b"the training continues")
 
     bare_node.start_collector()
     bare_node.start_agent()

@@ -360,7 +360,7 @@ def test_a_spool_with_a_cut_tail_declares_what_it_lost_and_goes_on(cluster: Clus
 
 
 def test_a_node_that_is_lost_with_its_spool_leaves_nothing_pending_and_holds_up_nobody(cluster: Cluster) -> None:
-    """Nobody can tell what it had: what came is whole and counted, its label is not seen any more, and others go on."""
+    """Its content is unknown: events that arrived are whole and counted, its label is gone, and the others continue."""
     for name in ("a", "b"):
         cluster.start_agent(name)
     lost = cluster.rank("a", "rank0")
@@ -368,7 +368,7 @@ def test_a_node_that_is_lost_with_its_spool_leaves_nothing_pending_and_holds_up_
     cluster.centre.until("SELECT count(*) AS n FROM metrics WHERE label = 'rank0'", lambda rows: rows[0]["n"] > 100)
     node = cluster.node("a")
     assert node.agent is not None
-    node.agent.send_signal(signal.SIGSTOP)  # what is logged now reaches nobody
+    node.agent.send_signal(signal.SIGSTOP)  # events logged from now on reach no agent
     logged = cluster.logged("rank0")
     wait_until(lambda: cluster.logged("rank0") > logged + 50, "a rank that logs on")
     end(lost, signal.SIGKILL)

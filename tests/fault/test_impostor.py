@@ -195,7 +195,7 @@ def rank_of(number: int, node: str, **identity: object) -> Rank:
 
 
 def forged(rank: Rank, *events: tuple[EventKind, list[object]], first: int = 0) -> bytes:
-    """Return a block in which somebody else speaks as a rank's producer."""
+    """Return a block in which another producer uses a rank's ID."""
     liar = Rank(0)
     liar.uuid, liar.events = rank.uuid, [b""] * first
     for kind, fields in events:
@@ -306,7 +306,7 @@ def test_a_key_is_checked_against_the_node_of_the_agent_whatever_its_ranks_call_
     assert len(centre.index.sql(STORED)) == 3
     assert centre.index.sql(LABELS) == [("rank1", "node-a", 4711, "pod-2", 1)]
     centre.say(FALSE, B, forged(rank, numbers(9, -1.0), first=9))
-    assert [row["node"] for row in centre.refusals()] == ["node-a"], "and nobody else delivers it"
+    assert [row["node"] for row in centre.refusals()] == ["node-a"], "and no other node delivers it"
 
 
 def test_an_agent_cannot_place_ranks_on_a_node_that_its_key_does_not_cover(centre: Centre) -> None:
@@ -468,7 +468,7 @@ def test_records_of_several_senders_in_one_commit_are_each_judged_by_their_own(c
 
 
 def test_a_commit_that_never_ended_stores_nothing(centre: Centre) -> None:
-    """Power fails between a slice and its receipt: nobody knows any more who may say such things. It is sent again."""
+    """Power fails between a slice and its receipt: the sender of the slice is unknown, so it is sent again."""
     rank, other = rank_of(1, "node-a"), rank_of(2, "node-b")
     centre.take(FALSE, B, whole(rank))
     centre.intake.committed()  # what the receiver knew is gone with it
@@ -523,7 +523,7 @@ def moves(centre: Centre) -> list[tuple[str, str, bool]]:
 @pytest.mark.parametrize("label", ["rank0", "rank7"])
 @pytest.mark.parametrize("claims", [True, False])
 def test_a_primary_that_is_suddenly_on_another_keys_node_leaves_a_row(centre: Centre, label: str, claims: bool) -> None:
-    """As after an elastic restart that moved rank 0: nobody can tell the one from the other, so people must see it."""
+    """As after an elastic restart that moved rank 0: the two cannot be distinguished, so a row must report it."""
     first = rank_of(1, "node-a", label="rank0", primary=True)
     centre.say(TRUE, A, whole(first))
     centre.index.reopen()
@@ -550,8 +550,8 @@ def test_by_whatever_order_nothing_of_an_impostor_is_stored_and_nothing_true_is_
 ) -> None:
     """Invariant: in the end the database holds exactly what each node's own key said, and a rebuild holds the same.
 
-    Three nodes with two ranks and a key each; every key sends pieces of every rank, those of others with false values.
-    Only a producer that nobody knows yet can be claimed, so an impostor never comes before the first true word.
+    Three nodes with two ranks and a key each. Every key sends pieces of every rank, those of others with false values.
+    Only an unknown producer can be claimed, so an impostor never comes before the first event of the true producer.
     """
     for seed in rounds(1):
         chooser = random.Random(seed)

@@ -100,7 +100,7 @@ SAFEGUARDS = [
         test="test_checkpoints_cut_no_query_and_no_query_stops_checkpoints",
     ),
     Safeguard(
-        "an index that ends unasked answers nobody that the collector stops",
+        "an index that ends by itself does not answer that the collector stops",
         "collector/chiplog_collector/index/process.py",
         old="service.close(answer=is_requested)",
         new="service.close()",

@@ -44,7 +44,7 @@ SAFEGUARDS = [
         test="test_what_a_handler_raises_reaches_the_training_and_nothing_that_returned_is_lost",
     ),
     Safeguard(
-        "what a signal handler raises while a value is read is none of the value's",
+        "an exception of a signal handler while a value is read is not an error of the value",
         "sdk/chiplog/values/metrics.py",
         old="    except Exception as error:\n        if is_interrupt(error):\n            raise\n"
         "        return _not_a_number(key, value)\n",

@@ -1,7 +1,7 @@
-"""SIGKILL of rank, agent, receiver and index at random moments: by an oracle, nothing is lost and nothing doubled.
+"""SIGKILL of rank, agent, receiver and index at random moments: according to an oracle, nothing is lost or duplicated.
 
-Real processes, real signals. One rank of a round is killed as it logs, in one moment with daemons, the others when no
-daemon is killed any more. `make test` kills 60 and more in four rounds, a soak goes on for its share.
+Real processes, real signals. One rank of a round is killed while it logs, at the same time as daemons; the others when
+no daemon is killed any more. `make test` kills 60 and more in four rounds, a soak continues for its share of the time.
 """
 
 import os
@@ -40,7 +40,7 @@ SAFEGUARDS = [
         "the rank keeps a record until the agent has synced it",
         "agent/chiplog_agent/daemon.py",
         old="                    self._core.add_slice(sender, first, last, payload, now, now_us())\n",
-        # It is said a third of a second before, so that a kill in between need not be luck.
+        # It acknowledges a third of a second early, so that a kill in between does not need luck.
         new="                    self._core.add_slice(sender, first, last, payload, now, now_us())\n"
         "                    self._act(self._receiver.synced(sender, last + 1), now)\n"
         "                    self._write_after = now + 0.3 if self._write_after < now - 0.3 else "
@@ -118,7 +118,7 @@ def pid_of(place: Paths, victim: str) -> int:
 
 
 def kill_some(place: Paths, chooser: random.Random, rank: int = 0) -> Counter[str]:
-    """Kill one to three daemons in the same moment, whoever is there, and a rank if one is given; return whom."""
+    """Kill one to three of the running daemons at the same time, and a rank if one is given; return the killed ones."""
     time.sleep(chooser.uniform(0.05, 0.8))
     victims = chooser.sample(["agent", "receiver", "index"], k=chooser.choice([1, 1, 2, 3]))
     killed: Counter[str] = Counter()
@@ -140,7 +140,7 @@ def one_round(place: Paths, directory: Path, seed: int) -> Counter[str]:
     files = {label: directory / f"{label}.oracle" for label in labels}
     ranks = [start_rank(file, label, 1_000_000) for label, file in files.items()]
     kills: Counter[str] = Counter()
-    first, *others = ranks  # the first is replaced by nobody: what it has logged by then has to be enough
+    first, *others = ranks  # the first is not replaced: its events until then must suffice
     logged = files[labels[0]]
     while (n_daemons := kills.total() - kills["rank"]) < KILLS or not kills["rank"]:
         assert kills["rank"] or first.poll() is None, (seed, "it ended by itself")
@@ -159,7 +159,7 @@ def one_round(place: Paths, directory: Path, seed: int) -> Counter[str]:
         process.wait()
         kills["rank"] += 1
     last = f"{seed}-last"
-    start_rank(directory / "last.oracle", last, 10).wait()  # somebody on this node starts an agent again
+    start_rank(directory / "last.oracle", last, 10).wait()  # a rank on this node starts an agent again
     assert settled(place, [*labels, last]), f"seed {seed}: some label never became complete"
     with chiplog.connect(dir=place.root) as client:
         for label, file in files.items():

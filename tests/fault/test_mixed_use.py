@@ -1,7 +1,8 @@
 """Signals, threads, pools, readers and tmp cleaners at once: nothing is lost undeclared, and no daemon ends.
 
-The ranks (`rank_of_mixed_use.py`) do what has lost values. Readers keep a query of about two seconds in flight, so that
-each checkpoint meets one. A cleaner removes locks and sockets of what is alive. In a soak this goes on for its share.
+The ranks (`rank_of_mixed_use.py`) do things that have lost values before. Readers keep a query of about two seconds
+running, so that each checkpoint meets one. A cleaner removes locks and sockets of running processes. A soak repeats
+this.
 """
 
 import random

@@ -204,7 +204,7 @@ def host_vanishes(site: Site) -> None:
 
 
 def connection_forgotten(site: Site) -> None:
-    """A middlebox forgets the connection: both ends think that it stands, for ever. New ones pass."""
+    """A middlebox forgets the connection: both ends keep it open forever. New ones pass."""
     begun = time.monotonic()
     ports = site.network.forget_flows(2, 1, PORT)
     assert ports, "the agent was not connected"

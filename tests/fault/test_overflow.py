@@ -138,7 +138,7 @@ def check_overflown(node: Node, rank: Rank, n_logged: int) -> None:
 def test_a_full_journal_on_disk_and_one_in_memory_declare_what_they_dropped(
     small_node: FaultyNode, tmp_path: Path, started: list[Rank]
 ) -> None:
-    """Nobody listens until both are full. What was dropped is declared once there is room, not by the next log()."""
+    """No agent listens until both are full. Dropped events are declared once there is room, not by the next log()."""
     agent = {"CHIPLOG_AGENT": small_node.place.agent_address}
     (tmp_path / "no directory").write_text("")
     quotas = {"CHIPLOG_JOURNAL_BYTES_MAX": str(MIB), "CHIPLOG_JOURNAL_MEMORY_BYTES_MAX": str(MIB)}

@@ -362,7 +362,7 @@ def test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_po
                 had = daemon._receiver.next_numbers.get(SENDER, 0)
                 assert had >= acked, (seed, cut, had, acked)
                 claimed = [number for number in range(had) if payload_of(number) not in blocks]
-                assert not claimed, (seed, cut, "said to be there, so that nobody sends it again", claimed)
+                assert not claimed, (seed, cut, "declared as stored, so that no sender sends it again", claimed)
                 assert daemon.log.next_number >= last_mark(before, "given out"), (seed, cut)
             finally:
                 daemon.close()

@@ -223,7 +223,7 @@ run.finish()
 
 
 def start_writer(label: str) -> "subprocess.Popen[str]":
-    """Start a process that claims to be the run's primary; it ends when it is told."""
+    """Start a process that claims to be the run's primary; it ends on request."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, label], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

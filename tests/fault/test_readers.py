@@ -1,4 +1,4 @@
-"""Readers who want more than to read: whatever they ask, nothing is written, no file is read, and ingest goes on.
+"""Readers try more than to read: whatever they send, nothing is written, no file is read, and ingest continues.
 
 A real collector and agent, an oracle that logs all the while, and readers who speak the wire directly.
 """
@@ -253,7 +253,7 @@ def test_readers_that_never_read_and_sixteen_that_do_cost_nobody_an_event(
     node: Node, reader: Asker, logging_rank: Logging
 ) -> None:
     pid = index_pid(node)
-    for _ in range(6):  # 100 MB each, and nobody fetches them
+    for _ in range(6):  # 100 MB each, and no client fetches them
         reader.send("SELECT range, hash(range), repeat('x', 10) FROM range(4000000)")
     stop = threading.Event()
     answered = [0] * 16

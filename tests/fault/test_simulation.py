@@ -1,8 +1,9 @@
 """Seeded schedules of faults on virtual clocks, disks and networks, around the real parts of the delivery path.
 
-Invariant of all of them: when everything has healed, every event is stored once or declared lost, unless the only disk
-that had it was destroyed; nothing is acknowledged before it is synced; credit is kept; all is drained within a minute
-and a half of virtual time. A failing seed lives through the same again: its last actions stand in the error's notes.
+Invariant of all of them: when every fault has been repaired, every event is stored once or declared lost, unless the
+only disk with the event was destroyed. Nothing is acknowledged before it is synced, credit is kept, and everything is
+drained within a minute and a half of virtual time. A failing seed repeats the same schedule; the error's notes contain
+its last actions.
 """
 
 import random
@@ -134,7 +135,7 @@ SAFEGUARDS = [
         {"CHIPLOG_FAULT_SEED": "2000"},
     ),
     Safeguard(
-        "a loss stands in its place: when the connection takes it along, the next one tells it",
+        "a loss is sent in its place: if the connection loses it, the next connection sends it",
         _DELIVERY,
         "        self._next = max(last + 1, self._next)\n",
         "",

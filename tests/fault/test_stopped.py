@@ -1,9 +1,9 @@
-"""Agent, receiver and index stopped for longer than every timeout: training goes on, and nothing is lost or doubled.
+"""Agent, receiver and index stopped for longer than every timeout: training continues, nothing is lost or duplicated.
 
-A stopped process holds its locks and its sockets, and answers nobody: what looks dead comes back and goes on. In
-`make test` it does so for 12 s: longer than a peer may be silent, an idle agent stays and a starter waits for a lock.
-A soak stops them for 45 s and more: longer also than the kernel sends in vain, than an index has to end in, an idle
-collector stays and a query may take.
+A stopped process holds its locks and sockets and answers no peer: it looks dead, and then continues. In `make test` it
+is stopped for 12 s: longer than the limit for a silent peer, for an idle agent, and for a daemon that waits for a lock.
+A soak stops it for 45 s and more: also longer than the kernel retransmits, than the limits for the end of an index, for
+an idle collector, and for a query.
 """
 
 import os
@@ -30,8 +30,8 @@ from tests.support.waiting import wait_until
 STOPPED_S = PEER_SILENT_S + 2.0
 STOPPED_LONG_S = 45.0  # in a soak
 LONGER_S = 3.0  # not all of them go on at the same moment
-LAST_S = 4.0  # before its agent goes on, one rank ends: its finish() meets nobody
-NOISE_S = 4.0  # what finish() may take besides its second, of a machine that stands still for nobody
+LAST_S = 4.0  # before its agent continues, one rank ends: its finish() has no peer
+NOISE_S = 4.0  # time that finish() may take in addition to its second, because of a busy machine
 AFTERWARDS_S = 1.0  # for which ranks still log when all have been continued
 VICTIMS = ("agent", "receiver", "index", "agent and receiver")
 SOAK = bool(os.environ.get("CHIPLOG_SOAK_MINUTES"))
@@ -98,7 +98,7 @@ SAFEGUARDS = [
 
 
 class Pipeline:
-    """A rank, an agent and a collector as a training starts them, and which of them is to be stopped."""
+    """A rank, an agent and a collector as a training starts them, and which of them to stop."""
 
     def __init__(self, root: Path, victim: str) -> None:
         self.root = root
@@ -188,9 +188,9 @@ class Pipeline:
 
 
 def stop_and_go_on(root: Path, seed: int, stopped_s: Callable[[], float]) -> None:
-    """Stop one victim in each of several pipelines, all at once, and compare afterwards.
+    """Stop one victim in each of several pipelines, all at the same time, and compare afterwards.
 
-    Where the agent alone is stopped, the rank ends while it is: what it left is delivered when the agent goes on.
+    If only the agent is stopped, the rank ends during the stop: the agent delivers its journal when it continues.
     """
     pipelines = [Pipeline(root / victim, victim) for victim in VICTIMS]
     try:

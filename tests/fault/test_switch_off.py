@@ -1,4 +1,4 @@
-"""What is declared as a safeguard stands in the code, and is noticed by a test that exists."""
+"""Every declared safeguard is in the code, and an existing test detects its removal."""
 
 import re
 

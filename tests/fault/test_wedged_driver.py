@@ -1,6 +1,6 @@
-"""A GPU driver that hangs: its device is reported stale, and host, other GPUs and the delivery of events go on.
+"""A GPU driver that hangs: its device is reported stale, and host, other GPUs and the delivery of events continue.
 
-The library in place of NVIDIA's hangs a call for as long as a file says so, at most 45 s.
+The library in place of NVIDIA's hangs a call for as long as a file requests, at most 45 s.
 """
 
 import os
@@ -23,14 +23,14 @@ from tests.support.waiting import wait_until
 GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{index}" for index in range(2)]
 HOST = ""
 SOURCE = Path(__file__).parents[1] / "support" / "fake_nvml" / "nvml.c"
-MEANWHILE = 5  # samples, and steps, that must come out while the driver hangs
+PROGRESS_MIN = 5  # samples, and steps, that must arrive while the driver hangs
 WAIT_S = 25.0  # generous, and shorter than the library hangs
 SOAK = bool(os.environ.get("CHIPLOG_SOAK_MINUTES"))
 TEST = "test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_comes_back"
 
 SAFEGUARDS = [
     Safeguard(
-        "nobody waits for the thread of a GPU",
+        "no thread waits for the thread of a GPU",
         "agent/chiplog_agent/stats/sampler.py",
         old="        self._gpus.request()\n",
         new="        self._gpus.request()\n"
@@ -47,7 +47,7 @@ SAFEGUARDS = [
     ),
 ]
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the library that stands in for NVML needs gcc")
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the replacement library for NVML needs gcc")
 
 
 class Watched:
@@ -71,7 +71,9 @@ class Watched:
 
     def until_more(self, device: str, what: str) -> None:
         before = self.samples(device)
-        wait_until(lambda: self.samples(device) >= before + MEANWHILE, f"samples of {device or 'host'} {what}", WAIT_S)
+        wait_until(
+            lambda: self.samples(device) >= before + PROGRESS_MIN, f"samples of {device or 'host'} {what}", WAIT_S
+        )
 
 
 @pytest.fixture
@@ -110,7 +112,7 @@ def test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_com
             of_hanging, steps = watched.samples(GPUS[hanging]), watched.steps()
             watched.until_more(HOST, "while a GPU hangs")
             watched.until_more(GPUS[1 - hanging], "while the other GPU hangs")
-            wait_until(lambda: watched.steps() >= steps + MEANWHILE, "steps while a GPU hangs", WAIT_S)  # noqa: B023
+            wait_until(lambda: watched.steps() >= steps + PROGRESS_MIN, "steps while a GPU hangs", WAIT_S)  # noqa: B023
             if SOAK:
                 time.sleep(max(0.0, begun + random.Random(seed).uniform(5, 44) - time.monotonic()))
             assert watched.samples(GPUS[hanging]) == of_hanging, seed
@@ -127,7 +129,7 @@ def test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_com
         lambda rows: [(row["state"], row["pending"]) for row in rows] == [("crashed", 0)],
     )
     verdict = compare(oracle, watched.node.sql("SELECT step, value FROM metrics WHERE key = 'value'"))
-    assert verdict.ok and len(verdict.extra) <= 1 and verdict.expected > MEANWHILE, verdict
+    assert verdict.ok and len(verdict.extra) <= 1 and verdict.expected > PROGRESS_MIN, verdict
 
 
 def test_a_lost_gpu_is_an_error_event_of_its_node_and_so_is_its_return(watched: Watched) -> None:

@@ -65,21 +65,21 @@ def test_the_file_system_of_a_link_is_that_of_its_target(tmp_path: Path) -> None
 
 
 def test_chiplog_dir_is_the_argument_else_the_variable_else_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("HOME", "/home/alice")
     assert resolve_root("/a", {"CHIPLOG_DIR": "/b"}) == Path("/a")
     assert resolve_root(None, {"CHIPLOG_DIR": "/b/../c"}) == Path("/c")
-    assert resolve_root(None, {}) == Path("/home/somebody/.chiplog")
+    assert resolve_root(None, {}) == Path("/home/alice/.chiplog")
     assert resolve_root("rel", {}) == Path.cwd() / "rel"
 
 
 def test_without_a_home_directory_it_is_a_private_one_and_that_is_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def nobody(uid: int) -> object:
+    def no_entry(uid: int) -> object:
         raise KeyError(uid)
 
     monkeypatch.delenv("HOME", raising=False)
-    monkeypatch.setattr("pwd.getpwuid", nobody)
+    monkeypatch.setattr("pwd.getpwuid", no_entry)
     monkeypatch.setattr(module, "SUBSTITUTE_PREFIX", f"{tmp_path}/chiplog-")
     monkeypatch.setattr(module, "_has_told_homeless", False)
     home = tmp_path / f"chiplog-{os.getuid()}" / "home"

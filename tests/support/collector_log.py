@@ -16,7 +16,7 @@ START_US = 1_795_000_000_000_000  # 2026-11-18
 
 
 class Rank:
-    """A producer: gives its events seqs, and keeps them for whoever sends them."""
+    """A producer: numbers its events, and keeps them until a test sends them."""
 
     def __init__(self, number: int, label: str | None = None, **identity: Any) -> None:
         self.uuid = bytes([number]) * 16

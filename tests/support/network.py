@@ -100,7 +100,7 @@ class Network:
         return _call("ip", "netns", "exec", self._host(host), *command)
 
     def vanish(self, host: int) -> None:
-        """Let a host disappear from one moment to the next: nobody is told, no FIN and no RST. Processes are killed."""
+        """Remove a host without notice: no FIN and no RST. Its processes are killed."""
         self.unplug(host)
         for line in _call("ip", "netns", "pids", self._host(host)).split():
             _kill(int(line))
@@ -127,9 +127,9 @@ class Network:
     def forget_flows(self, at: int, source: int, port: int) -> list[str]:
         """Drop at one host, both ways, what belongs to the connections that another has to its port now.
 
-        So does a middlebox whose table was emptied: new connections pass, the old ones are silent for ever. What the
-        host says is dropped a moment before what it hears, so that it has an answer under way that never arrives.
-        Return the other's ports.
+        A middlebox whose table was emptied does the same: new connections pass, the old ones stay silent. The host's
+        own packets are dropped a moment before those to it, so that an answer is under way that never arrives. Return
+        the other's ports.
         """
         ports = self.connected_ports(at, source, port)
         for other in ports:

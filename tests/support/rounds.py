@@ -6,9 +6,9 @@
             ...
             rounds.count("kills", 3)             # to be reported besides the number of rounds
 
-`make test` plays the same seeds each time: what it says of a change is said of the change, not of that day's luck. A
-soak plays others each time; what it finds gets a test of its own. What was reached stands in a section before pytest's
-summary.
+`make test` uses the same seeds each time, so that a failure comes from a change and not from chance. A soak uses
+different seeds each time, and a failure that it finds gets a separate test. A section before pytest's summary reports
+the counts.
 """
 
 import os

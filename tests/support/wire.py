@@ -30,7 +30,7 @@ def open_raw(interface: str) -> socket.socket:
 
 
 def relay(ends: tuple[socket.socket, socket.socket], delay_s: float, jitter_s: float, loss: float) -> None:
-    """Relay for ever."""
+    """Relay forever."""
     waiting: tuple[collections.deque[tuple[float, bytes]], ...] = (collections.deque(), collections.deque())
     while True:
         due = min((queue[0][0] for queue in waiting if queue), default=None)

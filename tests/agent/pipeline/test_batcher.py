@@ -33,7 +33,7 @@ def records(first: int, *payloads: bytes) -> bytes:
 
 
 def built(core: EventBatcher) -> tuple[list[tuple[bytes, int, list]], dict[bytes, int]]:
-    """Return (producer, seq, event) of all blocks, and what is to be acknowledged."""
+    """Return (producer, seq, event) of all blocks, and the seqs to acknowledge."""
     blocks, taken = core.build(5)
     rows = [row for block in blocks for row in block_to_rows(decode_block(block))]
     return [

@@ -243,7 +243,7 @@ def test_a_copy_whose_bytes_the_disk_does_not_give_is_put_off(bench: Bench, monk
     bench.put()
     read = os.pread
 
-    def pread(descriptor: int, n_bytes: int, offset: int) -> bytes:  # stands for a sector that is gone
+    def pread(descriptor: int, n_bytes: int, offset: int) -> bytes:  # simulates a bad sector
         if os.readlink(f"/proc/self/fd/{descriptor}") == str(bad):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         return read(descriptor, n_bytes, offset)

@@ -33,7 +33,7 @@ SAFEGUARDS = [
         test="test_a_spool_that_was_set_back_sends_what_waits_under_higher_numbers",
     ),
     Safeguard(
-        "a spool that cannot read by how much its numbers are raised sends everything anew",
+        "a spool that cannot read the offset of its numbers sends everything again",
         "agent/chiplog_agent/pipeline/spool.py",
         old="            self._raised, self._offset_is_known = found, file.is_valid",
         new="            self._raised = found",
@@ -215,7 +215,7 @@ def test_a_synced_end_that_is_gone_is_a_gap_and_its_numbers_are_not_given_again(
     assert reason in (DAMAGED, TRIMMED)
     assert found == list(range(len(found)))
     again.acknowledged(4)
-    assert again.is_drained, "nobody waits for what is declared"
+    assert again.is_drained, "declared numbers are not waited for"
     fill(again, 4, 5)
     assert drain(again) == [4, 5]
 
@@ -264,7 +264,7 @@ class Collector:
 
     def welcome(self, spool: Spool) -> None:
         had = self.next.setdefault(spool.id, spool.first_number)
-        assert spool.first_number <= had, "it would declare what nobody lost"
+        assert spool.first_number <= had, "it would declare losses that did not happen"
         spool.seek(had)
 
     def take(self, spool: Spool, max_bytes: int = 300) -> bool:
@@ -420,7 +420,7 @@ def test_whatever_fails_while_a_spool_that_was_set_back_is_sent_nothing_of_it_is
             try:
                 return opened(b"id %013d" % chooser.randrange(10**9))
             except (Killed, OSError):
-                pass  # whoever starts agents tries again
+                pass  # the caller that starts agents tries again
 
     monkeypatch.setattr(os, "fdatasync", sync)
     for seed in rounds(10):

@@ -72,7 +72,7 @@ def verdict(
     wait_until(lambda: endings.look(42), "the end of the process")
     ts_us, state = endings.resolve(PRODUCER, {"started_at": STARTED_US, "rank": 0, **identity}, 99, finished=finished)
     assert ts_us == 42
-    assert "late_us" not in state, "somebody saw it"
+    assert "late_us" not in state, "the end was observed"
     return state
 
 
@@ -211,7 +211,7 @@ def test_an_error_file_of_an_earlier_attempt_or_of_a_parent_is_not_this_ranks(
 
 
 def of_rank(endings: ExitCauseResolver, path: str) -> str:
-    """Return what the agent says of a rank that nobody saw end and that has an error file."""
+    """Return the agent's verdict on a rank whose end was not observed and that has an error file."""
     return str(
         endings.resolve(PRODUCER, {"error_file": path, "started_at": 1, "rank": 0}, 99, finished=False)[1]["reason"]
     )
@@ -224,7 +224,7 @@ def test_ranks_whose_error_files_hang_are_done_without_after_the_first(
     path = error_file(tmp_path / "error.json", {"message": "ValueError: boom"})
     hung, opened, open_file = threading.Event(), [], os.open
 
-    def opens(name: Any, *rest: Any, **named: Any) -> int:  # stands for a file system that does not answer
+    def opens(name: Any, *rest: Any, **named: Any) -> int:  # simulates a file system that does not answer
         if name == "/hung/error.json":
             opened.append(name)
             hung.wait(180)
@@ -251,7 +251,7 @@ def test_one_turn_waits_for_slow_error_files_once(
     path = error_file(tmp_path / "error.json", {"message": "ValueError: boom"})
     open_file = os.open
 
-    def opens(name: Any, *rest: Any, **named: Any) -> int:  # stands for a slow file system
+    def opens(name: Any, *rest: Any, **named: Any) -> int:  # simulates a slow file system
         time.sleep(0.3 * (name == path))
         return open_file(name, *rest, **named)
 
@@ -274,11 +274,11 @@ def test_an_error_file_is_not_opened_before_it_is_known_to_be_a_file(
     (tmp_path / PRODUCER.hex()).mkdir()
     path = tmp_path / "error.json"
     os.mkfifo(path)
-    writer = threading.Thread(target=lambda: path.write_bytes(b""), daemon=True)  # waits until somebody reads
+    writer = threading.Thread(target=lambda: path.write_bytes(b""), daemon=True)  # waits for a reader
     writer.start()
     assert of_rank(endings, str(path)) == VANISHED
     writer.join(0.2)
-    assert writer.is_alive(), "somebody opened the pipe"
+    assert writer.is_alive(), "the pipe was opened"
     path.read_bytes()
     writer.join(180)
     path.unlink()
@@ -338,7 +338,7 @@ def test_a_rank_without_its_lock_that_is_not_dead_yet_is_waited_for_until_its_st
     assert adoption.scan({}) == []
     assert adoption.alive == 1
     monkeypatch.setattr("chiplog_agent.ranks.exit_cause._LEAVING_MAX_S", 0.0)
-    assert not endings.exit_status_pending(PRODUCER), "one that hangs on its way out is not waited for for ever"
+    assert not endings.exit_status_pending(PRODUCER), "a process that hangs while it exits is not waited for forever"
     monkeypatch.undo()
     may_end()
     wait_until(lambda: endings.look(42), "its end")

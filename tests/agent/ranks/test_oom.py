@@ -1,7 +1,7 @@
-"""A process that the kernel killed for want of memory is told from one that somebody killed: real groups, real kills.
+"""An out-of-memory kill is distinguished from another kill: real groups, real kills.
 
-Root makes a control group of its own below this machine's memory controller, v1 or v2. Where that cannot be done, the
-test says so and is skipped.
+Root makes a control group below this machine's memory controller, v1 or v2. Where that is not possible, the test is
+skipped with the reason.
 """
 
 import os

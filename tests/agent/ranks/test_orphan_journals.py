@@ -1,4 +1,4 @@
-"""Journals of dead ranks: whoever gets the lock delivers what is left, and says what is missing."""
+"""Journals of dead ranks: an agent that gets the lock delivers the rest, and declares what is missing."""
 
 import resource
 import signal
@@ -388,7 +388,7 @@ def test_a_journal_is_not_set_aside_because_descriptors_are_short(journals: Path
     agent.adoption.scan({})
     with no_descriptors():
         agent.adoption.drain_into(agent.core, 1.0, 5)
-    assert not agent.adoption.is_busy, "the loop does not spin meanwhile"
+    assert not agent.adoption.is_busy, "the loop does not spin while it waits"
     assert not agent.adoption.is_idle, "and an embedded agent does not leave"
     agent.adopt()
     assert agent.seqs() == [0, 1, 2, 3, 4]

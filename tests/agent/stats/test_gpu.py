@@ -79,7 +79,7 @@ SAFEGUARDS = [
     ),
 ]
 
-pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the library that stands in for NVML needs gcc")
+pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="the replacement library for NVML needs gcc")
 
 
 @pytest.fixture(scope="module")
@@ -246,7 +246,7 @@ def test_a_gpu_that_comes_later_is_seen_and_one_that_goes_is_lost(node: Node) ->
 
 
 def test_a_gpu_that_hangs_keeps_no_other_from_being_sampled_while_one_is_lost(node: Node) -> None:
-    """NVML cannot be initialised again while a call hangs; what works goes on."""
+    """NVML cannot be initialised again while a call hangs; the devices that work continue."""
     node.tell("gpus=3")
     node.feed.start()
     node.run(lambda messages: len(of(messages, GPU2)) >= 2)

@@ -52,7 +52,7 @@ Start = Callable[[str], "subprocess.Popen[str]"]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start a rank: code that prints PIDs on one line, then goes on until its input ends."""
+    """Start a rank: code that prints PIDs on one line, then runs until its input ends."""
     processes: list[subprocess.Popen[str]] = []
 
     def run(code: str) -> "subprocess.Popen[str]":
@@ -249,7 +249,7 @@ print(sum(os.times()[:4]) - before, flush=True); sys.stdin.readline()""")
 
 
 def test_a_child_whose_parent_does_not_wait_takes_nothing_from_the_others(start: Start) -> None:
-    """SIGCHLD is ignored: what the first child used is in nobody's times any more, and the second one goes on."""
+    """SIGCHLD is ignored: the first child's time is in no process's times any more, and the second child continues."""
     rank = start("""
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)

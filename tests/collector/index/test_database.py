@@ -107,7 +107,7 @@ def test_rebuild_and_compact_leave_every_view_as_it_was(index: Index) -> None:
     assert sorted(path.name for path in place.collector.iterdir()) == ["index.duckdb", "lock", "log"]
     database = Database(place.index, LOG_ID)
     assert database.load().names
-    assert database.next_number > 0, "a compacted file goes on where it stood"
+    assert database.next_number > 0, "a compacted file continues at its position"
     database.close()
 
 

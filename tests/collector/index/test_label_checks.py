@@ -1,4 +1,4 @@
-"""Runs that turn out to be one, claims for want of a better, labels used twice, ranks without a primary."""
+"""Runs that turn out to be one, provisional claims to be primary, labels used twice, ranks without a primary."""
 
 import json
 import random
@@ -23,28 +23,28 @@ SAFEGUARDS = [
         test="test_a_provisional_run_is_merged_with_all_that_is_in_it_and_all_that_names_it_later",
     ),
     Safeguard(
-        "a key for other nodes takes nobody's run away",
+        "a key for other nodes cannot take over a run",
         "collector/chiplog_collector/index/registry.py",
         old="    if not nodes:\n        return True\n",
         new="    return True\n",
         test="test_a_key_for_other_nodes_merges_nobody_elses_run_away",
     ),
     Safeguard(
-        "another name that a key made of a run binds nobody of other nodes who comes later",
+        "an alias that a key made of a run does not bind later producers on other nodes",
         "collector/chiplog_collector/index/registry.py",
         old=" and may_act_for(run.alias_nodes, producer):\n",
         new=":\n",
         test="test_another_name_that_a_key_made_of_a_run_binds_only_those_whom_it_speaks_for",
     ),
     Safeguard(
-        "a second key takes nobody's other name away",
+        "a second key cannot change an alias",
         "collector/chiplog_collector/index/registry.py",
         old="        if former.alias_of is not None:\n",
         new="        if False:\n",
         test="test_another_name_of_a_run_is_not_taken_away_by_a_key_that_does_not_speak_for_those_who_bear_it",
     ),
     Safeguard(
-        "a label that two live processes use is told",
+        "a label that two live processes use is reported",
         "collector/chiplog_collector/index/applier.py",
         old="        self.labels.check_block(block, numbers)\n",
         new="",
@@ -157,7 +157,7 @@ def test_a_label_that_two_processes_use_at_a_time_is_told_once_and_nothing_of_ei
     first = Rank(1, "eval", pid=11)
     second = Rank(2, "eval", pid=22, launch="other", started_at=START_US + 5 * SECOND)
     index.take(whole(first), whole(second))
-    assert kinds(index) == [], "a restart looks the same, until the first one goes on"
+    assert kinds(index) == [], "a restart looks the same, until the first process logs again"
     for step in range(3):
         at = first.say(EventKind.TEXT, step, "t", "still here", ts=START_US + (8 + step) * SECOND)
         index.take(block_of((first, at, at)))
@@ -209,7 +209,7 @@ def test_a_key_for_other_nodes_merges_nobody_elses_run_away(index: Index) -> Non
 
 
 def test_another_name_that_a_key_made_of_a_run_binds_only_those_whom_it_speaks_for(index: Index) -> None:
-    """Whoever guesses a run ID may name it first: those that it belongs to are in that run all the same."""
+    """A process that guesses a run ID may name it first; its rightful producers are in that run all the same."""
     evil = Rank(9, "x", run_id="victim", primary=True, node="evil", project="theirs", tags=["theirs"])
     index.take_from("evil", whole(evil))
     at = evil.become(run_id="attackers", formerly="victim")
@@ -235,7 +235,7 @@ def test_another_name_that_a_key_made_of_a_run_binds_only_those_whom_it_speaks_f
 def test_another_name_of_a_run_is_not_taken_away_by_a_key_that_does_not_speak_for_those_who_bear_it(
     index: Index,
 ) -> None:
-    """Whoever learns a provisional run ID finds nobody in it after the merge, and may say what it is now."""
+    """A process that learns a provisional run ID after the merge finds it empty, and may define it again."""
     zero = Rank(0, run_id="own0", node="node-0")
     one = Rank(1, "host-1", run_id="own1", primary=False, node="node-1", rank=None)
     index.take_from("node-0", whole(zero))

@@ -1,4 +1,4 @@
-"""The index process: it waits for what passes, sets aside what is damaged for good, and makes it anew from the log."""
+"""The index process: it waits out temporary failures, sets damaged files aside, and rebuilds them from the log."""
 
 import logging
 import math
@@ -94,7 +94,7 @@ def test_a_full_disk_at_the_start_costs_a_healthy_file_nothing(index: Index, mon
     assert not set_aside_files(place)
     assert pauses == sorted(pauses)
     assert len(pauses) == 3
-    assert [record.getMessage().count("No space left") for record in caplog.records] == [1], "said once"
+    assert [record.getMessage().count("No space left") for record in caplog.records] == [1], "logged once"
 
 
 def test_a_disk_that_is_full_when_the_file_is_made_leaves_nothing_to_set_aside(index: Index, monkeypatch) -> None:

@@ -72,7 +72,7 @@ SAFEGUARDS = [
         test="test_everything_else_is_refused_in_one_line",
     ),
     Safeguard(
-        "a function of DuckDB that nobody has looked at is noticed",
+        "a function of DuckDB that was not reviewed is detected",
         "collector/chiplog_collector/query/sql_guard.py",
         old='        *("checkpoint", "force_checkpoint", "truncate_duckdb_logs", "write_log"),\n',
         new='        *("force_checkpoint", "truncate_duckdb_logs", "write_log"),\n',
@@ -81,8 +81,8 @@ SAFEGUARDS = [
 ]
 
 
-# What a SELECT can call, by what keeps it from harm. A function of a newer DuckDB belongs to none of these until
-# somebody has looked at it.
+# Functions that a SELECT can call, by what makes them harmless. A function of a newer DuckDB is in none of these until
+# it has been reviewed.
 OF_FILES = {
     *("glob", "parquet_file_metadata", "parquet_full_metadata", "parquet_kv_metadata", "parquet_metadata"),
     *("parquet_scan", "parquet_schema", "read_blob", "read_csv", "read_csv_auto", "read_duckdb", "read_json"),
@@ -303,7 +303,7 @@ def test_texts_that_hang_the_parser_are_not_taken_for_queries_that_are_stuck(ind
     assert {answer.error_kind for answer in answers} <= {"refused", "timeout"}
     assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
     assert not service.must_restart
-    assert service._examiner.n_replaced < 8, "whoever is overdue is not parsed any more"
+    assert service._examiner.n_replaced < 8, "an overdue query is not parsed any more"
     asker.close()
     service.close()
 

@@ -13,7 +13,7 @@ A = b"A" * 16
 
 SAFEGUARDS = [
     Safeguard(
-        "nobody is missed while the receiver did not listen",
+        "no agent is lost while the receiver did not listen",
         "collector/chiplog_collector/receiver/agent_liveness.py",
         old="        if not listens or stalled_s > _STALL_S:\n",
         new="        if False:\n",

@@ -74,7 +74,7 @@ def test_each_record_is_its_senders_however_slices_gaps_and_permits_interleave()
         assert receipt is not None
         assert receipt.received_us == START_US
         told = [receipt.speaker_of(record.number) for record in records]
-        known = [pair for pair in zip(told, expected, strict=True) if pair[1] is not ...]  # a gap is nobody's
+        known = [pair for pair in zip(told, expected, strict=True) if pair[1] is not ...]  # a gap has no sender
         assert all(said == speaker for said, speaker in known), (seed, known)
         assert receipt.uncommitted([record.number for record in records if record.kind != Kind.SENDERS]) == frozenset()
         done = intake.committed()
@@ -154,6 +154,6 @@ def test_who_is_lost_is_known_from_the_log_as_far_as_it_was_committed() -> None:
     intake.committed()
     records = logged([begins, *behind])
     assert recover_lost(records) == {ONE}
-    assert recover_lost([records[0], CorruptRange(0, 1, "gone"), records[2]]) == set(), "then it is said again"
+    assert recover_lost([records[0], CorruptRange(0, 1, "gone"), records[2]]) == set(), "then it is recorded again"
     assert recover_senders(records) == {ONE: 3, TWO: 1}
     assert recover_lost(logged([CommitBuilder({ONE: 3, TWO: 1}, recover_lost(records)).senders_record()])) == {ONE}

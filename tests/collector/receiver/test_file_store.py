@@ -45,7 +45,7 @@ SAFEGUARDS = [
         test="test_bytes_of_another_content_are_dropped",
     ),
     Safeguard(
-        "an agent is told that a file is stored once the log says so",
+        "an agent gets STORED once the log has the record of the file",
         "collector/chiplog_collector/receiver/file_transfers.py",
         old="                    self._logged.append(token)\n",
         new="                    replies += self._act(self._machine.stored(token))\n",
@@ -214,7 +214,7 @@ def test_what_finds_no_room_is_denied_with_what_sets_it(tmp_path: Path) -> None:
     assert bench.do(Open(4, ONE, 700)) == [OpenPhase(4, 700)]
     assert isinstance(bench.do(Open(5, DIGEST, 1))[0], WriteDenied), "what is being taken counts as a whole"
     bench.store.close()
-    again = Bench(tmp_path / "files", 1_000)  # what is there is counted anew
+    again = Bench(tmp_path / "files", 1_000)  # existing files are counted again
     assert isinstance(again.do(Open(1, TWO, 301))[0], WriteDenied)
     (denied,) = Bench(tmp_path / "other").do(Open(1, ONE, 1 << 39))
     assert isinstance(denied, WriteDenied)

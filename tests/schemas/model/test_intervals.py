@@ -1,4 +1,4 @@
-"""Intervals behave as the set of integers that they stand for."""
+"""Intervals behave as the set of integers that they represent."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -59,7 +59,7 @@ os._exit(0)
 """
 SAFEGUARDS = [
     Safeguard(
-        "who starts a daemon waits for no worker that is forked meanwhile",
+        "the start of a daemon does not wait for a worker that is forked at the same time",
         "schemas/chiplog_schemas/process/daemon.py",
         old='        return os.posix_spawn("/bin/sh", shell, environment, setsid=True, **options)\n',
         new='        return __import__("subprocess").Popen(shell, executable="/bin/sh", env=environment).pid\n',

@@ -46,7 +46,7 @@ def test_a_lock_whose_descriptor_was_closed_is_taken_again(tmp_path: Path) -> No
         except LockHeldError:
             os._exit(1)
         os._exit(0)
-    assert os.waitpid(pid, 0)[1] == 0, "nobody holds it"
+    assert os.waitpid(pid, 0)[1] == 0, "no process holds it"
     assert not lock.is_there
     lock.renew()
     assert lock.is_there

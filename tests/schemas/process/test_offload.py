@@ -1,4 +1,4 @@
-"""A call that blocks for long, and a caller that goes on telling that it lives."""
+"""A call that blocks for long, while the caller continues to send heartbeats."""
 
 import threading
 

@@ -242,7 +242,7 @@ class DeliveryModel(RuleBasedStateMachine):
 
     @rule(which=st.sampled_from([0, 1]), both=st.booleans(), keep=st.integers(0, 2))
     def lose_what_is_on_its_way(self, which: int, both: bool, keep: int) -> None:
-        """Reconnect silently, as libzmq does: the session goes on without what the old connection held."""
+        """Reconnect silently, as libzmq does: the session continues without the messages of the old connection."""
         connection = self.ranks[which].connection
         if connection is not None:
             for queues in (self.net.to_receiver, self.net.to_sender) if both else (self.net.to_receiver,):
@@ -520,7 +520,7 @@ def test_a_loss_is_handed_on_once_and_counts_as_had() -> None:
 
 
 def test_a_loss_that_is_lost_on_the_way_is_noticed() -> None:
-    """Found by a schedule: a connection died with the message, and nobody said it again."""
+    """Found by a schedule: a connection died with the message, and the message was not sent again."""
     for what in ("data", "lost", "ping"):
         receiver = ReceiverProtocol(credit=CREDIT)
         machine, _ = open_pair(receiver)

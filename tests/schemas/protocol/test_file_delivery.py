@@ -190,7 +190,7 @@ def test_a_key_that_makes_up_senders_leaves_room_for_files_of_others() -> None:
     assert [type(action) for action in offers(11, other)] == [Open]
     receiver.tick(PEER_SILENT_S + 1)
     receiver.closed(1)
-    assert [type(action) for action in offers(12, greedy)] == [Open], "what the store has let go of counts no more"
+    assert [type(action) for action in offers(12, greedy)] == [Open], "a closed file no longer counts"
 
 
 def test_what_is_no_message_is_counted() -> None:
@@ -255,7 +255,7 @@ def test_an_offset_beyond_the_file_opens_nothing() -> None:
 # -- both, and everything that can go wrong ---------------------------------------------------------------------------
 
 FILES = [bytes([seed]) * size for seed, size in ((1, 0), (2, 7), (3, 64), (4, 65), (5, 300))]
-CHUNK, CREDIT = 16, 48  # small ones stand for large ones
+CHUNK, CREDIT = 16, 48  # small sizes represent large ones
 
 
 class Disk:

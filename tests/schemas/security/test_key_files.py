@@ -1,4 +1,4 @@
-"""Keys as files: what others could read or write is refused, and whatever keeps us from the list lets nobody in."""
+"""Keys as files: files that others could read or write are refused, and an unreadable list admits no client."""
 
 import logging
 import os

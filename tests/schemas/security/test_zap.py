@@ -32,7 +32,7 @@ _EVENT = struct.Struct("=Hi")
 
 SAFEGUARDS = [
     Safeguard(
-        "without a handler nobody is let in",
+        "without a handler no client is admitted",
         "schemas/chiplog_schemas/security/zap.py",
         old="socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)",
         new="socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 0)",
@@ -105,7 +105,7 @@ SAFEGUARDS = [
         "nothing is kept of a stranger's handshake",
         "schemas/chiplog_schemas/security/zap.py",
         old="        self.refused += 1\n        return [version",
-        # No line of ours lets go of anything here, for nothing is kept: so something is.
+        # No line of the product frees anything here, because nothing is kept. So the mutation keeps something.
         new="        self.refused += 1\n        self._kept = [*getattr(self, '_kept', []), b'x' * 131072]\n"
         "        return [version",
         test="test_ten_thousand_handshakes_leave_nothing_behind",
@@ -153,7 +153,7 @@ class Site:
         return client
 
     def serve(self) -> "list[tuple[list[bytes], Permission | None]]":
-        """Take what is there, answer each HELLO by a WELCOME, and return what counted."""
+        """Read all messages, answer each HELLO by a WELCOME, and return the accepted messages."""
         taken = []
         while self.door.socket.poll(0):
             received = self.door.receive(time.monotonic())
@@ -217,7 +217,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def is_answered(site: Site, client: Client, wait_s: float = 60.0) -> bool:
-    """Say HELLO and tell whether a WELCOME comes."""
+    """Send HELLO and return True if a WELCOME arrives."""
     with contextlib.suppress(zmq.Again):  # ZeroMQ has given up a connection that was refused
         client.socket.send_multipart(HELLO, zmq.DONTWAIT)
     deadline = time.monotonic() + wait_s
@@ -389,7 +389,7 @@ def test_garbage_in_place_of_a_handshake_leaves_the_gate_standing(hasty: None, s
                 held.pop().close()
         for peer in held:
             peer.settimeout(60)
-            assert is_broken_off(peer), "a half handshake is kept for ever"
+            assert is_broken_off(peer), "a half handshake is kept forever"
     finally:
         for peer in held:
             peer.close()

@@ -19,7 +19,7 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
-        "a disk that refuses what is to be sent costs a session, not the daemon",
+        "a disk that refuses to read the log costs a session, not the daemon",
         "schemas/chiplog_schemas/transport/dealer.py",
         old="        except (OSError, zmq.ZMQError) as error:  # a disk",
         new="        except ZeroDivisionError as error:  #",
@@ -118,7 +118,7 @@ def test_a_log_that_cannot_be_read_for_a_while_is_sent_whole_afterwards(hop: Hop
     hop.until(lambda: hop.now > begun + 20)
     if what != "acknowledged":  # there the session is open until the first acknowledgement
         assert hop.log.n_asked - n_asked < 20 * 5, "asked again and again, and slower"
-        assert SenderState.OPEN not in [state for state, _ in hop.told], "nobody is told that it goes well"
+        assert SenderState.OPEN not in [state for state, _ in hop.told], "no success is reported"
     hop.log.refused.clear()
     healed = hop.now
     hop.until(lambda: hop.log.acked == 10)

@@ -68,7 +68,7 @@ def test_messages_of_any_size_pass_in_both_directions_once_the_peer_listens(addr
     dealer = Dealer(address)
     sent = [b"", b"x", b"y" * 255, b"z" * 256, os.urandom(3_000_000)]
     dealer.send([memoryview(frame) for frame in sent])
-    assert dealer.receive() is None, "nobody listens yet"
+    assert dealer.receive() is None, "no process listens yet"
     context = zmq.Context()
     router = context.socket(zmq.ROUTER)
     try:

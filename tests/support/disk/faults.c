@@ -10,7 +10,7 @@
            16     4  hits         calls that failed, counted here
            20     4  delay        ms; not 0: the call succeeds, so much later
            24   232  below        beginning of the paths that are meant
-          256   256  part         what must stand in the path; empty: anything                                        */
+          256   256  part         required part of the path; empty: anything                                           */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

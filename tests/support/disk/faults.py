@@ -1,4 +1,4 @@
-"""What tests of broken disks stand on: the preloaded library and its rules, small disks, a node and ranks under it."""
+"""The basis of tests with broken disks: the preloaded library and its rules, small disks, a node and ranks on them."""
 
 import errno
 import mmap
@@ -97,7 +97,7 @@ class Disk:
         free = os.statvfs(self.path).f_bavail * os.statvfs(self.path).f_frsize
         try:
             os.posix_fallocate(descriptor, 0, max(free - but, 1))
-        except OSError as error:  # who lives on this disk has grown meanwhile
+        except OSError as error:  # a process on this disk has written in the meantime
             assert error.errno == errno.ENOSPC
         if not but:
             try:
@@ -135,7 +135,7 @@ class FaultyNode(Node):
 
 
 class Rank:
-    """A rank that logs when it is told to."""
+    """A rank that logs on request."""
 
     def __init__(
         self, file: Path, root: Path, label: str = "rank0", run_id: str = "r", pad: int = 0, **environment: str

@@ -187,7 +187,7 @@ def log_is_backed_up(world: "World") -> None:
 
 
 def log_is_rolled_back(world: "World") -> None:
-    """Somebody restores an old copy of the collector's log: what it acknowledged since is not there any more."""
+    """Restore an old copy of the collector's log: it has lost what it acknowledged since."""
     if world.backup:
         world.kill_collector()
         world.index = None

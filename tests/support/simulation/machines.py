@@ -1,7 +1,7 @@
 """The two delivery machines on both hops, without blocks or files: rank → relay → sink, over the virtual network.
 
-Each hop is a real `Sender`, a real `Receiver` and the few lines of a shell. A log is a list of (number, event); what a
-power failure takes of it is what was not synced. Whoever drives it, a seed or hypothesis, calls its methods.
+Each hop is a real `SenderProtocol`, a real `ReceiverProtocol` and the few lines of a shell. A log is a list of (number,
+event); a power failure removes what was not synced. The driver, a seed or hypothesis, calls the methods.
 """
 
 import random
@@ -219,7 +219,7 @@ class Hops:
         rank.log.synced = rank.log.next  # its page cache survives the process
 
     def skip_numbers(self, which: int, count: int) -> None:
-        """A journal that was full: these numbers are in nobody's log."""
+        """A journal that was full: these numbers are in no log."""
         self.ranks[which].log.next += count
 
     def turn(self, dt: float = 0.1, *, sync: bool = True) -> None:

@@ -25,7 +25,7 @@ class Killed(BaseException):
 
 
 class Clock:
-    """Stands in for the module `time`. `skew_us`: how wrong the wall clock is."""
+    """Replaces the module `time`. `skew_us`: how wrong the wall clock is."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -75,7 +75,7 @@ class DiskPath(str):
 
 
 class Disk:
-    """Stands in for the module `os` in the segment log. The first part of a path is the machine."""
+    """Replaces the module `os` in the segment log. The first part of a path is the machine."""
 
     O_RDONLY, O_WRONLY, O_RDWR = os.O_RDONLY, os.O_WRONLY, os.O_RDWR
     O_CREAT, O_TRUNC, O_CLOEXEC, O_DIRECTORY = os.O_CREAT, os.O_TRUNC, os.O_CLOEXEC, os.O_DIRECTORY

@@ -168,7 +168,7 @@ class DeadJournal:
         self._journal.node.journals.pop(self._journal.producer, None)
 
 
-# Processes are virtual too: their locks tell that they ended, and nobody how.
+# Processes are virtual too: their locks show that they ended, but not how.
 UNSEEN_ENDS = SimpleNamespace(
     watched=frozenset(),
     look=lambda now_us: False,
@@ -362,7 +362,7 @@ class Node:
         try:
             self.agent = agent_daemon.AgentDaemon(settings, None)  # type: ignore[arg-type]
         except (OSError, Killed):
-            return  # whoever starts agents tries again
+            return  # the caller that starts agents tries again
         self.agent._mind_files = lambda *more: None  # type: ignore[method-assign]
 
     def kill_agent(self) -> None:
@@ -447,7 +447,7 @@ class World:
         self.numbers: dict[tuple[bytes, int], bytes] = {}
         self.in_spool: dict[bytes, Intervals] = {}  # of each producer, what a spool's disk has or had
         self.in_log: set[bytes] = set()  # blocks that the collector's disk has or had
-        self.excused: dict[bytes, set[int]] = {}  # destroyed with a disk, and nobody can know
+        self.excused: dict[bytes, set[int]] = {}  # destroyed with a disk, and unknown
         self.to_be_declared: dict[bytes, set[int]] = {}  # spool -> numbers that the collector had and forgot
         self.owners: dict[bytes, str] = {}  # spool -> its directory
         self.raised: dict[bytes, int] = {}  # spool -> what it adds to its numbers
@@ -497,7 +497,7 @@ class World:
                 raise ViolationError(f"event {seq} of {journal.producer.hex()[:6]} was {what} before it was synced")
 
     def excuse(self, blocks: Iterable[bytes]) -> None:
-        """Nobody can know any more of what these blocks held, nor of what they declared lost."""
+        """The content of these blocks, and the losses that they declared, are unknown from now on."""
         for block in blocks:
             declared = [
                 (about or producer, [(first, last)])
@@ -537,7 +537,7 @@ class World:
             self.to_be_declared.setdefault(sender, set()).add(number)
 
     def lose_power(self, machine: str) -> None:
-        """Nobody runs on this machine any more; what is left on its disk?"""
+        """No process runs on this machine any more; what is left on its disk?"""
         self.disk.full.discard(machine)
         self.disk.kill_at.pop(machine, None)
         self.disk.lose_power(machine)
@@ -689,11 +689,11 @@ class World:
         spools = {node.agent._spool.id for node in self.nodes if node.agent is not None}
         for sender, forgotten in self.to_be_declared.items():
             if sender not in spools:
-                continue  # that spool was lost, or had nothing any more and began anew: nobody is left to ask
+                continue  # that spool was lost, or was empty and restarted: there is no sender left
             numbers = {number for number in forgotten if self.numbers[sender, number] not in applied}
             silent = {number for number in numbers if number not in gaps.get(sender, Intervals())}
             if silent:
-                raise ViolationError(f"spool records {sorted(silent)} were acknowledged, forgotten, and nobody says so")
+                raise ViolationError(f"spool records {sorted(silent)} were acknowledged, forgotten, and not declared")
         for node in self.nodes:
             assert node.agent is not None
             held = len(node.agent._core.peers), len(node.agent._receiver.senders), len(node.agent._synced)
