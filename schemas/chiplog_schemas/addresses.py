@@ -58,7 +58,7 @@ def is_ipv6(address: str) -> bool:
 def port_after(address: str) -> str:
     """Return the TCP address one port higher.
 
-    By convention the collector answers SQL next to the port that takes events.
+    By convention the collector answers SQL next to the port that receives events.
     """
     host, port = _host_and_port(address)
     return f"tcp://{host}:{port + 1}"
@@ -77,7 +77,7 @@ def prepare_ipc(address: str) -> None:
     try:
         ensure_private_dir(path.parent)
     except PermissionError as error:
-        raise AddressError(f"{address!r} cannot be had: {error}") from error
+        raise AddressError(f"{address!r} cannot be used: {error}") from error
     path.unlink(missing_ok=True)
 
 

@@ -121,7 +121,7 @@ def visible_gpus(visible: str | None, order: str, gpus: Sequence[Gpu]) -> tuple[
     """Return the UUIDs that CUDA shows to a process, in CUDA's order.
 
     The rules are those of torch.cuda._parse_visible_devices and _transform_uuid_to_ordinals: entries after the first
-    one that is not a device are not visible, and a duplicate entry hides all devices.
+    invalid one are not visible, and a duplicate entry hides all devices.
     """
     if order != "PCI_BUS_ID":  # FASTEST_FIRST; GPUs of equal speed keep NVML's order
         gpus = sorted(gpus, key=lambda gpu: -gpu.speed)

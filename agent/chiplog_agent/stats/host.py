@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 import psutil
 
 HOST_DEVICE = ""
-_READ_BYTES_MAX = 65_536  # /proc/vmstat has about 5 KB; one read takes it whole
+_READ_BYTES_MAX = 65_536  # /proc/vmstat has about 5 KB; one read returns all of it
 _US_PER_S = 1e6
 _Reader = Callable[[], tuple[float, ...]]
 _READ_ERRORS = (OSError, ValueError, KeyError, IndexError, AttributeError, RuntimeError)  # psutil's included

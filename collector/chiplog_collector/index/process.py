@@ -244,7 +244,7 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
 
 
 def _create(place: Paths) -> None:
-    """Create an empty index under a temporary name first: a file that a full disk cuts short must not look damaged."""
+    """Create an empty index under a temporary name: a file that a full disk truncates must not look damaged."""
     new = place.index.with_name(f"{place.index.stem}-new.duckdb")
     for path in (new, Path(f"{new}.wal"), Path(f"{place.index}.wal")):  # the last: of a file that was removed
         path.unlink(missing_ok=True)

@@ -73,7 +73,7 @@ class Producer:
     start_ticks: int | None = None  # of its process, since boot; None: no agent saw it alive
     is_remote: bool = False  # it runs on another machine than its agent
     parent: str | None = None  # label of the process with an open run that started this one's launcher
-    is_coauthor: bool = False  # may write config and files beside the primary: its parent, or that one's primary before
+    is_coauthor: bool = False  # may write config and files like the primary: its parent, or an earlier primary
     are_gpus_resolved: bool = False  # by its agent: the producer's own report no longer counts
     cause: str | None = None  # EndCause of a bad end that was reported
 

@@ -416,7 +416,7 @@ class ReceiverProtocol:
         lowest, highest = messages.PROTOCOL_VERSIONS
         if message.versions[0] > highest or message.versions[1] < lowest:
             reason = (
-                f"protocol versions {message.versions[0]}..{message.versions[1]} are not spoken here "
+                f"protocol versions {message.versions[0]}..{message.versions[1]} are not supported here "
                 f"({lowest}..{highest}); upgrade the older end"
             )
             return [Reply(routing, messages.reset(message.session, reason), permit)]
@@ -426,11 +426,11 @@ class ReceiverProtocol:
                 return [Reply(routing, messages.reset(message.session, objection), permit)]
             sender = scoped_sender_id(sender, permit)
         if sender not in self._sessions and len(self._sessions) >= SESSIONS_MAX:
-            reason = f"{SESSIONS_MAX} sessions are open here, as many as may be; trying again helps when one has ended"
+            reason = f"{SESSIONS_MAX} sessions are open here, which is the limit; retry after one has ended"
             return [Reply(routing, messages.reset(message.session, reason), permit)]
         owner = permit.name if permit is not None else ""
         if self._owners.setdefault(sender, owner) != owner:
-            reason = f"sender {sender.hex()} came with another key before; it cannot be taken over"
+            reason = f"sender {sender.hex()} used another key before; only that key may continue"
             return [Reply(routing, messages.reset(message.session, reason), permit)]
         if sender in self._sessions:
             self._senders.pop(self._sessions[sender].nonce, None)

@@ -327,7 +327,7 @@ class FileReceiverProtocol:
 
         lowest, highest = file_messages.FILE_VERSIONS
         if message.versions[0] > highest or message.versions[1] < lowest:
-            spoken = f"file versions {message.versions[0]}..{message.versions[1]} are not spoken here"
+            spoken = f"file versions {message.versions[0]}..{message.versions[1]} are not supported here"
             return denied(NO_ROOM_WAIT_S, f"{spoken} ({lowest}..{highest}); upgrade the older end")
         sender = message.sender
         if permit is not None:
@@ -346,9 +346,11 @@ class FileReceiverProtocol:
         for other in [t for t in self._by_digest.values() if t.sender == sender and not t.is_finishing]:
             actions.append(self._detach(other))  # its sender has moved on to another file
         if len(self._tokens) >= FILES_AT_ONCE or message.digest in self._by_digest:
-            return actions + denied(BUSY_WAIT_S, f"{FILES_AT_ONCE} files are being taken, as many as may be at once")
+            return actions + denied(BUSY_WAIT_S, f"{FILES_AT_ONCE} files are being received, which is the limit")
         if permit is not None and self._taken_of(permit) >= FILES_PER_KEY_AT_ONCE:
-            limit = f"{FILES_PER_KEY_AT_ONCE} files of key {permit.name!r} are being taken, as many as one key may send"
+            limit = (
+                f"{FILES_PER_KEY_AT_ONCE} files of key {permit.name!r} are being received, which is the limit per key"
+            )
             return actions + denied(BUSY_WAIT_S, f"{limit}; give each host a key of its own")
         self._next_token += 1
         transfer = _Transfer(

@@ -3,9 +3,9 @@
     OFFER     [9, session, versions, sender, digest, bytes, info]   I have a file of this content
     CHUNK     [10, session, offset] + bytes                         its bytes from here on
     WANT      [11, session, offset, credit]                         I have all before `offset`; send `credit` bytes more
-    STORED    [12, session]                                         it is here, whole, synced, and the log says so
+    STORED    [12, session]                                         it is here, complete, synced and logged
     DENIED    [13, session, wait_ms, reason]                        not now; offer it again after this time
-    MISMATCH  [14, session]                                         what came is another content: I have dropped it
+    MISMATCH  [14, session]                                         the bytes have another digest: I have dropped them
 
 `session` is 8 random bytes, new with each OFFER. `digest` is the SHA-256 of the whole file. RESET (8) is that of
 messages.py: the session is unknown, or broke these rules.

@@ -2,12 +2,12 @@
 
     HELLO    [1, session, versions, sender, first, info]   I am; my log begins at number `first`
     WELCOME  [2, session, version, next, credit]           I have everything before `next`; send up to `credit` bytes
-    DATA     [3, session, first, last]  + slice            all that my log has of first..last, verbatim
+    DATA     [3, session, first, last]  + slice            all records of my log in first..last, verbatim
     ACK      [4, session, next, credit, refused]           everything before `next` is on stable storage here
-    LOST     [5, session, first, last, reason]             in place of DATA: these numbers of my log can never come
+    LOST     [5, session, first, last, reason]             in place of DATA: these numbers of my log can never arrive
     PING     [6, session, next]                            all before `next` was sent in this session; answered by ACK
     BYE      [7, session]                                  nothing more in this session
-    RESET    [8, session, reason]                          I do not know this session: begin again
+    RESET    [8, session, reason]                          I do not know this session: start a new one
 
 `session` is 8 random bytes of the sender, new with every HELLO and every socket. `sender` is 16 bytes: the producer on
 the first hop, the agent's spool on the second. `versions` is [lowest, highest]. DATA and LOST of a session follow each

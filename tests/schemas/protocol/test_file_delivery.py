@@ -205,7 +205,7 @@ def test_a_version_that_is_not_spoken_is_named() -> None:
     frames = file_messages.offer(b"session1", SENDER, ONE, 10, {})
     newer = frames[0].replace(b"\x92\x01\x01", b"\x92\x02\x03")
     reply = told(FileReceiverProtocol().receive(b"route", [newer], 0.0))
-    assert "file versions 2..3 are not spoken here (1..1)" in reply.reason
+    assert "file versions 2..3 are not supported here (1..1)" in reply.reason
 
 
 # -- the sender alone -------------------------------------------------------------------------------------------------
