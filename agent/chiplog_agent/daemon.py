@@ -510,8 +510,7 @@ class AgentDaemon:
         try:
             self._door = self._bind()
             self._poller.register(self._door.socket, zmq.POLLIN)
-        # A full disk, or no descriptor: the next check tries again; ranks keep events.
-        except (OSError, zmq.ZMQError) as error:
+        except (OSError, zmq.ZMQError) as error:  # a full disk or no descriptor: retried later; ranks keep events
             self._warn_throttled("cannot listen for ranks", error)
 
     def _shut_down(self) -> None:

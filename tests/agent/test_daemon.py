@@ -56,7 +56,7 @@ SAFEGUARDS = [
     Safeguard(
         "without a free descriptor an agent continues",
         "agent/chiplog_agent/daemon.py",
-        old="        except OSError as error:  # strangers may have taken all descriptors",
+        old="        except OSError as error:  # unknown peers may have used up all descriptors",
         new="        except FileNotFoundError as error:",
         test="test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_said_once",
     ),

@@ -129,10 +129,10 @@ SAFEGUARDS = [
         test="test_a_socket_that_cannot_be_made_anew_is_made_when_the_disk_heals",
     ),
     Safeguard(
-        "half a host name is taken back",
+        "a truncated host name is removed",
         "agent/chiplog_agent/pipeline/collector_supervisor.py",
-        old="                    os.unlink(path)  # half a name",
-        new="                    pass  # half a name",
+        old="                    os.unlink(path)  # a truncated name",
+        new="                    pass  # a truncated name",
         test="test_a_host_file_that_could_not_be_written_names_nobody",
     ),
     Safeguard(

@@ -72,7 +72,7 @@ SAFEGUARDS = [
     Safeguard(
         "an event that cannot be applied costs itself",
         "collector/chiplog_collector/index/applier.py",
-        old="        except Exception as error:  # whatever a peer's values make",
+        old="        except Exception as error:  # any exception caused by a peer's",
         new="        except ZeroDivisionError as error:  #",
         test="test_records_that_cannot_be_applied_cost_themselves_and_the_index_goes_on",
     ),

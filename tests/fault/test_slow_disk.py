@@ -51,7 +51,7 @@ SAFEGUARDS = [
     Safeguard(
         "what arrived while the agent's disk was slow is no silence of the collector",
         "agent/chiplog_agent/daemon.py",
-        old="            now = time.monotonic()  # a sync may have taken long\n",
+        old="            now = time.monotonic()  # the sync may have taken long\n",
         new="",
         test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
     ),

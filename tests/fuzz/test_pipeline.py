@@ -27,7 +27,7 @@ SAFEGUARDS = [
     Safeguard(
         "an event that cannot be applied costs itself, and is a row",
         "collector/chiplog_collector/index/applier.py",
-        old="        except Exception as error:  # whatever a peer's values",
+        old="        except Exception as error:  # any exception caused by a peer's",
         new="        except ZeroDivisionError as error:  # whatever",
         test="test_a_bad_event_costs_no_other_of_its_block",
     ),

@@ -59,7 +59,7 @@ def on_terminal(node: Node, module: str, *, ignores_hangup: bool = False) -> tup
     os.close(slave)
     lock = daemons.lock_path(node.place, module)
     wait_until(lambda: daemons.lock_holder_pid(lock) == process.pid, "a daemon that holds its lock")
-    said = "takes events" if module == daemons.COLLECTOR else "serves"
+    said = "listens for events" if module == daemons.COLLECTOR else "serves"
     wait_until(lambda: said in node.output(module), "a daemon that serves")
     return process, master
 
