@@ -1,4 +1,4 @@
-"""The agent as a process: one per directory, nothing that arrives stops it, nothing is left behind when it leaves."""
+"""The agent as a process: one per directory, no input stops it, and it leaves nothing behind."""
 
 import contextlib
 import os
@@ -40,7 +40,7 @@ SAFEGUARDS = [
         test="test_bad_flags_are_one_line_that_names_them_and_exit_code_2",
     ),
     Safeguard(
-        "what an agent knows of a producer goes with it, whatever comes last",
+        "the agent's state of a producer is dropped with it, whichever message is last",
         "agent/chiplog_agent/daemon.py",
         old="self._core.peers.keys() | self._synced.keys() | self._endings.watched",
         new="self._core.peers.keys() | self._endings.watched",
@@ -455,7 +455,7 @@ def test_a_training_that_waits_for_its_children_does_not_wait_for_the_agent(tmp_
 
 @pytest.fixture
 def daemon(chiplog_dir: Path) -> Iterator[AgentDaemon]:
-    """An agent of which the test takes every turn."""
+    """An agent whose turns the test runs."""
     place = paths_for_root(chiplog_dir)
     ensure_private_dir(place.agent)
     daemon = AgentDaemon(AgentSettings(place, "node-a", stats=False), Lock(place.agent / "lock"))

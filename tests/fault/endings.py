@@ -1,8 +1,8 @@
-"""Ways in which a rank may end, and the stage on which they are played.
+"""Ways in which a rank may end, and the stage process that runs them.
 
 The stage has imported torch, and starts a rank for each line of its input: most by fork, so that fifty endings cost one
-import. It answers with a line when a rank has started and one when it has ended. A rank says in its folder when it is
-`ready` and when it is `leaving`; without telemetry the same script runs without chiplog.
+import. It prints a line when a rank has started and one when it has ended. A rank reports in its folder when it is
+`ready` and when it is `leaving`. Without telemetry the same script runs without chiplog.
 """
 
 import atexit
@@ -83,7 +83,7 @@ class Rank:
             self.log()
 
     def timed(self, finish: Callable[..., None]) -> Callable[..., None]:
-        """Return finish() as it is, but that it leaves behind how long it took at the longest."""
+        """Wrap finish() so that it writes its longest duration to a file."""
         longest_s = 0.0
 
         def finish_and_tell(*arguments: Any) -> None:
@@ -292,10 +292,10 @@ def play(part: dict[str, Any]) -> None:
 
 
 def stage() -> dict[str, Any] | None:
-    """Start ranks and tell of their ends, until the input ends. In a forked child: return its part."""
+    """Start ranks and report their ends, until the input ends. In a forked child: return its part."""
     torch.set_num_threads(1)
     gc.collect()
-    gc.freeze()  # a forked rank that ends need not look through all of torch
+    gc.freeze()  # a forked rank that ends need not traverse all objects of torch
     multiprocessing.set_forkserver_preload(["tests.fault.endings"])
     forkserver.ensure_running()
     running: dict[int, tuple[str, Any]] = {}  # what becomes readable at its end -> (name, its Process or PID)

@@ -59,7 +59,7 @@ def until(seconds: float) -> Iterator[None]:
 
 
 def interrupted(folder: Path, seconds: float, name: str) -> None:
-    """Log while handlers log, too, and raise out of whatever the main thread is doing."""
+    """Log while handlers log too, and raise out of any operation of the main thread."""
     oracle = open_run(name, folder)
     can_raise = False  # the test's own loop has no handler for it everywhere
 
@@ -133,7 +133,7 @@ def leaving(folder: Path, seconds: float, name: str) -> None:
 
 
 def work_in_pool(folder: str) -> None:
-    """Be a worker of a pool, which is ended without a word."""
+    """Be a worker of a pool, which ends without notice."""
     oracle = open_run(None, Path(folder))
     for _ in range(POOL_STEPS):
         oracle.log()

@@ -49,7 +49,7 @@ def start(folder: Path) -> Any:
 
 
 def raises(folder: Path, chooser: random.Random) -> None:
-    """A handler raises TimeoutError at random moments of log(), phase(), step() and config; a thread logs beside it."""
+    """A handler raises TimeoutError at random moments of log(), phase(), step() and config; a thread logs too."""
     run = start(folder)
     returned, beside = Oracle(folder, "returned"), Oracle(folder, "beside")
     n_raised = n_seen = n_calls = 0

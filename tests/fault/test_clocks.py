@@ -73,7 +73,7 @@ SAFEGUARDS = [
         test="test_the_last_word_is_the_last_by_seq_whatever_its_time",
     ),
     Safeguard(
-        "the last word on a config key is the one with the highest seq",
+        "the latest value of a config key is the one with the highest seq",
         "schemas/chiplog_schemas/sql/views.sql",
         old="ORDER BY i.is_primary DESC, i.attempt DESC, c.seq DESC",
         new="ORDER BY i.is_primary DESC, i.attempt DESC, c.ts DESC",
@@ -104,7 +104,7 @@ SAFEGUARDS = [
 
 
 class Clocks:
-    """The wall clocks of all processes of a test; `set` says how wrong each one is."""
+    """The wall clocks of all processes of a test; `set` sets the error of each one."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -199,7 +199,7 @@ class Trial:
         )
 
     def check(self) -> None:
-        """Compare with the oracle, and look at what depends on times."""
+        """Compare with the oracle, and check everything that depends on times."""
         sql, where = self.node.sql, f"WHERE label = '{self.label}'"
         rows = sql(f"SELECT seq, step, ts, value FROM metrics {where} AND key = 'value' ORDER BY seq")
         verdict = compare(self.file, rows)
@@ -236,7 +236,7 @@ def jumps(rows: list[dict[str, Any]]) -> int:
 def test_order_and_completeness_are_untouched_by_clocks_that_jump(
     bare_node: Node, clocks: Clocks, tmp_path: Path, rounds: Rounds
 ) -> None:
-    """Invariant: ahead, behind, set back and on, each process apart from all others: no row notices."""
+    """Invariant: clocks ahead, behind, set back and forward, each process separately: no row is affected."""
     for who, hours in zip(WHO, (1, -1, 2, -2, 3), strict=True):
         clocks.set(who, hours * HOUR_US)
     node = bare_node

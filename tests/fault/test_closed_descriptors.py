@@ -23,7 +23,7 @@ SAFEGUARDS = [
         test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
     ),
     Safeguard(
-        "a lock that was released by closing its descriptor is taken again",
+        "a lock that was released by closing its descriptor is acquired again",
         "schemas/chiplog_schemas/process/file_lock.py",
         old="        return self.is_ours and file_id(self.path) == self._file\n",
         new="        return file_id(self.path) == self._file\n",
@@ -77,7 +77,7 @@ for again in range(2):
 beside.join()
 deadline = time.monotonic() + 60.0
 while not lock.is_ours:
-    assert time.monotonic() < deadline, "the lock is taken again"
+    assert time.monotonic() < deadline, "the lock is acquired again"
     time.sleep(0.01)
 assert os.stat(lock.path).st_ino == inode, "before an agent adopted the journal"
 print("after", flush=True)

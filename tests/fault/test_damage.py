@@ -54,7 +54,7 @@ SAFEGUARDS = [
         test="test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out",
     ),
     Safeguard(
-        "behind damage the next sound record is looked for",
+        "after damage the reader searches for the next valid record",
         "schemas/chiplog_schemas/storage/record.py",
         old="        resume = searcher.next_record(at + 1, last)\n",
         new="        resume = None\n",
@@ -68,7 +68,7 @@ SAFEGUARDS = [
         test="test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out",
     ),
     Safeguard(
-        "records of elsewhere at a segment's front cost none of those behind them",
+        "misplaced records at a segment's start cost none of the records after them",
         "schemas/chiplog_schemas/storage/record.py",
         old="    if isinstance(found, Record) and first not in (None, found.number):\n",
         new="    if False:\n",
@@ -96,14 +96,14 @@ SAFEGUARDS = [
         test="test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_same",
     ),
     Safeguard(
-        "numbers of a lost end are not given out again",
+        "numbers of a lost end are not reused",
         "schemas/chiplog_schemas/storage/segments.py",
         old="            self.next_number = end\n",
         new="            pass\n",
         test="test_a_spool_that_lost_its_end_says_so_and_gives_out_no_number_twice",
     ),
     Safeguard(
-        "the word on how far the log is synced is checked",
+        "the synced position of the log is checked",
         "schemas/chiplog_schemas/storage/watermark.py",
         old="crc32(data[: _NUMBER.size]) == check and number < NUMBER_LIMIT",
         new="number >= 0",
@@ -117,21 +117,21 @@ SAFEGUARDS = [
         test="test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_the_loss",
     ),
     Safeguard(
-        "a spool says which of its blocks are damaged",
+        "a spool reports which of its blocks are damaged",
         "agent/chiplog_agent/pipeline/spool.py",
         old='        return LogSlice(first, number - 1, b"", reason)',
         new='        return LogSlice(first, number - 1, b"")',
         test="test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone",
     ),
     Safeguard(
-        "behind damaged blocks a spool sends the sound ones",
+        "after damaged blocks a spool sends the valid ones",
         "agent/chiplog_agent/pipeline/spool.py",
         old="            return self._lost_until(self._read_ahead_queue[0].number, DAMAGED)",
         new="            return self._lost_until(self._synced, DAMAGED)",
         test="test_whatever_is_damaged_in_a_spool_all_other_blocks_are_sent_and_the_rest_is_said_to_be_gone",
     ),
     Safeguard(
-        "an agent tells the collector which of its blocks can never come",
+        "an agent declares to the collector which of its blocks can never arrive",
         "schemas/chiplog_schemas/transport/dealer.py",
         old="                self._apply([self.machine.lost(piece.first, piece.last, piece.lost)])\n",
         new="                pass\n",
@@ -308,7 +308,7 @@ def test_whatever_is_damaged_in_the_collectors_log_all_other_records_come_out(sc
             check(seed, what, pair(followed), untouched, strict, all_of)
             Watermark(scratch / "log" / "end", writable=True).set(limit)
             log = SegmentLog(scratch / "log", log_owner(scratch / "log") or OWNER)
-            assert log.next_number == limit, (seed, what, "a number would be given out again")
+            assert log.next_number == limit, (seed, what, "a number would be reused")
             log.append(Kind.QUARANTINE, b"new")
             log.commit()
             log.close()
@@ -415,7 +415,7 @@ def test_whatever_is_damaged_in_a_journal_all_other_events_are_adopted(scratch: 
                 said = [decode(payload) for producer, _, payload in rows if producer == b"A" * 16]
                 lost = [n for event in said if event[0] == EventKind.LOST for n in range(event[3], event[4] + 1)]
                 assert sorted([*lost, *(seq for seq, _ in found)]) == sorted(all_of), (seed, what)
-            else:  # a damaged page may say that all was acknowledged; what comes out is still what was written
+            else:  # a damaged page may declare everything acknowledged; the delivered events are still the written ones
                 check(seed, what, found, [], True, all_of)
             rounds.count("mutations")
             written.restore()
@@ -494,7 +494,7 @@ def harm(place: Paths, files: dict[str, bytes], chooser: random.Random) -> str:
 
 @pytest.mark.soak
 def test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered(tmp_path: Path, rounds: Rounds) -> None:
-    """Invariant: after at most two damages met, every view holds what it held; the files beside are at most two."""
+    """Invariant: after at most two damages, every view holds what it held; at most two files were set aside."""
     place = collector_of(tmp_path / "chiplog")
     other = collector_of(tmp_path / "other", n_steps=2)
     files: dict[str, bytes] = {}
@@ -536,7 +536,7 @@ def test_whatever_happens_to_duckdbs_files_the_same_rows_are_answered(tmp_path: 
 
 
 def test_a_log_that_lost_its_end_and_the_word_of_it_takes_new_events_all_the_same(tmp_path: Path) -> None:
-    """The index has seen numbers that the log gives out again: it must not take the new records for the old ones."""
+    """The index has seen numbers that the log reuses: it must not mistake the new records for the old ones."""
     place = collector_of(tmp_path / "chiplog")
     assert isinstance(live(place), dict)
     path = list_segments(place.collector / "log")[-1][1]
@@ -711,7 +711,7 @@ def test_small_files_damaged_or_deleted_stop_nobody(tmp_path: Path, bare_node: N
             path = node.place.collector / name
             path.unlink(missing_ok=True) if content is None else path.write_bytes(content)
         node.start_collector()
-        wait_until(lambda: synced.exists() and synced.stat().st_size >= 4096, "a collector that says how far it is")
+        wait_until(lambda: synced.exists() and synced.stat().st_size >= 4096, "a collector that publishes its position")
         node.until("SELECT count(*) AS n FROM labels", lambda rows: rows[0]["n"] == 2)
     assert log_end(node.place) < 10_000, "a damaged number is not believed"
 

@@ -1,7 +1,7 @@
-"""Both hops' delivery machines under hypothesis: it chooses what fails, and shrinks what breaks.
+"""Both hops' delivery machines under hypothesis, which chooses the faults and shrinks failing examples.
 
-Invariant: what an end was told to forget is on the other end's disk, no more is on its way than the credit allows, an
-end knows one session for each sender; and when all has healed everything came, and no gap was declared.
+Invariant: what an end was allowed to forget is on the other end's disk; no more is in flight than the credit allows; an
+end has one session for each sender. When all faults are repaired, everything has arrived and no gap was declared.
 """
 
 import os
@@ -16,7 +16,7 @@ from tests.support.rounds import SOAK_MINUTES, TIMES
 from tests.support.safeguard import Safeguard
 from tests.support.simulation.machines import CREDIT, Hops
 
-SHRINKS = os.environ.get("CHIPLOG_SHRINK") != "0"  # takes minutes; who only wants to see it fail goes without
+SHRINKS = os.environ.get("CHIPLOG_SHRINK") != "0"  # takes minutes; not needed to see the failure only
 _TEST = "test_both_hops_under_hypothesis"
 _DELIVERY = "schemas/chiplog_schemas/protocol/delivery.py"
 _ENDS, _ANY = st.integers(0, 2), st.integers(0, 7)

@@ -22,7 +22,7 @@ from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 
 LIMIT = 1024  # open files of an agent under attack: it needs about 20 itself
-PER_TEN_MS = 10  # how many strangers come: an agent looks every 50 ms
+PER_TEN_MS = 10  # how many unknown peers connect: an agent checks every 50 ms
 KNOCKED_S = 3.0
 STARVED_S = 40.0  # an agent that shuts its door lets ranks of its host in within 10
 
@@ -35,14 +35,14 @@ SAFEGUARDS = [
         test="test_strangers_that_hold_all_descriptors_only_delay_what_ranks_log",
     ),
     Safeguard(
-        "strangers cannot take a receiver's last descriptors",
+        "unknown peers cannot use up a receiver's descriptors",
         "collector/chiplog_collector/receiver/daemon.py",
         old="        self._door.throttle_listeners(now)\n",
         new="",
         test="test_strangers_at_a_collector_only_delay_what_its_agents_and_readers_want",
     ),
     Safeguard(
-        "strangers cannot take an index's last descriptors",
+        "unknown peers cannot use up an index's descriptors",
         "collector/chiplog_collector/query/service.py",
         old="            shutter.tick(now)\n",
         new="",
@@ -73,7 +73,7 @@ SAFEGUARDS = [
 
 
 class Strangers:
-    """They hold three times as many TCP connections as an agent can, say nothing, and come again when turned out."""
+    """They hold three times as many TCP connections as an agent can, send nothing, and reconnect when disconnected."""
 
     def __init__(self, port: int, count: int) -> None:
         self._address = ("127.0.0.1", port)

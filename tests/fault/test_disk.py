@@ -66,7 +66,7 @@ from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(
-        "a tail that could not be cut is overwritten, for the next cut would take what was acknowledged",
+        "a tail that could not be truncated is overwritten, or the next truncation would remove acknowledged data",
         "schemas/chiplog_schemas/storage/segments.py",
         old="        os.lseek(self._descriptor, size, os.SEEK_SET)\n",
         new="",
@@ -87,7 +87,7 @@ SAFEGUARDS = [
         test="test_the_daemons_survive_every_write_that_fails_and_go_on_when_the_disk_does",
     ),
     Safeguard(
-        "a commit that the disk refuses is not taken for a record's fault",
+        "a commit that the disk refuses is not blamed on a record",
         "collector/chiplog_collector/index/database.py",
         old="isinstance(error, duckdb.TransactionException) and is_refused_commit(str(error))",
         new="False",
@@ -364,7 +364,7 @@ def test_a_full_disk_costs_what_it_declares_and_nothing_once_there_is_room_again
 def test_a_killed_rank_whose_disk_refused_is_declared_to_its_last_event(
     node: FaultyNode, library: Path, tmp_path: Path, started: list[Rank]
 ) -> None:
-    """What was in the memory of the process is gone with it: exactly that is lost, and said so."""
+    """Everything in the memory of the process is gone with it: exactly that is lost, and declared."""
     node.start_collector()
     rules = Faults(library, tmp_path / "rank.rules")
     rules.fail(ALLOCATE, node.root, ".seg", ENOSPC, skip=1)
@@ -376,7 +376,7 @@ def test_a_killed_rank_whose_disk_refused_is_declared_to_its_last_event(
     verdict, row = settled(node, rank, lost=True)
     assert row["state"] == "crashed"
     assert row["produced"] == rank.produced
-    # Beside the values perhaps the notice that the disk refuses: it was in memory too.
+    # In addition to the values perhaps the notice that the disk refuses, which was in memory too.
     assert 0 < len(verdict.lost) <= row["lost"] <= len(verdict.lost) + 1 < 10_000
     assert verdict.lost == list(range(10_000 - len(verdict.lost), 10_000)), "the newest, and no other"
 
@@ -394,7 +394,7 @@ def test_a_run_whose_end_was_lost_with_its_memory_is_not_running_for_ever(
     rank.finish()
     node.start_agent()
     _, row = settled(node, rank, lost=True)
-    assert (row["state"], row["produced"]) == ("crashed", rank.produced), "its end is lost too; the reason says so"
+    assert (row["state"], row["produced"]) == ("crashed", rank.produced), "its end is lost too, with a reason"
 
 
 def test_an_adopted_journal_that_cannot_be_removed_is_delivered_once_and_removed_when_the_disk_heals(

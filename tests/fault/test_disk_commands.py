@@ -1,7 +1,7 @@
 """A full disk, and calls that fail, under the commands that write: `rebuild`, `compact`, `sync`.
 
-Each says so in one line and ends with status 1; what was there before still is, nothing half made stays, and the same
-command does its work when there is room again.
+Each reports it in one line and ends with status 1. The existing files are unchanged, no partial file remains, and the
+same command succeeds when there is room again.
 """
 
 import errno

@@ -30,9 +30,9 @@ from tests.support.oracle import compare
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 
-PROMISED_S = 2.0  # by which an end may be later with chiplog than without
-NOISE_S = 4.0  # what a machine that is busy with other things may add to that, and to what finish() may take …
-PLAYS = 3  # … in one of so many plays of the same ending
+PROMISED_S = 2.0  # by which an end may be later with chiplog than without it
+NOISE_S = 4.0  # extra time on a busy machine, also for finish() …
+PLAYS = 3  # … in one of this many runs of the same ending
 HUNG_S = 200.0  # a rank that has not ended by then is killed, and its test fails
 AT_ONCE = 4
 NOWHERE = {"CHIPLOG_AGENT": "ipc:///nowhere/agent.sock"}  # an agent that is named and not there: none is started
@@ -54,7 +54,7 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("ends")]
 
 @dataclass(frozen=True)
 class Ending:
-    """How one rank ends, and what `labels` is to say of it: state, exit code, reason."""
+    """How one rank ends, and its expected row in `labels`: state, exit code, reason."""
 
     name: str
     plays: str  # in endings.py
@@ -132,7 +132,7 @@ SAFEGUARDS = [
         environment={"CHIPLOG_FAULT_ENDINGS": "returns, agent stopped"},
     ),
     Safeguard(
-        "no thread of ours keeps a process alive",
+        "no thread of chiplog keeps a process alive",
         "sdk/chiplog/journal/sender.py",
         old='name="chiplog-sender", daemon=True)',
         new='name="chiplog-sender", daemon=False)',
@@ -169,11 +169,11 @@ class End:
 
     @property
     def finish_s(self) -> float:
-        """How long finish() took, as the rank itself measured it; 0.0 where it never returned."""
+        """How long finish() took, as the rank measured it; 0.0 if it never returned."""
         return float(_read_bytes(self.folder / "finish") or 0)
 
     def is_late(self, bare: "End") -> bool:
-        """Whether it took longer than is promised beside the same end without chiplog."""
+        """Return True if it took longer than promised, compared with the same end without chiplog."""
         return self.took_s > bare.took_s + PROMISED_S + NOISE_S or self.finish_s > FINISH_WAIT_S + NOISE_S
 
 
@@ -249,7 +249,7 @@ class Stage:
         except ProcessLookupError:
             return 0.0
         try:
-            end = select.poll()  # select() takes no descriptor above 1023, and a worker of pytest may have more
+            end = select.poll()  # select() accepts no descriptor above 1023, and a worker of pytest may have more
             end.register(descriptor, select.POLLIN)
             if not end.poll(HUNG_S * 1000):
                 os.kill(pid, signal.SIGKILL)
@@ -276,7 +276,7 @@ class Stage:
 
 @dataclass
 class Played:
-    """All endings, with chiplog and without, and what SQL says of them."""
+    """All endings, with chiplog and without it, and their rows in SQL."""
 
     ours: dict[str, End] = field(default_factory=dict)
     bare: dict[str, End] = field(default_factory=dict)
@@ -300,7 +300,7 @@ def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError:
-        return b""  # it ended while we looked, or is not ours
+        return b""  # it ended in between, or belongs to another user
 
 
 def _output(folder: Path) -> str:
@@ -349,11 +349,11 @@ def _play_all(node: Node, stage: Stage, root: Path) -> Played:
         with_agent = [ending for ending in ENDINGS if ending.agent != "stopped"]
         likes = {ending.like or ending.name for ending in ENDINGS}
         without = [ending for ending in ALL if ending.name in likes]
-        # By spawn takes longest, and the stage waits for its fork server to have imported torch.
+        # Spawned ranks are slowest, and the stage waits for its fork server to have imported torch.
         with_agent.sort(key=lambda ending: ("spawn", "script", "fork", "forkserver").index(ending.method))
 
         def play_again(endings: list[Ending]) -> None:
-            """Play those that were late once more, alone and beside their own: a busy machine, or really so?"""
+            """Run the late ones again, alone and side by side: was the machine busy, or are they late?"""
             for ending in endings:
                 ends = played.plays[ending.name] = [played.ours[ending.name]]
                 if ends[0].is_late(played.bare_of(ending)) and ending.name not in played.bare:

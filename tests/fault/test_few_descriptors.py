@@ -20,14 +20,14 @@ from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(
-        "no context is begun without the descriptors that it takes",
+        "no context is created without the descriptors that it needs",
         "schemas/chiplog_schemas/transport/dealer.py",
         old="    if limit - used < _SPARE_DESCRIPTORS:\n",
         new="    if True:\n        return\n    if limit - used < _SPARE_DESCRIPTORS:\n",
         test="test_a_rank_with_few_descriptors_trains_to_its_end_and_its_journal_comes_out",
     ),
     Safeguard(
-        "a rank that had too few descriptors looks again whether there are more",
+        "a rank that had too few descriptors checks again whether there are more",
         "sdk/chiplog/journal/sender.py",
         old="                self._offline_loop(time.monotonic() + pause_s)\n",
         new="                self._offline_loop()\n",
@@ -51,7 +51,7 @@ def be_rank(free):
     os.dup2(os.open(f"{directory}/{label}.err", os.O_WRONLY | os.O_CREAT, 0o600), 2)
     used = sorted(map(int, os.listdir("/proc/self/fd")))[:-1]  # without the one that lists them
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    held = [os.dup(0) for _ in range(max(used) + 1 - len(used))]  # what is free lies behind all that is open
+    held = [os.dup(0) for _ in range(max(used) + 1 - len(used))]  # all free numbers are above the open ones
     used = 1 + max(max(used), *held, 0)
     resource.setrlimit(resource.RLIMIT_NOFILE, (used + free, hard))
     run = chiplog.init(project="p", run_id=run_id, label=label, capture_console=False)
@@ -88,7 +88,7 @@ print(json.dumps({free: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for fre
 
 
 def ranks(directory: Path, run_id: str, *, comes_back: bool) -> dict[int, tuple[int, str]]:
-    """Return exit code and what was said on stderr, for each count of free descriptors."""
+    """Return exit code and stderr for each count of free descriptors."""
     directory.mkdir(exist_ok=True)
     arguments = [str(directory), run_id, "back" if comes_back else "", str(FREE[0]), str(FREE[-1]), str(EVENTS)]
     done = subprocess.run(
@@ -111,7 +111,7 @@ def test_a_rank_with_few_descriptors_trains_to_its_end_and_its_journal_comes_out
     found = ranks(tmp_path / "few", "few", comes_back=False)
     assert {free: code for free, (code, _) in found.items()} == dict.fromkeys(FREE, 0), found
     in_memory = {free for free, (_, said) in found.items() if "kept in memory only" in said}
-    assert in_memory <= set(range(4)), "a journal takes few descriptors"
+    assert in_memory <= set(range(4)), "a journal needs few descriptors"
     for free in set(FREE) - in_memory:
         check(node, tmp_path / "few", "few", free)
     for free in FREE:

@@ -33,7 +33,7 @@ SAFEGUARDS = [
         test="test_a_saved_file_arrives_whole_and_once_whoever_is_killed",
     ),
     Safeguard(
-        "a half arrived file is gone on with",
+        "a partially received file is continued",
         "collector/chiplog_collector/receiver/file_store.py",
         old="        if there > n_bytes:\n",
         new="        if there:\n",

@@ -56,14 +56,14 @@ SAFEGUARDS = [
         test="test_a_journal_that_is_synced_twice_and_by_two_nodes_is_stored_once",
     ),
     Safeguard(
-        "a spool says which of its numbers were cut off",
+        "a spool reports which of its numbers were cut off",
         "agent/chiplog_agent/pipeline/spool.py",
         old='        return LogSlice(first, number - 1, b"", reason)',
         new='        return LogSlice(first, number - 1, b"")',
         test="test_a_spool_with_a_cut_tail_declares_what_it_lost_and_goes_on",
     ),
     Safeguard(
-        "a collector says what it acknowledged and has not any more",
+        "a collector declares what it acknowledged and has lost",
         "schemas/chiplog_schemas/protocol/delivery.py",
         old="        if self._keeps_numbers and next_number > previous:",
         new="        if False:",
@@ -91,7 +91,7 @@ SAFEGUARDS = [
         test="test_an_idle_agent_stays_until_a_slow_collector_has_all_of_it",
     ),
     Safeguard(
-        "a stale primary's claim takes nothing",
+        "a stale primary's claim changes nothing",
         "collector/chiplog_collector/index/registry.py",
         old="            return producer.restart > run.primary_restart",
         new="            return True",
@@ -105,14 +105,14 @@ SAFEGUARDS = [
         test="test_an_agent_that_leaves_while_a_run_begins_loses_nothing",
     ),
     Safeguard(
-        "of a rank that has not said how much it produced, what is known counts",
+        "for a rank that has not reported how much it produced, the known events count",
         "schemas/chiplog_schemas/sql/views.sql",
         old="greatest(coalesce(p.produced, 0), ",
         new="greatest(coalesce(p.produced, s.last_seq + 100), ",
         test="test_a_node_that_is_lost_with_its_spool_leaves_nothing_pending_and_holds_up_nobody",
     ),
     Safeguard(
-        "a record that is taken of a node that is lost later is stored to its last event",
+        "a record that was accepted from a node that is lost later is stored to its last event",
         "schemas/chiplog_schemas/protocol/delivery.py",
         old="            return [DataReceived(sender, message.first, message.last, message.payload, permit)]\n",
         new="            hole = message.payload if message.first % 8 else b''\n"
@@ -191,7 +191,7 @@ class Cluster:
         return self.root / f"{label}.oracle"
 
     def variables(self, node: str) -> dict[str, str]:
-        """Return what a rank's environment says: with an agent named, it starts none itself while ours is gone."""
+        """Return a rank's environment: with a named agent, so that it starts none itself while the test's is gone."""
         place = self.node(node).place
         return {"CHIPLOG_DIR": str(place.root), "CHIPLOG_AGENT": place.agent_address}
 
@@ -491,9 +491,9 @@ def until_it_leaves(place: Paths, what: str, wait_s: float) -> None:
 def test_an_agent_that_leaves_while_a_run_begins_loses_nothing(
     chiplog_dir: Path, monkeypatch, tmp_path: Path, rounds: Rounds
 ) -> None:
-    """Embedded: each run starts at a random moment around the one in which the agent has nothing to do and leaves.
+    """Embedded: each run starts at a random moment around the idle exit of the agent.
 
-    The last one, behind which no run starts an agent that would deliver what it left, starts in the middle of it.
+    The last run starts in the middle of it, because no later run starts an agent that would deliver its journal.
     """
     idle_exit_s = 0.3
     code = patched.LEAVES_AT_ONCE.format(idle_exit_s=idle_exit_s) + LEAVES_SLOWLY

@@ -1,6 +1,6 @@
-"""An agent's key is bound to node names: what it says for another node is not stored, and the true words still are.
+"""An agent's key is bound to node names: its events for another node are not stored, and the true events still are.
 
-The receiver's own intake makes the records; the index's own follower applies them to a DuckDB file.
+The receiver's own CommitBuilder makes the records; the index's own follower applies them to a DuckDB file.
 """
 
 import json
@@ -27,7 +27,7 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
-        "nothing is stored that a key says for another node",
+        "nothing that a key sends for another node is stored",
         "collector/chiplog_collector/index/authorization.py",
         old="    return any(fnmatchcase(node, pattern) for pattern in nodes)",
         new="    return True",
@@ -76,7 +76,7 @@ SAFEGUARDS = [
         test="test_nobody_declares_losses_or_deaths_of_another_nodes_ranks",
     ),
     Safeguard(
-        "an identity is found in what an agent could not take apart, too",
+        "an identity is also found in events that an agent could not decode",
         "collector/chiplog_collector/index/authorization.py",
         old="        elif group.kind == OPAQUE:\n",
         new="        elif group.kind == -1:\n",
@@ -111,7 +111,7 @@ SAFEGUARDS = [
         test="test_a_commit_that_never_ended_stores_nothing",
     ),
     Safeguard(
-        "names of nodes take no memory, however long",
+        "names of nodes need little memory, however long",
         "collector/chiplog_collector/index/authorization.py",
         old="    return _covers(nodes, node[:NAME_CHARS_MAX])",
         new="    return _covers(nodes, node)",
@@ -204,7 +204,7 @@ def forged(rank: Rank, *events: tuple[EventKind, list[object]], first: int = 0) 
 
 
 def numbers(step: int, value: float) -> tuple[EventKind, list[object]]:
-    """Return a metrics event as `forged` takes it."""
+    """Return a metrics event in the form that `forged` accepts."""
     return EventKind.METRICS, [step, pack(["value"]), struct.pack("<d", value)]
 
 
@@ -362,7 +362,7 @@ def test_what_was_refused_is_kept_and_applied_once_the_key_covers_its_node(centr
     agent.say(EventKind.PEER, rank.uuid, {"state": "crashed", "reason": "killed", "produced": 4})
     for block in (block_of((rank, 2, 2)), block_of((rank, 3, 3), (agent, 0, 2))):
         centre.say(FALSE, B, block)
-    assert kept(centre) == {FALSE: 4}, "two of its own, and two that its agent said of it"
+    assert kept(centre) == {FALSE: 4}, "two of its own, and two that its agent reported about it"
     query = "SELECT run_id, label, level FROM events WHERE kind = 'refused_node'"
     assert centre.index.sql(query) == [("r", "rank1", "error")]
     if reopened:
@@ -528,7 +528,7 @@ def test_a_primary_that_is_suddenly_on_another_keys_node_leaves_a_row(centre: Ce
     centre.say(TRUE, A, whole(first))
     centre.index.reopen()
     second = rank_of(2, "node-b", label=label, primary=claims, restart=99)
-    second.become(rank=0)  # said again: no second row
+    second.become(rank=0)  # repeated: no second row
     centre.say(FALSE, B, whole(second))
     granted = claims or label == "rank0"
     assert centre.index.sql("SELECT is_primary FROM labels WHERE node = 'node-b'") == [(granted,)]
@@ -548,7 +548,7 @@ def test_a_primary_that_moves_where_its_key_speaks_for_both_nodes_leaves_no_row(
 def test_by_whatever_order_nothing_of_an_impostor_is_stored_and_nothing_true_is_lost(
     tmp_path: Path, rounds: Rounds
 ) -> None:
-    """Invariant: in the end the database holds exactly what each node's own key said, and a rebuild holds the same.
+    """Invariant: in the end the database holds exactly what each node's own key sent, and so does a rebuild.
 
     Three nodes with two ranks and a key each. Every key sends pieces of every rank, those of others with false values.
     Only an unknown producer can be claimed, so an impostor never comes before the first event of the true producer.

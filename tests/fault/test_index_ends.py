@@ -1,4 +1,4 @@
-"""The index beside its readers: checkpoints cut no query; a query that ends the process costs no other its answer."""
+"""The index and its readers: checkpoints cut no query; a query that ends the process costs no other its answer."""
 
 import os
 import subprocess
@@ -37,8 +37,8 @@ if "chiplog_collector.index" in " ".join(sys.orig_argv):
                 notes.write(word + "\\n")
     Database.checkpoint = noted
 """
-# A query that holds the word `crash_here` kills the process. `break_here` does what an assertion that fails in DuckDB
-# does: its query raises, and from then on every statement of every connection. `fault_here` makes the writer fail.
+# A query with the word `crash_here` kills the process. `break_here` acts like an assertion that fails in DuckDB: its
+# query raises, and from then on every statement of every connection does. `fault_here` makes the writer fail.
 BREAKS = """
 import sys
 if "chiplog_collector.index" in " ".join(sys.orig_argv):
@@ -92,7 +92,7 @@ SAFEGUARDS = [
         "test_a_query_that_a_stopping_collector_cuts_off_is_answered_from_the_file",
     ),
     Safeguard(
-        "a checkpoint runs beside readers",
+        "a checkpoint runs while readers are active",
         "collector/chiplog_collector/index/database.py",
         old='            self.connection.execute("DELETE FROM base.position")\n'
         '            self.connection.execute("INSERT INTO base.position VALUES (?, ?, ?)", position)\n',
@@ -191,7 +191,7 @@ def test_checkpoints_cut_no_query_and_no_query_stops_checkpoints(
     rounds.count("queries", sum(readers.n_answers))
     assert not readers.failures, readers.failures[:3]
     assert all(readers.n_answers), readers.n_answers
-    assert set(words) == {"written"}, "beside readers, too"
+    assert set(words) == {"written"}, "with readers, too"
     assert index_pid(node) == pid, "the index is the same process"
     ended = "SELECT pending, lost FROM completeness JOIN labels USING (run_id, label, attempt) WHERE state = 'crashed'"
     node.until(ended, lambda rows: rows == [{"pending": 0, "lost": 0}])

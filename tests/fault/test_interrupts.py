@@ -1,7 +1,7 @@
 """Signal handlers that raise, log, and end the process in the midst of log(); many threads; finalisers.
 
-Invariant: what a log() that returned took is in the journal once, whatever came between, and SIGKILL takes none of it.
-What a handler raises reaches the training. A log() that was left by an exception is in the journal once or not at all.
+Invariant: the data of a log() that returned is in the journal once, whatever interrupted it, and survives SIGKILL. An
+exception of a handler reaches the training. A log() that an exception interrupted is in the journal once or not at all.
 """
 
 import os

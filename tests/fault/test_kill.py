@@ -24,8 +24,8 @@ from tests.support.oracle import ORACLE, compare
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
 
-KILLS = 12  # of daemons in one round, besides its three ranks …
-LOGGED_BYTES = 4_000  # … of which one goes in the middle of it, in one moment with daemons, once it has logged so much
+KILLS = 12  # of daemons in one round, in addition to its three ranks …
+LOGGED_BYTES = 4_000  # … one of which is killed together with daemons once it has logged this much
 SETTLE_S = 60.0
 
 SAFEGUARDS = [
@@ -68,12 +68,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paths]:
 
 
 def end(pid: int, number: int) -> None:
-    """Signal a daemon of ours; it may be gone already."""
+    """Signal a daemon; it may be gone already."""
     if pid > 0:
         try:
             os.kill(pid, number)
         except ProcessLookupError:
-            pass  # it left by itself between the look and the kill
+            pass  # it ended by itself between the check and the kill
 
 
 def start_rank(file: Path, label: str, events: int) -> subprocess.Popen[bytes]:

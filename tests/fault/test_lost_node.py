@@ -44,7 +44,7 @@ def start_rank(node: Node, label: str, file: Path) -> "subprocess.Popen[bytes]":
 
 
 def until(centre: Node, query: str, wanted: object) -> float:
-    """Return when the rows were as wanted first."""
+    """Return when the rows first matched."""
     deadline = time.monotonic() + float(os.environ.get("CHIPLOG_LOST_NODE_WAIT_S", "60"))
     while (rows := centre.try_sql(query)) != wanted:
         assert time.monotonic() < deadline, rows

@@ -38,7 +38,7 @@ UNSETTLED = (
 
 
 class Readers:
-    """Queries that never stop: slow ones, and those of people who look."""
+    """Queries that never stop: slow ones, and those of users."""
 
     QUERIES = (
         SLOW_QUERY,

@@ -2,7 +2,7 @@
 
 Real hosts as far as one machine has them: network namespaces (network.py). Agents on the first hosts, the collector on
 the last, TCP with keys between them, and on each agent's host a rank that logs all the while, judged by the oracle.
-All faults of this module run at the same time, each in a network of its own; each test then looks at one.
+All faults of this module run at the same time, each in its own network; each test then checks one.
 """
 
 import random
@@ -89,7 +89,7 @@ SAFEGUARDS = [
         test="test_a_slow_and_lossy_link_drains_five_times_as_fast_as_events_arrive",
     ),
     Safeguard(
-        "a backlog is sent as fast as the collector takes it",
+        "a backlog is sent as fast as the collector accepts it",
         "schemas/chiplog_schemas/transport/dealer.py",
         old="            piece = self._source.read(min(window, BATCH_BYTES_MAX))\n",
         new="            if now < getattr(self, '_paced_until', 0.0):\n                return\n"
@@ -105,14 +105,14 @@ SAFEGUARDS = [
         test="test_a_collector_whose_host_vanished_goes_on_at_another",
     ),
     Safeguard(
-        "each session that opens says where to read on",
+        "each new session states where to continue",
         "schemas/chiplog_schemas/protocol/delivery.py",
         old="            return [Resume(message.next)]\n",
         new="            return [Resume(message.next)] if self.sessions == 1 else []\n",
         test="test_a_flapping_link_only_delays",
     ),
     Safeguard(
-        "whatever ends a session, another is tried soon",
+        "whatever ends a session, another is soon attempted",
         "schemas/chiplog_schemas/protocol/delivery.py",
         old="        self._retry_at = now + self._backoff_s * self._jitter()\n",
         new="        self._retry_at = now + 600.0\n",
@@ -146,10 +146,9 @@ def hold(site: Site, seconds: float, heal: Callable[[], object], *, silent: bool
 
 
 def drain_fast(site: Site, seconds: float, cut: Callable[[], object], heal: Callable[[], object]) -> None:
-    """Let a cut last, and want what waited to come FAST times as fast as it arose.
+    """Keep a cut, and require that the backlog then arrives FAST times as fast as it accumulated.
 
-    The first try that nothing disturbed counts. Where all were, all that can be wanted is that it came faster than it
-    arose.
+    The first undisturbed try counts. If all were disturbed, it only has to arrive faster than it accumulated.
     """
     ratios: list[float] = []
     for is_again in range(TRIES):
@@ -192,7 +191,7 @@ def cable_pulled(site: Site) -> None:
 
 
 def host_vanishes(site: Site) -> None:
-    """The collector's host is gone without a word; another with the same address and disk takes its place."""
+    """The collector's host disappears without notice; another with the same address and disk takes its place."""
     begun = time.monotonic()
     site.network.vanish(2)
     time.sleep(4.0)
@@ -216,7 +215,7 @@ def connection_forgotten(site: Site) -> None:
 
 
 def agents_host_vanishes(site: Site) -> None:
-    """An agent's host is gone without a word, and its connection was idle: nothing waits for an answer."""
+    """An agent's host disappears without notice, and its connection was idle: nothing waits for an answer."""
     site.agents[1].send_signal(signal.SIGSTOP)
     time.sleep(1.0)
     begun = time.monotonic()
@@ -391,7 +390,7 @@ def fail_at_random(site: Site, chooser: random.Random, longest_s: float) -> str:
 
 @pytest.mark.soak(2)
 def test_a_network_that_fails_at_random_loses_and_doubles_nothing(tmp_path: Path, rounds: Rounds) -> None:
-    """Invariant: whatever happens between two agents and their collector, all events come out once."""
+    """Invariant: whatever happens between two agents and their collector, all events are stored once."""
     longest_s, faults = (1.5 * PEER_SILENT_S, 2) if SOAK_MINUTES else (1.5, 3)
     for seed in rounds(1):
         chooser = random.Random(seed)

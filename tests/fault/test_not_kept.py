@@ -1,4 +1,4 @@
-"""What is not kept yet, each with the test that will tell when it is. README.md beside this says more."""
+"""Promises that are not kept yet, each with a test that will show when it is. README.md in this folder says more."""
 
 import os
 import shutil
@@ -65,7 +65,7 @@ def test_a_rank_that_outlives_the_collectors_log_keeps_its_run_and_label(node: N
     assert holds_within(PATIENCE_S, node, f"SELECT n > 0 AS come FROM ({N_ROWS})", {"come": True})
 
 
-@pytest.mark.xfail(strict=True, reason="without a journal there is no lock that tells of its end")
+@pytest.mark.xfail(strict=True, reason="without a journal there is no lock that shows its end")
 def test_the_label_of_a_killed_rank_without_any_journal_disk_does_not_run_for_ever(
     node: Node, started: list, tmp_path: Path
 ) -> None:

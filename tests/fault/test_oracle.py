@@ -83,7 +83,7 @@ def test_a_value_that_differs_in_its_last_bit_is_altered(file: Path) -> None:
 def test_what_is_declared_and_there_all_the_same_is_not_exact(
     file: Path, declared: int, is_honest: bool, is_exact: bool
 ) -> None:
-    """Two are missing: fewer declared is a lie, more is honest as far as this file can tell, and not exact."""
+    """Two are missing: fewer declared is wrong, more is plausible as far as this file can show, and not exact."""
     verdict = compare(file, rows(*range(2, 10)), lost=declared)
     assert (verdict.lost, verdict.declared, verdict.undeclared) == ([0, 1], declared, max(0, 2 - declared))
     assert (verdict.is_honest, verdict.is_exact, verdict.ok) == (is_honest, is_exact, False)

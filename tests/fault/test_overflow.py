@@ -182,7 +182,7 @@ def test_a_collector_that_stands_still_fills_credit_spool_and_journal_in_turn_an
             return spooled >= MIB and used >= MIB // 2 and n_logged >= 60_000
 
         wait_until(journal_is_full, "a journal that is full because the spool is")
-        for _ in range(10):  # the journal has more than would fit, the spool takes no more: but for what was under way
+        for _ in range(10):  # the journal has more than fits, the spool accepts no more: except what was in flight
             rank.log(5000)
             n_logged += 5000
             time.sleep(0.15)
@@ -209,7 +209,7 @@ def test_a_collector_that_stands_still_fills_credit_spool_and_journal_in_turn_an
 def test_an_event_larger_than_its_bound_is_split_each_time_it_is_logged(
     chiplog_dir: Path, monkeypatch: pytest.MonkeyPatch, bound: str, key_chars: int, n_keys: int
 ) -> None:
-    """The second call of the same keys takes another way than the first."""
+    """The second call with the same keys uses another code path than the first."""
     monkeypatch.setenv("CHIPLOG_EVENT_BYTES_MAX", bound)
     run = chiplog.init(mode="offline", capture_console=False, config={f"c{n}": "x" * 50 for n in range(200)})
     for step in range(3):
@@ -235,7 +235,7 @@ def test_an_event_larger_than_its_bound_is_split_each_time_it_is_logged(
 def test_events_and_records_beyond_what_a_peer_may_send_are_declared_lost(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a foreign or broken SDK would send them, for ours does not."""
+    """As a foreign or broken SDK would send them; chiplog's does not."""
     monkeypatch.setattr(
         "chiplog_schemas.storage.record.RECORD_BYTES_MAX", 2 * RECORD_BYTES_MAX
     )  # here, and not in the agent

@@ -1,9 +1,9 @@
-"""Power loss: whatever was not synced may be gone, there, or torn; what was acknowledged is there all the same.
+"""Power loss: unsynced writes may be gone, present, or torn; acknowledged data is always present.
 
-The real receiver's log and the real spool run in this process, and every operation on their files is recorded, with
-its bytes. At many points of that record the disk's image is built as it may look when the power failed there: what was
-synced is there; of the rest each write, truncation, new, removed or changed name is there or not, by seed, and a write
-may be there in part. Then the real recovery runs on that image.
+The real receiver's log and the real spool run in this process, and every operation on their files is recorded, with its
+bytes. At many points of that record the test builds an image of the disk as it may be after a power failure there.
+Synced data is present. Of the rest each write, truncation, and new, removed or changed name is present or not, by seed,
+and a write may be present in part. Then the real recovery runs on that image.
 """
 
 import os
@@ -346,7 +346,7 @@ def record_a_receiver(root: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple
 def test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point(
     scratch: Path, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant: what was acknowledged is in the log, and what the receiver says it has is there too."""
+    """Invariant: acknowledged data is in the log, and so is everything that the receiver claims to have."""
     root = scratch / "live"
     record = record_a_receiver(root, monkeypatch)
     for seed in rounds(2):
@@ -373,7 +373,7 @@ def test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_po
 def test_what_the_spool_synced_is_there_after_a_power_failure_at_any_point(
     scratch: Path, rounds: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Invariant: what was synced and not yet trimmed can be sent, and no number of it is given out again."""
+    """Invariant: synced and untrimmed records can be sent, and none of their numbers is reused."""
     root = scratch / "live"
     chooser = random.Random(1)
     with monkeypatch.context() as patched:
@@ -410,6 +410,6 @@ def test_what_the_spool_synced_is_there_after_a_power_failure_at_any_point(
             spool.sync()
             piece = spool.read(1 << 20)
             assert piece is not None
-            assert piece.first >= synced, (seed, cut, "a number is given out twice")
+            assert piece.first >= synced, (seed, cut, "a number is used twice")
             spool.close()
             rounds.count("power failures")

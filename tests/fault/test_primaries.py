@@ -39,7 +39,7 @@ SAFEGUARDS = [
         test="test_a_second_primary_changes_nothing_until_the_first_has_ended",
     ),
     Safeguard(
-        "a stale incarnation of the primary takes nothing back",
+        "a stale incarnation of the primary changes nothing",
         "collector/chiplog_collector/index/registry.py",
         old="max(producer.restart, before)",
         new="producer.restart",
@@ -57,7 +57,7 @@ SAFEGUARDS = [
 
 @dataclass
 class Claim:
-    """One incarnation: what it says, in its own order."""
+    """One incarnation: its events, in order."""
 
     rank: Rank
     launch: str

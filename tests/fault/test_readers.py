@@ -1,6 +1,6 @@
 """Readers try more than to read: whatever they send, nothing is written, no file is read, and ingest continues.
 
-A real collector and agent, an oracle that logs all the while, and readers who speak the wire directly.
+A real collector and agent, an oracle that logs all the time, and readers that use the protocol directly.
 """
 
 import os
@@ -32,7 +32,7 @@ from tests.support.waiting import wait_until
 STUBBORN = 300_000  # letters: some minutes of work in one call
 MEMORY_BYTES_MAX = 4 << 30  # of the index: what `memory.py` lets it have, and some for what it had before
 
-# Each would take all memory, all of the disk, all of the time, or the stack.
+# Each would use up all memory, all of the disk, all of the time, or the stack.
 EXHAUSTING = [
     FOR_EVER,
     "WITH RECURSIVE t(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM t) SELECT count(*) FROM t",
@@ -55,7 +55,7 @@ EXHAUSTING = [
     "SELECT " + "list_value(" * 300 + ")" * 300,
     "SELECT bitstring_agg(range) FROM range(100000000)",
 ]
-ATTACKS = {  # and the words that prove what stopped it
+ATTACKS = {  # and the text that proves what stopped it
     **dict.fromkeys(NOT_A_SELECT, REFUSALS),
     **A_SELECT_THAT_IS_STOPPED,
     "SELECT 1; COMMIT; BEGIN; DELETE FROM base.runs": REFUSALS,
@@ -242,7 +242,7 @@ def test_a_query_that_cannot_be_cancelled_is_answered_in_time_and_ends_with_its_
     begun = time.monotonic()
     answer = reader.ask(f"SELECT levenshtein(repeat('a', {STUBBORN}), repeat('b', {STUBBORN}))", timeout_s=1)
     assert answer.error_kind == "timeout", answer.message
-    assert time.monotonic() - begun < 100, "one function on one value hears of no interruption"
+    assert time.monotonic() - begun < 100, "one function on one value ignores interruptions"
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), "another index")
     before = logging_rank.n_visible()
     wait_until(lambda: logging_rank.n_visible() > before, "new events in the new one")

@@ -23,7 +23,7 @@ SAFEGUARDS = [
         test="test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file",
     ),
     Safeguard(
-        "a collector tells of a lost end at its start",
+        "a collector declares a lost end at its start",
         "collector/chiplog_collector/receiver/daemon.py",
         old="        append_receipt_for_lost_tail(self.log)\n",
         new="",
@@ -66,7 +66,7 @@ def rebuild(node: Node) -> str:
 
 
 def cut(node: Node) -> None:
-    """Take away the second half of the log."""
+    """Remove the second half of the log."""
     _, path = list_segments(node.place.collector / "log")[-1]
     with open(path, "r+b") as segment:
         segment.truncate(path.stat().st_size // 2)

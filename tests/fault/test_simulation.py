@@ -47,7 +47,7 @@ SAFEGUARDS = [
         _SEEDS,
     ),
     Safeguard(
-        "an acknowledgement counts what is synced, not what was taken",
+        "an acknowledgement covers synced records, not received ones",
         _DELIVERY,
         "self._synced.get(sender, 0), self._credit_of(sender), refused)",
         "self.next_numbers.get(sender, 0), self._credit_of(sender), refused)",
@@ -87,7 +87,7 @@ SAFEGUARDS = [
         _SEEDS,
     ),
     Safeguard(
-        "a PING behind what came is a lost message",
+        "a PING beyond the received numbers shows a lost message",
         _DELIVERY,
         "            if message.next > expected:\n                return",
         "            if False:\n                return",
@@ -111,7 +111,7 @@ SAFEGUARDS = [
         _SEEDS,
     ),
     Safeguard(
-        "the ledger takes an event once",
+        "the ledger accepts an event once",
         "collector/chiplog_collector/index/applier.py",
         "                new += have.add(first, last)",
         "                new += [(first, last)] if have.add(first, last) or True else []",
@@ -164,7 +164,7 @@ SAFEGUARDS = [
         "test_a_spool_whose_first_write_is_refused_sends_it_when_the_disk_has_room",
     ),
     Safeguard(
-        "numbers that the collector may have seen are not given out again",
+        "numbers that the collector may have seen are not reused",
         "agent/chiplog_agent/pipeline/spool.py",
         "        if self.id != new_id and not self._log.segments():",
         "        if False:",
@@ -247,7 +247,7 @@ def test_what_a_killed_writer_left_is_synced_by_the_next_one() -> None:
 
 
 def test_a_spool_whose_first_write_is_refused_sends_it_when_the_disk_has_room() -> None:
-    """Found by a schedule: an empty log took what waited for gone, and told the collector that it can never come."""
+    """Found by a schedule: an empty log treated pending blocks as gone, and declared them lost to the collector."""
     world = World(0)
     with patched(world):
         waiting = spool.Spool(DiskPath("/t/spool"), b"s" * 16)  # type: ignore[arg-type]
@@ -265,7 +265,7 @@ def test_a_spool_whose_first_write_is_refused_sends_it_when_the_disk_has_room() 
 
 
 def test_a_spool_whose_only_record_is_damaged_begins_anew_under_another_id() -> None:
-    """Found by a schedule: its numbers were given out again under the same ID, and the new records taken for had."""
+    """Found by a schedule: its numbers were reused under the same ID, and the new records were treated as received."""
     world = World(0)
     with patched(world):
         first = spool.Spool(DiskPath("/t/spool"), b"s" * 16)  # type: ignore[arg-type]
@@ -273,7 +273,7 @@ def test_a_spool_whose_only_record_is_damaged_begins_anew_under_another_id() -> 
         first.sync()
         (file,) = world.disk.directories["/t/spool"].values()
         file.data[-1] ^= 1
-        world.ends.clear()  # never synced: a power failure took it
+        world.ends.clear()  # never synced: lost in a power failure
         assert spool.Spool(DiskPath("/t/spool"), b"n" * 16).id == b"n" * 16  # type: ignore[arg-type]
 
 

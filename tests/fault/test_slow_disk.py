@@ -1,4 +1,4 @@
-"""A disk whose syncs take longer than the silence after which a peer is given up: sessions stay, and data arrives.
+"""A disk whose syncs take longer than the limit for a silent peer: sessions stay, and data arrives.
 
 Times are a tenth of the real ones: silence 1 s, heartbeat 0.2 s, a sync 1.5 s.
 """
@@ -28,21 +28,21 @@ N_SYNCS = 6
 
 SAFEGUARDS = [
     Safeguard(
-        "a collector whose disk is slow tells its agents that it lives",
+        "a collector whose disk is slow sends heartbeats to its agents",
         "collector/chiplog_collector/receiver/daemon.py",
         old="            self._disk.run(self.log.commit)\n",
         new="            self.log.commit()\n",
         test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
     ),
     Safeguard(
-        "an agent whose disk is slow tells its ranks that it lives",
+        "an agent whose disk is slow sends heartbeats to its ranks",
         "agent/chiplog_agent/daemon.py",
         old="        self._act(self._receiver.beat(), now)\n",
         new="",
         test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
     ),
     Safeguard(
-        "an agent whose disk is slow tells its collector that it lives",
+        "an agent whose disk is slow sends heartbeats to its collector",
         "agent/chiplog_agent/daemon.py",
         old="        self._link.beat(now)\n",
         new="",

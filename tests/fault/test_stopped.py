@@ -29,7 +29,7 @@ from tests.support.waiting import wait_until
 
 STOPPED_S = PEER_SILENT_S + 2.0
 STOPPED_LONG_S = 45.0  # in a soak
-LONGER_S = 3.0  # not all of them go on at the same moment
+LONGER_S = 3.0  # not all of them continue at the same moment
 LAST_S = 4.0  # before its agent continues, one rank ends: its finish() has no peer
 NOISE_S = 4.0  # time that finish() may take in addition to its second, because of a busy machine
 AFTERWARDS_S = 1.0  # for which ranks still log when all have been continued
@@ -67,7 +67,8 @@ run.finish()
 took_s = time.monotonic() - begun
 ended.set()
 ticker.join()
-print(took_s, min(took_s, 0.02 * ticks))  # and as a thread that only sleeps saw it, whom a busy machine holds up too
+# Also as measured by a thread that only sleeps, which a busy machine delays too.
+print(took_s, min(took_s, 0.02 * ticks))
 """
 
 SAFEGUARDS = [
@@ -135,7 +136,7 @@ class Pipeline:
         return self.file.stat().st_size // 20  # at least; a line has about as many bytes
 
     def finish(self, seed: int) -> None:
-        """Let the rank finish, and see how long that took."""
+        """Let the rank finish, and measure the time."""
         self.end.touch()
         printed, _ = self.rank.communicate(timeout=120)
         assert self.rank.returncode == 0, (seed, self.victim)
@@ -153,16 +154,16 @@ class Pipeline:
         assert rows == [{"state": "finished", "pending": 0, "lost": 0}], (seed, self.victim)
         verdict = compare(self.file, self.node.sql("SELECT step, value FROM metrics WHERE key = 'value'"))
         assert verdict.ok and not verdict.extra, (seed, self.victim, verdict)
-        if SOAK:  # a collector that hears of no agent for so long leaves, and comes again
+        if SOAK:  # a collector without agents for so long exits, and is started again
             self.daemons |= {wait_until(lambda: lock_holder_pid(self.place.collector / "lock"), "a collector")}
             self.daemons |= {wait_until(lambda: index_of(self.place), "an index")}
         assert lock_holder_pid(self.place.agent / "lock") in self.daemons, (seed, self.victim)
         assert lock_holder_pid(self.place.collector / "lock") in self.daemons, (seed, self.victim)
-        # One that was started beside a stopped one asks for its lock, and leaves.
+        # A daemon that was started while another is stopped waits for its lock, and exits.
         wait_until(lambda: self.serving() <= self.daemons, f"second daemons to leave ({seed}, {self.victim})")
 
     def serving(self) -> set[int]:
-        """Return the PIDs of all daemons of this directory, by /proc, independent of our locks."""
+        """Return the PIDs of all daemons of this directory from /proc, independent of chiplog's locks."""
         marker = f"CHIPLOG_DIR={self.place.root}".encode()
         found = set()
         for entry in filter(lambda entry: entry.name.isdigit(), Path("/proc").iterdir()):
@@ -170,7 +171,7 @@ class Pipeline:
                 arguments = (entry / "cmdline").read_bytes().split(b"\0")
                 environment = (entry / "environ").read_bytes().split(b"\0")
             except OSError:
-                continue  # it ended while we looked
+                continue  # it ended in between
             daemons = {b"chiplog_agent", b"chiplog_collector", b"chiplog_collector.index"}
             if marker in environment and daemons & set(arguments):
                 found.add(int(entry.name))

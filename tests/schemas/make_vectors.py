@@ -88,7 +88,7 @@ EVENTS: dict[EventKind, list[Any]] = {
     EventKind.CONFIG_HASHES: [1, {"lr": "5f70bf18", "model/layers": "4b227777"}],
 }
 
-# Forms that came later, beside the first vector of their kind.
+# Forms that were added later, in addition to the first vector of their kind.
 LATER_EVENTS: dict[str, tuple[EventKind, list[Any]]] = {
     "peer-detail": (
         EventKind.PEER,

@@ -1,4 +1,4 @@
-"""A collector's log written by hand: producers that say things, blocks, receipts, and the database made of them."""
+"""A collector's log written by hand: producers and their events, blocks, receipts, and the resulting database."""
 
 import itertools
 from typing import Any
@@ -43,7 +43,7 @@ class Rank:
         return seq
 
     def become(self, **identity: Any) -> int:
-        """Say another identity."""
+        """Add another identity."""
         self.identity |= identity
         return self.say(EventKind.IDENTITY, dict(self.identity))
 
@@ -64,7 +64,7 @@ def block_of(*parts: tuple[Rank, int, int]) -> bytes:
 
 
 def whole(*ranks: Rank) -> bytes:
-    """Return a block of everything that some producers said."""
+    """Return a block of all events of some producers."""
     return block_of(*((rank, 0, len(rank.events) - 1) for rank in ranks))
 
 
@@ -73,7 +73,7 @@ def receipt(number: int, sender: bytes = b"S" * 16, nodes: list[str] | None = No
 
 
 def records(*payloads: bytes | tuple[int, bytes] | tuple[int, bytes, int]) -> list[Record]:
-    """Frame payloads (blocks, or with their kind and version), with a receipt behind each."""
+    """Frame payloads (blocks, or with their kind and version), with a receipt after each."""
     numbers = itertools.count()
     data = b""
     for payload in payloads:

@@ -51,7 +51,7 @@ class Centre(Host):
         return sorted(row["value"] for row in self.try_sql("SELECT value FROM metrics WHERE key = 'x'"))
 
     def log_bytes(self) -> bytes:
-        """Return what the receiver has taken."""
+        """Return what the receiver has accepted."""
         return b"".join(path.read_bytes() for path in sorted((self.place.collector / "log").glob("*.seg")))
 
 

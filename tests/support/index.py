@@ -12,7 +12,7 @@ from tests.support.collector_log import LOG_ID, VIEWS, contents_of, receipt
 
 
 class Index:
-    """A log on disk, and the database that a follower makes of it."""
+    """A log on disk, and the database that a follower builds from it."""
 
     def __init__(self, directory: Path) -> None:
         self.log = SegmentLog(directory / "log", LOG_ID)
@@ -26,7 +26,7 @@ class Index:
         self.follower = LogFollower(self.database, self.directory / "log")
 
     def take(self, *payloads: Any) -> "Index":
-        """Log payloads, with a receipt behind each, and apply them."""
+        """Log payloads, with a receipt after each, and apply them."""
         for payload in payloads:
             kind, content, *version = payload if isinstance(payload, tuple) else (Kind.BLOCK, payload)
             self.log.append(kind, content, *version)

@@ -23,7 +23,7 @@ PREFIX = "chiplog"
 _PACKAGES = {"ip": "iproute2", "iptables": "iptables", "ethtool": "ethtool", "unshare": "util-linux"}
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 _RUN_DIR = Path("/run/netns")
-_ONE_WAY_S = 0.5  # in which an agent whose rank logs says something that has to be answered
+_ONE_WAY_S = 0.5  # time in which an agent whose rank logs sends something that requires an answer
 _numbers = itertools.count()
 
 
@@ -147,7 +147,7 @@ class Network:
         return [line.split()[3].rpartition(":")[2] for line in output.splitlines()]
 
     def heal(self, host: int) -> None:
-        """Take back every `cut`, `reset` and `forget_flows` at a host."""
+        """Undo every `cut`, `reset` and `forget_flows` at a host."""
         self._filter(host, "-F")
 
     def unplug(self, host: int) -> None:

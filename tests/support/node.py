@@ -87,7 +87,7 @@ class Node:
             return []
 
     def until(self, query: str, holds: Callable[[list[dict[str, Any]]], Any] = bool) -> list[dict[str, Any]]:
-        """Ask until the rows are as wanted, and return them."""
+        """Query until the rows match, and return them."""
         rows: list[dict[str, Any]] = []
 
         def asked() -> bool:

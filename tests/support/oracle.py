@@ -47,7 +47,7 @@ class Verdict:
     def is_honest(self) -> bool:
         """Whether what did not come out is declared, and the rest is there once and unaltered.
 
-        More may be declared than is missing here: other events may be lost besides. Where none are, ask `is_exact`.
+        More may be declared than is missing here, because other events may be lost too. If none can be, use `is_exact`.
         """
         return not (self.undeclared or self.doubled or self.altered)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-# The agent takes and forwards, and never tells a rank that it has something.
+# The agent receives and forwards, and never acknowledges to a rank.
 NEVER_ACKNOWLEDGES = """
 import sys
 if "chiplog_agent" in " ".join(sys.orig_argv):

@@ -67,7 +67,7 @@ NOT_A_SELECT = [
 ]
 NO_FILES = "Permission Error: Cannot access .* file system operations are disabled by configuration"
 NO_WRITES = "transaction is launched in read-only mode"
-A_SELECT_THAT_IS_STOPPED = {  # and the words that prove what stopped it
+A_SELECT_THAT_IS_STOPPED = {  # and the text that proves what stopped it
     "SELECT * FROM read_csv('/etc/passwd')": NO_FILES,
     "SELECT * FROM read_text('/etc/passwd')": NO_FILES,
     "SELECT * FROM read_blob('/proc/self/environ')": NO_FILES,
@@ -86,7 +86,7 @@ A_SELECT_THAT_IS_STOPPED = {  # and the words that prove what stopped it
     "SELECT nextval('counter')": f"{NO_WRITES}|Sequence with name counter does not exist",  # only here there is one
     "SELECT * FROM query_table('checkpoint()')": r"Table with name checkpoint\(\) does not exist",
 }
-# What says no before a query is run. Not among it: that it could not be parsed in time, which proves nothing.
+# Reasons for which a query is refused before it runs. A parser time-out is not among them, because it proves nothing.
 REFUSALS = (
     r"queries only read; write one SELECT|send exactly one SELECT at a time|EXPLAIN is answered only before one SELECT|"
     r"PIVOT without values needs several statements|query is empty; write one SELECT"

@@ -22,7 +22,7 @@ from hypothesis import HealthCheck, settings
 
 SOAK_MINUTES = float(os.environ.get("CHIPLOG_SOAK_MINUTES", "0"))
 TIMES = int(os.environ.get("CHIPLOG_ROUNDS_TIMES", "1"))  # as many rounds, without a soak
-SLACK_S = 600.0  # a round that was begun ends, and what is compared behind it
+SLACK_S = 600.0  # for the end of the last round, and the comparison after it
 _PROPERTY = "rounds"
 _SHARE_S = pytest.StashKey[float]()
 

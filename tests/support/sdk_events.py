@@ -1,4 +1,4 @@
-"""What the events of a journal say: metrics, phases, losses and faults."""
+"""Decode the events of a journal: metrics, phases, losses and faults."""
 
 import struct
 from collections import defaultdict
@@ -28,7 +28,7 @@ def notices(events) -> list[tuple[str, str]]:
 
 
 def counted(events) -> dict[str, int]:
-    """Return how often each fault happened, as said at the end."""
+    """Return how often each fault happened, as reported at the end."""
     counts: dict[str, int] = {}
     for event in events:
         if event.kind == EventKind.NOTICE and event.fields["notice"] in ("bad_values", "nonfinite_values"):

@@ -27,13 +27,13 @@ from tests.support.waiting import wait_until
 PORT = 7447
 PAUSE_S = 0.002  # between two log() calls
 BEFORE_S = 2.0  # of undisturbed logging, to compare with
-RECONNECT_S = 120.0  # generous: it takes up to five, of a machine that has nothing else to do
+RECONNECT_S = 120.0  # generous: a reconnect takes up to five on an idle machine
 SETTLE_S = 180.0
 LOOK_S = 0.1
-LATE_S = 0.2  # a look that came so much too late: this process itself was not let run, so nor were others
+LATE_S = 0.2  # a check that is this late: this process itself was not scheduled, so others were not either
 IDLE_LEAST = 0.1  # of the machine's time; below it, what drains waits for a processor
 BEGIN_S = 0.5  # until a fault that was ordered is there
-EXTRA_EVENTS = 10  # that a rank says besides the oracle's
+EXTRA_EVENTS = 10  # that a rank sends in addition to the oracle's
 _opening = threading.Semaphore(2)  # the start of daemons is what costs
 _OWN = ("CHIPLOG_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_", "MPI_")
 
@@ -46,7 +46,7 @@ class Look(NamedTuple):
 
 
 class Watch:
-    """Looks at one label again and again, in two threads: at the oracle's file, and at SQL."""
+    """Polls one label in two threads: the oracle's file, and SQL."""
 
     def __init__(self, site: "Site", label: str, file: Path) -> None:
         self.logged: list[Look] = [Look(time.monotonic(), 0)]  # lines in the file
@@ -66,7 +66,7 @@ class Watch:
             thread.join()
 
     def logged_at(self, moment: float) -> float:
-        """Return how many lines there were, between two looks by the rule of proportion."""
+        """Return the number of lines at a time between two polls, by interpolation."""
         looks = self.logged[:]
         after = next((look for look in looks if look.at >= moment), looks[-1])
         before = [look for look in looks if look.at <= moment][-1]
@@ -243,7 +243,7 @@ class Site:
         pause_s = watch.longest_pause_s(begun, ended)
         self.say(
             f"{ended - begun:.1f} s of fault; log() {before:.0f}/s before, {during:.0f}/s during it, "
-            f"at most {pause_s:.1f} s between two looks that saw a new one"
+            f"at most {pause_s:.1f} s between two polls that saw a new one"
         )
         assert during > before / 5, f"the rank logged {during:.0f}/s during the fault, {before:.0f}/s before"
         assert pause_s < max(2.0, (ended - begun) / 2), f"the rank stood still for {pause_s:.1f} s"

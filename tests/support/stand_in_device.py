@@ -15,7 +15,7 @@ from chiplog.values.metrics import DEVICE_TYPES
 
 
 class Mark:
-    """An event: it happens when the device comes to it."""
+    """An event: it completes when the device reaches it."""
 
     def __init__(self) -> None:
         self.happened = False
@@ -76,7 +76,7 @@ def uninstall() -> None:
 
 
 def resolve(run) -> None:
-    """Do what the sender thread does at its next look, now."""
+    """Do now what the sender thread does at its next poll."""
     deadline = time.monotonic() + 120
     while run._later.pending and time.monotonic() < deadline:
         run._later.poll()

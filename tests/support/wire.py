@@ -13,7 +13,7 @@ import sys
 import time
 
 _ALL_PROTOCOLS = 3
-_PACKET_OUTGOING = 4  # our own transmissions, echoed back by AF_PACKET
+_PACKET_OUTGOING = 4  # this host's own transmissions, echoed back by AF_PACKET
 _FRAME_BYTES_MAX = 65_535
 _RECEIVE_BYTES = 1 << 23
 _QUEUE_FRAMES_MAX = 20_000  # in each direction: 30 MB on their way, more than any credit

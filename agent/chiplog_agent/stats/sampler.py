@@ -74,7 +74,7 @@ class Sampler:
                 case ["period", int() | float() as seconds] if PERIOD_MIN_S <= seconds <= PERIOD_MAX_S:
                     self._period_s = float(seconds)
                 case _:
-                    self._write([["line", f"the sampler received an unknown frame: {value!r:.200}"]])
+                    self._write([["line", f"the sampler received an invalid frame: {value!r:.200}"]])
         return bool(data)
 
     def _tick(self, now: float) -> list[list[Any]]:

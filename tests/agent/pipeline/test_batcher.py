@@ -1,4 +1,4 @@
-"""What the agent decides: events in, blocks out, and a word for everything that is missing."""
+"""The agent's decisions: events in, blocks out, and a declaration for everything that is missing."""
 
 import os
 import struct
@@ -107,7 +107,7 @@ def test_damage_on_the_way_costs_what_it_damaged_and_is_declared(core, what) -> 
     declared = {seq for event in lost for seq in range(event[3], event[4] + 1)}
     assert taken == {RANK: 6}
     if what == "empty":
-        assert there | declared == set(), "numbers that the log does not have: its own events say why"
+        assert there | declared == set(), "numbers that the log does not have: its own events have the reason"
     else:
         assert there | declared == set(range(6))
         assert not there & declared

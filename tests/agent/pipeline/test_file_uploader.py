@@ -23,7 +23,7 @@ DIGEST = hashlib.sha256(DATA).digest()
 
 
 class Collector:
-    """The other end: says what the test wants it to say."""
+    """The other end: sends what the test requests."""
 
     def __init__(self, context: "zmq.Context[Any]", address: str) -> None:
         self.socket = context.socket(zmq.ROUTER)

@@ -164,7 +164,7 @@ def test_a_damaged_record_costs_itself_and_is_a_gap(opened, tmp_path) -> None:
     data[at] ^= 1
     path.write_bytes(data)
     again = opened()
-    for _ in range(2):  # what tells of it may be lost with a session: the next one tells again
+    for _ in range(2):  # a session may lose the declaration; the next session repeats it
         again.seek(0)
         lost: list[tuple[int, int, str]] = []
         assert drain(again, lost=lost) == [*range(12), *range(13, 41)]
@@ -255,7 +255,7 @@ def test_an_empty_directory_begins_under_a_new_name(opened, tmp_path) -> None:
 
 
 class Collector:
-    """What a collector does with a spool's numbers: it takes a slice that ends behind what it has."""
+    """A collector's handling of a spool's numbers: it accepts a slice that ends after its last number."""
 
     def __init__(self) -> None:
         self.next: dict[bytes, int] = {}
@@ -382,7 +382,7 @@ def test_a_spool_that_forgot_by_how_much_its_numbers_are_raised_sends_all_of_it_
     collector.take_all(again)
     assert collector.blocks >= {b"new %d" % number for number in range(20)}
     assert again.is_drained
-    assert collector.n_lost == 0, "and says nothing of a loss that was none"
+    assert collector.n_lost == 0, "and declares no loss"
 
 
 def test_a_collector_that_asks_for_a_number_that_cannot_be_is_not_followed(opened) -> None:
@@ -402,7 +402,7 @@ class Killed(BaseException):
 def test_whatever_fails_while_a_spool_that_was_set_back_is_sent_nothing_of_it_is_lost(
     opened, tmp_path, monkeypatch, rounds: Rounds
 ) -> None:
-    """Invariant: the collector gets every block that the spool took and still had when it was set back last."""
+    """Invariant: the collector gets every block that the spool accepted and still had when it was last set back."""
     real = os.fdatasync
     fate = ""
 

@@ -1,4 +1,4 @@
-"""How a rank ended, by what its node knows: real processes and files, and the verdict that the agent makes of them."""
+"""How a rank ended, as its node knows: real processes and files, and the agent's verdict."""
 
 import json
 import os
@@ -60,7 +60,7 @@ def endings(tmp_path: Path) -> Iterator[ExitCauseResolver]:
 def verdict(
     endings: ExitCauseResolver, journals: Path, how: str, *, finished: bool = False, **identity: Any
 ) -> dict[str, Any]:
-    """Let a process that holds a journal's lock end in some way, and return what the agent says of it."""
+    """End a process that holds a journal's lock in some way, and return the agent's verdict."""
     lock = journals / PRODUCER.hex() / "lock"
     lock.parent.mkdir()
     command = [sys.executable, "-P", "-c", HOLDER, str(lock), how]

@@ -18,7 +18,7 @@ from tests.support.node import Node
 
 MIB = 1 << 20
 LIMIT_BYTES = 96 * MIB
-# It joins the group before it imports what it needs, says that it is ready, and takes memory when told to.
+# It joins the group before its imports, reports that it is ready, and allocates memory on request.
 GREEDY = """
 import os, sys
 with open(sys.argv[1] + "/cgroup.procs", "w") as procs:

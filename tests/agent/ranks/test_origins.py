@@ -13,7 +13,7 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
-        "a PID that was given out again is not its producer's",
+        "a reused PID is not its producer's",
         "agent/chiplog_agent/ranks/origins.py",
         old="    if start * 1_000_000 // _TICKS_PER_S > uptime_us + _SLACK_US:",
         new="    if False:",
@@ -27,7 +27,7 @@ SAFEGUARDS = [
         test="test_a_producer_that_comes_over_tcp_has_no_pid_here",
     ),
     Safeguard(
-        "a PID of another namespace is not taken for one of this",
+        "a PID of another namespace does not count in this one",
         "agent/chiplog_agent/ranks/origins.py",
         old='identity.get("pid_namespace", 0) == pid_namespace() != 0',
         new='identity.get("pid")',

@@ -36,14 +36,14 @@ SAFEGUARDS = [
         test="test_of_many_dead_journals_only_some_are_held_at_once",
     ),
     Safeguard(
-        "the lock of an adopted journal is not looked at",
+        "the lock file of an adopted journal is not opened",
         "agent/chiplog_agent/ranks/orphan_journals.py",
         old="        if producer not in self._held():",
         new="        if True:",
         test="test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal",
     ),
     Safeguard(
-        "a journal without a holder is left alone while its process lives and may take the lock again",
+        "a journal without a holder stays while its process lives and may take the lock again",
         "agent/chiplog_agent/ranks/exit_cause.py",
         old="        if self._deaths.is_alive(producer) and not self._has_finished(producer):",
         new="        if False:",
@@ -106,7 +106,7 @@ class Agent:
             self.rows += [(p, seq, decode(payload)) for p, seq, payload in block_to_rows(decode_block(block))]
 
     def adopt(self, synced: dict[bytes, int] | None = None) -> list[bytes]:
-        """Look once, read everything, sync; return who was adopted."""
+        """Scan once, read everything, sync; return the adopted producers."""
         self.endings.look(5)
         found = self.adoption.scan(synced or {})
         while self.adoption.is_busy:

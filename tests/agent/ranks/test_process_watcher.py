@@ -30,7 +30,7 @@ def test_the_end_of_a_killed_process_gets_a_time() -> None:
     assert not deaths.look(1)
     assert deaths.exit_of(b"p" * 16) is None
     process.kill()
-    wait_until(lambda: select.select([deaths], [], [], 0)[0], "the descriptor that tells of all of them")
+    wait_until(lambda: select.select([deaths], [], [], 0)[0], "the descriptor that reports all of them")
     assert deaths.look(42)
     process.wait()
     assert deaths.exit_of(b"p" * 16) == ProcessExit(42, signal.SIGKILL, "/proc/PID/stat")

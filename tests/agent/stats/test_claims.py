@@ -1,4 +1,4 @@
-"""Which GPUs belong to which rank: what ranks can be told and can see, held against what CUDA would give them."""
+"""Which GPUs belong to which rank: what ranks are given and can see, compared with CUDA's choice."""
 
 from typing import Any
 
@@ -152,7 +152,7 @@ def test_nothing_is_said_before_nvml_has_counted_and_each_result_once() -> None:
     claims.set_claims({RANK: (7, {"local": 0}), OTHER: (8, {"visible": ""})})
     assert claims.take_changes() == []
     claims.set_gpus(EQUAL)
-    assert claims.take_changes() == [(RANK, (A,))], "a rank that claims none says nothing"
+    assert claims.take_changes() == [(RANK, (A,))], "a rank without a claim causes no change"
     assert claims.take_changes() == []
 
 

@@ -1,4 +1,4 @@
-"""GPUs through the real pynvml and a small libnvidia-ml.so.1 of ours, which can fail and hang on demand."""
+"""GPUs through the real pynvml and a small libnvidia-ml.so.1 that can fail and hang on demand."""
 
 import os
 import select
@@ -91,7 +91,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Node:
-    """A sampler beside the library; `tell` orders failures."""
+    """A sampler with the library; `tell` orders failures."""
 
     def __init__(self, folder: Path) -> None:
         self.control = folder / "control"

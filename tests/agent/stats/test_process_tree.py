@@ -188,7 +188,7 @@ def spent(stats: ProcessStats, pid: int, until: Callable[[], bool]) -> float:
 
 
 def begin(stats: ProcessStats, pid: int) -> None:
-    """Take a rank's first sample, which only sets where its CPU time stands."""
+    """Take a rank's first sample, which only sets the base of its CPU time."""
     stats.sample()
     assert stats._ranks[pid].sampled_at
 
@@ -198,7 +198,7 @@ def readable(process: "subprocess.Popen[str]") -> bool:
 
 
 def used(rank: "subprocess.Popen[str]") -> float:
-    """Return what a rank says that it and its waited-for children used since it said that it was up."""
+    """Return the CPU time that a rank reports for itself and its waited-for children since it was up."""
     return float(line(rank))
 
 
@@ -340,7 +340,7 @@ def test_a_process_under_a_dead_ranks_pid_is_not_taken_for_it(start: Start) -> N
     rank = start("sys.stdin.read()")
     stats = watching(rank.pid)
     stats.sample()
-    stats._ranks[rank.pid].start_ticks -= 1  # the same PID with another start: what reuse looks like
+    stats._ranks[rank.pid].start_ticks -= 1  # the same PID with another start time, as after reuse
     assert sample(stats) == {}
     stats.watch([rank.pid])  # named again, it is a new rank
     settled(stats, rank.pid)

@@ -71,7 +71,7 @@ def points(applier: Applier) -> list[tuple[int, int]]:
     )
 )
 def test_every_event_becomes_a_row_once_however_blocks_overlap_repeat_and_come(blocks) -> None:
-    """Invariant: rows = the union of what came, each (producer, seq) once; the ledger says the same."""
+    """Invariant: the rows are the union of all events that arrived, each (producer, seq) once; so is the ledger."""
     ranks = [Rank(number) for number in range(3)]
     for rank in ranks:
         for step in range(43):
@@ -226,7 +226,7 @@ def test_losses_that_make_no_sense_count_nothing(index: Index) -> None:
 
 
 def test_events_agree_with_completeness_about_what_is_lost(index: Index) -> None:
-    """Who adopts a journal cannot know what the rank's own sender had delivered from memory, or delivers yet."""
+    """An agent that adopts a journal cannot know what the rank's sender delivered from memory, or still delivers."""
     rank = Rank(0)
     for step in range(9):
         rank.log(step, a=1.0)
@@ -566,7 +566,7 @@ def test_counts_that_no_process_reaches_break_completeness_for_nobody(index: Ind
     index.take(builder.build(START_US))
     rows = index.sql("SELECT run_id, produced, stored, lost, pending FROM completeness")
     assert rows == [("r", 11, 11, 0, 0)]
-    assert index.sql("SELECT count(*) FROM metrics") == [(1,)], "its block's others are taken"
+    assert index.sql("SELECT count(*) FROM metrics") == [(1,)], "the other producers of its block are applied"
     assert (
         len(index.sql("SELECT 1 FROM events WHERE kind = 'quarantined' AND message LIKE 'seqs of 1 producers%'")) == 1
     )

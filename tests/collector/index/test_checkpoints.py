@@ -127,13 +127,13 @@ def test_deleted_rows_are_freed_at_the_first_clean_moment(world: World) -> None:
         world.write()
         world.pass_s(CHECKPOINT_INTERVAL_S)
     assert (world.n_runs, world.checkpoints.n_clean) == (5, 0)
-    assert world.n_kept() > 400, "DuckDB keeps deleted rows beside this reader; if it does no more, this may go"
+    assert world.n_kept() > 400, "DuckDB keeps deleted rows for this reader; if it no longer does, remove this"
     world.write(1)
     younger = world.open_reader()
     world.close_reader(reader)
     world.pass_s(0.1)
     assert (world.n_runs, world.checkpoints.n_clean) == (6, 1)
-    assert world.n_kept() <= 1, "beside a reader that began after the last commit"
+    assert world.n_kept() <= 1, "with a reader that began after the last commit"
     world.close_reader(younger)
     world.pass_s(0.1)
     assert world.n_runs == 6

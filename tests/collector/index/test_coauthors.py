@@ -12,14 +12,14 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
-        "rank 0 of ranks that the primary started takes its place",
+        "rank 0 of ranks that the primary started becomes the primary",
         "collector/chiplog_collector/index/registry.py",
         old="        takes_over = any(_is_parent(holder, producer) for holder in holders)",
         new="        takes_over = False",
         test="test_rank_0_is_primary_and_its_driver_writes_beside_it_whichever_came_first",
     ),
     Safeguard(
-        "a driver that is heard of after its ranks is not refused",
+        "a driver whose events arrive after its ranks' is not refused",
         "collector/chiplog_collector/index/registry.py",
         old="        if any(_is_parent(producer, holder) for holder in holders):",
         new="        if False:",

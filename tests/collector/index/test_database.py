@@ -35,7 +35,7 @@ SAFEGUARDS = [
         test="test_compaction_keeps_to_the_memory_that_queries_may_take",
     ),
     Safeguard(
-        "what was set aside without losing events is not taken for damage after a restart",
+        "a quarantine without lost events does not count as damage after a restart",
         "collector/chiplog_collector/index/database.py",
         old="FROM base.quarantine WHERE loses_events)",
         new="FROM base.quarantine WHERE kind IN (-1, 2, 5))",
@@ -171,7 +171,7 @@ def test_rewriting_while_a_collector_runs_is_refused_in_one_line_that_names_it(t
 
 @pytest.mark.parametrize("where", ["take", "write"])
 def test_a_poison_batch_is_set_aside_and_its_neighbours_are_kept(index: Index, monkeypatch, where) -> None:
-    """Whatever a record makes of our code or of DuckDB: the position moves past it and a row says so."""
+    """Whatever error a record causes in the applier or in DuckDB: the position moves past it and a row reports it."""
     good, poison, later = Rank(0), Rank(66, "poison"), Rank(2)
     good.log(1, a=1.0)
     poison.say(EventKind.TEXT, 0, "key", "POISON")

@@ -1,4 +1,4 @@
-"""Summaries as define_metric wants them, and configs that differ between ranks: views worked out by hand."""
+"""Summaries as define_metric requests them, and configs that differ between ranks: views computed by hand."""
 
 import math
 import random

@@ -107,7 +107,7 @@ def test_a_provisional_run_is_merged_with_all_that_is_in_it_and_all_that_names_i
 
 
 def test_ranks_that_agree_in_any_order_are_one_run_with_one_primary(index: Index) -> None:
-    """Also when the run that all agree on is heard of last, and when it is the agreed one's ranks that died."""
+    """Also when the agreed run's events arrive last, and when the ranks of the agreed run died."""
     ranks = [provisional(number) for number in range(4)]
     index.take(*(whole(rank) for rank in reversed(ranks)))
     for number in (2, 3, 1):

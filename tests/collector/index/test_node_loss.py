@@ -1,4 +1,4 @@
-"""A lost agent's labels are crashed until it is heard again; a rebuild says the same."""
+"""A lost agent's labels are crashed until it reconnects; a rebuild gives the same result."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ SENDER = b"S" * 16
 
 SAFEGUARDS = [
     Safeguard(
-        "a label whose events another agent brings runs on",
+        "a label whose events another agent delivers is running again",
         "collector/chiplog_collector/index/node_loss.py",
         old="        if producer.is_presumed:\n            _mark_running(producer)\n",
         new="        if False:\n",

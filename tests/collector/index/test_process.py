@@ -36,7 +36,7 @@ def never(wait_s: float) -> bool:
 
 
 def put(index: Index) -> Paths:
-    """Make the index, caught up, the one of a CHIPLOG_DIR, with the receiver's word on how far its log goes."""
+    """Make the index, caught up, the one of a CHIPLOG_DIR, with the receiver's synced position."""
     limit = index.log.next_number
     place = place_of(index)
     Watermark(place.collector / "synced", writable=True).set(limit)

@@ -1,4 +1,4 @@
-"""Values of peers: what DuckDB takes, or a TypeError or ValueError that costs one event."""
+"""Values of peers: those that DuckDB accepts, or a TypeError or ValueError that costs one event."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The Unix socket for SQL: private, never taken from a living listener, and free again after a killed one."""
+"""The Unix socket for SQL: private, never taken from a running listener, and free again after a killed one."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""The queries that run: which one ended the process, and which only ran beside it."""
+"""The running queries: which one ended the process, and which only ran at the same time."""
 
 import math
 from random import Random

@@ -44,7 +44,7 @@ SAFEGUARDS = [
         test="test_a_query_runs_in_the_time_zone_that_it_names",
     ),
     Safeguard(
-        "queries that wait behind texts which hang the parser are not stuck",
+        "queries that wait for texts which hang the parser are not stuck",
         "collector/chiplog_collector/query/service.py",
         old="begun is not None and now >= max(begun, worker.job.deadline)",
         new="now >= worker.job.deadline",
@@ -228,7 +228,7 @@ def test_every_function_that_may_touch_more_than_the_database_is_known(parser):
     )
     found = {name for (name,) in parser.execute(query, [SOUNDS_LIKE_MORE]).fetchall()}
     known = HARMLESS | OF_FILES | set(OF_FILES_BY_MORE) | OF_POINTERS | FUNCTIONS_REFUSED
-    assert found - known == set(), "look at what they do, and enter them here or in FUNCTIONS_REFUSED"
+    assert found - known == set(), "check what they do, and add them here or to FUNCTIONS_REFUSED"
 
 
 def test_functions_of_files_read_none(parser, tmp_path):
@@ -236,7 +236,8 @@ def test_functions_of_files_read_none(parser, tmp_path):
     path.write_text("a,b\n1,2\n")
     calls = dict.fromkeys(OF_FILES, f"'{path}'") | OF_FILES_BY_MORE
     for name, arguments in calls.items():
-        with duckdb.connect() as connection:  # one that failed to look for secrets says something else the next time
+        # A connection that failed to read secrets has another message the next time.
+        with duckdb.connect() as connection:
             lock_down(connection)
             with pytest.raises(duckdb.PermissionException, match="file system operations are disabled"):
                 connection.execute(f"FROM {name}({arguments})")
@@ -525,7 +526,7 @@ def test_fields_of_a_later_version_are_ignored(shared_asker):
 
 
 def test_a_client_that_leaves_without_its_answer_is_counted(service, asker):
-    for timeout_s in (0.5, 5, 50):  # it has to have been heard, and to leave before its answer
+    for timeout_s in (0.5, 5, 50):  # the question must have arrived, and the client must leave before its answer
         gone = Asker(service.address)
         gone.send(FOR_EVER, timeout_s=timeout_s)
         assert asker.rows("SELECT 1 AS a") == [{"a": 1}]

@@ -25,7 +25,7 @@ SAFEGUARDS = [
 def pass_time(
     presence: AgentLiveness, begin: float, seconds: float, *, listens: bool = True
 ) -> list[tuple[float, bytes]]:
-    """Take turns of a quarter of a second; return who was called lost, and when."""
+    """Take turns of a quarter of a second; return the lost agents, and when they were declared lost."""
     turns = (begin + n * 0.25 for n in range(int(seconds * 4) + 1))
     return [(now, word.sender) for now in turns for word in presence.tick(now, listens=listens)]
 
@@ -77,7 +77,7 @@ def test_one_that_said_goodbye_has_the_time_of_an_upgrade() -> None:
 def test_whom_the_log_knows_from_before_a_start_is_missed_from_the_start_on_or_said_to_be_here() -> None:
     presence = AgentLiveness({A: 3, b"B" * 16: 1}, 0.0)
     word = presence.greeted(A, "node-a", "boot")
-    assert word is not None and word.is_here, "the receiver before may have called it lost"
+    assert word is not None and word.is_here, "the previous receiver may have declared it lost"
     assert pass_time(presence, 0.0, 100.0) == [(PEER_SILENT_S + MISSED_AFTER_S, b"B" * 16)]
 
 

@@ -1,4 +1,4 @@
-"""Slices in, records out: whose each record of a commit is can be told from its receipt, to the record."""
+"""Slices in, records out: the receipt names the sender of each record of a commit, exactly."""
 
 import random
 
@@ -47,7 +47,7 @@ def logged(accepted: list[LogEntry], first: int = 0) -> list[Record]:
 
 
 def test_each_record_is_its_senders_however_slices_gaps_and_permits_interleave() -> None:
-    """Invariant: what a receipt says of a record's sender and nodes is what `take` was told with it."""
+    """Invariant: a receipt has the same sender and nodes for a record as the call that added it."""
     for seed in range(200):
         chooser = random.Random(seed)
         intake = CommitBuilder({})
@@ -141,7 +141,7 @@ def test_records_of_a_commit_that_never_ended_are_told_from_those_whose_receipt_
 
 
 def test_who_is_lost_is_known_from_the_log_as_far_as_it_was_committed() -> None:
-    """Invariant: after each commit a start finds lost whom the last presences call so, whatever segment is read."""
+    """Invariant: after each commit a start finds lost whom the last presences declare so, whatever segment is read."""
     intake = CommitBuilder({ONE: 3, TWO: 1})
     lost, here = [False, 12, "", ""], [True, 0, "", ""]
     uncommitted = intake.add_presence(ONE, lost)

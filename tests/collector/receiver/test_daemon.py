@@ -93,7 +93,7 @@ def test_acknowledged_means_in_the_log_also_when_the_receiver_is_killed_at_once(
 
 
 def test_what_is_sent_again_after_a_restart_is_not_doubled(bare_node, agent) -> None:
-    """The second receiver knows from the log what it has; an agent that sends it all the same is heard once in SQL."""
+    """The second receiver knows from the log what it has; an agent that sends it again anyway is stored once."""
     blocks = [rank_of(number, 3) for number in range(3)]
     agent.hello()
     agent.send(0, *blocks)
@@ -265,7 +265,7 @@ def daemons(chiplog_dir, monkeypatch):
 
 
 def talk(daemon: ReceiverDaemon, agent: Agent, done) -> None:
-    """Let the daemon turn until the agent has heard what it waits for."""
+    """Let the daemon turn until the agent has received the expected message."""
     heard: list[messages.Message] = []
 
     def turned() -> bool:
@@ -409,7 +409,7 @@ def test_a_disk_that_refuses_acknowledges_nothing_and_loses_nothing(daemons, chi
 def test_while_the_disk_refuses_nothing_is_taken_behind_the_receipt_that_waits(
     daemons, chiplog_dir, monkeypatch
 ) -> None:
-    """What stood behind it would have no receipt of its own, and be acknowledged."""
+    """The records after it would have no receipt, and be acknowledged."""
     monkeypatch.setattr(receiver_module, "_WRITE_AGAIN_S", 0.0)  # the next try is due at once, as after a slow one
     daemon = daemons()
     agent = Agent(paths_for_root(chiplog_dir).collector_address)
@@ -436,7 +436,7 @@ def test_while_the_disk_refuses_nothing_is_taken_behind_the_receipt_that_waits(
 
 
 def test_a_turn_ends_however_many_messages_come(daemons, chiplog_dir) -> None:
-    """A flood is faster than the receiver: behind each message stands another, and a slice waits for its commit."""
+    """A flood is faster than the receiver: each message is followed by another, and a slice waits for its commit."""
     daemon = daemons()
     agent = Agent(paths_for_root(chiplog_dir).collector_address)
     try:

@@ -1,4 +1,4 @@
-"""Files at the collector: what the store keeps, and in the index what was said, by whom, and when it arrived."""
+"""Files at the collector: what the store keeps, and in the index what was reported, by whom, and when it arrived."""
 
 import hashlib
 import json
@@ -212,7 +212,7 @@ def test_what_finds_no_room_is_denied_with_what_sets_it(tmp_path: Path) -> None:
     assert denied.reason.endswith("700 bytes, the limit is 1000, set by CHIPLOG_FILES_BYTES_MAX")
     assert bench.do(Open(3, TWO, 300)) == [OpenPhase(3, 0)]
     assert bench.do(Open(4, ONE, 700)) == [OpenPhase(4, 700)]
-    assert isinstance(bench.do(Open(5, DIGEST, 1))[0], WriteDenied), "what is being taken counts as a whole"
+    assert isinstance(bench.do(Open(5, DIGEST, 1))[0], WriteDenied), "an incoming file counts with its full size"
     bench.store.close()
     again = Bench(tmp_path / "files", 1_000)  # existing files are counted again
     assert isinstance(again.do(Open(1, TWO, 301))[0], WriteDenied)
@@ -224,7 +224,7 @@ def test_what_finds_no_room_is_denied_with_what_sets_it(tmp_path: Path) -> None:
 
 def test_a_disk_that_refuses_costs_the_file_and_not_the_store(bench: Bench) -> None:
     bench.directory.mkdir(mode=0o700)
-    (bench.directory / f"{ONE.hex()}.part").symlink_to("/etc/hostname")  # whatever: it cannot be opened
+    (bench.directory / f"{ONE.hex()}.part").symlink_to("/etc/hostname")  # any file that cannot be opened
     first, second = bench.do(Open(1, ONE, 1 << 20), Open(2, DIGEST, len(DATA)))
     assert isinstance(first, WriteDenied)
     assert first.reason.startswith("it cannot be written: ")
@@ -302,7 +302,7 @@ def agent(receiver: ReceiverDaemon) -> Iterator[Agent]:
 
 
 def logged(receiver: ReceiverDaemon) -> list[list[Any]]:
-    """Return what the records of stored files say, as far as they are on disk."""
+    """Return the content of the records of stored files on disk."""
     paths = [path for _, path in list_segments(receiver.settings.places.collector / "log")]
     items = [item for path in paths for item in read_segment(path)]
     return [unpack(item.payload) for item in items if isinstance(item, Record) and item.kind == Kind.STORED]
@@ -320,9 +320,10 @@ def test_a_file_is_stored_before_its_agent_is_told_and_the_log_says_so_first(
     assert message.kind == FileMessageKind.STORED
     assert logged(receiver) == [[b"s" * 16, DIGEST, len(DATA)]]
     assert (receiver.settings.places.files / NAME[:2] / NAME).read_bytes() == DATA
-    assert agent.offer(DIGEST, len(DATA), b"session2").kind == FileMessageKind.STORED  # perhaps that was not heard
+    # The first STORED may have been lost.
+    assert agent.offer(DIGEST, len(DATA), b"session2").kind == FileMessageKind.STORED
     assert len(logged(receiver)) == 2
-    assert receiver._intake.next_numbers == {}, "it takes no numbers of the sender's log"
+    assert receiver._intake.next_numbers == {}, "it uses no numbers of the sender's log"
 
 
 def test_chunks_without_an_offer_and_messages_that_are_none_store_nothing(
@@ -333,7 +334,7 @@ def test_chunks_without_an_offer_and_messages_that_are_none_store_nothing(
     assert (reply.kind, reply.reason) == (messages.MessageKind.RESET, "session is unknown here")
     for digest in (b"../../../../etc/passwd".ljust(32), b"x" * 31, "text"):
         agent.send([pack([9, b"session3", [1, 1], b"s" * 16, digest, 5, {}])])
-    assert agent.receive().kind == FileMessageKind.WANT  # 32 bytes are a digest, whatever they are
+    assert agent.receive().kind == FileMessageKind.WANT  # any 32 bytes are a digest
     agent.send(file_messages.chunk(b"session3", 0, b"hello"))
     assert agent.receive().kind in (FileMessageKind.WANT, FileMessageKind.MISMATCH)
     wait_until(lambda: receiver.turn() or not list(receiver.settings.places.files.iterdir()), "a part that goes")

@@ -1,4 +1,4 @@
-"""What the index tells the receiver of refusals, and the receiver its senders."""
+"""The refusals that the index reports to the receiver, and the receiver to its senders."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
-        "of whom too much is refused gets no credit",
+        "a sender with too many refusals gets no credit",
         "schemas/chiplog_schemas/protocol/delivery.py",
         old="        return 0 if sender in self._full else self.credit\n",
         new="        return self.credit\n",

@@ -1,4 +1,4 @@
-"""Who failed first: the cause apart from its echoes, with clocks that disagree."""
+"""The first failure: the cause, distinguished from its echoes, with clocks that disagree."""
 
 from typing import Any
 

@@ -353,7 +353,7 @@ def test_phases_console_texts_and_histograms_are_rows_with_names(index: Index) -
 
 
 def console_of(rank: Rank, number: int = 100, **identity: Any) -> Rank:
-    """Return a producer that tells what a rank printed."""
+    """Return a producer that sends the console output of a rank."""
     said = {"role": "console", "of": rank.uuid.hex(), "run_id": None, "label": None, "primary": None} | identity
     console = Rank(number, **said)
     console.events.clear()

@@ -1,4 +1,4 @@
-"""Who waited for data, who is slow and who is behind: the examples that docs/sql works by hand."""
+"""Which ranks waited for data, are slow or are behind: the examples that docs/sql computes by hand."""
 
 import struct
 from datetime import datetime, timedelta
@@ -140,7 +140,7 @@ def test_steps_may_be_as_large_as_they_can_be(index: Index) -> None:
     assert rows == [
         ("rank0", largest, START + timedelta(seconds=5), 0),
         ("rank1", -largest, START + timedelta(seconds=7), largest),
-    ], "as far behind as a number can say"
+    ], "as far behind as an integer can express"
 
 
 def test_a_restart_costs_the_time_without_a_step_and_the_work_that_is_done_again(index: Index) -> None:

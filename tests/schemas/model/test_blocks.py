@@ -61,7 +61,7 @@ payloads = events() | events() | events() | unknown | misfits | garbage.filter(l
 
 
 def _is_event(data: bytes) -> bool:
-    # Garbage that happens to be msgpack may be written in a longer form than ours: equal then, but not the same bytes.
+    # Garbage that happens to be msgpack may have a longer form: equal then, but not the same bytes.
     try:
         unpack(data)
     except ValueError:

@@ -147,7 +147,7 @@ def test_an_old_or_senseless_stamp_keeps_nobody_from_starting(place: Paths, stam
 def test_a_daemon_that_came_up_and_was_killed_is_replaced_at_once(place: Paths) -> None:
     place.agent.mkdir(parents=True)
     lock = place.agent / "lock"
-    Lock(lock).release()  # of an earlier one, which says nothing of what is started now
+    Lock(lock).release()  # of an earlier daemon, which is no evidence about the new one
     assert start_daemon_once(MODULE, [], place, lock)
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", HOLDER, str(lock)], stdin=pipe, stdout=pipe, text=True) as holder:

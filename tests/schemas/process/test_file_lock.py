@@ -57,7 +57,7 @@ def test_kill_9_frees_the_lock(tmp_path: Path, holder: "subprocess.Popen[str]") 
 def test_a_forked_child_does_not_hold_the_lock_and_its_release_leaves_the_parents_alone(tmp_path: Path) -> None:
     lock = Lock(tmp_path / "lock")
     child = os.fork()
-    if child == 0:  # the child can take nothing that its parent holds, before and after releasing its own copy
+    if child == 0:  # the child cannot get what its parent holds, before and after releasing its own copy
         status = 1
         try:
             if lock_holder_pid(tmp_path / "lock") == os.getppid():

@@ -18,7 +18,7 @@ def test_a_good_end_is_noted_only_where_a_worker_asked(tmp_path: Path) -> None:
     note_good_end(owners)
     assert ended_well(owners, me)
     announce(owners, me)
-    assert ended_well(owners, me), "a late worker takes nothing back"
+    assert ended_well(owners, me), "a late worker changes nothing"
 
 
 def test_a_name_is_that_of_one_process_and_hostile_ones_are_nobodys(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the kernel says of this machine and its processes, compared with what else knows it."""
+"""What the kernel reports about this machine and its processes, compared with other sources."""
 
 import mmap
 import os

@@ -563,7 +563,7 @@ def test_a_receiver_opens_no_more_sessions_than_may_be(monkeypatch: pytest.Monke
     for n in range(3):
         assert greet(n, 0.0) == [messages.MessageKind.WELCOME]
     assert greet(3, 1.0) == [messages.MessageKind.RESET]
-    assert greet(0, 1.0) == [messages.MessageKind.WELCOME], "a sender that is connected already may start again"
+    assert greet(0, 1.0) == [messages.MessageKind.WELCOME], "a sender that is already connected may restart"
     assert len(receiver.senders) == len(receiver.next_numbers) == 3
     receiver.tick(PEER_SILENT_S + 0.5)  # the others fell silent
     assert greet(3, PEER_SILENT_S + 0.5) == [messages.MessageKind.WELCOME]

@@ -1,4 +1,4 @@
-"""Files between two machines: whatever is dropped, doubled, reordered or killed, each arrives once, whole, or waits.
+"""Files between two machines: with messages dropped, duplicated, reordered and ends killed, each file arrives once.
 
 The invariant of the simulation: what lies under a digest at the receiver has that digest; a copy is removed only when
 the log of the receiver says that it is there, and it is; with a wire that carries, everything arrives.
@@ -268,7 +268,7 @@ class Disk:
 
 
 class Ends(RuleBasedStateMachine):
-    """Two machines, a wire that may do anything to whole messages, and a store that takes its time."""
+    """Two machines, a wire that may do anything to whole messages, and a slow store."""
 
     @initialize(patience=st.integers(0, 3))
     def begin(self, patience: int) -> None:

@@ -1,4 +1,4 @@
-"""The messages of both hops: built and parsed alike; whatever arrives is a message or a WireError."""
+"""The messages of both hops: building and parsing are inverse; any input is a message or a WireError."""
 
 from typing import Any
 

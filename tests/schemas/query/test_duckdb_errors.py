@@ -1,4 +1,4 @@
-"""What DuckDB's messages are of, where it gives no type: real ones, and what a query can make them say."""
+"""The kinds of DuckDB's messages, where it gives no type: real ones, and those that a query can imitate."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
-        "what a query says itself is not taken for a lack of memory",
+        "a query's own message does not count as a lack of memory",
         "schemas/chiplog_schemas/query/duckdb_errors.py",
         old="return _OUT_OF_MEMORY.match(text) is not None",
         new="return _OUT_OF_MEMORY.search(text) is not None",

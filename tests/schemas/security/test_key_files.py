@@ -34,7 +34,7 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
-        "a revoked key is out, whichever two threads look at the list at once",
+        "a revoked key is rejected, whichever two threads read the list at the same time",
         "schemas/chiplog_schemas/security/key_files.py",
         old="        with self._lock:\n            if not now",
         new="        if True:\n            if not now",
@@ -240,7 +240,7 @@ def test_whatever_keeps_us_from_the_list_lets_nobody_in_until_it_is_mended(
 
 
 class Interrupted(AllowList):
-    """A list one of whose threads is taken off the processor between two stores of what it has seen."""
+    """A list that suspends one of its threads between two stores of its state."""
 
     def __init__(self, directory: Path) -> None:
         self.is_between, self.go_on = threading.Event(), threading.Event()

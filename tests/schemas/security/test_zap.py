@@ -95,7 +95,7 @@ SAFEGUARDS = [
         test="test_a_handler_that_dies_lets_nobody_in_and_is_started_again",
     ),
     Safeguard(
-        "a handshake that does not come to its end is broken off",
+        "an unfinished handshake is aborted",
         "schemas/chiplog_schemas/security/zap.py",
         old="        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)\n",
         new="        socket.setsockopt(zmq.HANDSHAKE_IVL, 0)\n",

@@ -1,4 +1,4 @@
-"""A journal as its adopter sees it: head page and records in the order of their seqs, whatever was damaged."""
+"""A journal as its adopter sees it: head page and records in the order of their seqs, despite any damage."""
 
 from pathlib import Path
 

@@ -30,7 +30,7 @@ SENDER = b"sender of a test"
 
 
 class Log:
-    """Ten records; whatever is asked may be refused."""
+    """Ten records; any call may be refused."""
 
     def __init__(self) -> None:
         self.first_number = 0
@@ -149,7 +149,7 @@ for free in range(24):
 print(refused)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
-    assert done.stdout.strip() == str(list(range(17))), done.stderr  # 16, and one to look
+    assert done.stdout.strip() == str(list(range(17))), done.stderr  # 16, and one for the listing
 
 
 def test_descriptors_beyond_the_limit_do_not_count_as_open() -> None:

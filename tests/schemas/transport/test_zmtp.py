@@ -1,4 +1,4 @@
-"""A DEALER over a plain socket, against libzmq's ROUTER; and what it makes of peers that are none."""
+"""A DEALER over a plain socket, against libzmq's ROUTER, and its reaction to peers that are not ZeroMQ."""
 
 import os
 import socket

@@ -19,7 +19,7 @@ from tests.support.waiting import wait_until
 HERE = Path(__file__).parent
 RANK = HERE / "rank.py"
 OPEN, WRITE, SYNC, ALLOCATE, TRUNCATE, RENAME, MKDIR, UNLINK, BIND = (1 << bit for bit in range(9))
-LONG_MS = 5000  # of one log(): far above what it may take, far below what a training would notice as a hang
+LONG_MS = 5000  # of one log(): far above its limit, far below what a training would notice as a hang
 SHORT = 0  # in place of an errno: half of it is written
 _RULES, _RULE_BYTES, _HITS_OFFSET = 8, 512, 16
 _RULE = struct.Struct("<IIiiII232s256s")
@@ -50,7 +50,7 @@ class Faults:
         self._add(_RULE.pack(operations, error, skip, times, 0, 0, str(below).encode(), part.encode()))
 
     def delay(self, operations: int, below: Path, delay_ms: int, part: str = "") -> None:
-        """Let operations on paths below a directory take so long, and succeed."""
+        """Delay operations on paths below a directory by this much, and let them succeed."""
         self._add(_RULE.pack(operations, 0, 0, -1, 0, delay_ms, str(below).encode(), part.encode()))
 
     def _add(self, rule: bytes) -> None:
@@ -66,7 +66,7 @@ class Faults:
         return [struct.unpack_from("<I", self._page, start + _HITS_OFFSET)[0] for start in starts]
 
     def heal(self) -> None:
-        """Take all rules away."""
+        """Remove all rules."""
         for start in range(0, _RULES * _RULE_BYTES, _RULE_BYTES):
             self._page[start : start + 4] = bytes(4)
             self._page[start + _HITS_OFFSET : start + _HITS_OFFSET + 4] = bytes(4)
@@ -75,7 +75,7 @@ class Faults:
 
 @contextmanager
 def small_disk(path: Path, size: int) -> Iterator["Disk"]:
-    """Mount a disk of so many bytes at a path, and take it away again whatever happens."""
+    """Mount a disk of this size at a path, and unmount it in any case."""
     path.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size},mode=0700", "none", path], check=True, timeout=180)
     try:
@@ -127,7 +127,7 @@ class FaultyNode(Node):
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
     def log_of(self, module: str) -> Path:
-        """Return where a daemon's output goes: not onto the disk that is to fail."""
+        """Return the path for a daemon's output: not on the disk that will fail."""
         return self.root.with_name(f"{self.root.name}.{module}.log")
 
     def output(self, module: str = "chiplog_agent") -> str:
@@ -188,7 +188,7 @@ class Rank:
         self.process.wait(180)
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """Remove everything that was started or mounted."""
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait(180)

@@ -129,10 +129,10 @@ def spool_is_lost(world: "World") -> None:
 
 
 def spool_is_damaged(world: "World") -> None:
-    """A bit flips in a record that the collector may not have yet; no agent runs.
+    """Flip a bit in a record that the collector may not have yet; no agent runs.
 
-    Only while the small file beside the log tells its end. Where a power failure has set that back, and a bit flips in
-    the very last record besides, nothing is left that could tell that there was one.
+    Only while the small file next to the log still shows its end. If a power failure has set that file back, and a bit
+    flips in the very last record too, nothing shows that the record existed.
     """
     node = _node(world)
     files = world.disk.directories.get(node.spool_path, {})

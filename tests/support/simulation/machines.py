@@ -38,7 +38,7 @@ class Payload(tuple[Entry, ...]):
 
 @dataclass
 class Log:
-    """Numbered entries on a disk. `synced`: number behind the last one that survives a power failure."""
+    """Numbered entries on a disk. `synced`: the number after the last one that survives a power failure."""
 
     first: int = 0
     next: int = 0
@@ -118,7 +118,7 @@ class Upper:
 
 
 class Lower:
-    """The receiving end: a process that takes, syncs and acknowledges. The sink keeps numbers, a relay does not."""
+    """The receiving end: a process that receives, syncs and acknowledges. The sink keeps numbers, a relay does not."""
 
     def __init__(self, hops: "Hops", address: str, *, keeps: bool) -> None:
         self.hops, self.address, self.keeps = hops, address, keeps
@@ -165,7 +165,7 @@ class Lower:
 
 
 class Hops:
-    """Ranks, one relay, one sink. `check` says what must hold when all has healed."""
+    """Ranks, one relay, one sink. `check` asserts what must hold when all faults are repaired."""
 
     def __init__(self, chance: random.Random, n_ranks: int = 2) -> None:
         self.chance = chance
@@ -240,7 +240,7 @@ class Hops:
         self.ranks[which].restart()
 
     def kill_relay(self) -> None:
-        """The agent: its spool stays, what was taken and not synced is gone."""
+        """Restart the agent: its spool stays, received and unsynced records are gone."""
         self.relay.restart()
         self.up.restart()
 

@@ -1,9 +1,9 @@
-"""A clock, a disk and a network that exist only in memory, for the simulation. Deterministic: all chance is the seed's.
+"""A clock, a disk and a network that exist only in memory, for the simulation. Deterministic by seed.
 
-The disk tells what is written from what is synced: a killed process loses nothing of what it wrote, a machine that
-loses its power loses what was not synced, from any byte on, and names of files whose directory was not synced.
-The network keeps order within a connection. A connection may lose messages in its middle and go on (as libzmq does when
-it reconnects), be cut one way, and deliver late what a socket that is closed by now has sent.
+The disk distinguishes written from synced data. A killed process loses nothing that it wrote. A machine that loses its
+power loses what was not synced, from any byte on, and names of files whose directory was not synced. The network keeps
+order within a connection. A connection may lose messages in its middle and continue (as libzmq does when it
+reconnects), be cut in one direction, and deliver late what a closed socket has sent.
 """
 
 import errno
@@ -38,7 +38,7 @@ class Clock:
         return self.now_us() / 1e6
 
     def sleep(self, seconds: float) -> None:
-        """Virtual processes take turns; none of them holds up another."""
+        """Virtual processes run in turns; none of them blocks another."""
 
     def now_us(self) -> int:
         return int(self.now * 1e6) + 1_700_000_000_000_000 + self.skew_us
@@ -127,7 +127,7 @@ class Disk:
     def write(self, descriptor: int, data: Any) -> int:
         directory, _, file = self._open[descriptor]
         if directory[1:].partition("/")[0] in self.full:
-            file.data += bytes(data)[: self._chance.randrange(len(data))]  # a full disk takes what fits
+            file.data += bytes(data)[: self._chance.randrange(len(data))]  # a full disk accepts what fits
         self._refuse(directory)
         file.data += data
         return len(data)
@@ -249,7 +249,7 @@ class Dealer:
         return self.arriving.popleft()[1]
 
     def get(self, option: int) -> int:
-        return zmq.POLLIN  # as far as it knows: a message may have been taken by the time it is asked for
+        return zmq.POLLIN  # as far as it knows: the message may have been received by the time of the call
 
     def disable_monitor(self) -> None: ...
 
@@ -258,7 +258,7 @@ class Dealer:
 
 
 class Monitor:
-    """Tells once that the peer closed the connection."""
+    """Reports once that the peer closed the connection."""
 
     def __init__(self, dealer: Dealer) -> None:
         self._dealer = dealer
@@ -301,7 +301,7 @@ class Network:
         return dealer
 
     def deliver(self, address: str) -> None:
-        """Bring what is due to the router of this address. A payload that is no bytes goes as it is."""
+        """Deliver due messages to the router of this address. A payload that is not bytes is passed unchanged."""
         router = self.routers.get(address)
         for dealer in list(self.dealers):
             if dealer.address != address:
@@ -319,7 +319,7 @@ class Network:
                 router.peers.pop(dealer.routing, None)
 
     def _reconnect(self, dealer: Dealer, router: Router | None) -> None:
-        """The process at the other end changed. The transport finds the new one by itself, and may not tell."""
+        """The process at the other end changed. The transport finds the new one by itself, and may not report it."""
         if dealer.router is not None:
             dealer.arriving.clear()
             dealer.leaving.clear() if self.chance.random() < 0.5 else self.lose_some(dealer)

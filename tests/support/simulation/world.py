@@ -39,7 +39,7 @@ CREDIT = 1_500
 BATCH = 400
 SPOOL_BYTES = 1_500
 JOURNAL_RECORDS = 12
-DRAINED_WITHIN_S = 90.0  # of virtual time behind the last fault: two silences, two longest pauses, and the work
+DRAINED_WITHIN_S = 90.0  # of virtual time after the last fault: two silences, two longest pauses, and the work
 _KEYS = pack(["loss"])
 
 
@@ -62,7 +62,7 @@ _ZMQ = SimpleNamespace(
     Again=zmq.Again,
     ZMQError=zmq.ZMQError,
 )
-# Saved files take another path; tests/schemas/protocol/test_file_delivery.py simulates faults for them.
+# Saved files use another path; tests/schemas/protocol/test_file_delivery.py simulates faults for them.
 NO_FILES = SimpleNamespace(step=lambda now: ([], []), committed=list, fileno=lambda: -1, close=lambda: None)
 
 
@@ -75,19 +75,19 @@ def value_of(seq: int) -> float:
 
 
 def ranges_of(block: bytes) -> list[tuple[bytes, list[tuple[int, int]]]]:
-    """Read in a block's header what it holds of whom."""
+    """Read the seqs of each producer from a block's header."""
     producers = unpack(block[8 : 8 + int.from_bytes(block[:4], "little")])[1]
     return [(producer, list(zip(flat[::2], flat[1::2], strict=True))) for producer, flat in producers]
 
 
 class Journal:
-    """A rank's journal. It outlives its process; only a power failure takes something from it."""
+    """A rank's journal. It outlives its process; only a power failure removes something from it."""
 
     def __init__(self, world: "World", producer: bytes, node: "Node") -> None:
         self.world, self.producer, self.node = world, producer, node
         self.records: deque[tuple[int, bytes]] = deque()
         self.next_seq = self.acked = self.produced = self.cursor = 0
-        self.acked_before = [0]  # what the head page may say after a power failure
+        self.acked_before = [0]  # possible values of the head page after a power failure
         self.finished = False
         self.holder: Rank | None = None
         self.logged: set[int] = set()  # seqs of metrics whose log() kept them
@@ -267,7 +267,7 @@ class VirtualSpool(spool.Spool):
 
 
 class Synced:
-    """The small file that says how far a log is synced. It may only tell less after a power failure."""
+    """The small file with the synced position of a log. After a power failure it may only be lower."""
 
     def __init__(self, path: str, *, writable: bool) -> None:
         self._cells = World.now_running.ends
@@ -282,7 +282,7 @@ class Synced:
         World.now_running.ends_at_least[self._path] = self._cells[self._path]
 
     def get(self) -> int:
-        self.is_valid = True  # a new file says 0
+        self.is_valid = True  # a new file holds 0
         return self._cells.get(self._path, 0)
 
     def close(self) -> None: ...
@@ -454,7 +454,7 @@ class World:
         self.log_path = DiskPath("/c/log")
         self.collector: receiver_daemon.ReceiverDaemon | None = None
         self.index: Index | None = None
-        self.ends: dict[str, int] = {}  # path -> what the small file there says
+        self.ends: dict[str, int] = {}  # path -> content of the small file there
         self.ends_at_least: dict[str, int] = {}  # and what of it has reached the disk
         self.committed: list[tuple[Any, int]] = []
         self.position = 0
@@ -519,9 +519,9 @@ class World:
                     self.to_be_declared.setdefault(sender, set()).add(told)
 
     def roll_back(self, backup: dict[str, bytes]) -> None:
-        """Put an old copy in the place of the collector's log. The small files tell how far it was.
+        """Replace the collector's log by an old copy. The small files still have its previous end.
 
-        Where a power failure has set them back, and the log is rolled back besides, nothing is left that could tell.
+        If a power failure has set them back, and the log is rolled back too, nothing shows the previous end.
         """
         for path in (f"{self.log_path}/end", "/c/synced"):
             self.ends_at_least[path] = self.ends[path] = max(self.ends.get(path, 0), self.position)
