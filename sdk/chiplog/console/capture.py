@@ -1,6 +1,4 @@
-"""What a run captures of its process's console: streams that are descriptors with all that anybody writes to them, the
-others as Python's objects.
-"""
+"""Capture the console of a run's process: everything written to descriptors, or what Python writes to other streams."""
 
 import contextlib
 import dataclasses
@@ -18,16 +16,16 @@ from chiplog.identity.process_info import node_name
 from chiplog.settings import RunSettings
 from chiplog_schemas.transport.dealer import require_free_fds
 
-FINISH_WAIT_S = 0.3  # of the second that finish() may take: for the helper, which has milliseconds' work
+FINISH_WAIT_S = 0.3  # part of finish()'s one second; the helper needs a few milliseconds
 OnLine = Callable[[int, int, str], None]
 
 
 class ConsoleCapture:
     """The console of one run, captured from construction to `close`. Never raises.
 
-    producer: the run's, to whose label the lines belong. on_line, on_lost, has_room: as of `Console`. warn: told once
-    when descriptors cannot be captured. journal: the run's directory, if it is on disk, where the helper writes how
-    this process ended.
+    producer: the run's producer; the lines belong to its label. on_line, on_lost, has_room: as in
+    `PythonStreamCapture`. warn: called once if descriptors cannot be captured. journal: the run's journal directory if
+    it is on disk; the helper writes there how this process ended.
     """
 
     def __init__(
@@ -46,7 +44,7 @@ class ConsoleCapture:
         self._pipes: StreamRedirect | None = None
         self._console: PythonStreamCapture | None = None
         captured = [stream for stream in (STDOUT, STDERR) if writes_to_fd(stream)]
-        if captured and os.getpid() == 1:  # at its end the kernel kills the helper, with what that has in hand
+        if captured and os.getpid() == 1:  # the kernel would kill the helper with it, and unrecorded lines
             self._tell("this process is PID 1 of a container; start it under an init, as `docker run --init` does")
             captured = []
         if captured:
@@ -69,13 +67,13 @@ class ConsoleCapture:
         return 0 if self._pipes is None else self._pipes.helper
 
     def tick(self) -> None:
-        """Look after the helper; called by the sender thread."""
+        """Check the helper and restart it if necessary. The sender thread calls this."""
         pipes = self._pipes
         if pipes is not None:
             pipes.tick()
 
     def close(self) -> None:
-        """Give the streams back, and let what was printed be recorded."""
+        """Restore the streams and record what was printed."""
         if self._console is not None:
             self._console.close()
         pipes, self._pipes = self._pipes, None
@@ -84,7 +82,7 @@ class ConsoleCapture:
             pipes.finish(FINISH_WAIT_S)
 
     def close_in_child(self) -> None:
-        """Let a forked child print on, into its parent's pipes, and note nothing itself."""
+        """Stop capturing in a forked child. It keeps printing into its parent's pipes."""
         if self._console is not None:
             self._console.release_in_child()
         pipes, self._pipes = self._pipes, None
@@ -98,7 +96,7 @@ class ConsoleCapture:
         )
 
     def _fall_back_to_python(self, why: str, unrecorded: dict[int, bytes], last_line_no: int) -> None:
-        """Note what Python prints, and what no helper has recorded."""
+        """Capture what Python prints, and record what no helper has recorded."""
         self._tell(why)
         streams = sorted({*unrecorded} | ({STDOUT, STDERR} if self._console is not None else set()))
         if self._console is not None:
@@ -107,7 +105,7 @@ class ConsoleCapture:
         _replay(self._console, unrecorded)
 
     def _record_leftover(self, unrecorded: dict[int, bytes], last_line_no: int) -> int:
-        """Note what was printed while no helper was there; return the number of the last line."""
+        """Record what was printed while no helper was running; return the number of the last line."""
         console = self._note([], last_line_no)
         _replay(console, unrecorded)
         console.close()
@@ -125,7 +123,7 @@ def _replay(console: PythonStreamCapture, unrecorded: dict[int, bytes]) -> None:
 
 
 def helper_config(settings: RunSettings, producer: bytes) -> dict[str, Any]:
-    """Return what a helper is told of its run, beside its descriptors."""
+    """Build a helper's configuration, without its descriptors."""
     places = settings.places
     return {
         "places": [str(path) for path in (places.root, places.local, places.run)],
@@ -137,14 +135,14 @@ def helper_config(settings: RunSettings, producer: bytes) -> dict[str, Any]:
 
 
 def writes_to_fd(stream: int) -> bool:
-    """Tell whether a standard stream is to be captured as a descriptor: what Python prints to it goes there too.
+    """Return True if what Python prints to a standard stream reaches its descriptor, so the descriptor can be captured.
 
-    A notebook's or a test runner's stream goes elsewhere; one that somebody wrapped around the true one passes it on.
+    A notebook's or a test runner's stream goes elsewhere. A wrapper around the original stream still reaches it.
     """
     try:
         os.fstat(stream)
     except OSError:
-        return False  # closed, when this process was started
+        return False  # the descriptor was closed before this process started
     python = sys.stdout if stream == STDOUT else sys.stderr
     if python is None or _fileno(python) == stream:
         return True
@@ -154,17 +152,17 @@ def writes_to_fd(stream: int) -> bool:
 def _fileno(stream: Any) -> int:
     try:
         return int(stream.fileno())
-    except Exception:  # no file, or one without a descriptor: whatever a foreign object raises
+    except Exception:  # no file, or no descriptor: a foreign object may raise anything
         return -1
 
 
 def _flush() -> None:
-    """Let Python's and C's buffers go into the pipes, where they were meant to go."""
+    """Flush Python's and C's buffers into the pipes."""
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(Exception):  # nobody reads there: whoever prints is told, and it is said at the exit
+        with contextlib.suppress(Exception):  # no reader: the next print() or the exit reports it
             stream.flush()
     with contextlib.suppress(Exception):
-        import ctypes  # here: few processes need it before their end
+        import ctypes  # imported late: few processes need it before they exit
 
         libc = ctypes.CDLL(None)
         for name in ("stdout", "stderr"):

@@ -1,6 +1,6 @@
-"""Write how a rank ended into its journal: in the console's helper, which has a pidfd of the rank from the start.
+"""Write a rank's exit status into its journal, from the console helper, which holds a pidfd of the rank from the start.
 
-An agent that is just starting has none, when a rank dies young.
+An agent that is still starting has no pidfd of a rank that dies early.
 """
 
 import contextlib
@@ -10,12 +10,12 @@ import time
 
 from chiplog_schemas.process.exit_status import exit_status, write_status
 
-_LOOK_INTERVAL_S = 1.0  # between two looks whether the journal is still there
-_FINISHED_WAIT_S = 10.0  # a run that finished has its state in the journal; one that left ends within this
+_LOOK_INTERVAL_S = 1.0  # between two checks whether the journal still exists
+_FINISHED_WAIT_S = 10.0  # a finished run has its state in the journal; its process exits soon
 
 
 class ExitWatch:
-    """The end of one rank. rank: its pidfd. status: the open status file of its journal. pid, journal: the rank's."""
+    """Wait for one rank's exit. rank: its pidfd. status: its journal's open status file. pid, journal: the rank's."""
 
     def __init__(self, rank: int, status: int, pid: int, journal: str) -> None:
         self.rank = rank
@@ -25,13 +25,13 @@ class ExitWatch:
         self._journal = journal
 
     def note(self) -> None:
-        """Write how the rank ended. Call it once the pidfd is readable."""
+        """Write how the rank ended. Call this once the pidfd is readable."""
         self.has_ended = True
-        with contextlib.suppress(OSError):  # a full disk: then the agent does not learn it from here
+        with contextlib.suppress(OSError):  # a full disk: the agent does not learn the exit status
             write_status(self._status, *exit_status(self.rank, self._pid))
 
     def wait(self, *, is_finished: bool) -> None:
-        """Wait for the rank's end, as long as its journal is there. is_finished: its run is, so only a moment."""
+        """Wait for the rank to exit while its journal exists. is_finished: the run has finished; wait briefly."""
         deadline = time.monotonic() + (_FINISHED_WAIT_S if is_finished else float("inf"))
         poll = select.poll()
         poll.register(self.rank, select.POLLIN)

@@ -1,9 +1,9 @@
-"""The loop of the console helper: pass on what a rank writes, and record it, until nobody writes any more.
+"""The loop of the console helper: relay what a rank writes and record it, until the last writer has closed.
 
-It sleeps on one epoll and looks into another. The first one wakes it, and a stream that is written to all the time is
-masked there (waking.py says why). The second one, on which nobody sleeps, has them all, and tells in which order they
-became ready: as near as pipes let two streams keep theirs. It is edge-triggered. Else a stream would keep its place in
-that order from one look to the next, and go before one that was written to first while this process waited for a core.
+The helper uses two epolls. It sleeps on the first one, where a busy stream is masked (poll_policy.py gives the reason).
+It only polls the second one, which holds all streams and reports the order in which they became ready. That is as close
+to the order between two streams as pipes allow. The second epoll is edge-triggered: otherwise a stream would keep its
+place from one poll to the next, ahead of a stream that was written to first while this process waited for a core.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from chiplog.console.terminal import Keyboard, signal_resize
 if TYPE_CHECKING:
     from chiplog.console.line_journal import ConsoleJournal
 
-MESSAGE_BYTES_MAX = 65_536  # of the control socket: paths and bounds, never what was printed
-_SIZE_INTERVAL_S = 0.25  # how soon a terminal that was resized is noticed: it tells nobody of another session
-_OPEN_INTERVAL_S = 0.01  # between two looks whether the journal is open
-_EARLY_BYTES_MAX = 4 << 20  # put aside until then: more than a second of anything
+MESSAGE_BYTES_MAX = 65_536  # of the control socket: it carries paths and bounds, never output
+_SIZE_INTERVAL_S = 0.25  # between checks of the terminal's size: no SIGWINCH reaches another session
+_OPEN_INTERVAL_S = 0.01  # between two checks whether the journal is open
+_EARLY_BYTES_MAX = 4 << 20  # queued until then: more than a second of any output
 _ORDERED = select.EPOLLIN | select.EPOLLET
-_DELIVER_INTERVAL_S = 0.05  # between two looks whether all was delivered, once the run has finished
-_DELIVER_WAIT_S = 5.0  # then the journal is left to whoever adopts it
+_DELIVER_INTERVAL_S = 0.05  # between two checks for delivery, once the run has finished
+_DELIVER_WAIT_S = 5.0  # then the journal is left to the process that adopts it
 
 
 def drain(control_descriptor: int) -> None:
-    """Run the helper: `control_descriptor` is its end of the socket, on which the rank has said what there is to do."""
+    """Run the helper. `control_descriptor` is its end of the socket; the rank has sent the configuration on it."""
     with contextlib.suppress(OSError):
-        os.setsid()  # the shell did already, where the system can
+        os.setsid()  # the shell has called it already where the system can
     control = socket.socket(fileno=control_descriptor)
     config = json.loads(control.recv(MESSAGE_BYTES_MAX))
     streams = [StreamFds(**ends) for ends in config["streams"]]
@@ -45,18 +45,18 @@ def drain(control_descriptor: int) -> None:
     keep = {control_descriptor, config["tally"], *watch, *(number for ends in streams for number in ends.fds)}
     for number in map(int, os.listdir("/proc/self/fd")):
         if number > 2 and number not in keep:
-            # Whoever waits for the end of a pipe that the rank inherited must not wait for us.
-            with contextlib.suppress(OSError):  # that of the listing itself is closed already
+            # A process that waits for the end of a pipe that the rank inherited must not wait for this helper.
+            with contextlib.suppress(OSError):  # the listing's own descriptor is closed already
                 os.close(number)
     with contextlib.suppress(OSError, ValueError):
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # not on the cores that the rank is bound to
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))  # do not compete for the cores that the rank is bound to
     tally = SharedCounters(config["tally"])
-    tally.lock(wait=True)  # a rank whose end came before us moves bytes itself
+    tally.lock(wait=True)  # a rank that finishes before the helper is up moves the bytes itself
     ConsoleHelper(config, control, [SpliceRelay(ends, tally) for ends in streams], tally).run()
 
 
 class ConsoleHelper:
-    """One helper: the streams that it passes on, the socket to its rank, and the lines that it records."""
+    """One helper: the streams that it relays, the socket to its rank, and the lines that it records."""
 
     def __init__(
         self, orders: dict[str, Any], control: socket.socket, passages: list[SpliceRelay], tally: SharedCounters
@@ -71,17 +71,17 @@ class ConsoleHelper:
         )
         self._transcript: ConsoleJournal | None = None
         self._opening: threading.Thread | None = None
-        self._queued: list[tuple[Any, ...]] = []  # what is to be recorded once the journal is open
-        self._early_bytes = dict.fromkeys(self._lines, 0)  # of each stream
+        self._queued: list[tuple[Any, ...]] = []  # events to record once the journal is open
+        self._early_bytes = dict.fromkeys(self._lines, 0)  # per stream
         self._records = True  # until the run has finished
-        self._lost = 0  # lines that are to be declared
+        self._lost = 0  # dropped lines, not declared yet
         self._told: set[str] = set()
         terminals = {passage.ends.poll_fd for passage in passages if passage.ends.master >= 0}
-        # By master: a child's keys, where the stream is a terminal's.
+        # By master. Keys for children, where the stream is a terminal.
         self._keyboards = {master: Keyboard(self._passages[master].ends, orders["pid"]) for master in terminals}
         holds_bytes = {descriptor: passage.capacity_bytes for descriptor, passage in self._passages.items()}
         self._waking = PollPolicy(holds_bytes, terminals)
-        # A chunk of so many bytes may not be all that there is.
+        # A chunk of this size may not be all available bytes.
         self._chunks = {descriptor: min(CHUNK_BYTES, n_bytes // 2) for descriptor, n_bytes in holds_bytes.items()}
         watch = orders.get("watch")
         self._watch = ExitWatch(watch[0], watch[1], orders["pid"], orders["journal"]) if watch else None
@@ -92,7 +92,7 @@ class ConsoleHelper:
             self._ready.register(descriptor, _ORDERED if descriptor in self._passages else select.EPOLLIN)
 
     def run(self) -> None:
-        """Pass on until all streams have ended, then deliver what was recorded."""
+        """Relay until all streams have ended, then deliver what was recorded."""
         self._emit_lost_bytes_of_predecessor()
         self._send_control({"ready": os.getpid()})
         while self._passages:
@@ -105,17 +105,17 @@ class ConsoleHelper:
             self._watch.wait(is_finished=self._is_told_to_finish)
 
     def poll_once(self) -> None:
-        """Wait until there is something to do, and do it."""
+        """Wait for events and handle them."""
         ready = self._ready.poll(0)
         if not ready:
             self._sleep.poll(self._wait_s())
             ready = self._ready.poll(0)
-        self._follow_terminals()  # before what was printed since is shown: a prompt may invite keys
+        self._follow_terminals()  # before the output is shown: it may be a prompt for keys
         for descriptor, _ in ready:
             if descriptor in self._passages:
                 self._relay_chunk(descriptor)
                 if descriptor in self._passages:
-                    self._ready.modify(descriptor, _ORDERED)  # behind the others, if something is left
+                    self._ready.modify(descriptor, _ORDERED)  # after the others, if bytes are left
             elif self._control is not None and descriptor == self._control.fileno():
                 self._handle_control()
             elif self._watch is not None and descriptor == self._watch.rank and not self._watch.has_ended:
@@ -139,14 +139,14 @@ class ConsoleHelper:
     # -- terminals --
 
     def _follow_terminals(self) -> None:
-        """Give pseudo-terminals the size of the real one, the real one their modes, and a child its keys."""
+        """Copy the real terminal's size to the pseudo-terminals and their modes back, and find readers of keys."""
         resized = [master for master in self._keyboards if self._passages[master].ends.sync_window_size()]
         if resized:
             signal_resize(self._orders["pid"])
         for keyboard in self._keyboards.values():
             before = keyboard.descriptor
             keyboard.look(time.monotonic())
-            if keyboard.descriptor not in (-1, before):  # one that was closed is not polled any more
+            if keyboard.descriptor not in (-1, before):  # epoll drops a closed descriptor itself
                 for poll in (self._sleep, self._ready):
                     poll.register(keyboard.descriptor, select.EPOLLIN)
 
@@ -158,7 +158,7 @@ class ConsoleHelper:
     # -- streams --
 
     def _update_wakeups(self) -> None:
-        """Be woken by all streams but the one that is looked at by a timer. Its end wakes us, too."""
+        """Wake on all streams except the one that a timer polls. The end of that stream wakes the helper too."""
         before = self._waking.timer_fd
         chosen = self._waking.choose_timer_stream(time.monotonic())
         if chosen != before:
@@ -168,9 +168,9 @@ class ConsoleHelper:
                 self._sleep.modify(chosen, 0)
 
     def _relay_chunk(self, descriptor: int, *, all_of_it: bool = False) -> None:
-        """Move one chunk of a stream, or all that is there, and record it.
+        """Relay one chunk of a stream, or all available bytes, and record it.
 
-        Of one that wakes nobody all that stands there now: it was written before what woke us.
+        Of the stream that the timer polls, relay everything: it was written before the event that woke the helper.
         """
         passage = self._passages[descriptor]
         stream = passage.ends.stream
@@ -201,14 +201,14 @@ class ConsoleHelper:
             poll.unregister(descriptor)
 
     def _relay_all(self) -> None:
-        """Move everything that is there."""
+        """Relay all available bytes of all streams."""
         for descriptor in list(self._passages):
             self._relay_chunk(descriptor, all_of_it=True)
 
     # -- the rank --
 
     def _handle_control(self) -> None:
-        """Do what the rank says; its end needs no word."""
+        """Handle a message of the rank, or the end of its socket."""
         assert self._control is not None
         try:
             said = self._control.recv(MESSAGE_BYTES_MAX)
@@ -226,7 +226,7 @@ class ConsoleHelper:
             self._finish()
             self._send_control({"finished": True})
         elif "closed" in order:
-            # The rank has closed its reading end too: from now on its writers meet EPIPE, as they would without us.
+            # The rank has closed its reading end too: writers now get EPIPE, as they would without capture.
             for descriptor, passage in list(self._passages.items()):
                 if passage.ends.stream == order["closed"]:
                     self._relay_all()
@@ -238,10 +238,10 @@ class ConsoleHelper:
             try:
                 self._control.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
             except OSError:
-                pass  # the rank is gone, or does not listen: then it needs no answer
+                pass  # the rank has exited or does not read: it needs no answer
 
     def _log_once(self, message: str) -> None:
-        """Say something once, in the file that holds what helpers say."""
+        """Log a message once, to the file that all helpers log to."""
         if message not in self._told and len(self._told) < 100:
             self._told.add(message)
             print(f"chiplog console {os.getpid()}: {message}", file=sys.stderr, flush=True)
@@ -279,7 +279,7 @@ class ConsoleHelper:
             self._record_or_queue("notice", "console_lost", message, {"lines": lost})
 
     def _emit_lost_bytes_of_predecessor(self) -> None:
-        """Declare what the helper before this one, which was killed, had passed on and not yet recorded."""
+        """Declare lost what the previous helper relayed but did not record before it was killed."""
         for passage in self._passages.values():
             stream = passage.ends.stream
             n_bytes = self._tally.passed(stream) - self._tally.recorded(stream)
@@ -289,10 +289,10 @@ class ConsoleHelper:
                 self._early_bytes[stream] += n_bytes
 
     def _record_or_queue(self, *event: Any) -> None:
-        """Record a line or a notice; or put it aside while the journal is being opened.
+        """Record a line or a notice, or queue it while the journal is being opened.
 
-        It is opened for the first line: most helpers of a thousand ranks need none. And in a thread: what the imports
-        take on a busy machine, the terminal must not wait.
+        The first line opens the journal: most helpers of a thousand ranks never need one. A thread opens it, because
+        the terminal must not wait for the imports on a busy machine.
         """
         if self._transcript is not None:
             getattr(self._transcript, event[0])(*event[1:])
@@ -308,7 +308,7 @@ class ConsoleHelper:
         self._opened = ConsoleJournal(self._orders, self._log_once)
 
     def _flush_queued(self, *, wait: bool = False) -> None:
-        """Record what was put aside, as soon as the journal is open."""
+        """Record the queued events once the journal is open."""
         if self._opening is None or (self._opening.is_alive() and not wait):
             return
         self._opening.join()
@@ -325,7 +325,7 @@ class ConsoleHelper:
                 self._early_bytes[stream] = 0
 
     def _finish(self) -> None:
-        """Record lines that have no end, and the end of all."""
+        """Record unterminated lines, then seal the journal."""
         if not self._records:
             return
         for stream, lines in self._lines.items():
@@ -337,7 +337,7 @@ class ConsoleHelper:
             self._transcript.seal()
 
     def _deliver(self) -> None:
-        """Let go of a journal that is finished as soon as it is delivered: children may write on for days."""
+        """Close a finished journal once it is delivered: children may keep writing for days."""
         if (
             not self._records
             and self._transcript is not None

@@ -1,7 +1,7 @@
-"""The program that drains a rank's output: `python -P -S helper_main.py <socket> <path> …`, started by capture.py.
+"""The program that drains a rank's output: `python -P -S helper_main.py <socket> <path> …`, started by redirect.py.
 
-It begins without site-packages and without `import chiplog`, which would cost each rank's helper 10 MB and a tenth of a
-second. What the first line needs (ZeroMQ, msgpack) is found under the paths given.
+It starts without site-packages and without `import chiplog`, which would cost each rank's helper 10 MB and a tenth of a
+second. The first line needs ZeroMQ and msgpack: it imports them from the given paths.
 """
 
 import os
@@ -11,10 +11,10 @@ import types
 
 
 def main() -> None:
-    """Drain until nobody writes any more."""
+    """Drain until the last writer has closed."""
     control = int(sys.argv[1])
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)  # meant for the training, whose last words are still to come
+        signal.signal(number, signal.SIG_IGN)  # meant for the training, whose last output is still to come
     package = types.ModuleType("chiplog")
     package.__path__ = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
     sys.modules["chiplog"] = package

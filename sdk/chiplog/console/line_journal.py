@@ -1,4 +1,4 @@
-"""The lines that a helper records: a producer of its own, whose journal and sender are those of a rank."""
+"""Record a helper's lines: a separate producer, with the same journal and sender as a rank."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _STOP_S = 0.3  # for a sender that has nothing left to send
 class ConsoleJournal:
     """Console lines as events of a producer of role `console`, `of` the rank's.
 
-    orders: places, mode, address, bounds and identity, from the rank. warn: told of what keeps it from the agent.
+    orders: places, mode, address, bounds and identity, from the rank. warn: called when the agent cannot be reached.
     """
 
     def __init__(self, orders: dict[str, Any], warn: Callable[[str], object]) -> None:
@@ -33,7 +33,7 @@ class ConsoleJournal:
             self._journal,
             places,
             info,
-            # Given, so that it starts no agent: the rank does.
+            # An explicit address keeps it from starting an agent: the rank does that.
             agent_address=orders["agent"] or places.agent_address,
             online=self._is_online,
             on_tick=lambda: None,
@@ -44,7 +44,7 @@ class ConsoleJournal:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether lines are to be dropped: the journal is nearly full."""
+        """Whether the journal is nearly full, so that lines must be dropped."""
         return self._journal.is_under_pressure
 
     def line(self, now_us: int, stream: int, line_no: int, line: str) -> None:
@@ -52,12 +52,12 @@ class ConsoleJournal:
         self._journal.append(encode(EventKind.CONSOLE, now_us, stream, line_no, line))
 
     def notice(self, kind: str, message: str, body: dict[str, Any]) -> None:
-        """Leave a row in `events`."""
+        """Append a notice, which becomes a row of `events`."""
         payload = encode(EventKind.NOTICE, time.time_ns() // 1000, kind, "warning", message, body)
         self._journal.append(payload, urgent=True)
 
     def seal(self) -> None:
-        """Say the end. Offline the journal is complete then, and closed."""
+        """Append the final state. Offline the journal is then complete, so close it."""
         last = encode(EventKind.STATE, time.time_ns() // 1000, {"state": "finished"})
         self._journal.seal(last, lambda: None)
         self._journal.mark_finished()
@@ -68,12 +68,12 @@ class ConsoleJournal:
             self.close(_STOP_S)
 
     def is_delivered_or_expired(self, wait_s: float) -> bool:
-        """Tell whether all is delivered, or has waited for that long enough."""
+        """Return True if everything is delivered, or if `wait_s` has passed since the seal."""
         delivered = self._journal.acked >= self._journal.next_seq
         return delivered or time.monotonic() >= self._sealed_at + wait_s
 
     def close(self, wait_s: float) -> None:
-        """Send what is left for at most so long; then whoever adopts the journal delivers it."""
+        """Send the rest for at most `wait_s`. After that the process that adopts the journal delivers it."""
         if self._sender is not None:
             delivered = self._sender.stop(max(wait_s, _STOP_S))
             self._journal.close(remove=delivered)

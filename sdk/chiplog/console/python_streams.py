@@ -1,7 +1,7 @@
-"""Capture what Python code writes to sys.stdout and sys.stderr where they are no descriptors: notebooks, test runners.
+"""Capture what Python code writes to sys.stdout and sys.stderr where they have no descriptor: notebooks, test runners.
 
-Text written through the two stream objects is noted line by line and passed on untouched. Streams that are descriptors
-are captured with all that C code and subprocesses write to them: capture.py. This is what remains when that fails, too.
+Text written through the two stream objects is recorded line by line and passed on unchanged. capture.py captures
+descriptors, with everything that C code and subprocesses write to them, and falls back to this module if that fails.
 """
 
 import sys
@@ -15,14 +15,14 @@ from chiplog.console.lines import TokenBucket, collapse_overwrites, truncate
 from chiplog.safety.interrupts import is_interrupt
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX, CONSOLE_LINES_PER_S
 
-_WAITING_MAX = 10_000  # texts, while another thread notes one: it is stuck if there are more
+_WAITING_MAX = 10_000  # texts that wait while another thread records: with more of them it is stuck
 STDOUT, STDERR = 1, 2
 
 
 class TeeStream:
-    """A text stream that hands every complete line to `on_line` and everything to the stream it stands for.
+    """A text stream that passes every complete line to `on_line` and all text to the stream that it replaces.
 
-    turn: has one thread note at a time; one for all streams whose lines are counted together.
+    turn: lets one thread record at a time; shared by all streams whose lines are counted together.
     """
 
     def __init__(self, stream: TextIO, on_line: Callable[[str], None], turn: "ReentrancyGuard | None" = None) -> None:
@@ -32,7 +32,7 @@ class TeeStream:
         self._turn = turn or ReentrancyGuard()
 
     def write(self, text: str) -> int:
-        """Write through, then note the lines that became complete."""
+        """Write through, then record the lines that became complete."""
         written = self._stream.write(text)
         if self._on_line is not None:
             self._turn.note(self, text)
@@ -44,20 +44,20 @@ class TeeStream:
             self.write(line)
 
     def detach(self) -> TextIO:
-        """Stop noting, note what is left of an unfinished line, and return the stream behind."""
-        self._turn.note(self, "")  # what a thread may have left that was interrupted
+        """Stop recording, record an unterminated line, and return the wrapped stream."""
+        self._turn.note(self, "")  # an interrupted thread may have left texts
         on_line, self._on_line = self._on_line, None
         if on_line is not None and self._partial:
             on_line(collapse_overwrites(self._partial))
         return self._stream
 
     def stop_recording(self) -> None:
-        """Stop noting."""
+        """Stop recording and discard an unterminated line."""
         self._on_line = None
         self._partial = ""
 
     def note(self, text: str) -> None:
-        """Note the lines that this text completes. By one thread at a time."""
+        """Record the lines that this text completes. One thread at a time may call this."""
         if self._on_line is None:
             return
         try:
@@ -70,9 +70,9 @@ class TeeStream:
     def _note(self, text: str, on_line: Callable[[str], None]) -> None:
         *complete, self._partial = (self._partial + text).split("\n")
         if "\r" in self._partial[:-1]:
-            # A return at the very end stays: what is written next stands in place of this, or ends it.
+            # Keep a trailing \r: the next text overwrites this line, or is the \n that ends it.
             self._partial = collapse_overwrites(self._partial) + ("\r" if self._partial.endswith("\r") else "")
-        self._partial = self._partial[: CONSOLE_LINE_CHARS_MAX + 1]  # one more, so that what is cut is marked
+        self._partial = self._partial[: CONSOLE_LINE_CHARS_MAX + 1]  # one more, so that truncation is marked
         for line in complete:
             on_line(collapse_overwrites(line))
 
@@ -84,23 +84,23 @@ class TeeStream:
 
 
 class ReentrancyGuard:
-    """One thread notes at a time, and what other threads write in the meantime, too: none waits, and no line is lost.
+    """Let one thread record at a time, for the other threads too: no thread waits, and no line is lost.
 
-    What is printed because a line is noted is left out and counted: noting that would print the next one.
+    Output that recording itself causes is dropped and counted: recording it would cause more output.
     """
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[TeeStream, str]] = deque()
-        self._noting_by = 0  # the thread
+        self._noting_by = 0  # thread ID, 0 for none
         self._lost = 0
 
     def take_lost(self) -> int:
-        """Return how many lines were left out since this was asked before."""
+        """Return how many lines were dropped since the last call."""
         lost, self._lost = self._lost, 0
         return lost
 
     def note(self, tee: TeeStream, text: str) -> None:
-        """Note a text of a stream, now or after the one that is being noted."""
+        """Record a text of a stream, or queue it for the thread that is recording."""
         waiting, me = self._waiting, get_ident()
         if self._noting_by == me or len(waiting) >= _WAITING_MAX:
             self._lost += text.count("\n")
@@ -119,10 +119,10 @@ class ReentrancyGuard:
 
 
 class PythonStreamCapture:
-    """The streams of this process, both or one, captured from construction to `close`.
+    """Capture one or both streams of this process, from construction to `close`.
 
-    has_room: false while lines are to be dropped, for something else needs the room. They are declared by on_lost.
-    last_line_no: of a capture that this one goes on for.
+    has_room: returns False while the room is needed for something else. Lines are dropped then, and on_lost declares
+    them. last_line_no: of the capture that this one continues.
     """
 
     def __init__(
@@ -152,7 +152,7 @@ class PythonStreamCapture:
         sys.stderr = self._err or sys.stderr
 
     def close(self) -> None:
-        """Give the streams back, unless somebody put others in their place meanwhile."""
+        """Restore the streams, unless other code has replaced them."""
         for tee in filter(None, (self._out, self._err)):
             stream = tee.detach()
             if sys.stdout is tee:
@@ -162,11 +162,11 @@ class PythonStreamCapture:
         self._declare()
 
     def take(self, stream: int, line: str) -> None:
-        """Take a line that was written some other way."""
+        """Record a line that was written some other way."""
         self._line(stream, line)
 
     def release_in_child(self) -> None:
-        """Let a forked child print through without noting: what it inherited is the parent's to tell."""
+        """Stop recording in a forked child: the parent records the lines that it inherited."""
         for tee in filter(None, (self._out, self._err)):
             tee.stop_recording()
 

@@ -1,8 +1,8 @@
-"""Put pipes in place of this process's stdout and stderr, with a helper that drains them; undo it at the end.
+"""Replace this process's stdout and stderr by pipes, with a helper that drains them; restore them at the end.
 
-The helper is a process: a thread of the rank could not drain while native code prints and holds the GIL. It is no child
-of the training, and in a session of its own, for launchers kill process groups. If it dies the bytes stay in the pipes,
-whose reading ends this process holds too, and another one goes on with them.
+The helper is a process: a thread of the rank could not drain while native code prints and holds the GIL. It is not a
+child of the training and has its own session, because launchers kill process groups. If it dies, the bytes stay in the
+pipes, whose read ends this process holds too, and another helper continues with them.
 """
 
 import contextlib
@@ -27,22 +27,22 @@ from chiplog_schemas.process.descriptors import OwnedDescriptor
 from chiplog_schemas.process.exit_status import STATUS_NAME
 
 HELPER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "helper_main.py")
-OUTPUT = "chiplog_console.out"  # what helpers say, which is nothing mostly
-STARTS_MAX = 4  # of helpers in one run: one, and three in place of it; then the streams are given back
-_SHELL_WAIT_S = 0.01  # it does nothing but start a process; what takes longer is waited for by the sender thread
-_STALLED_S = 5.0  # bytes wait, the helper writes to nobody and moves none: it is stopped, or hangs
-_LATE_S = 30.0  # the same of one that did not come up yet: 64 at once on two busy cores take seconds
-_LOOK_INTERVAL_S = 0.2  # whether it is stopped; each look of the sender's would cost more than it can find
+OUTPUT = "chiplog_console.out"  # the helpers' log, usually empty
+STARTS_MAX = 4  # of helpers in one run: one and three replacements; then the streams are restored
+_SHELL_WAIT_S = 0.01  # it only starts a process; if it takes longer, the sender thread reaps it
+_STALLED_S = 5.0  # bytes wait, no write is in progress and none move: the helper is stopped or hangs
+_LATE_S = 30.0  # the same for a helper that is starting: 64 at once on two busy cores take seconds
+_LOOK_INTERVAL_S = 0.2  # between checks for a stopped helper: one at each tick would cost too much
 _MESSAGE_BYTES_MAX = 65_536
 
 
 class StreamRedirect:
     """The captured streams of one run in one process.
 
-    orders: what a helper is told beside its descriptors. on_given_up: called when no helper can be had any more, with
-    the streams that were given back and the bytes that the last one had not recorded. on_rest: called when no helper
-    was there, with what was passed on without it; returns the number of the last line. Raises OSError, and then nothing
-    has changed.
+    orders: a helper's configuration, without its descriptors. on_given_up: called when no further helper can be
+    started, with the reason, the unrecorded bytes of each restored stream and the number of the last line. on_rest:
+    called with bytes that were relayed without a helper; returns the number of the last line. Raises OSError, and then
+    nothing has changed.
     """
 
     def __init__(
@@ -62,12 +62,12 @@ class StreamRedirect:
         self._inodes: dict[int, tuple[int, int]] = {}
         self._buffering: dict[int, tuple[Any, bool]] = {}
         self._control: socket.socket | None = None
-        self._owned: dict[int, OwnedDescriptor] = {}  # all that the training could close, by number
-        self._helper = 0  # its PID, once it has said that it is there
+        self._owned: dict[int, OwnedDescriptor] = {}  # descriptors that the training could close, by number
+        self._helper = 0  # its PID, once it has reported that it is ready
         self._shells: list[int] = []
         self._starts = 0
         self._progress: tuple[int, float] = (0, time.monotonic())  # bytes passed, and when that last changed
-        self._next_check_s = 0.0  # whether the helper is stopped
+        self._next_check_s = 0.0  # for a stopped helper
         self._is_given_up = False
         self._lock = threading.Lock()
         self._tally_descriptor = dup_above_stdio(os.memfd_create("chiplog-console", os.MFD_CLOEXEC))
@@ -92,20 +92,20 @@ class StreamRedirect:
 
     @property
     def helper(self) -> int:
-        """The PID of the helper; 0 while it is not there."""
+        """The PID of the helper; 0 while none is ready."""
         return self._helper
 
     # -- while the training runs: the sender thread --
 
     def tick(self) -> None:
-        """Look after the helper: hear what it says, start another one when it is gone or stopped."""
+        """Read the helper's messages, and replace it if it has exited or is stopped."""
         if not self._lock.acquire(False):
             return
         try:
             self._reap()
             self._disown_what_was_closed()
             if not self._ends:
-                return  # finished meanwhile
+                return  # already finished
             if self._is_given_up:
                 self._drain()
                 return
@@ -119,16 +119,17 @@ class StreamRedirect:
                     return
             self._kill_stalled_helper()
             if not self._helper and any(map(is_filling, self._open_streams())):
-                # In a thread: whoever reads there may take his time, and the sender has other work.
-                with contextlib.suppress(RuntimeError):  # no thread is left just now
+                # In a thread: the reader may be slow, and the sender has other work.
+                with contextlib.suppress(RuntimeError):  # no thread can be started now
                     threading.Thread(target=self._drain_without_helper, name="chiplog-console", daemon=True).start()
         finally:
             self._lock.release()
 
     def _disown_what_was_closed(self) -> None:
-        """Leave the streams to the helper, once the training has closed descriptors of ours.
+        """Leave the streams to the helper once the training has closed any descriptor of this object.
 
-        The numbers are other files' then. The helper has its own, and records what is printed until the process ends.
+        The numbers may belong to other files by then. The helper has its own descriptors, and records until the process
+        ends.
         """
         if all(descriptor.is_ours for descriptor in self._owned.values()):
             return
@@ -138,7 +139,7 @@ class StreamRedirect:
             self._control = None
 
     def _receive(self, wait_s: float) -> dict[str, Any] | None:
-        """Return what the helper says next; None when it says nothing in this time."""
+        """Return the helper's next message; None if none comes within `wait_s`."""
         assert self._control is not None
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
@@ -161,11 +162,11 @@ class StreamRedirect:
 
     def _send(self, message: dict[str, Any]) -> None:
         if self._control is not None:
-            with contextlib.suppress(OSError):  # it is gone: `_hear` tells
+            with contextlib.suppress(OSError):  # it has exited: `_receive` reports that
                 self._control.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
 
     def _close_broken(self, stream: int) -> None:
-        """Let writers meet EPIPE: nobody reads at the descriptor that they would write to without us."""
+        """Close the pipe so that writers get EPIPE: the stream's original target has no reader any more."""
         if stream not in self._broken:
             self._broken.add(stream)
             ends = self._ends[stream]
@@ -187,11 +188,11 @@ class StreamRedirect:
             if self._helper:
                 with contextlib.suppress(OSError):
                     os.kill(self._helper, signal.SIGKILL)  # still its PID: its end of the socket is open
-            elif self._tally.lock():  # else it is there just now, and will say so
+            elif self._tally.lock():  # else it has just started, and will report that
                 self._fall_back("it does not come up")
 
     def _states(self) -> list[int]:
-        """Return what poll says of each stream: 0 when nothing waits, POLLHUP when nobody can write any more."""
+        """Return the poll state of each open stream: 0 if no bytes wait, POLLHUP if all writers have closed."""
         poll = select.poll()
         streams = [ends.poll_fd for ends in self._open_streams()]
         for descriptor in streams:
@@ -200,12 +201,12 @@ class StreamRedirect:
         return [found.get(descriptor, 0) for descriptor in streams]
 
     def _all_writers_closed(self) -> bool:
-        """Tell whether nobody can write any more and nothing waits: then a helper leaves."""
+        """Return True if all writers have closed and no bytes wait: a helper exits then."""
         return all(state and not state & select.POLLIN for state in self._states())
 
     def _restart_helper(self) -> None:
         self._helper = 0
-        if self._all_writers_closed():  # somebody put other descriptors in place of ours
+        if self._all_writers_closed():  # the training has replaced the descriptors
             self._close_control()
             return
         if self._starts >= STARTS_MAX:
@@ -217,14 +218,14 @@ class StreamRedirect:
             self._fall_back(str(error))
 
     def _fall_back(self, why: str) -> None:
-        """Put the streams back as they were, and pass on what is in the pipes, now and later, from here."""
+        """Restore the streams, and relay from this process what is in the pipes, now and later."""
         self._is_given_up = True
         self._restore()
         self._close_control()
         self._on_given_up(why, self._drain(), self._tally.line_no)
 
     def _drain(self) -> dict[int, bytes]:
-        """Pass on what is there, without a helper; return it by stream."""
+        """Relay the available bytes without a helper; return them by stream."""
         found: dict[int, bytes] = {}
         for ends in self._open_streams():
             found[ends.stream] = b""
@@ -237,16 +238,16 @@ class StreamRedirect:
         return found
 
     def _drain_without_helper(self) -> None:
-        """Pass on whole lines of pipes that fill up while no helper is there, and record them."""
+        """Relay and record whole lines of pipes that fill up while no helper is ready."""
         with self._lock:
             if self._helper or self._control is None or not self._ends or not self._tally.lock():
-                return  # finished meanwhile, or it is there just now
+                return  # already finished, or the helper has just started
             try:
                 found = {ends.stream: drain_lines(ends, self._tally) for ends in self._open_streams()}
                 self._tally.line_no = self._on_rest(found, self._tally.line_no)
                 for stream, data in found.items():
                     self._tally.note_recorded(stream, len(data))
-                # Not the helper's doing: one that never comes is still given up.
+                # Keep the helper's time limit: it has not moved these bytes.
                 self._progress = (sum(self._tally.passed(stream) for stream in self._ends), self._progress[1])
             finally:
                 self._tally.unlock()
@@ -257,9 +258,9 @@ class StreamRedirect:
     # -- the end --
 
     def finish(self, wait_s: float) -> bool:
-        """Give the streams back and let the helper record what it has; return whether it said so in time.
+        """Restore the streams and have the helper record the rest. Return True if it confirms within `wait_s`.
 
-        Children that still write into the pipes are passed on by the helper.
+        The helper keeps relaying what children still write into the pipes.
         """
         if not self._lock.acquire(timeout=wait_s):
             return False
@@ -272,7 +273,7 @@ class StreamRedirect:
             finished = self._finish_helper(deadline)
             if not finished and (self._control is None or self._tally.lock()):
                 rest = self._drain()
-                if not self._is_given_up:  # else Python's lines were recorded when they were printed
+                if not self._is_given_up:  # else they were recorded when Python printed them
                     for stream, data in rest.items():
                         self._tally.note_recorded(stream, len(data))
                     self._on_rest(rest, self._tally.line_no)
@@ -306,7 +307,7 @@ class StreamRedirect:
         return False
 
     def close_in_child(self) -> None:
-        """Let go in a forked child: it writes into the pipes as its parent does, and looks after nothing."""
+        """Close everything in a forked child except the streams: it writes into its parent's pipes."""
         self._disown_what_was_closed()
         if not self._ends:
             return
@@ -317,28 +318,28 @@ class StreamRedirect:
     # -- descriptors --
 
     def _replace_fd(self, stream: int, descriptor: int) -> None:
-        """Put a pipe's writing end in the place of a stream."""
+        """Replace a stream by a pipe's write end."""
         python = _python_stream(stream)
         if python is not None:
-            with contextlib.suppress(Exception):  # a stream that refuses would do so without us
+            with contextlib.suppress(Exception):  # a stream that fails would fail without capture too
                 python.flush()
         os.dup2(descriptor, stream)
         status = os.fstat(stream)
         self._inodes[stream] = (status.st_dev, status.st_ino)
-        # To a pipe or file Python writes 8 KiB at once. Line by line each gets its time, and its place among what C
-        # code prints, and the last ones of a process that is killed are there.
+        # Python writes 8 KiB at once to a pipe or file. Line buffering gives each line its own time and its place among
+        # the output of C code, and keeps the last lines of a process that is killed.
         if python is not None and not getattr(python, "line_buffering", True):
             with contextlib.suppress(Exception):
                 python.reconfigure(line_buffering=True)
                 self._buffering[stream] = (python, False)
 
     def _restore(self) -> None:
-        """Put back what the streams were, unless somebody else has put something in their place."""
+        """Restore the streams, unless other code has replaced them."""
         for stream, inode in self._inodes.items():
             if fd_identity(stream) == inode:
                 os.dup2(self._ends[stream].target, stream)
         for python, line_buffering in self._buffering.values():
-            with contextlib.suppress(Exception):  # closed, or detached by somebody
+            with contextlib.suppress(Exception):  # closed or detached
                 python.reconfigure(line_buffering=line_buffering)
         self._buffering = {}
 
@@ -359,7 +360,7 @@ class StreamRedirect:
     def _start_helper(self) -> None:
         """Start a helper on the pipes, without waiting for it. Raises OSError."""
         self._starts += 1
-        self._tally.is_waiting = False  # the one before may have died while its target took nothing
+        self._tally.is_waiting = False  # the previous helper may have died in a blocked write
         self._progress = (self._progress[0], time.monotonic())
         if not sys.executable:
             raise OSError("there is no sys.executable to run a helper with")
@@ -388,7 +389,7 @@ class StreamRedirect:
             time.sleep(0.0005)
 
     def _open_watch(self) -> tuple[int, ...]:
-        """Open what a helper needs to write how this process ended: a pidfd of it, and the journal's status file."""
+        """Open what a helper needs to record the exit status: this process's pidfd and the journal's status file."""
         if not self._orders.get("journal"):
             return ()
         opened = []
@@ -396,19 +397,19 @@ class StreamRedirect:
             opened.append(os.pidfd_open(os.getpid()))
             path = os.path.join(self._orders["journal"], STATUS_NAME)
             opened.append(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        except OSError:  # an older kernel, or no descriptor is left: the agent may still see the end
+        except OSError:  # an older kernel, or out of descriptors: the agent may still see the exit
             for descriptor in opened:
                 os.close(descriptor)
             return ()
         return dup_above_stdio(opened[0]), dup_above_stdio(opened[1])
 
     def _reap(self) -> None:
-        """Wait for shells that have ended: training code that waits for any child must not meet them."""
+        """Reap shells that have ended: training code that waits for any child must not get them."""
         self._shells = [pid for pid in self._shells if reap(pid) is None]
 
 
 def _spawn(given: dict[int, int], control: int, places: Paths) -> int:
-    """Let a shell start the helper; return the shell's PID. `given`: descriptors here, and their numbers there."""
+    """Start the helper through a shell; return the shell's PID. `given`: descriptors here, and their numbers there."""
     modules = ("chiplog", "chiplog_schemas", "zmq", "msgpack")
     paths = dict.fromkeys(
         os.path.dirname(os.path.dirname(os.path.abspath(sys.modules[m].__file__ or ""))) for m in modules
@@ -425,7 +426,7 @@ def _spawn(given: dict[int, int], control: int, places: Paths) -> int:
 
 
 def _output(places: Paths) -> str:
-    """Return the file that helpers write to when something is wrong with them; emptied when it has grown long."""
+    """Return the path of the helpers' log file; truncate it when it has grown long."""
     path = places.run / OUTPUT
     try:
         ensure_private_dir(places.run)
@@ -441,7 +442,7 @@ def _output(places: Paths) -> str:
 
 
 def _free_fd_numbers(wanted: Iterable[int]) -> Iterable[int]:
-    """Yield numbers that are none of these: a dup2 onto one that is still to be copied would lose it."""
+    """Yield numbers outside `wanted`: a dup2 onto a descriptor that is not copied yet would lose it."""
     taken = set(wanted)
     return (number for number in itertools.count(FIRST) if number not in taken)
 

@@ -1,8 +1,8 @@
-"""From a pipe that a process writes to, to the descriptor that it had before: bytes pass as they are, and are copied.
+"""Relay bytes unchanged from a pipe that a process writes to, to the process's original descriptor, and copy them.
 
-Whoever passes them on may be killed at any moment. So nothing is read from the pipe: tee(2) copies what stands in it,
-and splice(2) moves it on in the kernel. What was not moved is still in the pipe, for who comes next. Of a terminal's
-output the kernel likewise moves what comes out of the pseudo-terminal into such a pipe first.
+The relaying process may be killed at any moment. So it does not read from the pipe: tee(2) copies the pipe's content,
+and splice(2) moves it in the kernel. What was not moved stays in the pipe for the next process. For a terminal, the
+kernel first moves the pseudo-terminal's output into such a pipe.
 
     stdout ──► pipe ───── splice ──► descriptor before         stdout ──► pty ── splice ──► pipe, as on the left
                   └─ tee ──► copy ──► lines                    isatty() is true, its size follows the terminal's
@@ -19,20 +19,20 @@ from typing import Any
 
 from chiplog.journal.segment import Mapped
 
-CHUNK_BYTES = 65_536  # what a pipe of the usual size holds: the copy's
-_STEPS_MAX = 64  # one after the other: four times what the largest pipe holds
+CHUNK_BYTES = 65_536  # capacity of a pipe of the default size: the copy's
+_STEPS_MAX = 64  # chunks in one relay_all(): four times the capacity of the largest pipe
 _SPLICE_F_NONBLOCK = 2
-_GONE = (errno.EPIPE, errno.EIO)  # nobody reads there any more, and nobody will
-_TERMINAL_BYTES = 4096  # N_TTY_BUF_SIZE: what a pseudo-terminal surely holds
-_WAIT_MS = 1_000  # for a target that takes nothing just now; then it is asked again
+_GONE = (errno.EPIPE, errno.EIO)  # no reader is left, and none will come back
+_TERMINAL_BYTES = 4096  # N_TTY_BUF_SIZE: a pseudo-terminal holds at least this
+_WAIT_MS = 1_000  # one wait for a target that is full; then the write is retried
 
 
 class SharedCounters:
-    """What was done so far, in memory that outlives who did it. One writer; the rank and a successor read it.
+    """Progress of the relay, in memory that outlives the helper. One process writes; the rank and a successor read.
 
     offset  size  field
          0     8  line_no of the last line
-         8     4  1 while a target takes nothing: then nobody is to blame that bytes wait
+         8     4  1 during a write to a target, which may block: the helper does not hang then
         16    16  of stream 1: bytes passed, bytes recorded
         32    16  of stream 2
     """
@@ -45,9 +45,9 @@ class SharedCounters:
         self._memory = Mapped(descriptor, self.SIZE)
 
     def lock(self, *, wait: bool = False) -> bool:
-        """Become the process that moves bytes: two at once would wait for each other's. Tell whether this is the one.
+        """Become the one process that moves bytes: two would wait for each other's. Return True if this process is it.
 
-        Its end gives this back, and so does closing the descriptor.
+        The lock is released when the process exits or the descriptor is closed.
         """
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -56,7 +56,7 @@ class SharedCounters:
         return True
 
     def unlock(self) -> None:
-        """Give it back."""
+        """Release the lock."""
         fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
     def _get(self, offset: int) -> int:
@@ -76,7 +76,7 @@ class SharedCounters:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a target is being written to, which may take as long as it likes."""
+        """Whether a write to a target is in progress. It may block for any time."""
         return self._get(8) != 0
 
     @is_waiting.setter
@@ -84,11 +84,11 @@ class SharedCounters:
         self._set(8, int(value))
 
     def passed(self, stream: int) -> int:
-        """How many bytes of a stream were moved to its target."""
+        """Return how many bytes of a stream were moved to its target."""
         return self._get(16 * stream)
 
     def recorded(self, stream: int) -> int:
-        """How many of those became lines, or were declared lost."""
+        """Return how many of those bytes were recorded as lines or declared lost."""
         return self._get(16 * stream + 8)
 
     def note_passed(self, stream: int, n_bytes: int) -> None:
@@ -100,14 +100,14 @@ class SharedCounters:
         self._set(16 * stream + 8, self.recorded(stream) + n_bytes)
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Unmap the memory."""
         self._memory.close()
 
 
 class StreamFds:
     """The descriptors of one captured stream. source: a pipe's read end. target: what the stream was before.
 
-    Of a terminal's stream also master, of the pseudo-terminal, its name, and feed, the pipe's write end; -1 else.
+    For a terminal also the pseudo-terminal's master and name, and feed, the pipe's write end; -1 and "" otherwise.
     A plain class: importing dataclasses would cost each helper a third more memory.
     """
 
@@ -123,11 +123,11 @@ class StreamFds:
 
     @property
     def fds(self) -> tuple[int, ...]:
-        """Those that there are."""
+        """All open descriptors."""
         return tuple(number for number in (self.source, self.target, self.master, self.feed) if number >= 0)
 
     def to_helper_args(self, given: dict[int, int]) -> dict[str, int | str]:
-        """Return the arguments that make this in a process where the descriptors have other numbers."""
+        """Return the constructor's arguments for a process where the descriptors have other numbers."""
         there = {-1: -1, **given}
         return {
             "stream": self.stream,
@@ -140,11 +140,11 @@ class StreamFds:
 
     @property
     def poll_fd(self) -> int:
-        """Where what the process writes comes out: this one is to be polled."""
+        """The descriptor to poll for what the process writes."""
         return self.source if self.master < 0 else self.master
 
     def sync_window_size(self) -> bool:
-        """Give the pseudo-terminal the size of the terminal; return True if that has changed."""
+        """Copy the terminal's size to the pseudo-terminal; return True if it changed."""
         try:
             return self.master >= 0 and copy_size(self.target, self.master)
         except OSError:
@@ -152,15 +152,15 @@ class StreamFds:
 
 
 class SpliceRelay:
-    """Moves what a process writes on to where it went before, in order, and returns a copy of it."""
+    """Move what a process writes to its original target, in order, and return a copy of it."""
 
     def __init__(self, ends: StreamFds, tally: SharedCounters) -> None:
         self.ends = ends
-        self.has_ended = False  # nobody can write any more, and all of it was moved
-        self.reader_closed = False  # nobody reads at the target
-        self.write_error: OSError | None = None  # why the target takes nothing, though it may again
+        self.has_ended = False  # all writers have closed, and everything was moved
+        self.reader_closed = False  # the target has no reader
+        self.write_error: OSError | None = None  # why the last write failed; a later one may succeed
         self._tally = tally
-        import ctypes  # here: a rank imports this module and moves nothing, and os has no tee()
+        import ctypes  # imported late: a rank rarely moves bytes itself; os has no tee()
 
         self._tee: Any = ctypes.CDLL(None, use_errno=True).tee
         self._tee.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_size_t, ctypes.c_uint)
@@ -172,16 +172,16 @@ class SpliceRelay:
 
     @property
     def capacity_bytes(self) -> int:
-        """How much the process can write before it has to wait for us."""
+        """How much the process can write before it blocks on the relay."""
         if self.ends.master >= 0:
             return _TERMINAL_BYTES
         try:
             return fcntl.fcntl(self.ends.source, fcntl.F_GETPIPE_SZ)
-        except OSError:  # no pipe
+        except OSError:  # not a pipe
             return 0
 
     def relay(self) -> bytes:
-        """Move what is there, at most CHUNK_BYTES, and return it; b"" when there is nothing just now."""
+        """Move the available bytes, at most CHUNK_BYTES, and return them; b"" if there are none."""
         if self.ends.master >= 0:
             self._pump_pty()
         n_bytes = self._peek() if self._can_tee else -1
@@ -195,7 +195,7 @@ class SpliceRelay:
         return data
 
     def relay_all(self) -> Iterator[bytes]:
-        """Yield what is there, chunk by chunk. Comes to an end even if somebody writes on and on."""
+        """Yield the available bytes, chunk by chunk. Ends even if a process keeps writing."""
         for _ in range(_STEPS_MAX):
             data = self.relay()
             if not data:
@@ -203,13 +203,13 @@ class SpliceRelay:
             yield data
 
     def close(self) -> None:
-        """Close everything, the target too: who reads there waits for the end."""
+        """Close everything, the target too: its reader waits for the end."""
         self.close_copy()
         for descriptor in self.ends.fds:
             os.close(descriptor)
 
     def close_copy(self) -> None:
-        """Close what this made itself."""
+        """Close the copy's pipe."""
         for descriptor in self._copy:
             os.close(descriptor)
 
@@ -224,16 +224,16 @@ class SpliceRelay:
             if room > 0:
                 os.write(self.ends.feed, os.read(self.ends.master, room))
         except BlockingIOError:
-            pass  # nothing there, or no room
+            pass  # no bytes, or no room
         except OSError as error:
             if error.errno == errno.EINVAL and self._can_feed:
-                self._can_feed = False  # a kernel that does not splice from terminals
+                self._can_feed = False  # this kernel cannot splice from terminals
                 self._pump_pty()
             else:
                 self._has_ended = True  # EIO: all descriptors of the terminal are closed
 
     def _peek(self) -> int:
-        """Copy what stands in the pipe; return how much it is, -1 if this system cannot."""
+        """Copy the pipe's content; return its size in bytes, -1 if this system cannot."""
         n_bytes = int(self._tee(self.ends.source, self._copy[1], CHUNK_BYTES, _SPLICE_F_NONBLOCK))
         if n_bytes > 0:
             return n_bytes
@@ -257,7 +257,7 @@ class SpliceRelay:
         return data
 
     def _splice(self, n_bytes: int) -> int:
-        """Move bytes to the target in the kernel; return how many it took before that went no further."""
+        """Move bytes to the target in the kernel; return how many were moved before an error."""
         n_moved = 0
         self._tally.is_waiting = True
         try:
@@ -270,7 +270,7 @@ class SpliceRelay:
                 except BlockingIOError:
                     self._wait()
                 except OSError as error:
-                    if error.errno == errno.EINVAL:  # a file opened to append, or of a kind that is not spliced to
+                    if error.errno == errno.EINVAL:  # opened with O_APPEND, or a kind that splice does not support
                         self._can_splice = False
                     else:
                         self._note(error)
@@ -280,9 +280,9 @@ class SpliceRelay:
         return n_moved
 
     def _copy_rest(self, data: bytes) -> None:
-        """Write what the kernel did not move, then take it out of the pipe.
+        """Write what the kernel did not move, then remove it from the pipe.
 
-        A kill between the two shows it twice, and loses none.
+        A kill between the two steps shows it twice, and loses nothing.
         """
         if data:
             self._write(data)
@@ -301,7 +301,7 @@ class SpliceRelay:
                     self._wait()
                 except OSError as error:
                     self._note(error)
-                    return  # a full disk: as lost there as it would be without us
+                    return  # a full disk: the output would be lost without capture too
         finally:
             self._tally.is_waiting = False
 
@@ -312,21 +312,21 @@ class SpliceRelay:
             self.write_error = error
 
     def _wait(self) -> None:
-        """Wait until the target, a pipe that somebody made non-blocking, takes more."""
+        """Wait until the target, a non-blocking pipe, takes more."""
         poll = select.poll()
         poll.register(self.ends.target, select.POLLOUT)
         poll.poll(_WAIT_MS)
 
 
 def is_readable(descriptor: int) -> bool:
-    """Tell whether there is something to read, or an end."""
+    """Return True if there are bytes to read, or if the end is reached."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
 
 
 def copy_size(terminal: int, other: int) -> bool:
-    """Give a terminal's window size to another one; return True if it had a different one. Raises OSError."""
+    """Copy a terminal's window size to another one; return True if it changed. Raises OSError."""
     size = fcntl.ioctl(terminal, termios.TIOCGWINSZ, b"\0" * 8)
     if size == fcntl.ioctl(other, termios.TIOCGWINSZ, b"\0" * 8):
         return False
@@ -335,12 +335,12 @@ def copy_size(terminal: int, other: int) -> bool:
 
 
 def bytes_available(descriptor: int) -> int:
-    """Return how many bytes there are to read. Raises OSError."""
+    """Return how many bytes can be read. Raises OSError."""
     return int(struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0" * 4))[0])
 
 
 def read_all(descriptor: int, n_bytes: int) -> bytes:
-    """Read exactly so many bytes, which are there."""
+    """Read exactly `n_bytes`, which must be available."""
     pieces = []
     while n_bytes > 0:
         piece = os.read(descriptor, n_bytes)

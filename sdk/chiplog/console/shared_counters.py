@@ -1,4 +1,4 @@
-"""What a rank moves itself while no helper is there to drain its pipes: whole lines, the rest is the helper's."""
+"""Relay a rank's whole lines from the rank itself while no helper drains its pipes; leave the rest to the helper."""
 
 import fcntl
 import os
@@ -16,12 +16,12 @@ from chiplog.console.relay import (
     read_all,
 )
 
-_ROOM_LOOKS = 20  # at a target that takes nothing just now, a millisecond apart; then it is left to the next tick
-_TERMINAL_CROWDED_BYTES = 2_048  # of the 4,095 that a pseudo-terminal says to hold, however much is behind them
+_ROOM_LOOKS = 20  # checks of a full target, a millisecond apart; then the next tick tries again
+_TERMINAL_CROWDED_BYTES = 2_048  # of the 4,095 that a pseudo-terminal reports at most, however much more waits
 
 
 def is_filling(ends: StreamFds) -> bool:
-    """Tell whether so much waits that whoever prints may soon have to. Raises nothing."""
+    """Return True if so many bytes wait that the writer may soon block. Raises nothing."""
     try:
         if ends.master >= 0:
             return bytes_available(ends.master) > _TERMINAL_CROWDED_BYTES
@@ -32,7 +32,7 @@ def is_filling(ends: StreamFds) -> bool:
 
 
 def drain_lines(ends: StreamFds, tally: SharedCounters) -> bytes:
-    """Pass on the lines that are there, and return them. To be called by who has the claim."""
+    """Relay the available lines, and return them. The caller must hold the lock of the counters."""
     if not is_readable(ends.poll_fd):
         return b""
     passage = _LineRelay(ends, tally)
@@ -43,10 +43,10 @@ def drain_lines(ends: StreamFds, tally: SharedCounters) -> bytes:
 
 
 class _LineRelay(SpliceRelay):
-    """Leaves a line that has no end where it is, unless it fills the pipe, or comes from a terminal's."""
+    """Leave an unterminated line in the pipe, unless it fills the pipe or comes from a terminal."""
 
     def relay(self) -> bytes:
-        """Move the lines among what is there, at most CHUNK_BYTES, and return them. Waits for no target."""
+        """Move the available lines, at most CHUNK_BYTES, and return them. Does not block on a target."""
         if not self._has_room():
             return b""
         n_bytes = self._peek() if self._can_tee and self.ends.master < 0 else -1
@@ -67,7 +67,7 @@ class _LineRelay(SpliceRelay):
 
 
 def _takes_chunk(target: int) -> bool:
-    """Tell whether what is moved at once finds room. A pipe that is not empty may have less than its free bytes say."""
+    """Return True if a chunk fits. A pipe that is not empty may have less room than its free bytes suggest."""
     poll = select.poll()
     poll.register(target, select.POLLOUT)
     states = dict(poll.poll(0)).get(target, 0)

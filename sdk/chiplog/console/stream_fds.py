@@ -1,4 +1,4 @@
-"""The descriptors of a captured stream: a pipe or a pseudo-terminal that takes its place."""
+"""Open the descriptors of a captured stream: a pipe or a pseudo-terminal that replaces it."""
 
 import contextlib
 import fcntl
@@ -7,11 +7,11 @@ import termios
 
 from chiplog.console.relay import StreamFds, copy_size
 
-# Of each pipe, for bursts while the helper is started. Not the 1 MiB that a pipe may have: all pipes of a user share
-# 64 MiB (pipe-user-pages-soft), and behind that each new one, a DataLoader's too, holds one page.
+# Capacity of each pipe, for bursts while the helper starts. Not the 1 MiB that a pipe may have: all pipes of a user
+# share 64 MiB (pipe-user-pages-soft). Beyond that each new pipe, a DataLoader's too, holds one page.
 PIPE_BYTES = 256 << 10
-FIRST = 3  # descriptors below are the standard streams'; a closed one must not become ours
-# Streams that a forked child inherited, captured: the pipe's inode and what was there before, for an init() of its own.
+FIRST = 3  # lower descriptors belong to the standard streams, even if closed
+# Captured streams that a forked child inherited, for its own init(): the pipe's inode and the original target.
 inherited_pipes: dict[int, tuple[tuple[int, int], int]] = {}
 
 
@@ -25,11 +25,11 @@ def open_stream_fds(stream: int) -> tuple[StreamFds, int]:
 
     try:
         inode, before = inherited_pipes.get(stream, ((0, 0), stream))
-        # A forked child of a captured process: what it prints goes where its parent's goes, and not through its lines.
+        # In a forked child of a captured process: write to the parent's original target, not into the parent's pipe.
         target = keep(fcntl.fcntl(before if fd_identity(stream) == inode else stream, fcntl.F_DUPFD_CLOEXEC, FIRST))
         source, feed = (keep(end) for end in os.pipe())
         if not os.isatty(target):
-            with contextlib.suppress(OSError):  # beyond what this user may have: it stays as it is
+            with contextlib.suppress(OSError):  # beyond this user's limit: the pipe keeps its size
                 fcntl.fcntl(feed, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
             return StreamFds(stream, source, target), feed
         master, slave = (keep(end) for end in os.openpty())
@@ -44,18 +44,18 @@ def open_stream_fds(stream: int) -> tuple[StreamFds, int]:
 
 
 def _copy_modes(terminal: int, slave: int) -> None:
-    """Give a pseudo-terminal a terminal's modes, but let bytes go out as they are: the terminal behind does the rest.
+    """Copy a terminal's modes to a pseudo-terminal, without output processing: the real terminal does that.
 
-    A program that reads keys there changes these modes and restores them, which keyboard.py follows.
+    A program that reads keys there changes these modes and restores them. terminal.py follows these changes.
     """
     modes = termios.tcgetattr(terminal)
     modes[1] &= ~termios.OPOST
-    modes[3] |= termios.ICANON | termios.ECHO  # also where the terminal has been left without
+    modes[3] |= termios.ICANON | termios.ECHO  # even if a program left the terminal without them
     termios.tcsetattr(slave, termios.TCSANOW, modes)
 
 
 def dup_above_stdio(descriptor: int) -> int:
-    """Return a descriptor that is none of the standard streams'."""
+    """Return a descriptor outside the numbers of the standard streams."""
     if descriptor >= FIRST:
         return descriptor
     try:

@@ -1,12 +1,12 @@
-"""The keys of the real terminal, for a child that looks for them at the pseudo-terminal that took its place.
+"""Forward the real terminal's keys to a child that reads them from the pseudo-terminal.
 
-`less` reads its keys from the terminal of its stderr, which it opens by name: that is ours. Such a program first
-changes that terminal's modes, and restores them at its end. So each change of modes is made at the real terminal, too.
-While the program reads from our terminal, the keys of the real one are passed on to it. `vim`, `nano` and `pdb` read
-their keys from stdin, which is the real terminal already: they need the modes at most.
+`less` reads its keys from the terminal of its stderr, which it opens by name: that is the pseudo-terminal. Such a
+program first changes the terminal's modes, and restores them when it exits. So each change of modes is applied to the
+real terminal too. While the program reads from the pseudo-terminal, the real terminal's keys are forwarded to it.
+`vim`, `nano` and `pdb` read their keys from stdin, which is the real terminal: they need the modes at most.
 
-The kernel stops a background process that changes its terminal, but not this one, whose session is another. So nothing
-is changed while no process of the training is in the foreground.
+The kernel stops a background process that changes its terminal, but not the helper, which is in another session. So the
+helper changes nothing unless a process of the training is in the foreground.
 """
 
 import errno
@@ -20,18 +20,18 @@ from collections.abc import Iterator
 from chiplog.console.relay import StreamFds
 from chiplog_schemas.process.procfs import read_proc_stat, uptime_us
 
-_KEYS_BYTES_MAX = 1_024  # of one look; a terminal's queue holds 4096
-_MODES_BYTES = 64  # struct termios of the kernel has 36
-_LOOK_INTERVAL_S = 0.25  # between two looks for a reader, while a program has changed the modes
-_PROCESSES_MAX = 1_000  # looked at; a training with more children has no pager in front
-_START_S = 10.0  # by which a program that reads its keys from stderr has changed the modes
+_KEYS_BYTES_MAX = 1_024  # of one read; a terminal's queue holds 4096
+_MODES_BYTES = 64  # the kernel's struct termios has 36
+_LOOK_INTERVAL_S = 0.25  # between two checks for a reader, while a program has changed the modes
+_PROCESSES_MAX = 1_000  # examined; a training with more children has no pager in the foreground
+_START_S = 10.0  # a program that reads its keys from stderr changes the modes within this
 _PGRP, _TPGID, _STARTTIME = 2, 5, 19  # of stat_fields: fields 5, 8 and 22 of proc_pid_stat(5)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _EDITING = termios.ICANON | termios.ECHO  # what a program that reads keys switches off
 
 
 def foreground_of(rank: int) -> int:
-    """Return the process group in front of the rank's terminal; 0 if none of the rank's processes is in it."""
+    """Return the foreground process group of the rank's terminal; 0 if none of the rank's processes is in it."""
     fields = read_proc_stat(rank)
     if len(fields) <= _TPGID or (group := int(fields[_TPGID])) <= 0:
         return 0
@@ -41,7 +41,7 @@ def foreground_of(rank: int) -> int:
 
 
 def signal_resize(rank: int) -> None:
-    """Tell the programs in front that the size has changed: the kernel told them before our terminal had it."""
+    """Send SIGWINCH to the foreground programs: the kernel's came before the pseudo-terminal had the new size."""
     if group := foreground_of(rank):
         try:
             os.killpg(group, signal.SIGWINCH)
@@ -53,17 +53,17 @@ class Keyboard:
     """The keys of one captured terminal. rank: the PID of the process whose stream it is."""
 
     def __init__(self, ends: StreamFds, rank: int) -> None:
-        self.descriptor = -1  # the real terminal, while its keys are passed on; to be polled
+        self.descriptor = -1  # the real terminal, while its keys are forwarded; the helper polls it
         self._ends = ends
         self._rank = rank
-        self._modes = b""  # of the pseudo-terminal, when last looked at
+        self._modes = b""  # of the pseudo-terminal, at the last check
         self._is_changed = False  # by a program that reads keys
         self._changed_at_s = 0.0  # since the boot
         self._is_mirrored = False
         self._look_at = 0.0
 
     def look(self, now: float) -> None:
-        """Follow the modes of the pseudo-terminal, and find out who reads there. Sets `descriptor`."""
+        """Check the pseudo-terminal's modes and whether a program reads from it. Sets `descriptor`."""
         try:
             modes = fcntl.ioctl(self._ends.master, termios.TCGETS, bytes(_MODES_BYTES))
             if modes != self._modes:
@@ -74,10 +74,10 @@ class Keyboard:
                 self._follow()
             self._look_at = max(self._look_at, now + _LOOK_INTERVAL_S) if self._is_changed else now
         except (OSError, termios.error):
-            self.close()  # the terminal is gone
+            self.close()  # the terminal is closed
 
     def pass_on(self) -> None:
-        """Give the keys that were pressed to the program."""
+        """Forward pressed keys to the program."""
         try:
             keys = os.read(self.descriptor, _KEYS_BYTES_MAX)
             if not keys:
@@ -85,18 +85,18 @@ class Keyboard:
                 return
             os.write(self._ends.master, keys)
         except BlockingIOError:
-            pass  # another reader was first, or the program's queue is full: a terminal drops keys then, too
+            pass  # another reader was first, or the program's queue is full: a terminal drops keys too
         except OSError:
             self.close()
 
     def close(self) -> None:
-        """Pass no more keys on."""
+        """Stop forwarding keys."""
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
 
     def _follow(self) -> None:
-        """Bring the real terminal and the passing on of keys to what the modes ask for."""
+        """Make the real terminal's modes and the forwarding of keys match the pseudo-terminal's modes."""
         group = foreground_of(self._rank) if self._is_changed else 0
         reads = bool(group) and self._has_reader(group)
         if reads and self.descriptor < 0:
@@ -107,21 +107,21 @@ class Keyboard:
             self._mirror(is_read=reads)
 
     def _mirror(self, *, is_read: bool) -> None:
-        """Give the real terminal the modes of the pseudo-terminal."""
+        """Copy the pseudo-terminal's modes to the real terminal."""
         wanted, before = termios.tcgetattr(self._ends.master), termios.tcgetattr(self._ends.target)
-        wanted[1] |= before[1] & termios.OPOST  # ours leaves the output to the terminal behind it
+        wanted[1] |= before[1] & termios.OPOST  # the real terminal processes the output
         if is_read:
-            wanted[3] &= ~termios.ECHO  # what is passed on is echoed by ours, where that is wanted
-        wanted[2], wanted[4], wanted[5] = before[2], before[4], before[5]  # speed and size of characters
+            wanted[3] &= ~termios.ECHO  # the pseudo-terminal echoes forwarded keys, if echo is on
+        wanted[2], wanted[4], wanted[5] = before[2], before[4], before[5]  # speed and character size
         if wanted != before:
             termios.tcsetattr(self._ends.target, termios.TCSANOW, wanted)
         self._is_mirrored = self._is_changed
 
     def _has_reader(self, group: int) -> bool:
-        """Return True if a process in front reads our terminal.
+        """Return True if a foreground process reads the pseudo-terminal.
 
-        It has the terminal as stdin (`vim -`), has opened it to read only (`less`), or has another stdin and was
-        started just before the modes were changed (`more`, which reads stderr).
+        It has the terminal as stdin (`vim -`), has opened it read-only (`less`), or has another stdin and was started
+        just before the modes changed (`more`, which reads stderr).
         """
         return any(_group_of(pid) == group and self._is_reader(pid) for pid in (self._rank, *_descendants(self._rank)))
 
@@ -144,7 +144,7 @@ class Keyboard:
 
 
 def _opened(target: int) -> int:
-    """Return a descriptor for the terminal that does not block; that of `target` is shared with other processes."""
+    """Open the terminal non-blocking. `target` itself cannot be made so: other processes share its description."""
     try:
         return os.open(f"/proc/self/fd/{target}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
