@@ -1,4 +1,4 @@
-"""Which GPUs a process claims, as it knows them without NVML. The agent resolves the claim; see PROTOCOL.md §5."""
+"""Build a process's GPU claim from what it knows without NVML. The agent resolves the claim; see PROTOCOL.md §5."""
 
 import re
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ def gpu_claim(
     """Return the claim of a process.
 
     given: `gpu_device_ids`. device: what torch uses. is_child: started by another process of the run.
-    speaks_for_node: the label stands for all ranks of its node.
+    speaks_for_node: the label covers all ranks of its node.
     """
     if given is not None:
         return {"given": list(given)}
-    if is_child and identity.rank is None:  # a worker: what it uses, NVML knows
+    if is_child and identity.rank is None:  # a worker: NVML reports the GPUs that it uses
         return {"visible": ""} if device is None else {"visible": "", "uuid": device.uuid}
     claim = {
         "visible": environ.get("CUDA_VISIBLE_DEVICES"),
@@ -42,7 +42,7 @@ def gpu_claim(
 
 
 def known_gpus(claim: Mapping[str, Any]) -> list[str]:
-    """Return the UUIDs that a claim names in full; none if NVML is needed to tell."""
+    """Return the UUIDs that a claim names in full; none if NVML is needed to resolve it."""
     entries = [entry.strip() for entry in claim.get("given", claim.get("visible", "").split(","))]
     if not all(_UUID.fullmatch(entry) for entry in entries):
         return []

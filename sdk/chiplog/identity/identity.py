@@ -1,9 +1,9 @@
-"""Who this process is in a distributed training, read from its launcher's variables. Pure: no IO, no clock.
+"""Resolve this process's identity in a distributed training from its launcher's variables. Pure: no IO, no clock.
 
-What a launcher shares is turned into a `launch`, the same for all its processes and restarts and different for every
-other launch, and the run ID follows from the launch: ranks agree without talking. Where a launcher's ID alone is not
-unique (torchrun's `--rdzv-id`), and its ranks have no parent in common, `needs_agreement` asks for a word through
-torch.distributed's store later on. Until then the run ID is that of ranks with the same parent.
+A `launch` is built from what a launcher's processes share: it is the same for all its processes and restarts, and
+different for every other launch. The run ID follows from the launch, so ranks agree without communication. If a
+launcher's ID is not unique (torchrun's `--rdzv-id`), and its ranks have no common parent, `needs_agreement` requests an
+agreement through torch.distributed's store later. Until then ranks with the same parent share the run ID.
 """
 
 import base64
@@ -20,23 +20,24 @@ from chiplog_schemas.limits import NAME_CHARS_MAX
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 # "pid:run_id/label/rank/settled/world/start/session/demand/launch", for the processes that this one starts. World and
-# start, behind which stands no other process with that PID, then the session, and then demand and launch (quoted) came
-# later. Set by init() while its run is open, …
+# start identify the process even if its PID is reused. Older versions lack them, the session, or demand and launch
+# (quoted). init() sets PARENT_RUN while its run is open.
 PARENT_RUN = "CHIPLOG_PARENT_RUN"
-SETUP = "CHIPLOG_SETUP"  # … and by setup(): who its process would be. Without a label: that is for the children to say
+# The same from setup(): the identity that its process would have, without a label, because children choose theirs.
+SETUP = "CHIPLOG_SETUP"
 
 
 @dataclass(frozen=True, slots=True)
 class SpawnPosition:
-    """Where a process stands among those that one call of torch.multiprocessing's spawn() started."""
+    """The position of a process among those that one call of torch.multiprocessing's spawn() started."""
 
-    call: str  # names that call: the same for all that it starts, and different for every other call
-    index: int  # from 0; the rank, where there is one node
+    call: str  # identifies the call: the same for all its processes, different for every other call
+    index: int  # from 0; the rank, if there is one node
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """What the operating system says of this process."""
+    """What the operating system reports about this process."""
 
     host: str
     pid: int
@@ -44,14 +45,14 @@ class ProcessFacts:
     now_s: float
     random: str  # a few random characters
     spawned: SpawnPosition | None = None
-    used_run_ids: frozenset[str] = frozenset()  # runs that this process opened and finished, of those that nobody named
-    process_fingerprint: str = ""  # "world/start/session" of this process: see PARENT_RUN
-    stale_variables: frozenset[str] = frozenset()  # of PARENT_RUN and SETUP, what says nothing of this process any more
+    used_run_ids: frozenset[str] = frozenset()  # runs without a given ID that this process opened and finished
+    process_fingerprint: str = ""  # "world/start/session" of this process, see PARENT_RUN
+    stale_variables: frozenset[str] = frozenset()  # which of PARENT_RUN and SETUP no longer apply to this process
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Where one process stands in its training. None means that nobody told."""
+    """The identity of one process in its training. None means unknown."""
 
     run_id: str
     label: str
@@ -62,20 +63,18 @@ class Identity:
     world_size: int | None = None
     primary: bool = True
     needs_agreement: bool = False  # run ID, and perhaps label and rank, are provisional
-    run_id_is_final: bool = False  # the run ID is not: it was given, or is that of a process that knows it for certain
-    joined_existing_run: bool = False  # another process opened the run, and is or knows its primary
-    is_fallback_primary: bool = False  # claims to be primary only because nobody knows a better one
-    rank_from_launcher: bool = False  # rank and world size are the launcher's word
+    run_id_is_final: bool = False  # the run ID is not: it was given, or a process that knows it passed it on
+    joined_existing_run: bool = False  # another process opened the run, and is its primary or knows it
+    is_fallback_primary: bool = False  # is primary only because no better one is known
+    rank_from_launcher: bool = False  # rank and world size come from the launcher
     previous_run_id: str | None = None  # the provisional run ID, once another was agreed on
     proposed_run_id: str = (
-        ""  # what to propose in place of the run ID, where trainings of another time may have the same
+        ""  # proposed instead of the run ID, if another training may have the same run ID at another time
     )
-    launch_cache_key: str = (
-        ""  # of a launch that may start ranks again: under this its node remembers what was agreed on
-    )
-    parent: str = ""  # label of a process with an open run, no rank itself, that started the launcher of this rank
-    demand: str = ""  # `must` or `never`: what the run ID has to be; the collector decides
-    demand_launch: str = ""  # the launch of the process further up whose demand it is; '': its own
+    launch_cache_key: str = ""  # of a launch that may restart ranks: under this key its node caches the agreed run ID
+    parent: str = ""  # label of the process, not a rank, whose open run includes this rank's launcher
+    demand: str = ""  # `must` or `never`: whether the run must exist already; the collector decides
+    demand_launch: str = ""  # the launch of the ancestor that made the demand; '': its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class _Launcher:
     restart: str = ""
 
 
-# In this order: the innermost launcher is asked first (torchrun, or mpirun, inside of a Slurm job).
+# In order of precedence: the innermost launcher first (torchrun or mpirun inside a Slurm job).
 _LAUNCHERS = (
     _Launcher("torchelastic", "RANK", "LOCAL_RANK", "WORLD_SIZE", "TORCHELASTIC_RESTART_COUNT"),
     _Launcher("openmpi", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_SIZE"),
@@ -98,29 +97,29 @@ _LAUNCHERS = (
 
 @dataclass(frozen=True, slots=True)
 class _ParentRun:
-    """What the process that started this one, or one further up, left in the environment."""
+    """What an ancestor of this process left in the environment."""
 
     run_id: str
     label: str  # '' if it only prepared the run
     rank: str
     settled: bool
-    is_open: bool  # by init(), not only prepared by setup()
+    is_open: bool  # opened by init(), not only prepared by setup()
     demand: str = ""
     launch: str = ""
 
     @property
     def joins_us(self) -> bool:
-        """Whether it is in the run itself, or is a rank that will be."""
+        """Whether it is in the run, or is a rank that will join it."""
         return self.is_open or bool(self.label)
 
     def is_rank(self, rank: int | None) -> bool:
-        """Tell whether it is this rank itself, or a child of it: then the launcher's variables are not about us."""
+        """Return True if it is this rank or a child of it. Then the launcher's variables describe the parent."""
         own = f"rank{rank}"
         return self.rank == str(rank) or self.label == own or self.label.startswith(f"{own}.")
 
 
 def encode_parent_run(pid: int, run_id: str, identity: Identity, stamp: str = "") -> str:
-    """Return what PARENT_RUN is to say. Neither a run ID nor a label has a slash."""
+    """Build the value of PARENT_RUN. Neither a run ID nor a label has a slash."""
     rank = "" if identity.rank is None else str(identity.rank)
     said = f"{pid}:{run_id}/{identity.label}/{rank}/{_SETTLED if _is_settled(identity) else ''}/{stamp}"
     if not identity.demand:
@@ -129,7 +128,7 @@ def encode_parent_run(pid: int, run_id: str, identity: Identity, stamp: str = ""
 
 
 class InheritedRun(NamedTuple):
-    """What stands in PARENT_RUN or SETUP, as texts; '' for what is not there."""
+    """The fields of PARENT_RUN or SETUP, as text; '' for a missing field."""
 
     pid: str
     run_id: str
@@ -144,17 +143,17 @@ class InheritedRun(NamedTuple):
 
 
 def decode_inherited(said: str) -> InheritedRun:
-    """Take apart what `parent_run` put together; also what an older version left, or anybody else."""
+    """Decode a value of `encode_parent_run`, of an older version too, and accept any other text."""
     pid, _, rest = said.partition(":")
     parts = [pid, *rest.split("/")]
     return InheritedRun(*[*parts, *[""] * len(InheritedRun._fields)][: len(InheritedRun._fields)])
 
 
 def encode_setup(environ: Mapping[str, str], facts: ProcessFacts) -> str:
-    """Return what SETUP is to say: the run that children share which this process starts before, or without, init()."""
+    """Build the value of SETUP: the run that children share if this process starts them before or without init()."""
     before = "" if SETUP in facts.stale_variables else environ.get(SETUP, "")
     if before and not before.startswith(f"{facts.pid}:"):
-        return before  # of a process further up: a script that spawned children import calls setup() once more
+        return before  # set by an ancestor: spawned children import the script, and call setup() again
     identity = resolve_identity({name: value for name, value in environ.items() if name != SETUP}, facts)
     if identity.rank is None and not identity.joined_existing_run:
         identity = replace(identity, label="")
@@ -164,9 +163,9 @@ def encode_setup(environ: Mapping[str, str], facts: ProcessFacts) -> str:
 def resolve_identity(
     environ: Mapping[str, str], facts: ProcessFacts, given_label: str | None = None, given_run: str | None = None
 ) -> Identity:
-    """Work out the identity from variables, and the label and run ID that `init` was given.
+    """Resolve the identity from variables and from the label and run ID given to `init`.
 
-    A child of a rank sees the variables of its parent's launcher. It joins the run, but is not that rank.
+    A child of a rank inherits the variables of its parent's launcher. It joins the run, but is not that rank.
     """
     launcher = _launcher_of(environ)
     own_run = given_run or environ.get("CHIPLOG_RUN_ID")
@@ -194,7 +193,7 @@ def _identify(
         return _without_launcher(environ, facts, given, own_run, parent if joins else None)
     rank = _number(environ, launcher.rank)
     if parent is not None and parent.is_rank(rank) and not joins:
-        # A rank's child with a run of its own: the launcher's variables are the parent's.
+        # A rank's child with its own run: the launcher's variables describe the parent.
         return Identity(str(own_run), given or _generated_label(facts), _process_launch(facts), run_id_is_final=True)
     world_size = _number(environ, launcher.world_size)
     launch, is_unique = _launch(environ, facts, launcher, world_size)
@@ -229,7 +228,7 @@ def _identify(
         needs_agreement=not is_unique and not own_run,
         run_id_is_final=settled,
         rank_from_launcher=True,
-        # Nobody starts these again. But the next training of their shell, or of another container, has the same.
+        # No launcher restarts these. But the next training of their shell or of another container has the same ID.
         parent=parent.label if parent is not None and joins and parent.is_open and not parent.rank else "",
         proposed_run_id=f"{run_id}-{facts.random}" if is_made_up and not is_unique and not again else "",
         launch_cache_key=f"{again} {run_id}" if is_made_up and again else "",
@@ -239,9 +238,9 @@ def _identify(
 def _without_launcher(
     environ: Mapping[str, str], facts: ProcessFacts, label: str | None, own_run: str | None, parent: _ParentRun | None
 ) -> Identity:
-    """Take a run of one's own, or one that a process further up opened or prepared, or that of an mp.spawn().
+    """Build the identity without a launcher: a new run, one that an ancestor opened or prepared, or an mp.spawn()'s.
 
-    Rank, label and perhaps the run ID are torch.distributed's to tell, later.
+    torch.distributed supplies rank, label and perhaps the run ID later.
     """
     spawned = facts.spawned
     launch = f"spawn:{spawned.call}" if spawned is not None else _process_launch(facts)
@@ -280,9 +279,9 @@ def with_group(
     label_given: bool = False,
     primary_given: bool = False,
 ) -> Identity:
-    """Complete an identity by what torch.distributed said later. name: the worker's, where RPC told it."""
+    """Complete an identity with what torch.distributed reports later. name: the worker's, if RPC gave one."""
     run_id = identity.run_id if identity.run_id_is_final else run_id
-    # What others may be called too is no name of this run.
+    # A run ID that other trainings may have too is not a previous ID of this run.
     formerly = identity.run_id if run_id != identity.run_id and not identity.proposed_run_id else None
     known = replace(identity, run_id=run_id, previous_run_id=formerly, needs_agreement=False)
     if identity.rank_from_launcher:
@@ -295,9 +294,9 @@ def with_group(
 
 
 def for_forked_child(identity: Identity, pid: int, unheard: int | None = None) -> Identity:
-    """Return the identity of a forked child: in the same run, under a label of its own, and never its primary.
+    """Return the identity of a forked child: in the same run, with its own label, and never the primary.
 
-    unheard: the PID of a parent that is such a child itself and has said nothing yet. Its label is nobody's.
+    unheard: the PID of a parent that is a forked child itself and has emitted nothing. Its label is not in use.
     """
     own = f".{pid}"
     label = identity.label if unheard is None else identity.label.removesuffix(f".{unheard}")
@@ -306,12 +305,12 @@ def for_forked_child(identity: Identity, pid: int, unheard: int | None = None) -
 
 
 def initial_run_id(identity: Identity) -> str:
-    """Return the run ID that followed from variables and parents, before anything was remembered or agreed on."""
+    """Return the run ID that follows from variables and parents, before a cached or agreed one replaces it."""
     return identity.launch_cache_key.rpartition(" ")[2] or identity.run_id
 
 
 def new_run_id(started_s: float, word: str) -> str:
-    """Return a run ID that sorts by time and can be read out: 20261121-0115-k3f9ab."""
+    """Return a run ID that sorts by time and is easy to read out loud: 20261121-0115-k3f9ab."""
     return f"{datetime.fromtimestamp(started_s, UTC):%Y%m%d-%H%M}-{word}"
 
 
@@ -333,12 +332,12 @@ def _parent_of(environ: Mapping[str, str], name: str, facts: ProcessFacts) -> _P
 
 
 def _joined_run(parent: _ParentRun, facts: ProcessFacts) -> str:
-    """Return the run: an open one is joined as often as one likes, of a prepared one each init() is the next."""
+    """Return the run to join: an open one any number of times; of a prepared one each init() gets the next number."""
     return parent.run_id if parent.joins_us else _next_free_run_id(parent.run_id, facts)
 
 
 def _next_free_run_id(run_id: str, facts: ProcessFacts) -> str:
-    """Each init() after a finish() is another run: the second of each rank is the second of all, without talking."""
+    """Return the ID of the next run. The second run of each rank gets the same ID, without communication."""
     numbered = (run_id if n == 1 else f"{run_id}-{n}" for n in itertools.count(1))
     return next(name for name in numbered if name not in facts.used_run_ids)
 
@@ -356,15 +355,15 @@ def _process_launch(facts: ProcessFacts) -> str:
 
 
 def _launcher_of(environ: Mapping[str, str]) -> _Launcher | None:
-    """Return who started this process as a rank; None where nobody did."""
+    """Return the launcher that started this process as a rank; None if it is not a rank."""
     known = [entry for entry in _LAUNCHERS if _number(environ, entry.rank) is not None]
     if known and known[-1].name == "slurm":
         inner, slurm = known[0], known[-1]
         if _is_slurm_shell(environ):
             known.pop()
         elif inner.name in ("openmpi", "pmi"):
-            # srun with PMI tells each rank twice, and its step names the launch. mpirun starts one process a node by
-            # srun, whose variables its ranks inherit: these have other numbers.
+            # srun with PMI sets each rank twice, and its step identifies the launch. mpirun starts one process per node
+            # with srun, whose variables its ranks inherit: those have other numbers.
             sizes = (_number(environ, inner.world_size), _number(environ, slurm.world_size))
             is_same_rank = _number(environ, inner.rank) == _number(environ, slurm.rank)
             if is_same_rank and sizes[0] in (None, sizes[1]):
@@ -373,10 +372,10 @@ def _launcher_of(environ: Mapping[str, str]) -> _Launcher | None:
 
 
 def _is_slurm_shell(environ: Mapping[str, str]) -> bool:
-    """Tell whether Slurm's variables are those of a shell, in which one training may follow another.
+    """Return True if Slurm's variables belong to a shell, in which one training may follow another.
 
-    The batch script has no step, salloc's shell one with a number beyond all others, and `srun --pty bash` a step like
-    any other. A step of several tasks that is started in there inherits the pty's port.
+    The batch script has no step, salloc's shell has one with a number beyond all others, and `srun --pty bash` has an
+    ordinary step. A step of several tasks that is started in that shell inherits the pty's port.
     """
     is_step = _number(environ, "SLURM_STEP_ID") is not None
     return not is_step or bool(environ.get("SLURM_PTY_PORT") and _number(environ, "SLURM_NTASKS") in (None, 1))
@@ -389,21 +388,21 @@ def _launch(
     if launcher.name == "slurm":
         job, step = environ.get("SLURM_JOB_ID", ""), environ.get("SLURM_STEP_ID", "")
         started = environ.get("SLURM_JOB_START_TIME", "")
-        # Requeued it has another start, perhaps other nodes, of which some remember what it was called.
+        # After a requeue it has another start time, and perhaps other nodes, some of which have its run ID cached.
         is_moved = bool(_number(environ, launcher.restart)) and (_number(environ, "SLURM_NNODES") or 1) > 1
         return f"slurm:{job}:{step}:{started}", bool(job) and not is_moved
     if launcher.name != "torchelastic":
         return _mpi_launch(environ, facts, launcher, world_size)
     elastic_id = environ.get("TORCHELASTIC_RUN_ID", "")
     if _UUID.fullmatch(elastic_id):
-        return f"torchelastic:{elastic_id}", True  # made by torchrun for this very launch
+        return f"torchelastic:{elastic_id}", True  # torchrun generated it for this launch
     if not elastic_id and world_size == 1 and not environ.get("LOCAL_WORLD_SIZE"):
-        # Exported by hand, perhaps in a shell that starts one training after the other: nobody else belongs to it.
+        # Exported by hand, perhaps in a shell that starts one training after another: no other process belongs to it.
         return _process_launch(facts), True
-    # Without a launcher's ID, trainings that one shell starts side by side differ in their port.
+    # Without a launcher's ID, trainings that one shell runs side by side differ in their port.
     name = launcher.name if elastic_id else "env"
     siblings = f"{name}:{elastic_id or environ.get('MASTER_PORT', '')}:{facts.parent}"
-    # One parent for all ranks: it names the launch, restarts included. Several: only ranks under the same one agree.
+    # One parent of all ranks identifies the launch, restarts included. With several, only siblings agree.
     return siblings, world_size is not None and world_size == _number(environ, "LOCAL_WORLD_SIZE")
 
 
@@ -412,8 +411,8 @@ def _mpi_launch(
 ) -> tuple[str, bool]:
     """Return the launch of an mpirun and whether it is the same for all ranks and unique among launches."""
     job = ":".join(environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_JOB_START_TIME"))
-    # Open MPI's name for it, the same on all nodes. Unique among those of a job, but made of a host and a PID: in time
-    # it comes again. Others leave that of an srun further up as it is.
+    # Open MPI's name of the launch, the same on all nodes. It is unique in a job, but made of a host and a PID, so it
+    # repeats in time. Other launchers inherit the name of an outer srun.
     namespace = environ.get("PMIX_NAMESPACE", "") if launcher.name == "openmpi" else ""
     if namespace and environ.get("SLURM_JOB_ID"):
         return f"{launcher.name}:{job}:{namespace}", True
@@ -425,7 +424,7 @@ def _mpi_launch(
 
 
 def _restart_key(environ: Mapping[str, str], launcher: _Launcher, launch: str) -> str:
-    """Return what is the same when the launcher starts these ranks again; '' where it never does, or the ID says it."""
+    """Return a key that survives a restart of these ranks; '' if there is no restart, or if the launcher's ID does."""
     if launcher.name == "slurm" and environ.get("SLURM_JOB_ID") and environ.get("SLURM_STEP_ID"):
         names = ("SLURM_CLUSTER_NAME", "SLURM_JOB_ID", "SLURM_STEP_ID")
         return ":".join(("slurm", *(environ.get(name, "") for name in names)))
@@ -436,7 +435,7 @@ def _restart_key(environ: Mapping[str, str], launcher: _Launcher, launch: str) -
 def _run_id_of(launch: str, facts: ProcessFacts) -> str:
     if launch == _process_launch(facts):
         return new_run_id(facts.now_s, facts.random)
-    # No time in it: nodes' clocks differ, and one may be set between the starts of two ranks, or before a restart.
+    # Without a time: nodes' clocks differ, and may be set between the starts of two ranks or before a restart.
     word = base64.b32encode(hashlib.sha256(launch.encode()).digest()).decode()[:8].lower()
     return f"{launch.split(':')[0]}-{word}"
 

@@ -1,4 +1,4 @@
-"""What this process tells those that it starts of its open run: a variable, which is given back at the run's end."""
+"""Name this process's open run to its children, in a variable that is restored when the run ends."""
 
 import os
 from collections.abc import MutableMapping
@@ -6,21 +6,21 @@ from collections.abc import MutableMapping
 from chiplog.identity.identity import PARENT_RUN, Identity, encode_parent_run
 from chiplog.identity.process_info import process_fingerprint
 
-_previous_value: str | None = None  # what the variable said before: of a run further up, which goes on behind this one
-_told: dict[int, str] = {}  # what names each open run of this process, by its owner, in the order of opening
+_previous_value: str | None = None  # the variable's value before: a run of an ancestor, which outlives this one
+_told: dict[int, str] = {}  # the value for each open run of this process, by owner, in the order of opening
 
 
 def export_run(environ: MutableMapping[str, str], owner: object, run_id: str, identity: Identity) -> None:
-    """Name the run to all that this process starts from now on. owner: who calls `tell_no_more` for it."""
+    """Name the run to all processes that this one starts from now on. owner: the caller of `restore_environ`."""
     global _previous_value
     if not _is_own(environ):
         _previous_value = environ.get(PARENT_RUN)
-        _told.clear()  # a forked child has its parent's
+        _told.clear()  # in a forked child these are its parent's
     _told[id(owner)] = environ[PARENT_RUN] = encode_parent_run(os.getpid(), run_id, identity, process_fingerprint())
 
 
 def restore_environ(environ: MutableMapping[str, str], owner: object) -> None:
-    """Name the latest run that is still open, or leave the variable as it was before."""
+    """Name the latest run that is still open, or restore the variable's previous value."""
     global _previous_value
     _told.pop(id(owner), None)
     if not _is_own(environ):

@@ -1,8 +1,8 @@
-"""What a node remembers of a launch: the run ID that its ranks agreed on, for those that come after a restart.
+"""Cache on each node the run ID that the ranks of a launch agreed on, for ranks that start after a restart.
 
 torchelastic starts new ranks under the same agent, perhaps with another store, another rank 0 and without the node that
-had the word before. Their parent tells that it is the same launch; what that launch is called stands in a small file.
-So does the run of a Slurm job's step: requeued, it has another start time.
+won the agreement before. Their common parent identifies the launch, and a small file holds its run ID. The same holds
+for a step of a Slurm job: after a requeue it has another start time.
 """
 
 import hashlib
@@ -13,43 +13,43 @@ from pathlib import Path
 from chiplog.identity.identity import Identity
 from chiplog_schemas.paths import Paths, ensure_private_dir
 
-LAUNCHES_MAX = 256  # files of one line; the oldest go. More launches than that do not restart side by side on one node
+LAUNCHES_MAX = 256  # one-line files, the oldest are removed; fewer launches restart side by side on one node
 _RUN_ID_BYTES_MAX = 1024
 
 
 def with_cached_run_id(places: Paths, identity: Identity) -> Identity:
-    """Return an identity under the run ID that its launch had before ranks were started again."""
+    """Return the identity with the run ID that its launch had before its ranks were restarted."""
     if not identity.launch_cache_key:
         return identity
-    # A Slurm job that was not requeued is new, whatever a job of the same number was called before.
+    # A Slurm job that was not requeued is new, even if an earlier job had the same number.
     is_new = identity.launch.startswith("slurm:") and not identity.restart
     known = None if is_new else load(places, identity.launch_cache_key)
     if known is not None:
         return replace(identity, run_id=known, run_id_is_final=True)
-    if not identity.needs_agreement:  # so far: a second node may come to this one
+    if not identity.needs_agreement:  # a second node may still join
         try:
             store(places, identity.launch_cache_key, identity.run_id)
         except OSError:
-            pass  # then all nodes agree anew, should one come
+            pass  # if a node joins later, all nodes agree again
     return identity
 
 
 def load(places: Paths, launch_run: str) -> str | None:
-    """Return the run ID of a launch, as far as this node knows it."""
+    """Return the run ID of a launch, None if this node does not know it."""
     try:
         with open(_path(places, launch_run), encoding="utf-8") as file:
             return file.read(_RUN_ID_BYTES_MAX).strip() or None
     except (OSError, ValueError):
-        return None  # nobody wrote it, or nobody can read it: the ranks agree anew
+        return None  # absent or unreadable: the ranks agree again
 
 
 def store(places: Paths, launch_run: str, run_id: str) -> None:
-    """Note the run ID of a launch. Raises OSError."""
+    """Store the run ID of a launch. Raises OSError."""
     path = _path(places, launch_run)
     ensure_private_dir(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     temporary.write_text(f"{run_id}\n", encoding="utf-8")
-    os.replace(temporary, path)  # several ranks write the same at once
+    os.replace(temporary, path)  # several ranks may write the same value at once
     _evict(path.parent)
 
 

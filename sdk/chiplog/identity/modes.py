@@ -1,4 +1,4 @@
-"""The ways to track: online or not, and other than one run of many processes: one for each, and rank 0 alone. Pure."""
+"""Modes of tracking: online, offline or disabled; and one run per process, or rank 0 only. Pure."""
 
 import itertools
 from collections.abc import Iterable
@@ -8,9 +8,9 @@ from typing import Any
 from chiplog.identity.identity import Identity, ProcessFacts
 from chiplog.values.metrics import Diagnostic, short_repr
 
-RANK0 = "rank0"  # the mode in which rank 0 alone is recorded
+RANK0 = "rank0"  # the mode that records rank 0 only
 MODES = ("online", "offline", "disabled")
-_ALIASES = {"dryrun": "offline", "run": "online", "shared": "online"}  # W&B's other words
+_ALIASES = {"dryrun": "offline", "run": "online", "shared": "online"}  # W&B's names
 
 
 FINISH_PREVIOUS, RETURN_PREVIOUS, CREATE_NEW = "finish_previous", "return_previous", "create_new"
@@ -18,7 +18,7 @@ _REINIT = {"true": FINISH_PREVIOUS, "false": RETURN_PREVIOUS, "default": "", "no
 
 
 def reinit_of(given: Any) -> tuple[str, Diagnostic | None]:
-    """Return what `init(reinit=)` does with runs that are open, '' for the default, and what is wrong with it."""
+    """Return what `init(reinit=)` does with open runs, '' for the default, and a diagnostic of a bad value."""
     word = str(given).strip().lower()
     word = _REINIT.get(word, word)
     if word in ("", FINISH_PREVIOUS, RETURN_PREVIOUS, CREATE_NEW):
@@ -29,9 +29,9 @@ def reinit_of(given: Any) -> tuple[str, Diagnostic | None]:
 
 
 def beside(identity: Identity, opened: Iterable[tuple[str, str]], *, primary_given: bool) -> Identity:
-    """Return the identity of a run that is opened beside others of its process, with a label that none of them has.
+    """Return the identity of a run that its process opens beside others, with a label that none of them has.
 
-    opened: run ID and label of each. A run of the same ID has its primary already.
+    opened: run ID and label of each open run. A run of the same ID has a primary already.
     """
     taken = set(opened)
     if (identity.run_id, identity.label) not in taken:
@@ -42,10 +42,10 @@ def beside(identity: Identity, opened: Iterable[tuple[str, str]], *, primary_giv
 
 
 def mode_of(given: Any, variable: str, identity: Identity) -> tuple[str, Diagnostic | None]:
-    """Return one of MODES, and what is wrong with the word that asked for it, if anything.
+    """Return one of MODES, and a diagnostic if the given word is unknown.
 
-    An unknown word is offline: data that must not leave the machine cannot be taken back, and `chiplog sync` sends the
-    other kind later. variable: CHIPLOG_MODE, which decides where `given` is None or `rank0`.
+    An unknown word means offline: sent data cannot be recalled, but `chiplog sync` can send data later.
+    variable: CHIPLOG_MODE, which decides if `given` is None or `rank0`.
     """
     told = _mode(variable) or "online"
     mode = _mode(given) or told
@@ -64,16 +64,16 @@ def mode_of(given: Any, variable: str, identity: Identity) -> tuple[str, Diagnos
 
 
 def _mode(word: Any) -> str:
-    """Return a mode as it is compared; '' for none."""
+    """Return a mode in its normalized form; '' for none."""
     text = str(word).strip().lower() if word else ""
     return _ALIASES.get(text, text)
 
 
 def with_own_run(identity: Identity, group: str, name: str | None, facts: ProcessFacts) -> tuple[Identity, str | None]:
-    """Give a process a run of its own, in a group; return its identity and the run's name.
+    """Give a process its own run in a group; return its identity and the run's name.
 
-    The run ID is that which the processes would share, with the label behind it: a rank that its launcher starts anew
-    comes back to its own run. A child of a process that has a run stays in that.
+    The run ID is the ID that the processes would share, followed by the label: a rank that its launcher restarts
+    returns to its own run. A child of a process that has a run stays in that run.
     """
     if identity.joined_existing_run:
         return identity, name
@@ -94,7 +94,7 @@ def with_own_run(identity: Identity, group: str, name: str | None, facts: Proces
 
 
 def is_rank0(identity: Identity) -> bool:
-    """Tell whether this process is rank 0, as far as is known now; without ranks, the one that nobody started."""
+    """Return True if this process is rank 0, as far as it knows now; without ranks, if no other process started it."""
     if identity.joined_existing_run:
         return False
     return identity.primary if identity.rank is None else identity.rank == 0

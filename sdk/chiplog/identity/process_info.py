@@ -1,4 +1,4 @@
-"""Facts of this process and this host, as the operating system tells them."""
+"""Facts of this process and this host, from the operating system."""
 
 import os
 import secrets
@@ -13,22 +13,22 @@ from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.process.owners import name_of
 from chiplog_schemas.process.procfs import boot_id, read_proc_stat
 
-_SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # what each process of mp.spawn() runs
-_STATE, _START = 0, 19  # of stat_fields(): state and starttime
-_DEAD = ("Z", "X")  # a zombie, and for a moment nothing any more
-_UNKNOWN = "0"  # when a process started, where nobody can tell
-_PID_DIGITS_MAX = 9  # the kernel's have seven at most; os.kill() takes no ten
+_SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # the function that each process of mp.spawn() runs
+_STATE, _START = 0, 19  # of read_proc_stat(): state and starttime
+_DEAD = ("Z", "X")  # a zombie, and a process that is being reaped
+_UNKNOWN = "0"  # start time of a process, if it cannot be read
+_PID_DIGITS_MAX = 9  # the kernel's have at most seven; os.kill() rejects ten
 _TICKS_DIGITS_MAX = 20  # of 64 bits
-_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # without what people confuse
+_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"  # without characters that people confuse
 
 
 def random_word(length: int = 6) -> str:
-    """Return random characters that can be read out."""
+    """Return random characters that are easy to read out loud."""
     return "".join(secrets.choice(_ALPHABET) for _ in range(length))
 
 
 def read_process_facts(opened: Iterable[str] = ()) -> ProcessFacts:
-    """Gather the facts of this process. opened: see there."""
+    """Gather the facts of this process. opened: `used_run_ids`."""
     parent = os.getppid()
     return ProcessFacts(
         host=host_name(),
@@ -56,7 +56,7 @@ def node_name() -> str:
 
 
 def is_multiprocessing_child() -> bool:
-    """Tell whether multiprocessing started this process; also while it still unpickles what it is to do."""
+    """Return True if multiprocessing started this process, even while it still unpickles its task."""
     module = sys.modules.get("multiprocessing.process")
     return module is not None and (
         module.parent_process() is not None or getattr(module.current_process(), "_inheriting", False)
@@ -64,32 +64,32 @@ def is_multiprocessing_child() -> bool:
 
 
 def owner() -> str:
-    """Return which process ends this one, a daemonic child of multiprocessing, when its work is done; "" if none."""
+    """Return the process that ends this one, a daemonic child of multiprocessing; "" if none."""
     if not is_multiprocessing_child():
         return ""
     try:
         module = sys.modules["multiprocessing.process"]
         return name_of(module.parent_process().pid) if module.current_process().daemon else ""
-    except AttributeError:  # no parent is known yet
+    except AttributeError:  # the parent is not known yet
         return ""
 
 
 def spawned_index() -> int | None:
-    """Return which process of a torch.multiprocessing.spawn() this is; None for any other."""
+    """Return the index of this process in a torch.multiprocessing.spawn(); None if spawn() did not start it."""
     spawned = _spawned()
     return None if spawned is None else spawned.index
 
 
 def _spawned() -> SpawnPosition | None:
-    """Return which of the processes of a torch.multiprocessing.spawn() this is, as far as it can be told.
+    """Return this process's position in a torch.multiprocessing.spawn(), as far as it can be found out.
 
-    It sets no variable. But it starts a function of its own, with the index as second argument, and multiprocessing
-    counts the children of a process: what is left without the index names the call. A process of another kind that
-    another thread starts in between, and starting them in parallel, would break that; then only the group tells.
+    spawn() sets no variable. But it starts a wrapper with the index as second argument, and multiprocessing numbers the
+    children of a process: that number minus the index identifies the call. A process of another kind that another
+    thread starts in between breaks this, and so does a parallel start. Then only the process group knows the position.
     """
     if not is_multiprocessing_child():
         return None
-    try:  # AttributeError, too: no parent is known yet
+    try:  # AttributeError also if the parent is not known yet
         module = sys.modules["multiprocessing.process"]
         process, parent = module.current_process(), module.parent_process().pid
         target, (_, index, *_), number = process._target, process._args, process._identity[-1]
@@ -103,36 +103,36 @@ def _spawned() -> SpawnPosition | None:
 
 
 def process_fingerprint() -> str:
-    """Return what tells this process from others that had its PID, or will have it, and its session."""
+    """Return this process's session, and what distinguishes it from earlier and later processes of its PID."""
     return f"{pid_namespace_id()}/{start_ticks(os.getpid())}/{os.getsid(0)}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Owner:
-    """The process that left a record for those that it starts."""
+    """The process that wrote a record for its children."""
 
     pid: int
     start: str
-    session: str  # '' where the record has none
+    session: str  # '' if the record has none
 
 
 def is_stale_parent(record: str) -> bool:
-    """Tell whether PARENT_RUN is of a process that has ended, and did not start this one: of a terminal, say."""
+    """Return True if PARENT_RUN is from a process that has exited and did not start this one, e.g. in a terminal."""
     owner = _local_owner(record)
     return owner is not None and _has_exited(owner) and not _is_child_of(owner)
 
 
 def pid_was_reused(record: str) -> bool:
-    """Tell whether the PID in a record is another process's by now.
+    """Return True if the PID in a record belongs to another process by now.
 
-    Only so is SETUP gone. It is somebody's wish, and a launcher may well leave before its workers come to init().
+    Only then is SETUP stale: a launcher may exit before its workers call init().
     """
     owner = _local_owner(record)
     return owner is not None and start_ticks(owner.pid) not in (owner.start, _UNKNOWN)
 
 
 def _local_owner(record: str) -> _Owner | None:
-    """Return who left a record, if its PID has its meaning here: the same boot of the same host, the same namespace."""
+    """Return the process that wrote a record, if its PID is valid here: same host, same boot, same PID namespace."""
     left = decode_inherited(record)
     has_start = _is_number(left.start, _TICKS_DIGITS_MAX) and left.start != _UNKNOWN
     if not has_start or not _is_number(left.pid, _PID_DIGITS_MAX) or not left.world or left.world != pid_namespace_id():
@@ -145,7 +145,7 @@ def _is_number(text: str, digits_max: int) -> bool:
 
 
 def _has_exited(owner: _Owner) -> bool:
-    """Tell whether that process is no more, or has ended and its parent has not asked how. False if nobody can tell."""
+    """Return True if that process has exited, reaped by its parent or not. False if that is unknown."""
     fields = read_proc_stat(owner.pid)
     if not fields:
         return not _exists(owner.pid)
@@ -153,14 +153,15 @@ def _has_exited(owner: _Owner) -> bool:
 
 
 def _is_child_of(owner: _Owner) -> bool:
-    """Tell whether a process that has ended, or a child of it, started this one. It may come to init() late.
+    """Return True if a process that has exited, or a child of it, started this one. This one may call init() late.
 
-    Who is in its session is: there a shell, or timeout(1), may stand between. A terminal is a session of its own. In
-    another session, who has no parent any more but the system's, which is no younger than the owner: tini starts a
-    training in its own tick, and what that starts after its init() is ticks younger. Or multiprocessing knows.
+    True in the same session: a shell or timeout(1) may be between the two, and each terminal has its own session. In
+    another session, true for an orphan, whose parent is the system's init, which is not younger than the owner: tini
+    starts a training in its own tick, and what the training starts after its init() is ticks younger. Or if
+    multiprocessing names the owner as the parent.
     """
     if owner.pid == os.getpid():
-        return False  # given out again, to this one
+        return False  # this process has the owner's PID now
     if owner.session == str(os.getsid(0)) or int(start_ticks(os.getppid())) <= int(owner.start):
         return True
     module = sys.modules.get("multiprocessing.process")
@@ -172,7 +173,7 @@ _RECORDS = ((PARENT_RUN, is_stale_parent), (SETUP, pid_was_reused))
 
 
 def pid_namespace_id() -> str:
-    """Return where a PID has its meaning: this boot, and this PID namespace of it; '' where that is not known."""
+    """Return the scope of this process's PID: the boot and the PID namespace; '' if unknown."""
     try:
         namespace = os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -192,6 +193,6 @@ def _exists(pid: int) -> bool:
 
 
 def start_ticks(pid: int) -> str:
-    """Return when a process started, in clock ticks since boot: no setting of a clock changes that."""
+    """Return when a process started, in clock ticks since boot. Setting the clock does not change it."""
     fields = read_proc_stat(pid)
     return fields[_START] if fields else _UNKNOWN

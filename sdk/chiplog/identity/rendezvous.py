@@ -1,12 +1,12 @@
 """Agree on a run ID through torch.distributed, once the training code has initialised it. Never imports torch.
 
-The first word that a rank puts into the group's store becomes everybody's, by a compare-and-set. A word is firm when it
-is more than made up by its rank: given by the user, a parent's, or what this launch had agreed on before a restart. A
-firm word replaces one that is not. torch.distributed.rpc has a store of its own, and names its workers; where both are
-there, its word is the later one: it may hold more processes than the group.
+The first run ID that a rank writes into the group's store wins for all ranks, by a compare-and-set. A proposal is firm
+if the user gave it, a parent passed it on, or this launch agreed on it before a restart. A firm proposal replaces one
+that is not. torch.distributed.rpc has its own store and names its workers. If both exist, the answer of RPC counts: it
+may have more processes than the group.
 
-The store is asked through a clone, because a blocking call on the shared client would stall the trainer's own calls;
-and by a thread of its own, because a host that stands still lets a new connection wait without limit.
+The exchange uses a clone of the store, because a blocking call on the shared client would stall the trainer's calls. It
+runs in a dedicated thread, because a new connection to a frozen host waits without limit.
 """
 
 import os
@@ -24,18 +24,18 @@ from chiplog.safety.interrupts import is_interrupt
 _KEY = "chiplog/run_id"
 PROPOSAL_FIRM, _NEW = "firm:", "new:"
 _STORE_WAIT_S = 5.0  # the store's own limit is five minutes
-_PAUSE_S = 0.1  # before a store that failed is tried again; doubled each time
-_TRIES = 9  # a store that is busy with ten thousand ranks answers later; after a minute each rank is on its own
-_LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # for a firm word of a rank that begins later than this one
+_PAUSE_S = 0.1  # before the first retry; doubled each time
+_TRIES = 9  # a store that serves ten thousand ranks is slow; after a minute each rank keeps its own run ID
+_LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # for the firm proposal of a rank that starts later
 
-_agreed = 0  # how many runs of this process a group agreed on: the second is the second of every rank
-_unasked: "list[RunIdRendezvous]" = []  # of open runs, in the order of opening, those without a number
+_agreed = 0  # number of runs of this process with an agreement: the second of each rank is the same run
+_unasked: "list[RunIdRendezvous]" = []  # open runs without a number, in the order of opening
 _inherited: tuple[Any, Any] = (None, None)  # group and RPC agent of the process that this one was forked from
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What the group says. name: the worker's, where RPC said it."""
+    """The result of an exchange. name: the worker's, if RPC gave one."""
 
     run_id: str
     rank: int
@@ -44,9 +44,9 @@ class Agreement:
 
 
 class RunIdRendezvous:
-    """What one run asks: the default process group, once there is one, and RPC, once that is there.
+    """Agree on one run's ID: with the default process group once it exists, and with RPC once it is initialized.
 
-    identity: as it is at first.
+    identity: the provisional one.
     """
 
     def __init__(self, identity: Identity) -> None:
@@ -56,20 +56,20 @@ class RunIdRendezvous:
         self._is_settled = identity.run_id_is_final
         self._retries_for_firm = bool(identity.launch_cache_key) and not identity.run_id_is_final
         self._number = 0
-        self._is_asking = False  # one thread does: the flag is set and the `try` entered without a call between
+        self._is_asking = False  # by one thread: no call between setting the flag and entering the `try`
         self._answered = threading.Event()
         self._answer: Agreement | None = None
         self._delivered: Agreement | None = None
 
     def poll_group(self, candidate: str) -> None:
-        """Ask who is there and was not asked yet: some groups live for a moment only. Waits for nothing.
+        """Start an exchange with a group or RPC that is new: some groups exist only briefly. Does not block.
 
-        candidate: the run ID to offer.
+        candidate: the run ID to propose.
         """
         if self._heard_rpc or (self._heard_any and _rpc_agent() is None):
             return
         if self in _unasked and _unasked[0] is not self:
-            return  # of several open runs the first is the first of every rank
+            return  # of several open runs, the first one of each rank goes first
         is_asked = False
         if self._is_asking:
             return
@@ -82,18 +82,18 @@ class RunIdRendezvous:
         except (AttributeError, RuntimeError, ValueError) as error:
             if is_interrupt(error):
                 raise
-            # Else another thread is destroying the group just now: it is asked again.
+            # Otherwise another thread is destroying the group: the next poll retries.
         finally:
             if not is_asked:
                 self._is_asking = False
 
     def close(self) -> None:
-        """Let the next run of this process ask: this one has its number, or is over."""
+        """Let the next run of this process start its exchange: this one has its number, or has finished."""
         if self in _unasked:
             _unasked.remove(self)
 
     def take_answer(self, wait_s: float = 0.0) -> Agreement | None:
-        """Return what is new; None when nothing is. wait_s: for somebody who was asked and has not answered."""
+        """Return a new answer, None if there is none. wait_s: how long to wait for an exchange in progress."""
         if wait_s and self._is_asking:
             self._answered.wait(wait_s)
         answer = self._answer
@@ -103,14 +103,14 @@ class RunIdRendezvous:
         return answer
 
     def with_group_rank(self, identity: Identity, label_given: bool) -> Identity:
-        """Return an identity with the rank and label that it is about to have, while others are asked for the run."""
+        """Return the identity with its future rank and label, while the exchange for the run ID is in progress."""
         try:
             if identity.needs_agreement and _group() is not None and _rpc_agent() is None:
                 distributed = sys.modules["torch.distributed"]
                 rank, world_size = distributed.get_rank(), distributed.get_world_size()
                 return with_group(identity, rank, world_size, identity.run_id, label_given=label_given)
         except (AttributeError, RuntimeError, ValueError):
-            pass  # another thread is destroying the group just now
+            pass  # another thread is destroying the group
         return identity
 
     @property
@@ -129,7 +129,7 @@ class RunIdRendezvous:
         return store, distributed.get_rank(), distributed.get_world_size(), None
 
     def _exchange_in_thread(self, store: Any, rank: int, world_size: int, name: str | None, candidate: str) -> None:
-        """Ask until there is an answer. Our own word when there is none: rank and world are still worth having."""
+        """Retry until there is an answer. Without one use the own proposal: rank and world size are still useful."""
         global _agreed
         if not self._number:
             _agreed += 1
@@ -149,7 +149,7 @@ class RunIdRendezvous:
                 pause_s *= 2
         self._answer = Agreement(word, rank, world_size, name)
         self._heard_rpc, self._heard_group = name is not None, True
-        self._is_settled = True  # others that RPC adds follow the group
+        self._is_settled = True  # processes that RPC adds follow the group
         self._is_asking = False
         self._answered.set()
         for pause_s in _LOOK_AGAIN_S if self._retries_for_firm and clone is not None else ():
@@ -159,7 +159,7 @@ class RunIdRendezvous:
             try:
                 self._answer = Agreement(self._compare_and_set(clone, offer), rank, world_size, name)
             except (RuntimeError, ValueError):
-                return  # the group's store is gone, and with it who could say more
+                return  # the group's store is closed: no firmer proposal can come
 
     def _compare_and_set(self, clone: Any, offer: str) -> str:
         key = f"{_KEY}/{self._number}"
@@ -174,14 +174,14 @@ def _text(word: Any) -> str:
 
 
 def _group() -> Any:
-    """Return the default process group of this very process."""
+    """Return the default process group of this process, not one inherited by fork."""
     distributed = sys.modules.get("torch.distributed")
     try:
         if distributed is None or not distributed.is_available() or not distributed.is_initialized():
             return None
         group = distributed.distributed_c10d._get_default_group()
     except (AttributeError, RuntimeError, ValueError):
-        return None  # another thread is importing torch just now, or destroying the group
+        return None  # another thread is importing torch, or destroying the group
     return None if group is _inherited[0] else group
 
 
@@ -202,7 +202,7 @@ def _rpc_agent() -> Any:
 
 
 def _after_fork() -> None:
-    """Note what a child found: to torch it looks as if the child itself were that rank."""
+    """Remember the group that a forked child inherits: to torch the child looks like that rank."""
     global _agreed, _inherited
     _agreed, _inherited = 0, (None, None)
     _unasked.clear()
