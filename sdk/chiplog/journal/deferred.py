@@ -1,7 +1,7 @@
-"""Events whose values are not known yet: promised in the journal, and appended once they are.
+"""Events whose values are not known yet: promised in the journal, and appended once the values are ready.
 
-What runs in training code takes no longer than an append to a queue. Everything is asked, read and appended by the
-sender thread, and by `finish()`.
+The calls in training code take no longer than an append to a queue. The sender thread and `finish()` do the polling,
+reading and appending.
 """
 
 import time
@@ -15,14 +15,14 @@ from chiplog.journal.null import EventSink
 from chiplog.journal.promises import PromisingJournal
 from chiplog.safety.interrupts import is_interrupt
 
-_LOOK_AGAIN_S = 0.001  # while finish() waits for a device
+_LOOK_AGAIN_S = 0.001  # poll interval while finish() waits for a device
 
 
 class DeferredEvent(Protocol):
-    """One event that is still to come."""
+    """One event that is not appended yet."""
 
     def is_ready(self) -> bool:
-        """Tell whether its values are there. Never waits."""
+        """Return True if its values are ready. Never blocks."""
         ...
 
     def append(self) -> None:
@@ -30,26 +30,26 @@ class DeferredEvent(Protocol):
         ...
 
     def release(self) -> None:
-        """Give back what it holds."""
+        """Release its resources."""
         ...
 
 
 class DeferredEvents:
-    """What one run still has to say. Entries of a lane come in order: of one device, of one stream."""
+    """The pending events of one run. Events of a lane, for example of one device or stream, are appended in order."""
 
     def __init__(self, journal: Callable[[], EventSink], failed: Callable[[Exception], None]) -> None:
         self._journal = journal
         self._failed = failed
         self._lanes: dict[Hashable, deque[DeferredEvent]] = {}
-        self._lost: Counter[str] = Counter()  # given up, and not declared yet
+        self._lost: Counter[str] = Counter()  # dropped, not declared yet
         self._lock = RLock()  # a signal handler may log while its thread is in here
-        self._is_polling = False  # one thread does: the flag is set and the `try` entered without a call between
-        # What a thread that asks devices has to be in.
+        self._is_polling = False  # by one thread: no call between setting the flag and entering the `try`
+        # The context for a thread that queries devices.
         self.poll_context: Callable[[], AbstractContextManager[object]] = nullcontext
 
     @property
     def pending(self) -> int:
-        """How many events are still to come, or to be declared lost."""
+        """How many events are not appended and not declared lost yet."""
         return sum(map(len, self._lanes.values())) + sum(self._lost.values())
 
     def add(self, lane: Hashable, entry: DeferredEvent) -> None:
@@ -57,20 +57,20 @@ class DeferredEvents:
         with self._lock:
             entries = self._lanes.get(lane)
             if entries is None:
-                # A new dict: whoever goes through the old one must not see it change.
+                # A new dict: a thread that iterates over the old one must not see it change.
                 entries = deque[DeferredEvent]()
                 self._lanes = {**self._lanes, lane: entries}
             entries.append(entry)
             self._promise()
 
     def lose(self, reason: str, count: int = 1) -> None:
-        """Give up events that never got this far: they are declared lost."""
+        """Declare events lost that could not be added."""
         with self._lock:
             self._lost[reason] += count
             self._promise()
 
     def poll(self) -> None:
-        """Append what is there now, in order, and declare what was given up. Never waits for a device."""
+        """Append the events that are ready, in order, and declare the dropped ones. Never waits for a device."""
         if not (self._lost or any(self._lanes.values())):
             return
         if self._is_polling:
@@ -86,7 +86,7 @@ class DeferredEvents:
             self._is_polling = False
 
     def close(self, wait_s: float, reason: str) -> None:
-        """Wait so long for what is still to come, and give up the rest."""
+        """Wait for pending events for at most `wait_s`, then drop the rest."""
         deadline = time.monotonic() + wait_s
         self.poll()
         while self.pending and time.monotonic() < deadline:
@@ -100,7 +100,7 @@ class DeferredEvents:
         self._is_polling = True
         try:
             with self._lock:
-                self._kept = self._lanes  # a copy may still be under way into what these hold
+                self._kept = self._lanes  # a copy into their buffers may still be in progress
                 self._lanes = {}
                 self._lost[reason] += left
             self._append_lost()
@@ -113,7 +113,7 @@ class DeferredEvents:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            return True  # its device is gone: reading it says why
+            return True  # its device has failed: reading it reports why
 
     def _resolve(self, entries: deque[DeferredEvent]) -> None:
         entry = entries[0]
@@ -126,7 +126,7 @@ class DeferredEvents:
             self.lose("values on a device: could not be read")
         with self._lock:
             entries.popleft()
-            self._promise()  # behind the append: a death between them declares one too many, never one too few
+            self._promise()  # after the append: a kill in between declares one too many, never one too few
         entry.release()
 
     def _append_lost(self) -> None:

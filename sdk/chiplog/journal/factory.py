@@ -1,4 +1,4 @@
-"""Open the journal of a run: on disk, else in memory, with the events that every journal begins with."""
+"""Open the journal of a run, on disk or else in memory, with the first events of every journal."""
 
 import secrets
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def open_journal(
 ) -> tuple[PromisingJournal, bool]:
     """Return a published journal whose first event is the identity, and whether it is on disk. Never raises OSError.
 
-    info: what the IDENTITY event says. started_us: µs since the epoch. warn: told why it is not on disk.
+    info: the fields of the IDENTITY event. started_us: µs since the epoch. warn: called if it is not on disk.
     """
     producer = secrets.token_bytes(PRODUCER_BYTES)
     offline = mode == "offline"

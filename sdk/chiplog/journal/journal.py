@@ -7,9 +7,9 @@ Once `append` has returned, the bytes are in the page cache and survive SIGKILL 
 lock is held while it runs, so none can leak and no caller waits for another one. Everything that changes is in one
 tuple, the tail. An append reads it, prepares what to write, and then commits: if the tail is still the same object, it
 writes the record and replaces the tail. CPython runs signal handlers, finalisers and other threads at calls, at
-backward jumps and where containers are allocated, and a commit has none of these: nothing comes between its parts. If
-something was appended after the tail was read, the append starts again behind that. So a nested append is in the file
-when it returns, and an exception raised by a signal handler comes before a commit or after it.
+backward jumps and where containers are allocated. A commit has none of these, so nothing runs between its parts. If
+another record was appended after the tail was read, the append starts again with the new tail. So a nested append is in
+the file when it returns, and an exception raised by a signal handler comes before a commit or after it.
 
 A commit is one line of source, because a tracer (`sys.settrace`) may run code between lines. It relies on the GIL.
 """
@@ -55,36 +55,37 @@ from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES, SegmentHeader
 from chiplog_schemas.transport.dealer import LogSlice
 
 _FIRST_SEGMENT_BYTES = 256 * KIB  # cheap at init; most runs log less than this in a minute
-_SEGMENT_BYTES_MAX = 1 * MIB  # one DATA frame carries a whole segment without a look at its records
-_DISK_AGAIN_S = 0.05  # a full disk is asked this often while events are dropped: asking costs more than all of log()
-_CROWDED = 7 / 8  # of the quota: from here on console lines find no room, so that metrics do
-# Threads that find a segment full at the same moment leave the next one to the first of them. Not for longer: it may
-# be interrupted by something that waits for one of them. A segment takes less than a millisecond on a healthy disk.
+_SEGMENT_BYTES_MAX = 1 * MIB  # one DATA frame carries a whole segment without parsing its records
+_DISK_AGAIN_S = 0.05  # between retries on a full disk while events are dropped: one costs more than all of log()
+_CROWDED = 7 / 8  # of the quota: above this console lines are dropped, so that metrics find room
+# Threads that find a segment full at the same moment wait so long for the first of them to make the next one. Not
+# longer: code that waits for one of them may have interrupted it. A healthy disk takes less than a millisecond.
 _MAKING_S = 0.05
 _LOOK_AGAIN_S = 0.0005
-# Of a segment, for what is appended while the next one is made: by a signal handler that interrupts that, at once; else
-# handlers that come faster than segments are made would each begin to make one. 16 KiB are some hundred events.
+# Divisor: this part of a segment is for appends while the next one is made, such as those of a signal handler that
+# interrupts it. Otherwise handlers that come faster than segments are made would each make one. 16 KiB hold about a
+# hundred events.
 _LAST_PART = 16
 _PRODUCED = slice(PRODUCED_OFFSET, PRODUCED_OFFSET + PRODUCED.size)  # on the head page
 _NOBODY = (0, 0.0)
 _NO_PLACE = slice(0, 0)
-_NO_MEMORY = bytearray()  # where nothing is written
+_NO_MEMORY = bytearray()  # for a commit that writes nothing
 
 
 @dataclass(slots=True)
 class _Layout:
-    """The part of a journal's state that changes seldom. Never changed in place: `replace` makes another one."""
+    """The part of a journal's state that rarely changes. It is never changed in place: `replace` makes a new one."""
 
     segment: Segment  # the current one
-    full: tuple[Segment, ...] = ()  # begun before it and not all acknowledged
+    full: tuple[Segment, ...] = ()  # earlier ones that are not fully acknowledged
     spare: Segment | None = None
     reserved: int = 0  # bytes of the spare that is being made
     drop_first: int = -1  # first seq of a dropped run that is not declared yet
-    dropped: int = 0  # events that found no room
+    dropped: int = 0  # events dropped for lack of room
     refuse: Callable[[], None] | None = None  # set when the journal is sealed
     is_crowded: bool = False
     memory: Any = field(init=False)  # of the current segment
-    limit: int = field(init=False)  # up to here `append` writes by itself; 0 where every append takes the long way
+    limit: int = field(init=False)  # `append` writes up to here by itself; 0: every append uses `_put`
 
     def __post_init__(self) -> None:
         self.memory = self.segment.memory
@@ -93,7 +94,7 @@ class _Layout:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes that are allocated or about to be, the spare included."""
+        """Bytes that are allocated or reserved, including the spare."""
         spare = self.spare.size if self.spare is not None else 0
         return self.reserved + spare + self.segment.size + sum(segment.size for segment in self.full)
 
@@ -105,7 +106,7 @@ class _Layout:
 
 
 def _soft_limit(segment: Segment) -> int:
-    """Return where the next segment is begun. The rest is for events that come while it is made."""
+    """Return the offset at which the next segment begins. The rest is for events that come while it is made."""
     return segment.size - segment.size // _LAST_PART
 
 
@@ -114,10 +115,10 @@ Tail = tuple[int, int, _Layout]
 
 
 class Journal:
-    """Append records, and give them to the link in order. `next_seq` counts every event that was given a number.
+    """Append records, and pass them to the link in order. `next_seq` counts every event that got a seq.
 
-    directory: of this journal, made here; None keeps everything in memory. identity: packed, written to the head page.
-    Raises OSError when the directory cannot be made, LockHeldError never in practice.
+    directory: of this journal, created here; None keeps everything in memory. identity: packed, for the head page.
+    Raises OSError if the directory cannot be created.
     """
 
     def __init__(
@@ -132,14 +133,14 @@ class Journal:
         self.directory = directory
         self.producer = producer
         self.bytes_max = bytes_max
-        self.memory_bytes_max = memory_bytes_max  # of segments without a file, while the disk refuses
-        self.disk_error: OSError | None = None  # why segments are in memory, while they are
+        self.memory_bytes_max = memory_bytes_max  # of segments without a file, while the disk rejects writes
+        self.disk_error: OSError | None = None  # why new segments are in memory; None if they are not
         self._disk_again_at = 0.0
         self._ordinals = itertools.count(1)  # drawn by several threads: next() is atomic
-        self._making_by: tuple[int, float] = _NOBODY  # the writer that makes a segment, and until when it is left to it
+        self._making_by: tuple[int, float] = _NOBODY  # thread that makes a segment; others wait until then
         self._file_lock: Lock | None = None
         self._head: HeadPage | None = None
-        self._look_at = 0.0  # whether the files are still there
+        self._look_at = 0.0  # time of the next check that the files exist
         self._touch_at = time.monotonic() + FILES_TOUCH_S
         self._staging_dir = directory
         try:
@@ -156,36 +157,36 @@ class Journal:
             raise
         segment.memory[:SEGMENT_HEADER_BYTES] = self._segment_header(0)
         self._tail: Tail = (SEGMENT_HEADER_BYTES, 0, _Layout(segment))
-        self._cursor = (segment, SEGMENT_HEADER_BYTES, 0)  # what the link sends next
+        self._cursor = (segment, SEGMENT_HEADER_BYTES, 0)  # position of the next record to send
         self.acked = 0
 
     # -- writing: any thread --
 
     @property
     def next_seq(self) -> int:
-        """How many seqs were given out."""
+        """How many seqs were assigned."""
         return self._tail[1]
 
     @property
     def dropped(self) -> int:
-        """How many events found no room."""
+        """How many events were dropped for lack of room."""
         return self._tail[2].dropped
 
     @property
     def is_under_pressure(self) -> bool:
-        """Return True if the journal is nearly full: what matters least is dropped now."""
+        """Return True if the journal is nearly full: console lines are dropped now."""
         return self._tail[2].is_crowded
 
     @property
     def is_sealed(self) -> bool:
-        """Return True if nothing is appended any more."""
+        """Return True if the journal rejects further events."""
         return self._tail[2].refuse is not None
 
     def append(self, payload: bytes, *, urgent: bool = False) -> None:
-        """Give an event the next seq and keep it. `urgent` events may use the reserve. Waits for nothing but the disk.
+        """Append an event with the next seq. `urgent` events may use the reserve. Waits only for the disk.
 
-        A full journal drops the event; its seq is declared lost by an event of its own as soon as there is room.
-        Raises only what a signal handler raises: then the event was appended, or nothing of it was.
+        A full journal drops the event; a separate event declares its seq lost as soon as there is room. Raises only
+        what a signal handler raises; then the event was appended completely or not at all.
         """
         size, checksum = len(payload), crc32(payload)
         while True:
@@ -196,21 +197,21 @@ class Journal:
                 while not self._put(self._tail, payload, urgent=urgent):
                     pass
                 return
-            # The usual case, in this frame: what follows runs with cold caches beside a training.
+            # The usual case is inlined: beside a training it runs with cold caches.
             back = pack_back(size, 1, 1, 0, seq)
             record = pack_front(MAGIC, crc32(back, checksum)) + back + payload
-            # Made before the commit, a slice too: to allocate a container may run finalisers.
+            # Built before the commit, including the slice: allocating a container may run finalisers.
             after, place, memory = (end, seq + 1, layout), slice(position, end), layout.memory
             if self._tail is tail: memory[place] = record; self._tail = after; return  # fmt: skip  # noqa: E701, E702
 
     def declare_dropped(self) -> None:
-        """Declare what was dropped, if there is room. The sender thread does so: nothing waits for the next `log()`."""
+        """Declare dropped events if there is room. The sender thread calls this, so it does not wait for a `log()`."""
         while self._tail[2].drop_first >= 0 and not self.is_sealed:
             if self._put(self._tail, b""):
                 return
 
     def seal(self, last: bytes | None, on_refused: Callable[[], None]) -> None:
-        """Append the last event. What comes later is refused, and `on_refused` called."""
+        """Append the last event. Later ones are rejected, with a call of `on_refused`."""
         if last is None:
             self._change(lambda layout: replace(layout, refuse=on_refused))
             return
@@ -226,9 +227,9 @@ class Journal:
         skipped: int = 0,
         refuse: Callable[[], None] | None = None,
     ) -> bool:
-        """Append behind this tail, or drop. False: the tail is another one by now, or about to be; try again.
+        """Append after this tail, or drop. Return False if the tail has changed or is about to: the caller retries.
 
-        payload: an event; empty only to declare what was dropped. skipped: seqs that are given out before it. refuse:
+        payload: an event; empty only to declare dropped events. skipped: number of seqs to assign before it. refuse:
         seals the journal.
         """
         position, seq, layout = tail
@@ -240,20 +241,20 @@ class Journal:
         records, number = b"", seq + skipped
         if layout.drop_first >= 0:
             in_vain = payload and not urgent and time.monotonic() < self._disk_again_at
-            if in_vain or skipped:  # those are declared with what else is dropped
+            if in_vain or skipped:  # skipped seqs are declared together with dropped events
                 return self._count_dropped(tail, set_counters, refuse)
             lost = encode(EventKind.LOST, now_us(), b"", layout.drop_first, seq - 1, "journal full")
             records, number = frame(Kind.EVENT, number, lost), number + 1
         if payload:
             records, number = records + frame(Kind.EVENT, number, payload), number + 1
         end = position + len(records)
-        # Memory ends with the process, and skipped seqs have no record: whoever adopts the journal must know of them.
+        # Memory ends with the process, and skipped seqs have no record: the agent that adopts the journal needs both.
         is_counted = layout.segment.path is None or skipped > 0
         if end > _soft_limit(layout.segment):
             needed = SEGMENT_HEADER_BYTES + len(records)
             spare = layout.spare
             if spare is not None and spare.size >= needed:
-                self._let_go(layout)  # unless the sender thread has, see prepare()
+                self._let_go(layout)  # unless the sender thread has done it, see preallocate()
                 full = (*layout.full, layout.segment)
                 changed = replace(layout, segment=spare, full=full, spare=None, drop_first=-1, refuse=refuse)
                 changed.is_crowded = self._is_crowded(changed)
@@ -272,7 +273,7 @@ class Journal:
         return self._commit(tail, after, records, position, is_counted=is_counted)
 
     def _is_making(self, *, wait: bool) -> bool:
-        """Return True if a segment is being made, by another thread or by what this call has interrupted."""
+        """Return True if a segment is being made, by another thread or by the code that this call interrupted."""
         maker, until = self._making_by
         if not maker or time.monotonic() >= until or (wait and maker == get_ident()):
             return False
@@ -289,9 +290,9 @@ class Journal:
     def _commit(
         self, tail: Tail, after: Tail, records: bytes = b"", position: int = 0, *, is_counted: bool = False
     ) -> bool:
-        """Replace the tail and write what belongs to that, unless the tail was replaced before. All or nothing.
+        """Replace the tail and write its records, unless the tail has been replaced already. All or nothing.
 
-        is_counted: whether the head page must know the next seq at once.
+        is_counted: whether the head page needs the next seq at once.
         """
         end, seq, layout = tail
         current, segment = layout.segment, after[2].segment
@@ -306,7 +307,7 @@ class Journal:
         return False
 
     def _change(self, change: Callable[[_Layout], _Layout]) -> None:
-        """Replace the layout, whatever is appended in the same moment."""
+        """Replace the layout, and retry after concurrent appends."""
         while True:
             tail = self._tail
             end, seq, layout = tail
@@ -317,7 +318,7 @@ class Journal:
         return encode_header(SegmentHeader(self.producer, first_seq, now_us()))
 
     def _make(self, layout: _Layout, needed: int, urgent: bool) -> bool:
-        """Make a spare for a writer that needs one now. False: that is too much."""
+        """Make a spare for a writer that needs one now. Return False if it would exceed the quota."""
         allowed = self.bytes_max - (0 if urgent else JOURNAL_RESERVE_BYTES)
         least = max(16 * KIB if urgent else _FIRST_SEGMENT_BYTES, needed)
         wanted = max(min(_SEGMENT_BYTES_MAX, 2 * layout.segment.size), needed)
@@ -338,7 +339,7 @@ class Journal:
         return made is not None
 
     def _install(self, made: Segment) -> None:
-        """Put a segment in the place of the spare, unless a larger one is there by now."""
+        """Make a segment the spare, unless a spare of at least its size exists by now."""
         before: Segment | None = None
 
         def change(layout: _Layout) -> _Layout:
@@ -352,7 +353,7 @@ class Journal:
             self._delete_unknown(before)
 
     def _delete_unknown(self, segment: Segment) -> None:
-        """Delete a segment that is no part of the journal."""
+        """Delete a segment that is not part of the journal."""
         layout = self._tail[2]
         if segment not in (layout.spare, layout.segment, *layout.full):
             segment.delete()
@@ -365,26 +366,26 @@ class Journal:
 
     @property
     def unpersisted_events(self) -> int:
-        """How many events would end with this process: not acknowledged, and in no file."""
+        """How many events would be lost with this process: not acknowledged, and not in a file."""
         _, next_seq, layout = self._tail
         spans = [(s.first_seq, s.next_seq) for s in layout.full if s.path is None]
         spans += [(layout.segment.first_seq, next_seq)] if layout.segment.path is None else []
         return sum(max(0, end - max(first, self.acked)) for first, end in spans)
 
-    # -- segments: the writer in need, else the sender thread ahead of it --
+    # -- segments: made by the sender thread in advance, or by a writer that needs one --
 
     def preallocate(self) -> None:
-        """Allocate and prefault the next segment before it is needed. Called by the sender thread."""
+        """Allocate and prefault the next segment before it is needed. The sender thread calls this."""
         position, _, layout = tail = self._tail
         self._let_go(layout)
         size = min(_SEGMENT_BYTES_MAX, 2 * layout.segment.size)
         if layout.spare is not None or layout.reserved or layout.refuse is not None:
             return
         if position * 4 <= layout.segment.size or layout.n_bytes + size > self.bytes_max - JOURNAL_RESERVE_BYTES:
-            return  # not needed yet; or the quota is used up, and the writer in need finds the same, and drops
-        # Reserved while it is made: a writer that finds no room besides drops, rather than exceed the quota.
+            return  # not needed yet; or the quota is used up, and writers drop events
+        # Reserved while it is made: a writer that finds no further room drops, and does not exceed the quota.
         if not self._commit(tail, (*tail[:2], replace(layout, reserved=size))):
-            return  # at the next look
+            return  # the tail has changed: retry at the next tick
         self._making_by = (get_ident(), time.monotonic() + _MAKING_S)
         try:
             made = self._new_segment(size)
@@ -395,11 +396,11 @@ class Journal:
         finally:
             self._change(
                 lambda layout: replace(layout, reserved=0)
-            )  # last: in between it counts twice, never not at all
+            )  # last: until then the segment counts twice, but is never missing
             self._making_by = _NOBODY
 
     def _new_segment(self, size: int, urgent: bool = False) -> Segment | None:
-        """Return a segment on disk, or in memory while the disk refuses; None when that is used up too."""
+        """Return a segment on disk, or in memory while the disk rejects writes; None if that is used up too."""
         size = -(-size // mmap.PAGESIZE) * mmap.PAGESIZE
         directory = self._staging_dir
         if directory is not None:
@@ -421,22 +422,22 @@ class Journal:
         except OSError as error:
             if is_interrupt(error):
                 raise
-            return None  # not even the system has memory
+            return None  # the system is out of memory
 
     @staticmethod
     def _let_go(layout: _Layout) -> None:
-        """Unmap the last full segment. The first one stays: without identity and config the rest would tell little."""
+        """Unmap the last full segment. Keep the first one mapped: identity and config are in it."""
         if layout.full and layout.full[-1].first_seq:
             layout.full[-1].unmap()
 
-    # -- files that others remove: the sender thread --
+    # -- files that other programs remove: the sender thread --
 
     def keep_files(self, now: float) -> None:
-        """Make files again that a cleaner removed, and touch them all before one finds them old.
+        """Restore files that a cleaner removed, and touch all files before a cleaner finds them old.
 
-        What is mapped is still in memory, and is written again. Of other full segments `read` declares the loss. A lock
-        that was released is taken again: the training may have closed its descriptor, and with it all others. An agent
-        waits for that as long as it sees the process alive.
+        Mapped content is still in memory and is written again. For other full segments `read` declares the loss. A lock
+        that was released is acquired again: the training may have closed its descriptor, and all others with it. An
+        agent waits for that while it sees the process alive.
         """
         if now < self._look_at or self._file_lock is None or self.is_sealed or self._staging_dir != self.directory:
             return
@@ -446,7 +447,7 @@ class Journal:
             touch((), [self.directory])
         try:
             self._restore_files()
-        except OSError as error:  # the disk refuses: at the next look
+        except OSError as error:  # the disk rejects writes: retry at the next check
             if is_interrupt(error):
                 raise
 
@@ -464,11 +465,11 @@ class Journal:
             for segment in self._tail[2].full:
                 if segment.memory is not None and not segment.is_there:
                     segment.restore()
-        if not lock.is_there:  # last: an agent that finds a lock takes the rest for whole
+        if not lock.is_there:  # last: an agent that finds a lock assumes that the rest is complete
             lock.renew()
 
     def _leave_segment(self) -> bool:
-        """Begin another segment in place of the current one. Return whether that was possible."""
+        """Replace the current segment by a new one. Return True if that was possible."""
         following = self._new_segment(self._tail[2].segment.size)
         if following is None:
             return False
@@ -478,7 +479,7 @@ class Journal:
             _, seq, layout = tail
             if layout.refuse is not None or layout.drop_first >= 0:
                 self._delete_unknown(following)
-                return False  # it ends; or it is full, and what is dropped is declared first
+                return False  # sealed, or full: dropped events must be declared first
             changed = replace(layout, segment=following, full=(*layout.full, layout.segment), spare=None)
             header = self._segment_header(seq)
             done = self._commit(tail, (len(header), seq, changed), header, 0)
@@ -489,7 +490,7 @@ class Journal:
     # -- head page --
 
     def publish(self) -> None:
-        """Give the directory the name under which agents look for it. To be called once seq 0 is there."""
+        """Rename the directory to the name that agents look for. Call this once seq 0 is appended."""
         if self.directory is not None and self._staging_dir is not None:
             try:
                 os.rename(self._staging_dir, self.directory)
@@ -507,7 +508,7 @@ class Journal:
                 self._file_lock.move_to(self.directory / LOCK_NAME)
 
     def _remove_staging(self) -> None:
-        """Leave nothing behind of a journal that could not be made."""
+        """Remove a journal that could not be created."""
         if self._file_lock is not None:
             self._file_lock.release()
         if self._staging_dir is not None:
@@ -519,12 +520,12 @@ class Journal:
             head.set_identity(identity)
 
     def mark_finished(self) -> None:
-        """Note on the head page that the run finished and how much it produced."""
+        """Write to the head page that the run finished, and how much it produced."""
         if (head := self._head) is not None:
             head.finish(self.next_seq, FINISHED)
 
     def mark_left(self) -> None:
-        """Note on the head page that the process left, and that its exit status says how."""
+        """Write to the head page that the process exits, and that its exit status has the reason."""
         if (head := self._head) is not None:
             head.finish(self.next_seq, LEFT)
 
@@ -532,25 +533,25 @@ class Journal:
 
     @property
     def first_number(self) -> int:
-        """The lowest seq that is still here."""
+        """The lowest seq that the journal still holds."""
         layout = self._tail[2]
         oldest = layout.full[0] if layout.full else layout.segment
         return max(self.acked, oldest.first_seq)
 
     def seek(self, number: int) -> None:
-        """Read on from this seq, or from the oldest that is still here."""
+        """Continue reading at this seq, or at the oldest one that the journal still holds."""
         number = max(number, self.first_number)
         layout = self._tail[2]
         for segment in (*layout.full, layout.segment):
             if segment is layout.segment or number < segment.next_seq:
-                # Where it lies is looked up when it is read: a file that cannot be opened just now can later.
+                # `read` finds the offset: a file that cannot be opened now may be readable later.
                 self._cursor = (segment, 0, number)
                 return
 
     def read(self, max_bytes: int) -> LogSlice | None:
-        """Return records that follow what was read last, cut at a record's end; None when there are none.
+        """Return the records after the last read, cut at the end of a record; None if there are none.
 
-        None too while a segment's file cannot be read: nothing is sent past it. One that was removed is declared lost.
+        Also None while a segment's file cannot be read: nothing is sent past it. A removed file is declared lost.
         """
         try:
             return self._read(max_bytes)
@@ -567,7 +568,7 @@ class Journal:
             tail_end, tail_seq, layout = self._tail
             is_tail, drop_first = segment is layout.segment, layout.drop_first
             end, next_seq = (tail_end, tail_seq) if is_tail else (segment.end, segment.next_seq)
-            # A drop goes with its LOST.
+            # Dropped seqs are sent together with their LOST event.
             next_seq = min(next_seq, drop_first) if is_tail and drop_first > 0 else next_seq
             if not position:
                 position = find_offset(segment.piece(0, end), end, seq)
@@ -576,9 +577,9 @@ class Journal:
                 break
             if is_tail:
                 return None
-            # All of the same look: had a newer tail been begun since, this one would be skipped.
+            # Use the same snapshot: with a newer tail, the segment of this snapshot would be skipped.
             following = [s for s in (*layout.full, layout.segment) if s.first_seq >= next_seq and s is not segment]
-            # Not next_seq: a drop at the end of the segment before is declared in this one.
+            # Not next_seq: this segment declares a drop at the end of the previous one.
             self._cursor = (following[0], SEGMENT_HEADER_BYTES, seq)
         piece = segment.piece(position, end)
         if len(piece) > max_bytes:
@@ -588,7 +589,7 @@ class Journal:
         return LogSlice(seq, next_seq - 1, piece)
 
     def acknowledged(self, next_number: int) -> None:
-        """Trim what the next hop has on stable storage."""
+        """Remove what the next hop has on stable storage."""
         if next_number <= self.acked:
             return
         self.acked = next_number
@@ -608,17 +609,17 @@ class Journal:
     # -- the end --
 
     def close(self, *, remove: bool, keep_lock: bool = False) -> None:
-        """Let go of the journal. `remove` deletes it: everything was acknowledged.
+        """Close the journal. `remove` deletes it: everything was acknowledged.
 
-        keep_lock: the end of the process releases the lock, and its exit status is known by then.
+        keep_lock: the exit of the process releases the lock, and the exit status is known by then.
         """
         spare = self._tail[2].spare
         self._change(lambda layout: replace(layout, spare=None))
         if spare is not None:
             self._delete_unknown(spare)
-        if self.is_sealed:  # no process writes any more, and each mapping holds a descriptor
+        if self.is_sealed:  # there are no writers any more, and each mapping holds a descriptor
             for segment in (*self._tail[2].full, self._tail[2].segment):
-                segment.unmap()  # not unmapped while another thread reads: with the last reference
+                segment.unmap()  # a reader of another thread keeps the mapping until it is done
             self._change(replace)
             self._head = None
         if remove and self.directory is not None:

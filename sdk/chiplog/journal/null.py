@@ -1,41 +1,41 @@
-"""Journals that are none: of a run that is disabled or finished, and of one that a forked child inherited."""
+"""Substitutes for a journal: of a disabled or finished run, and of a run that a forked child inherited."""
 
 import threading
 from collections.abc import Callable
 from typing import Protocol
 
-_HELD_MAX = 1_000  # events of handlers that interrupt one opening
+_HELD_MAX = 1_000  # events of signal handlers that interrupt one opening
 
 
 class EventSink(Protocol):
-    """What a run needs of its journal."""
+    """What a run needs from its journal."""
 
     @property
     def next_seq(self) -> int:
-        """How many seqs were given out."""
+        """How many seqs were assigned."""
         ...
 
     def append(self, payload: bytes, *, urgent: bool = False) -> None:
-        """Take an event."""
+        """Append an event."""
         ...
 
 
 class NullJournal:
-    """The journal of a disabled run, and of one that is finished: then `on_refused` hears of each event."""
+    """The journal of a disabled or finished run. A finished run calls `on_refused` for each event."""
 
     def __init__(self, next_seq: int = 0, on_refused: Callable[[], None] = lambda: None) -> None:
         self.next_seq = next_seq
         self._on_refused = on_refused
 
     def append(self, payload: bytes, *, urgent: bool = False) -> None:
-        """Take nothing."""
+        """Drop the event."""
         self._on_refused()
 
 
 class LazyJournal:
-    """The journal of a run that a forked child inherited, until the child says something.
+    """The journal of a run that a forked child inherited, until the child emits an event.
 
-    Threads of the child may say their first words at once: one of them opens, the others wait for its journal.
+    Threads of the child may emit their first events at once: one of them opens the journal, the others wait for it.
     """
 
     next_seq = 0
@@ -43,12 +43,12 @@ class LazyJournal:
     def __init__(self, open_own: Callable[[], EventSink]) -> None:
         self._open_own = open_own
         self._own: EventSink | None = None
-        self._lock = threading.RLock()  # a signal handler may speak in the midst of opening
+        self._lock = threading.RLock()  # a signal handler may emit an event during the opening
         self._is_opening = False
-        self._held: list[bytes] = []  # what is said in the midst of opening, by a handler or by the opening itself
+        self._held: list[bytes] = []  # events emitted during the opening, by a handler or by the opening itself
 
     def open(self) -> None:
-        """Open the child's own journal, unless that was done."""
+        """Open the child's own journal, unless it is open."""
         with self._lock:
             if self._own is not None or self._is_opening:
                 return
@@ -61,7 +61,7 @@ class LazyJournal:
                 self._own.append(self._held.pop(0))
 
     def append(self, payload: bytes, *, urgent: bool = False) -> None:
-        """Open the child's own journal, unless all there is to say is the end."""
+        """Append to the child's own journal. An urgent event, which only ends the run, does not open it."""
         with self._lock:
             if self._own is None and not urgent:
                 self.open()

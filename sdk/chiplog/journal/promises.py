@@ -1,6 +1,6 @@
-"""A journal that knows of events that are still to get a seq: their values are on the way from a device.
+"""A journal that counts promised events: events without a seq, whose values a device is still computing.
 
-How many there are stands on the head page, so that whoever adopts the journal of a process that died declares them.
+The count is on the head page: a process that adopts the journal of a dead process declares them lost.
 """
 
 from chiplog.journal.journal import Journal
@@ -11,18 +11,18 @@ _PROMISED_MAX = 0xFFFFFFFF
 
 
 class PromisingJournal(Journal):
-    """A journal; see there. A base class, not a part: what is lost gets its seqs by the journal's own commit."""
+    """A journal with promised events. It is a subclass because lost events get their seqs in the journal's commit."""
 
     _promised = 0
 
     def promise(self, count: int) -> None:
-        """Note on the head page how many events are still to come. One caller at a time."""
+        """Write to the head page how many events are promised. One caller at a time."""
         self._promised = min(count, _PROMISED_MAX)
         if (head := self._head) is not None:
             head.promise(self._promised)
 
     def lose(self, count: int, reason: str) -> None:
-        """Give so many events their seqs and declare them lost: with what else is dropped where the journal is full."""
+        """Assign seqs to `count` events and declare them lost, with other dropped events of a full journal."""
         while True:
             tail = self._tail
             seq = tail[1]

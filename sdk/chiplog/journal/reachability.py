@@ -1,4 +1,4 @@
-"""Why nothing answers at an agent's address: asked of the kernel, for ZeroMQ only tries again and reports nothing."""
+"""Find out why an agent's address does not answer. ZeroMQ only retries and reports nothing, so ask the kernel."""
 
 import errno
 import os
@@ -6,26 +6,26 @@ import socket
 from dataclasses import dataclass
 from enum import StrEnum
 
-_TCP_WAIT_S = 0.3  # a sender's thread has a journal to look after; a host that drops packets is out of reach
+_TCP_WAIT_S = 0.3  # short: the sender thread also maintains the journal; a host that drops packets is unreachable
 
 
 class Reason(StrEnum):
-    """What keeps a process from an address."""
+    """Why a process cannot reach an address."""
 
-    DENIED = "denied"  # by its permissions: it is another user's, and will stay so
+    DENIED = "denied"  # by its permissions: it belongs to another user, and a retry does not help
     NOT_LISTENING = "not_listening"
 
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """An address that cannot be reached. text: why, for people."""
+    """An address that cannot be reached. text: the reason, for people."""
 
     reason: Reason
     text: str
 
 
 def probe(address: str) -> Unreachable | None:
-    """Connect to an address of ZeroMQ and close again; return None if something listens there, or nobody can tell."""
+    """Connect to a ZeroMQ address and close again. Return None if a process listens there, or if that is unknown."""
     scheme, _, rest = address.partition("://")
     host, _, port = rest.rpartition(":")
     try:
@@ -36,11 +36,11 @@ def probe(address: str) -> Unreachable | None:
         elif scheme == "tcp" and port.isdecimal():
             socket.create_connection((host.strip("[]"), int(port)), timeout=_TCP_WAIT_S).close()
     except BlockingIOError:
-        return None  # its queue is full: it listens
+        return None  # the queue of the listener is full
     except OSError as error:
         is_denied = error.errno in (errno.EACCES, errno.EPERM)
         text = os.strerror(error.errno).lower() if error.errno is not None else str(error)
         return Unreachable(Reason.DENIED if is_denied else Reason.NOT_LISTENING, text)
-    except ValueError as error:  # a port or a name that the system does not take
+    except ValueError as error:  # a port or a name that the system rejects
         return Unreachable(Reason.NOT_LISTENING, str(error))
     return None

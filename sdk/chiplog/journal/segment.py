@@ -1,5 +1,6 @@
-"""The files of a journal: its head page, mapped, and one segment: a mapped file while it is written, a file when it is
-full; memory when there is no disk.
+"""The files of a journal: its mapped head page, and a segment, which is mapped until it is full.
+
+Without a disk a segment is memory.
 """
 
 import mmap
@@ -30,28 +31,28 @@ _MADV_POPULATE_WRITE = 23  # Linux 5.14
 
 
 class Mapped(mmap.mmap):
-    """A mapped file that closes no descriptor of others.
+    """A mapped file that never closes a descriptor of the training.
 
-    A mapping keeps a descriptor, by number, and closes it at its end. Where the training has closed it and opened files
-    since, that would close one of these: then the mapping is kept forever.
+    A mapping keeps a descriptor, by number, and closes it when it is deleted. If the training has closed it and opened
+    files since, that would close one of these: the mapping is then kept forever.
     """
 
     def __del__(self) -> None:
         try:
-            is_ours = self.closed or self.size() == len(self)  # of the file that has the number
+            is_ours = self.closed or self.size() == len(self)  # size of the file that has the number now
         except (OSError, ValueError):
             is_ours = False
         if not is_ours:
-            import ctypes  # here: almost no process needs it
+            import ctypes  # imported late: almost no process needs it
 
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 
 class Segment:
-    """One segment, all zeros until a journal begins it. `end` and `next_seq` count once it is full.
+    """One segment, all zeros until a journal begins it. `end` and `next_seq` are valid once it is full.
 
-    `memory` is its mapping, and with it a descriptor. A full segment with a file lets go of it: hundreds of them wait
-    for an agent that is not there, and the training needs its descriptors.
+    `memory` is its mapping, which holds a descriptor. A full segment with a file is unmapped: without an agent hundreds
+    of them may wait, and the training needs its descriptors.
     """
 
     __slots__ = ("end", "file_id", "first_seq", "memory", "next_seq", "path", "size")
@@ -63,7 +64,7 @@ class Segment:
         self.end = 0
         self.next_seq = 0
         self.file_id: tuple[int, int] | None = None
-        self.memory: Any  # mmap.mmap, or None: without a check in the frame of append
+        self.memory: Any  # mmap.mmap or None; Any, so that append needs no check
         if path is None:
             self.memory = mmap.mmap(-1, size)
             self._prefault()
@@ -98,18 +99,18 @@ class Segment:
         return self.path is None or file_id(self.path) == self.file_id
 
     def restore(self) -> None:
-        """Write what a full segment holds, whose file was removed while it was mapped, to a new one. Raises OSError."""
+        """Write a full, mapped segment whose file was removed to a new file. Raises OSError."""
         assert self.path is not None and self.memory is not None
         _write_file(self.path, memoryview(self.memory)[: self.end])
         self.file_id = file_id(self.path)
 
     def unmap(self) -> None:
-        """Unmap a segment that is full, as soon as nobody looks at it any more."""
+        """Unmap a full segment, as soon as no reader holds a view of it."""
         if self.path is not None:
             self.memory = None
 
     def piece(self, start: int, end: int) -> memoryview:
-        """Return these bytes, from the file where they are mapped no more. Raises OSError."""
+        """Return these bytes, from the file if the segment is not mapped any more. Raises OSError."""
         memory = self.memory
         if memory is not None:
             return memoryview(memory)[start:end]
@@ -129,13 +130,13 @@ class Segment:
         if self.path is not None:
             try:
                 os.unlink(self.path)
-            except OSError as error:  # a read-only disk, or cleaned up by hand: the quota counts it as gone
+            except OSError as error:  # a read-only disk, or removed by hand: the quota counts it as removed
                 if is_interrupt(error):
                     raise
 
 
 class HeadPage:
-    """A journal's head page, mapped: whose it is, and how much was produced and acknowledged. Raises OSError."""
+    """A journal's mapped head page: its producer, and how much was produced and acknowledged. Raises OSError."""
 
     def __init__(self, path: Path, producer: bytes, identity: bytes) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -150,11 +151,11 @@ class HeadPage:
         self.set_identity(identity)
 
     def is_at(self, path: Path) -> bool:
-        """Return True if the file has this name."""
+        """Return True if the mapped file is at this path."""
         return file_id(path) == self._file_id
 
     def remake(self, path: Path) -> None:
-        """Write the page to a new file in place of one that was removed, and go on in that. Raises OSError."""
+        """Write the page to a new file, because the old one was removed, and continue there. Raises OSError."""
         _write_file(path, memoryview(self.memory))
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -162,30 +163,30 @@ class HeadPage:
             self._file_id = id_of(os.fstat(descriptor))
         finally:
             os.close(descriptor)
-        # Again, as it is now: counters are others' to write. One line: a commit to the page comes before it or after.
+        # Copy again: other threads write the counters. One line: a commit to the page comes before it or after.
         before, whole = self.memory, slice(0, size)
         following[whole] = before[whole]; self.memory = following  # fmt: skip  # noqa: E702
 
     def set_identity(self, identity: bytes) -> None:
-        """Replace the identity, if it finds room. The counters between are others' to write, at any moment."""
+        """Replace the identity, if it fits. Skip the counters in between: other threads write them at any time."""
         content = encode_head(self._producer, identity)
         if len(content) <= len(self.memory):
             self.memory[:ACKED_OFFSET] = content[:ACKED_OFFSET]
             self.memory[IDENTITY_OFFSET : len(content)] = content[IDENTITY_OFFSET:]
 
-    # Each counter has one writer at a time, and is written by itself: none overwrites another with an older value.
+    # Each counter has one writer at a time, and is written alone, so no write restores an older value of another one.
 
     def acknowledge(self, acked: int) -> None:
         """Write that everything before this seq is on stable storage at the next hop."""
         self._write(ACKED_OFFSET, ACKED.pack(acked))
 
     def finish(self, produced: int, flags: int) -> None:
-        """Write how many seqs there were, and how the run ended. `produced` before that is written by appends."""
+        """Write how many seqs there were, and how the run ended. Before that, appends write `produced`."""
         self._write(PRODUCED_OFFSET, PRODUCED.pack(produced))
         self._write(FLAGS_OFFSET, FLAGS.pack(flags))
 
     def promise(self, count: int) -> None:
-        """Write how many events are still to get a seq."""
+        """Write how many promised events have no seq yet."""
         self._write(PROMISED_OFFSET, PROMISED.pack(count))
 
     def _write(self, offset: int, packed: bytes) -> None:
@@ -193,7 +194,7 @@ class HeadPage:
 
 
 def _write_file(path: Path, content: memoryview) -> None:
-    """Write a file, allocated, that appears under its name when it is whole. Raises OSError."""
+    """Write an allocated file, and rename it to its path once it is complete. Raises OSError."""
     making = path.with_name(f".{path.name}")
     try:
         descriptor = os.open(making, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)

@@ -1,6 +1,6 @@
-"""The one background thread of a run: prepares the journal's segments and sends its records to the node's agent.
+"""The background thread of a run: it preallocates the journal's segments and sends its records to the node's agent.
 
-It starts an agent when none listens and none was named, and asks torch.distributed for what the launcher did not tell.
+It starts an agent if none listens and none was named. Its ticks run the periodic work of the run.
 """
 
 import contextlib
@@ -25,19 +25,19 @@ from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.transport.dealer import DeliveryClient, require_free_fds
 
 AGENT_MODULE = "chiplog_agent"
-_START_AFTER_S = 0.1  # an agent that runs answers within this; else one is started …
-_START_AGAIN_S = 5.0  # … and again when that one did not come up
-_LOOK_AGAIN_S = 1.0  # another rank started one just now: whether it came up
-_LAST_LOOK_S = 0.5  # at the end of a run that nobody answered: who was started before that should have
-_OPEN_AGAIN_MIN_S = 0.2  # no descriptors for a socket, or keys that cannot be read just now: the first try again …
-_OPEN_AGAIN_MAX_S = 5.0  # … and the longest pause between two
-_PROBE_AFTER_S = 1.0  # an agent that was named and has not answered by then is asked about: reported within 2 s
+_START_AFTER_S = 0.1  # a running agent answers within this; otherwise start one
+_START_AGAIN_S = 5.0  # then start another if that one did not come up
+_LOOK_AGAIN_S = 1.0  # another rank has just started one: check again after this
+_LAST_LOOK_S = 0.5  # at the end of a run without an answer: an agent started before this should have answered
+_OPEN_AGAIN_MIN_S = 0.2  # out of descriptors, or keys that cannot be read: first pause before a retry
+_OPEN_AGAIN_MAX_S = 5.0  # longest pause between retries
+_PROBE_AFTER_S = 1.0  # then probe a named agent that has not answered: the report comes within 2 s
 _FINISH_POLL_MS = 5
-_CLOSE_S = 0.25  # of the time that finish() may take: to close the socket
+_CLOSE_S = 0.25  # part of the time that finish() may take: to close the socket
 
 
 class SenderThread:
-    """Send a journal until `stop`. Everything of it but `wake` and `stop` runs in its own thread."""
+    """Send a journal until `stop`. Everything except `start`, `wake` and `stop` runs in its own thread."""
 
     def __init__(
         self,
@@ -64,26 +64,26 @@ class SenderThread:
         self._deadline = float("inf")
         self._done = threading.Event()
         self.delivered = False  # everything was acknowledged when the thread ended
-        self._asleep = threading.Lock()  # released to wake the thread: a descriptor might be closed by the training
+        self._asleep = threading.Lock()  # released to wake the thread: the training could close a descriptor
         self._asleep.acquire()
         self._thread = threading.Thread(target=self._run, name="chiplog-sender", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, and before it an agent where none runs.
+        """Start the thread, and before it an agent if none runs.
 
-        A process may end before its thread has had a turn: a worker of a pool by os._exit, a rank by SIGSEGV.
+        A process may end before its thread has run: a worker of a pool by os._exit, a rank by SIGSEGV.
         """
         if self._online and self._may_start_agent and lock_holder_pid(self._places.agent / "lock") == 0:
             self._start_agent()
         self._thread.start()
 
     def wake(self) -> None:
-        """Look at the journal now rather than at the next interval."""
-        with contextlib.suppress(RuntimeError):  # it is awake
+        """Wake the thread before its next interval."""
+        with contextlib.suppress(RuntimeError):  # the thread is awake
             self._asleep.release()
 
     def stop(self, wait_s: float = FINISH_WAIT_S) -> bool:
-        """Send what is left for at most `wait_s` and end. Return whether all of it was acknowledged."""
+        """Send the rest for at most `wait_s` and stop. Return True if everything was acknowledged."""
         self._deadline = time.monotonic() + wait_s - _CLOSE_S
         self.wake()
         self._done.wait(wait_s)
@@ -101,14 +101,14 @@ class SenderThread:
             self._done.set()
 
     def _offline_loop(self, until: float = float("inf")) -> None:
-        """Keep the journal in order until then, or until the end of the run."""
+        """Maintain the journal until `until`, or until the end of the run."""
         while self._deadline == float("inf") and time.monotonic() < until:
             self._maintain()
             self._asleep.acquire(timeout=SEND_INTERVAL_S)
         self._maintain()
 
     def _open(self) -> tuple[zmq.Context[zmq.Socket[bytes]] | None, DeliveryClient] | None:
-        """Return a context and a link as soon as this process can have them; None when the run ended before."""
+        """Return a context and a client as soon as they can be opened; None if the run ends before."""
         pause_s, told = _OPEN_AGAIN_MIN_S, False
         while self._deadline == float("inf"):
             try:
@@ -116,15 +116,15 @@ class SenderThread:
                 check_connect(self._address)
                 keys = Keys(keys_dir(None, os.environ, self._places.root))
                 curve = client_curve(keys, self._address, Role.RANK, Role.AGENT)
-                # libzmq only where keys need it: it aborts the process when the training closes a descriptor of it.
+                # Use libzmq only if keys need it: it aborts the process if the training closes one of its descriptors.
                 context: zmq.Context[zmq.Socket[bytes]] | None = None if curve is None else zmq.Context()
-            except ValueError as error:  # an address that is none, or keys that are missing or not ours alone
+            except ValueError as error:  # a bad address, or keys that are missing or readable by others
                 self._warn(f"no agent can be reached: {error}; the journal keeps everything until one adopts it")
                 self._offline_loop()
             except (OSError, zmq.ZMQError) as error:
                 if not told:
                     told = True
-                    self._warn(f"the agent cannot be reached yet: {error}; the journal keeps everything meanwhile")
+                    self._warn(f"the agent cannot be reached yet: {error}; the journal keeps everything")
                 self._offline_loop(time.monotonic() + pause_s)
                 pause_s = min(2 * pause_s, _OPEN_AGAIN_MAX_S)
             else:
@@ -166,7 +166,7 @@ class SenderThread:
                         if not (self.delivered or link.is_open) and self._probe_at != float("inf"):
                             self._must_use_own_agent()
                         if not (self.delivered or link.is_open) and self._may_start_agent:
-                            self._start_agent(_LAST_LOOK_S)  # the one that was there may have been leaving
+                            self._start_agent(_LAST_LOOK_S)  # the previous agent may have been exiting
                         return
                     link.wait(_FINISH_POLL_MS / 1000)
                 elif link.is_blocked:
@@ -179,10 +179,10 @@ class SenderThread:
                 context.term()
 
     def _must_use_own_agent(self) -> bool:
-        """Report why the agent that was named cannot be reached; return True if it is another user's.
+        """Report why the named agent cannot be reached; return True if it belongs to another user.
 
-        Its permissions stay as they are: then this user's own agent delivers the journal, to the same collector. One
-        that does not listen may be starting: it is tried further, and finds the journal if it serves this directory.
+        In that case a retry does not help, and this user's own agent delivers the journal to the same collector. An
+        agent that does not listen may be starting: retry, and it finds the journal if it serves this directory.
         """
         self._probe_at = float("inf")
         found = probe(self._address)
@@ -205,7 +205,7 @@ class SenderThread:
         self._on_tick()
 
     def _start_agent(self, just_now_s: float = STARTING_S) -> bool:
-        """Tell whether this process was the one that started it."""
+        """Start an agent; return True if this process started it and no other had just done so."""
         try:
             lock = self._places.agent / "lock"
             return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places, lock, just_now_s)
