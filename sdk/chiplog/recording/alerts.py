@@ -1,4 +1,4 @@
-"""What an alert is made of, and how many a run takes from one process: a loop that alerts must not bury the others."""
+"""Parse alerts, and limit how many a run records from one process: one loop must not bury the alerts of others."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -6,12 +6,12 @@ from typing import Any
 
 from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 
-ALERT_BURST = 5  # of one title, at once; then …
-ALERT_INTERVAL_S = 10.0  # … one in this time
-ALERTS_PER_MINUTE = 100  # of all titles: as many may come at once, and no more in the long run
-TITLES_MAX = 1_000  # that are told apart; a title that holds a step number is another each time
-_REPORT_INTERVAL_S = 60.0  # between two notices of what was left out
-_TITLES_TOLD_MAX = 20  # by name; the others are summed up
+ALERT_BURST = 5  # of one title, at once
+ALERT_INTERVAL_S = 10.0  # then one of this title in this time
+ALERTS_PER_MINUTE = 100  # of all titles: both the burst and the rate
+TITLES_MAX = 1_000  # tracked separately; a title that contains a step number is new each time
+_REPORT_INTERVAL_S = 60.0  # between two notices of suppressed alerts
+_TITLES_TOLD_MAX = 20  # listed by title; the others are summed up
 _TITLE_CHARS_MAX = 200
 _OTHERS = "other titles"
 _LEVELS = ("debug", "info", "warning", "error")
@@ -20,37 +20,37 @@ _NO_TITLE = "alert"
 
 
 def parse_alert(title: Any, level: Any, complain: Callable[[Diagnostic], None]) -> tuple[str, str]:
-    """Return title and level as `events` has them; complain of what they are not."""
+    """Return title and level as they appear in `events`; report bad ones."""
     kept = "" if title is None else clean_utf8(str(title))
     if not kept.strip():
         kept = _NO_TITLE
-        message = f"alert() has the title {short_repr(title)}; {_NO_TITLE!r} stands in its place, so give it one"
+        message = f"alert() has the title {short_repr(title)}; {_NO_TITLE!r} is used instead, so give it one"
         complain(Diagnostic("alert_without_title", short_repr(title), message))
-    word = str(getattr(level, "value", level)).lower()  # of an enum of somebody else's
+    word = str(getattr(level, "value", level)).lower()  # for a foreign enum
     meant = _ALIASES.get(word, word)
     if meant not in _LEVELS:
         meant = "warning"
     if word not in (meant, "warn"):
-        message = f"alert level {short_repr(level)} is none of {', '.join(_LEVELS)}; {meant} is used"
+        message = f"alert level {short_repr(level)} is not one of {', '.join(_LEVELS)}; {meant} is used"
         complain(Diagnostic("bad_level", short_repr(level), message))
     return kept, meant
 
 
 class AlertLimit:
-    """Token buckets, one for each title and one for all. Call `admit` for each alert; `report` now and then.
+    """Token buckets, one for each title and one for all. Call `allow` for each alert, `take_suppressed` regularly.
 
-    Takes no lock: an alert may come from a signal handler in the middle of another. What two threads do at once may
-    cost a count, never more.
+    Takes no lock: a signal handler may raise an alert in the middle of another. Two threads at once may miscount by
+    one, not more.
     """
 
     def __init__(self) -> None:
-        self._titles: dict[str, tuple[float, float]] = {}  # title -> (tokens, when they were counted), s
+        self._titles: dict[str, tuple[float, float]] = {}  # title -> (tokens, time of the last refill in s)
         self._all = (float(ALERTS_PER_MINUTE), 0.0)
         self._suppressed: Counter[str] = Counter()
         self._report_at: float | None = None
 
     def allow(self, title: str, now: float) -> bool:
-        """Tell whether an alert is to be recorded. now: monotonic, s."""
+        """Return True if an alert must be recorded. now: monotonic, s."""
         title = title[:_TITLE_CHARS_MAX]
         if title not in self._titles and len(self._titles) >= TITLES_MAX:
             self._titles = {name: kept for name, kept in self._titles.items() if now - kept[1] < ALERT_INTERVAL_S}
@@ -66,7 +66,7 @@ class AlertLimit:
         return is_admitted
 
     def take_suppressed(self, now: float | None = None) -> tuple[int, dict[str, int]] | None:
-        """Return (how many, by title) were left out since the last report. None: nothing, or `now` is too soon."""
+        """Return (count, by title) of alerts suppressed since the last report. None: none, or `now` is too soon."""
         if not self._suppressed or (now is not None and self._report_at is not None and now < self._report_at):
             return None
         if now is not None:

@@ -1,6 +1,6 @@
 """The module-level functions of chiplog: those of `Run`, for the current run of this process.
 
-Where the platform lacks fcntl (Windows), they are those of `unsupported.py`: the package imports, and records nothing.
+On a platform without fcntl (Windows) they come from `unsupported.py`: the package can be imported and records nothing.
 """
 
 import logging
@@ -48,13 +48,13 @@ __all__ = [
     "watch",
 ]
 _log = logging.getLogger("chiplog")
-_no_run = DisabledRun()  # takes the calls that come before init()
+_no_run = DisabledRun()  # receives calls before init()
 _warned: set[str] = set()
 _stand_ins: dict[str, Any] = {}
 
 
 def alert(title: str, text: str = "", level: str = "warning", *more: Any, **unknown: Any) -> None:
-    """Leave an alert of the current run; see `Run.alert`.
+    """Record an alert of the current run; see `Run.alert`.
 
     Args:
         title: One line; alerts of one title are limited to 5 at once, then one in 10 s.
@@ -104,7 +104,7 @@ def phase(name: str = "", on_host: bool = False, *more: Any, **unknown: Any) -> 
 
     Args:
         name: The name of the phase.
-        on_host: Measure wall time also where CUDA is in use.
+        on_host: Measure wall time even if CUDA is in use.
         *more: Arguments that the call does not have; reported once and ignored.
         **unknown: Likewise.
 
@@ -150,7 +150,7 @@ def watch(model: Any, every: int = 100, name: str = "watch", *more: Any, **unkno
 
 
 def attribute(name: str) -> Any:
-    """Return the attribute `name` of the package that is no fixed object.
+    """Return an attribute of the package that is computed on access.
 
     Args:
         name: run, config or summary, or a public name of W&B or MLflow that chiplog does not have.
@@ -185,11 +185,11 @@ class ChiplogModule(ModuleType):
 
 
 def _run(call: str) -> "Run":
-    """Return the current run, or one that records nothing and a warning."""
+    """Return the current run; without one, warn and return a run that records nothing."""
     run = current()
     if run is None:
         _warn_once(call, f"{call} without a run records nothing; call chiplog.init() first")
-        return _no_run  # type: ignore[return-value]  # has each public name of Run; a test holds that
+        return _no_run  # type: ignore[return-value]  # has each public name of Run; a test checks that
     return run
 
 

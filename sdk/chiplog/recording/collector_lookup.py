@@ -1,4 +1,4 @@
-"""What the collector made of this process: which attempt of its label, and in which run. Asked in the background."""
+"""Ask the collector in the background which attempt of its label this process is, and in which run."""
 
 import os
 import time
@@ -9,16 +9,16 @@ from chiplog.safety.background_threads import is_exiting, start_thread
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.file_lock import lock_holder_pid
 
-_ASK_AGAIN_S = 0.5  # a loop that reads `run.attempt` in every step must not ask in every step
-_TIMEOUT_S = 5.0  # of one query: the index of a busy collector answers within this
-_DEMAND_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a collector that starts answers within the first few
+_ASK_AGAIN_S = 0.5  # a loop that reads `run.attempt` in every step must not query in every step
+_TIMEOUT_S = 5.0  # of one query: a busy collector's index answers within this
+_DEMAND_PAUSES_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # a starting collector answers within the first few
 _QUERY = "SELECT run_id, attempt FROM labels WHERE label = $label AND started_at = make_timestamp($started_us)"
 
 
 class AttemptLookup:
-    """Asks for the attempt when `read` is first called.
+    """Query the attempt when `read` is first called.
 
-    Where no collector can be asked from here, the number stays unknown. Nothing waits, and no daemon is started.
+    If no collector can be reached from here, the number stays unknown. No call blocks, and no daemon is started.
     """
 
     def __init__(self, places: Paths) -> None:
@@ -43,10 +43,10 @@ class AttemptLookup:
 def watch_demand(
     places: Paths, run_id: str, label: str, started_us: int, demand: str, warn: Callable[[str], object]
 ) -> None:
-    """Warn if `resume="must"` or `"never"` was not met, and this process is in another run than it named.
+    """Warn if `resume="must"` or `"never"` was not met, so that this process is in another run than it named.
 
-    Returns at once. Where no collector can be asked from here, nothing is reported: `events` has the row of kind
-    `resume_refused`.
+    Returns at once. If no collector can be reached from here, nothing is reported: the row of kind `resume_refused` is
+    in `events`.
     """
 
     def ask() -> None:
@@ -65,9 +65,9 @@ def watch_demand(
 
 
 def _ask_collector(places: Paths, label: str, started_us: int) -> dict[str, Any] | None:
-    """Return the row of a label, from the collector that runs on this host, or that CHIPLOG_COLLECTOR names.
+    """Return the row of a label from the collector on this host, or from the one that CHIPLOG_COLLECTOR names.
 
-    None where it cannot be asked: unreachable, no permission, no reader's key. Starts no daemon.
+    None if the query fails: unreachable, no permission, no reader's key. Starts no daemon.
     """
     url = os.environ.get("CHIPLOG_COLLECTOR") or None
     try:

@@ -1,4 +1,4 @@
-"""`run.config`, `run.summary` and `define_metric`: what is said of a run beside `log()`."""
+"""`run.config`, `run.summary` and `define_metric`."""
 
 import json
 import threading
@@ -11,13 +11,13 @@ from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
 from chiplog_schemas.model.events import SUMMARIES, EventKind
 
-_DEFINITIONS_MAX = 1_000  # names and patterns of one label: more are made by a program
+_DEFINITIONS_MAX = 1_000  # names and patterns of one label; only a loop makes more
 
-_HASHES_INTERVAL_S = 1.0  # between two words of them: a config that changes in each step costs one event a second
+_HASHES_INTERVAL_S = 1.0  # between two events: a config that changes in each step costs one event a second
 
 
 class _ObservedDict(MutableMapping[str, Any]):
-    """A dict that tells every change, also one by attribute: `run.config.lr = 0.5`."""
+    """A dict that reports every change, by key or attribute: `run.config.lr = 0.5`."""
 
     def __init__(self, say: Callable[[Mapping[str, Any]], None], complain: Callable[[Diagnostic], None]) -> None:
         self._say = say
@@ -31,11 +31,11 @@ class _ObservedDict(MutableMapping[str, Any]):
             self._say(values)
 
     def _merge_remote(self, values: Mapping[str, Any]) -> None:
-        """Take over what another process set, and said."""
+        """Adopt entries that another process has set and emitted."""
         self._values.update(values)
 
     def update(self, *arguments: Any, **values: Any) -> None:
-        """Set many at once, as one event. What is no dict is counted as bad, not raised."""
+        """Set many at once, as one event. An argument that is not a dict is counted as bad, not raised."""
         try:
             changes = dict(*arguments, **values)
         except Exception as error:
@@ -56,7 +56,7 @@ class _ObservedDict(MutableMapping[str, Any]):
         return self._values[key]
 
     def __delitem__(self, key: str) -> None:
-        """Forget a value here. What was said stays said."""
+        """Remove a value in this process. Events that were emitted stay."""
         del self._values[key]
 
     def __iter__(self) -> Iterator[str]:
@@ -82,7 +82,7 @@ class _ObservedDict(MutableMapping[str, Any]):
 
 
 class Config(_ObservedDict):
-    """What the run was started with. The primary's is the run's; changes on other ranks stay with them."""
+    """The configuration that the run started with. The primary's is the run's; changes on other ranks stay local."""
 
     def update(self, *arguments: Any, allow_val_change: bool | None = None, **values: Any) -> None:
         """Set many entries as one event. A wrong argument is counted as bad, never raised.
@@ -115,15 +115,15 @@ class Config(_ObservedDict):
 
 
 class Summary(_ObservedDict):
-    """What is worth remembering of this label. What is not set here is the last value of each metric."""
+    """The summary of this label. For each metric that is not set here, it is the last value."""
 
 
 class ConfigPublisher:
-    """Turns what training says of config, summary and metrics into events. All say hashes, the primary the config.
+    """Emit events for config, summary and metric definitions. All labels emit hashes, only the primary the config.
 
-    say: appends an event. internal: takes our own faults, for nothing is raised here.
-    is_silent: whether nothing is to be said, for the run is disabled or over. It is told by which call, and says so.
-    whole: whether init() was given a config; if so, a key that it lacks differs from the primary's, too.
+    say: appends an event. internal: called with internal errors, because nothing is raised here.
+    is_silent: called with the name of the call. Returns True if the run is disabled or finished, and warns if finished.
+    whole: whether init() got a config. If it did, a key that it lacks differs from the primary's too.
     """
 
     def __init__(
@@ -147,11 +147,11 @@ class ConfigPublisher:
         self._whole = whole
         self._hashes_are_new = False
         self._hashes_at = 0.0
-        self._hashes_lock = threading.Lock()  # between the sender's thread and the end, which must not overtake it
+        self._hashes_lock = threading.Lock()  # between the sender thread and finish(), which must not overtake it
         self._definitions: dict[str, dict[str, str]] = {}
 
     def publish_config(self, values: Mapping[str, Any]) -> None:
-        """Say entries of the config, as the primary; in any case remember their hashes."""
+        """Emit entries of the config if this is the primary. Always remember their hashes."""
         if not values or self._is_silent("config"):
             return
         try:
@@ -164,7 +164,7 @@ class ConfigPublisher:
             self._internal("config", error)
 
     def say_summary(self, values: Mapping[str, Any]) -> None:
-        """Say entries of the summary."""
+        """Emit entries of the summary."""
         if self._is_silent("summary"):
             return
         try:
@@ -173,7 +173,7 @@ class ConfigPublisher:
             self._internal("summary", error)
 
     def define(self, name: Any, summary: Any, step_metric: Any) -> None:
-        """Say how a metric, or those that a pattern means, is summed up and over which metric it is drawn."""
+        """Emit how a metric, or all metrics of a pattern, is summarized, and which metric is its x axis."""
         if self._is_silent("define_metric()"):
             return
         try:
@@ -189,16 +189,16 @@ class ConfigPublisher:
             said["summary"] = summary
         elif summary is not None:
             self._complain_of(
-                name, f"summary {short_repr(summary)} is none of {', '.join(SUMMARIES)}; it stays as it was"
+                name, f"summary {short_repr(summary)} is not one of {', '.join(SUMMARIES)}; it is unchanged"
             )
         if step_metric is not None and self._is_name(name, "step_metric", step_metric):
             said["step_metric"] = clean_utf8(step_metric)
         name = clean_utf8(name)
         merged = self._definitions.get(name, {}) | said
-        if merged == self._definitions.get(name, {}):  # scripts define in every epoch
+        if merged == self._definitions.get(name, {}):  # scripts repeat definitions in every epoch
             return
         if name not in self._definitions and len(self._definitions) >= _DEFINITIONS_MAX:
-            self._complain_of(name, f"is the one beyond {_DEFINITIONS_MAX}; use a pattern such as val/*")
+            self._complain_of(name, f"the limit is {_DEFINITIONS_MAX} names; use a pattern such as val/*")
             return
         self._definitions[name] = merged
         self._say(EventKind.DEFINE, name, merged)
@@ -207,14 +207,16 @@ class ConfigPublisher:
         size = len(given.encode("utf-8", "replace")) if isinstance(given, str) else 0
         if 0 < size <= KEY_BYTES_MAX:
             return True
-        self._complain_of(name, f"{what} {short_repr(given)} is no text of 1 to {KEY_BYTES_MAX} bytes; name a metric")
+        self._complain_of(
+            name, f"{what} {short_repr(given)} is not a text of 1 to {KEY_BYTES_MAX} bytes; name a metric"
+        )
         return False
 
     def _complain_of(self, name: Any, what: str) -> None:
         self._complain(Diagnostic("bad_definition", short_repr(name), f"define_metric({short_repr(name)}): {what}"))
 
     def publish_hashes(self, now: float | None = None) -> None:
-        """Say the hashes of the config if it changed; with `now` in seconds at most once in an interval."""
+        """Emit the hashes of the config if it changed. With `now` in seconds, at most once per interval."""
         with self._hashes_lock:
             if self._hashes_are_new and (now is None or now - self._hashes_at >= _HASHES_INTERVAL_S):
                 self._hashes_are_new = False
@@ -222,7 +224,7 @@ class ConfigPublisher:
                 self._say(EventKind.CONFIG_HASHES, int(self._whole), self._fingerprints.as_event_fields())
 
     def reset_after_fork(self) -> None:
-        """Leave it to the parent to say its hashes: this is a forked child."""
+        """Drop pending hashes in a forked child: the parent emits them."""
         self._hashes_are_new = False
         self._hashes_lock = threading.Lock()  # the parent's sender may have held it
 

@@ -16,7 +16,7 @@ def _ignore(*given: object) -> None:
 
 
 class DisabledRun:
-    """Has each public name of `Run`; records nothing and never raises. `config` and `summary` keep what is set."""
+    """Has each public name of `Run`, records nothing and never raises. `config` and `summary` keep their values."""
 
     id = label = project = name = group = job_type = notes = ""
     tags: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
-"""What a primary tells of where it ran: git commit, command line, versions, and a few variables. Starts no process.
+"""Record where a primary runs: git commit, command line, versions, and a few variables. Starts no process.
 
-Git is read from its files: a child process of ours could be met by the training's own wait(). So nothing is known of
-files that were changed and not committed.
+Git is read from its files, because the training's own wait() could reap a child process of chiplog. So uncommitted
+changes are unknown.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ from typing import Any
 
 from chiplog.values.metrics import clean_utf8
 
-ENV_DISABLE = "CHIPLOG_SURROUNDINGS"  # 0: nothing of this is told
-# Of the environment these and nothing else: it holds cloud tokens, and whatever a cluster puts there.
+ENV_DISABLE = "CHIPLOG_SURROUNDINGS"  # 0: record none of this
+# Only these variables are recorded: the environment may hold cloud tokens and other secrets of a cluster.
 VARIABLES = frozenset(
     {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED"}
     | {"OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "SLURM_JOB_ID", "SLURM_JOB_NAME"}
@@ -24,12 +24,12 @@ _VARIABLE_CHARS_MAX = 500
 _PACKAGES_MAX = 2_000
 _FILE_BYTES_MAX = 8 << 20  # of packed-refs, which has a line for each branch and tag
 _PARENTS_MAX = 64
-WAIT_S = 0.25  # of the second that finish() may take, for a run that ends before this was gathered
+WAIT_S = 0.25  # part of finish()'s one second, for a run that ends before the facts are collected
 
 
 def collect_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the facts as plain values, without secrets."""
-    from chiplog.safety.redaction import (  # here: an import of chiplog pays nothing
+    from chiplog.safety.redaction import (  # imported late: `import chiplog` stays fast
         is_secret_name,
         redact_command,
         redact_text,
@@ -55,7 +55,7 @@ def collect_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def git_of(directory: str) -> dict[str, str]:
-    """Return `commit` and `branch` of the working copy that a directory lies in, as far as its files tell."""
+    """Return `commit` and `branch` of the working copy that contains a directory, as far as its files show."""
     for _ in range(_PARENTS_MAX):
         dot = os.path.join(directory, ".git")
         if os.path.exists(dot):
@@ -68,7 +68,7 @@ def git_of(directory: str) -> dict[str, str]:
 
 
 def _git(dot: str, directory: str) -> dict[str, str]:
-    if os.path.isfile(dot):  # a worktree or a submodule: one line that says where the rest is
+    if os.path.isfile(dot):  # a worktree or a submodule: one line with the path of the git directory
         dot = os.path.join(directory, _read(dot).removeprefix("gitdir:").strip())
     common = os.path.join(dot, _read(os.path.join(dot, "commondir")).strip() or ".")
     head = _read(os.path.join(dot, "HEAD")).strip()
@@ -96,10 +96,10 @@ def _read(path: str) -> str:
 
 
 def command_line() -> list[str]:
-    """Return the command that this process was started by; of one that multiprocessing started, the program's.
+    """Return the command line of this process; for a process that multiprocessing started, the program's.
 
-    A spawned process has `python -c "from multiprocessing.spawn import …"` of its own, and is given the program's
-    arguments. The interpreter's options are not among these.
+    A spawned process has the command line `python -c "from multiprocessing.spawn import …"`, and gets the program's
+    arguments without the interpreter's options.
     """
     own = getattr(sys, "orig_argv", sys.argv)
     is_spawned = any(argument.startswith("from multiprocessing.") for argument in own[1:])
@@ -107,7 +107,7 @@ def command_line() -> list[str]:
 
 
 def packages(path: list[str]) -> dict[str, str]:
-    """Return name → version of installed packages, by the names of their directories: reading them takes a second."""
+    """Return name → version of installed packages, from directory names: reading their metadata takes a second."""
     found: dict[str, str] = {}
     for directory in path:
         try:
@@ -123,7 +123,7 @@ def packages(path: list[str]) -> dict[str, str]:
 
 
 class EnvironmentCollector:
-    """Gathers the facts in a thread of its own, once: a file system that hangs must hold nobody up."""
+    """Collect the facts once, in a dedicated thread: a file system that hangs must not block the training."""
 
     def __init__(self, say: Callable[[str, dict[str, Any]], None], environ: Mapping[str, str]) -> None:
         self._say = say
@@ -133,18 +133,18 @@ class EnvironmentCollector:
         self._is_over = False
 
     def start(self) -> None:
-        """Begin, unless that was done before, or is not wanted. The sender's thread and the end may both call it."""
+        """Start once, unless disabled. The sender thread and finish() may both call this."""
         if self._environ.get(ENV_DISABLE) == "0":
             return
         with self._lock:
             if self._thread is None and not self._is_over:
                 thread = threading.Thread(target=self._run, name="chiplog-surroundings", daemon=True)
-                with contextlib.suppress(RuntimeError):  # no thread is left just now, or no more are started: an exit
+                with contextlib.suppress(RuntimeError):  # out of threads, or the interpreter exits
                     thread.start()
-                    self._thread = thread  # behind its start: the other caller may join it at once
+                    self._thread = thread  # after its start: the other caller may join it at once
 
     def stop(self) -> None:
-        """Wait a moment for what is under way; what comes later is not said any more."""
+        """Wait briefly for the thread; drop its result if it comes later."""
         if self._thread is not None:
             self._thread.join(WAIT_S)
         with self._lock:
@@ -155,7 +155,7 @@ class EnvironmentCollector:
             facts = collect_environment(self._environ)
             commit, command = facts.get("commit", "no commit"), " ".join(facts.get("command", ()))
             message = f"{commit[:12]}: {command}"[:500]
-        except Exception as error:  # whatever a file system or a foreign module raises
+        except Exception as error:  # a file system or a foreign module may raise anything
             facts, message = {}, f"not known: {type(error).__name__}"
         with self._lock:
             if not self._is_over:

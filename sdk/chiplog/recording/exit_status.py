@@ -1,8 +1,8 @@
-"""How a run ends in this process: what its last event says, and the steps before it, none of which costs the next.
+"""End a run in this process: build its last event, and run the steps before it so that no failure skips the next.
 
 A process may end in a way that no hook sees: `raise SystemExit(4)`, or an exception whose hook was replaced. Then the
-run has no last event. Its journal stays, marked LEFT, with the lock held until the process is gone, and the agent that
-adopts it says how the run ended, by the exit status.
+run has no last event. Its journal stays, marked LEFT, and its lock is held until the process exits. The agent that
+adopts it emits how the run ended, from the exit status.
 """
 
 import time
@@ -18,16 +18,16 @@ from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
 
 _CODE_MAX = (1 << 31) - 1
-_CODE_OVER = 255  # what the system makes of a sys.exit() with a number that is far too large
+_CODE_OVER = 255  # the system's exit code for a sys.exit() with a number that is far too large
 
 
 class ExitStatus:
-    """How the process ends, as far as it is known: finished, until something else is noted."""
+    """How the process ends, as far as it is known: finished, unless a failure is set."""
 
     def __init__(self) -> None:
         self._fields: dict[str, object] = {"state": "finished", "exit_code": 0}
-        self._failed_us: int | None = None  # when that was noted, which may be long before the process ends
-        self.is_open = False  # only the exit status of the process says how it ended
+        self._failed_us: int | None = None  # time of the failure, which may be long before the process ends
+        self.is_open = False  # only the exit status of the process shows how it ended
 
     @property
     def is_normal(self) -> bool:
@@ -36,22 +36,22 @@ class ExitStatus:
 
     @property
     def is_failed(self) -> bool:
-        """Whether a failure was noted."""
+        """Return True if a failure was set."""
         return self._failed_us is not None
 
     def set_failed(self, reason: str, exit_code: object, cause: EndCause) -> None:
-        """Note that this process is ending badly."""
+        """Set the failure that ends this process."""
         code = _to_int32(exit_code)
         self._fields = {"state": "failed", "exit_code": code, "reason": clean_utf8(reason), "cause": cause.value}
         self._failed_us = time.time_ns() // 1000
 
     def set_exit_code(self, exit_code: object) -> None:
-        """Note what finish() was given, unless a failure was noted before."""
+        """Set the exit code given to finish(), unless a failure is set."""
         if exit_code and not self.is_failed:
             self.set_failed(f"finish(exit_code={exit_code})", exit_code, EndCause.EXIT_STATUS)
 
     def leave_open(self, *, is_adopted: bool) -> None:
-        """Note that the process ends in an unknown way, unless a failure was noted before.
+        """Set that the process ends in an unknown way, unless a failure is set.
 
         is_adopted: an agent of this node adopts the journal, and reads the exit status.
         """
@@ -60,14 +60,14 @@ class ExitStatus:
             self._fields = {"state": "crashed", "reason": UNKNOWN_EXIT, "cause": EndCause.UNSEEN.value}
 
     def event(self) -> bytes | None:
-        """Return the last event; None when the agent says how the run ended."""
+        """Return the last event; None if the agent emits how the run ended."""
         if self.is_open:
             return None
         return encode(EventKind.STATE, self._failed_us or time.time_ns() // 1000, self._fields)
 
 
 def run_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exception], object]) -> None:
-    """Take one step after the other. One that fails is told of, and the next is taken."""
+    """Run the steps in order. Report one that fails, and continue with the next."""
     for step in steps:
         try:
             step()
@@ -76,7 +76,7 @@ def run_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exception
                 raise
             try:
                 complain(error)
-            except Exception as fault:  # a handler of logging that raises
+            except Exception as fault:  # a logging handler that raises
                 if is_interrupt(fault):
                     raise
                 continue
@@ -85,7 +85,7 @@ def run_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exception
 def close(
     journal: Journal, sender: SenderThread | None, complaints: Diagnostics, wait_s: float, *, is_open: bool = False
 ) -> None:
-    """Close a journal that is sealed, also when Ctrl-C ends the wait for the agent. is_open: as of `Ending`."""
+    """Close a sealed journal, even if Ctrl-C ends the wait for the agent. is_open: as in `ExitStatus`."""
     delivered = False
     try:
         if is_open:
@@ -99,10 +99,10 @@ def close(
 
 
 def _to_int32(exit_code: object) -> int:
-    """Return an exit code as an int of 32 bits. What is no number is a failure like any other: 1."""
+    """Return an exit code as a 32-bit int. Anything that is not a number is a failure: 1."""
     try:
-        code = int(exit_code)  # type: ignore[call-overload]  # whatever it is
-    except Exception as error:  # whatever a foreign type raises
+        code = int(exit_code)  # type: ignore[call-overload]  # any object
+    except Exception as error:  # a foreign type may raise anything
         if is_interrupt(error):
             raise
         return 1

@@ -1,4 +1,4 @@
-"""What an exception says of a process, or a thread, that it ends: exit code, one line, the end of its traceback."""
+"""Describe the exception that ends a process or thread: exit code, one line, the end of its traceback."""
 
 import sys
 import traceback
@@ -14,16 +14,16 @@ from chiplog_schemas.model.end_text import (
     cause_of_exception,
 )
 
-TRACEBACK_CHARS_MAX = 16_384  # its end: there stands what happened. It must find room in the journal's reserve
-_FRAMES_MAX = 100  # the innermost of each exception of the chain: a recursion has as many as it likes
+TRACEBACK_CHARS_MAX = 16_384  # its end has the error. It must fit into the journal's reserve
+_FRAMES_MAX = 100  # the innermost frames of each chained exception: a recursion has too many
 _CUDA = "CUDA out of memory"
 
 
 def exit_status_of(error: BaseException) -> tuple[int, str]:
-    """Return (exit code, reason) of a process that ends by this exception, as the interpreter has it.
+    """Return (exit code, reason) of a process that this exception ends, with the interpreter's exit code.
 
-    Of a sys.exit() in the middle of handling another exception, as in the children of torch.multiprocessing.spawn, the
-    other one is the reason.
+    For a sys.exit() during the handling of another exception, as in the children of torch.multiprocessing.spawn, the
+    other exception is the reason.
     """
     if isinstance(error, SystemExit):
         code = error.code
@@ -34,7 +34,7 @@ def exit_status_of(error: BaseException) -> tuple[int, str]:
 
 
 def failure_reason(error: BaseException) -> str:
-    """Return the one line that stands in `reason`."""
+    """Return the line for `reason`."""
     reason = f"{type(error).__name__}: {error_text(error)}".removesuffix(": ")
     if _out_of_memory(error) == "cuda" and not reason.startswith(_CUDA):
         return f"{_CUDA}: {reason}"
@@ -42,7 +42,7 @@ def failure_reason(error: BaseException) -> str:
 
 
 def failure_detail(error: BaseException) -> dict[str, Any]:
-    """Return what is worth keeping beside the reason: the exception's type, its traceback, whether memory ran out."""
+    """Return details beside the reason: the exception's type, its traceback, and whether memory ran out."""
     if isinstance(error, SystemExit):
         said = _handled_exception(error) if error.code else None
         return said[1] if said is not None else {}
@@ -56,7 +56,7 @@ def failure_detail(error: BaseException) -> dict[str, Any]:
 
 
 def cause_of(error: BaseException) -> EndCause:
-    """Return why a process ends by this exception: by its type, else by its text where the type says nothing."""
+    """Return why this exception ends a process: from its type, or from its text if the type is not specific."""
     if isinstance(error, SystemExit):
         said = _handled_exception(error) if error.code else None
         if said is not None:
@@ -77,22 +77,22 @@ def traceback_of(error: BaseException) -> str:
     """Return the end of a traceback as the interpreter prints it; never raises."""
     try:
         text = "".join(traceback.format_exception(error, limit=-_FRAMES_MAX))
-    except Exception as fault:  # whatever a foreign exception's own methods raise
+    except Exception as fault:  # a foreign exception's methods may raise anything
         text = f"{type(error).__name__}, whose traceback cannot be shown: {type(fault).__name__}"
     return clean_utf8(text)[-TRACEBACK_CHARS_MAX:]
 
 
 def attach_context(left: SystemExit, raised: SystemExit) -> None:
-    """Let the copy that is kept of a sys.exit() know in the middle of what it was called: in words.
+    """Attach to the copy of a sys.exit() the text of the exception that was being handled.
 
-    The exception itself would keep the frames that it passed, and all that they hold.
+    The exception itself would keep alive the frames that it passed, and all their variables.
     """
     if raised.code not in (None, 0) and (said := _handled_exception(raised)) is not None:
         left._chiplog_said = said  # type: ignore[attr-defined]  # any attribute may be set
 
 
 def _handled_exception(error: SystemExit) -> tuple[str, dict[str, Any]] | None:
-    """Return reason and detail of the exception that was being handled when a sys.exit() was called, if any was."""
+    """Return reason and detail of the exception that was being handled during a sys.exit(), if any."""
     said: tuple[str, dict[str, Any]] | None = getattr(error, "_chiplog_said", None)
     context = error.__context__
     if said is None and isinstance(context, Exception):
@@ -101,14 +101,14 @@ def _handled_exception(error: SystemExit) -> tuple[str, dict[str, Any]] | None:
 
 
 def _out_of_memory(error: BaseException) -> str:
-    """Tell which memory an exception says was too small: `cuda`, `host` or none."""
+    """Return which memory ran out according to an exception: `cuda`, `host` or ''."""
     if isinstance(error, MemoryError):
         return "host"
     torch = sys.modules.get("torch")
     kind = getattr(torch, "OutOfMemoryError", None)
     if isinstance(kind, type) and isinstance(error, kind):
         return "cuda"
-    # torch gives these no type of their own: c10/cuda/CUDACachingAllocator.cpp before OutOfMemoryError, and
-    # cudaErrorMemoryAllocation by cudaGetErrorString, as c10/cuda/CUDAException.cpp words it.
+    # torch has no separate type for these: the message of c10/cuda/CUDACachingAllocator.cpp before OutOfMemoryError,
+    # and that of cudaErrorMemoryAllocation from cudaGetErrorString, in c10/cuda/CUDAException.cpp.
     said = error_text(error)
     return "cuda" if isinstance(error, RuntimeError) and (_CUDA in said or "CUDA error: out of memory" in said) else ""

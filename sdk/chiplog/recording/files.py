@@ -1,8 +1,8 @@
-"""`run.save`: copy files into the outbox of this node, by content, and say so. The agent delivers what lies there.
+"""`run.save`: copy files into the outbox of this node, by content, and emit an event. The agent delivers the outbox.
 
-Copies first, in the thread that calls: what training writes to its file afterwards changes nothing. A copy gets its
-name, the SHA-256 of its content, when all of it is there, and the event follows. So whoever reads the event knows that
-the bytes are under way, and a process that is killed in between leaves bytes without an event, never the other way.
+The calling thread copies first, so later writes of the training to its file change nothing. A complete copy gets its
+name, the SHA-256 of its content, and then the event is appended. So a reader of the event can rely on the bytes, and a
+process that is killed in between leaves bytes without an event, never the reverse.
 """
 
 import fcntl
@@ -22,20 +22,20 @@ from chiplog_schemas.limits import FILES_PER_SAVE_MAX
 from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.storage.content_files import insufficient_space_reason, invalid_path_reason
 
-_FICLONE = 0x40049409  # linux/fs.h: share another file's blocks until one of the two is written to
+_FICLONE = 0x40049409  # linux/fs.h: share another file's blocks until one of the two is modified
 _PIECE_BYTES = 1 << 20
-_SHOWN_CHARS = 200  # of a path in a complaint
+_SHOWN_CHARS = 200  # of a path in a message
 
 
 class _NotSavedError(Exception):
-    """Why a file is not saved: (kind, what follows the path in the complaint)."""
+    """Why a file is not saved: (kind, text after the path in the message)."""
 
 
 class FileSaver:
-    """Saves files of one run.
+    """Save files of one run.
 
-    outbox: where copies go. file_bytes_max, outbox_bytes_max: of one file, and of all that wait there.
-    say: called with (path in the run, bytes, digest) for each file saved. complain: with each that is not.
+    outbox: the directory of the copies. file_bytes_max, outbox_bytes_max: limits of one file and of all waiting files.
+    say: called with (path in the run, bytes, digest) for each saved file. complain: called for each rejected one.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class FileSaver:
         self._n_refused = 0
 
     def save(self, path: Any, name: Any = None) -> list[str]:
-        """Save what a path or pattern names; return the names in the run of what was saved."""
+        """Save the files of a path or pattern; return their names in the run."""
         try:
             pattern = os.fsdecode(path)
             given = None if name is None else os.fsdecode(name)
@@ -70,7 +70,7 @@ class FileSaver:
             self._complain(Diagnostic("file_bad_path", type(path).__name__, f"{message}; it is not saved"))
             return []
         saved: list[str] = []
-        left = self._outbox_bytes_max  # the agent makes room while this copies: a disk could go through it otherwise
+        left = self._outbox_bytes_max  # the agent frees room during copies, so bound one call
         n_refused, count = self._n_refused, 0
         for count, (source, in_run) in enumerate(self._resolve_sources(pattern, given), 1):
             if count > FILES_PER_SAVE_MAX:
@@ -80,8 +80,8 @@ class FileSaver:
             try:
                 if saved and left < os.stat(source).st_size <= self._file_bytes_max:
                     limit = f"more than {self._outbox_bytes_max} bytes at once, set by CHIPLOG_OUTBOX_BYTES_MAX"
-                    message = f"{limit}; {clean_utf8(in_run)[:_SHOWN_CHARS]!r} and what follows is not saved"
-                    self._refuse(pattern, "too_many_bytes", f"{message}, so save less of it")
+                    message = f"{limit}; {clean_utf8(in_run)[:_SHOWN_CHARS]!r} and the files after it are not saved"
+                    self._refuse(pattern, "too_many_bytes", f"{message}, so save fewer files")
                     break
                 size, digest = self._store(source, in_run)
                 left -= size
@@ -95,7 +95,7 @@ class FileSaver:
                 self._say(in_run, size, digest)
                 saved.append(in_run)
         if not count and self._n_refused == n_refused:
-            self._refuse(pattern, "file_missing", "there is no file in it; nothing is saved")
+            self._refuse(pattern, "file_missing", "it contains no files; nothing is saved")
         return saved
 
     def _refuse(self, source: str, kind: str, why: str) -> None:
@@ -103,7 +103,7 @@ class FileSaver:
         where = clean_utf8(source)[:_SHOWN_CHARS]
         self._complain(Diagnostic(kind, where, clean_utf8(f"file {where!r}: {why}")))
 
-    # -- which files, and what they are called --
+    # -- which files, and their names --
 
     def _resolve_sources(self, pattern: str, name: str | None) -> Iterator[tuple[str, str]]:
         """Yield (file, name in the run)."""
@@ -123,33 +123,33 @@ class FileSaver:
         for found in sorted(glob.iglob(pattern, recursive=True, include_hidden=False)):
             any_found = True
             if "**" in pattern and _contains(self._places.root, found):
-                continue  # as below: not what chiplog itself writes
+                continue  # skip chiplog's own files, as below
             in_run = _name_in_run(found) if name is None else posixpath.join(name, os.path.relpath(found, fixed or "."))
             if not os.path.isdir(found):
                 yield found, posixpath.normpath(in_run)
-            elif "**" not in pattern:  # which finds what is in it by itself
+            elif "**" not in pattern:  # `**` finds the content of directories itself
                 yield from self._walk_directory(found, in_run)
         if not any_found:
             self._refuse(pattern, "file_missing", "nothing matches this pattern; it is not saved")
 
     def _walk_directory(self, directory: str, in_run: str) -> Iterator[tuple[str, str]]:
-        """Yield what is in a directory and below: no links to directories, for they may lead in circles."""
+        """Yield all files of a directory tree. Links to directories are not followed, because they may form cycles."""
         if self._is_forbidden_root(directory):
             return
         own = {os.path.realpath(self._places.root), os.path.realpath(self._places.local)}
 
         def unreadable(error: OSError) -> None:
-            self._refuse(str(error.filename), "file_unreadable", f"{error.strerror}; what is in it is not saved")
+            self._refuse(str(error.filename), "file_unreadable", f"{error.strerror}; its content is not saved")
 
         for parent, directories, files in os.walk(directory, onerror=unreadable):
-            # Not what chiplog itself writes: an outbox in the directory would be copied into itself.
+            # Skip chiplog's own directories: an outbox in the directory would be copied into itself.
             directories[:] = sorted(d for d in directories if os.path.realpath(os.path.join(parent, d)) not in own)
             for file in sorted(files):
                 source = os.path.join(parent, file)
                 yield source, posixpath.normpath(posixpath.join(in_run, os.path.relpath(source, directory)))
 
     def _is_forbidden_root(self, directory: str) -> bool:
-        """Refuse a directory that nobody means: with an empty variable, `{checkpoints}/` is the whole disk."""
+        """Reject a directory given by mistake: with an empty variable, `{checkpoints}/` is the whole disk."""
         if _contains(directory, os.sep):
             what = "it is the whole disk"
         elif (home := _home()) is not None and _contains(directory, home):
@@ -158,7 +158,7 @@ class FileSaver:
             what = f"it belongs to CHIPLOG_DIR ({self._places.root})"
         else:
             return False
-        self._refuse(directory, "too_much", f"{what}; nothing of it is saved, so name a directory or files below it")
+        self._refuse(directory, "too_much", f"{what}; none of it is saved, so give a directory or files below it")
         return True
 
     # -- the copy --
@@ -173,14 +173,14 @@ class FileSaver:
         try:
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
-                raise _NotSavedError("file_irregular", "it is no regular file; it is not saved")
+                raise _NotSavedError("file_irregular", "it is not a regular file; it is not saved")
             self._check_size(before.st_size)
             copied = self._copy(descriptor, before.st_size)
             after = os.fstat(descriptor)
         finally:
             os.close(descriptor)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            why = "it was written to while it was copied; what was read is saved, so save it once it is whole"
+            why = "it changed while it was copied; the copy is saved, so save it again once it is complete"
             self._refuse(source, "file_changed", why)
         return copied
 
@@ -203,22 +203,22 @@ class FileSaver:
         target = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             size, digest = self._copy_and_hash(source, target)
-            os.rename(new, self._outbox / digest.hex())  # one of the same content gives way
+            os.rename(new, self._outbox / digest.hex())  # replaces a copy of the same content
         except BaseException:
-            new.unlink(missing_ok=True)  # a signal handler may raise behind the rename, too
+            new.unlink(missing_ok=True)  # a signal handler may raise after the rename too
             raise
         finally:
             os.close(target)
         return size, digest
 
     def _copy_and_hash(self, source: int, target: int) -> tuple[int, bytes]:
-        """Copy and hash in one go; where the file system can share blocks, only hash."""
+        """Copy and hash in one pass; if the file system can share blocks, only hash."""
         hasher = hashlib.sha256()
         size = 0
         try:
             fcntl.ioctl(target, _FICLONE, source)
             is_clone = True
-        except OSError as error:  # another file system, or one that cannot
+        except OSError as error:  # another file system, or one that cannot share blocks
             if is_interrupt(error):
                 raise
             is_clone = False
@@ -233,20 +233,20 @@ class FileSaver:
 
 
 def _name_in_run(path: str) -> str:
-    """Return the name in the run of a path: relative to the working directory, or of one outside its last part."""
+    """Return a path's name in the run: relative to the working directory, or the last part if it is outside."""
     here, there = os.getcwd(), os.path.abspath(path)
     relative = os.path.relpath(there, here)
     return os.path.basename(there) if relative.split(os.sep)[0] == os.pardir else relative
 
 
 def _home() -> str | None:
-    """Return the user's home directory; None where nobody knows of one."""
+    """Return the user's home directory; None if there is none."""
     home = os.path.expanduser("~")
     return os.path.realpath(home) if os.path.isabs(home) else None
 
 
 def _contains(directory: str | os.PathLike[str], other: str | os.PathLike[str]) -> bool:
-    """Tell whether a directory is another one, or has it somewhere below."""
+    """Return True if `other` is the directory itself or is below it."""
     above, below = os.path.realpath(directory), os.path.realpath(other)
     return os.path.commonpath([above, below]) == above
 

@@ -47,7 +47,7 @@ _RUN = """
     settings start_time starting_step status sweep_id sweep_url sync_dir to_html unwatch upsert_artifact use_artifact
     use_model write_logs
 """
-RUN_VALUES = {  # of these a script reads data, so they have plain values
+RUN_VALUES = {  # scripts read data from these, so they have plain values
     **dict.fromkeys(("entity", "path", "project_name", "project_url", "sweep_url", "sync_dir"), ""),
     **dict.fromkeys(("start_time", "starting_step"), 0),
     "resumed": False,
@@ -57,7 +57,7 @@ RUN_NAMES = frozenset(_RUN.split())
 
 
 def stand_in(name: str) -> Any:
-    """Build the object that stands in for a foreign name: an exception class, or a class that does nothing."""
+    """Build the substitute for a foreign name: an exception class, or a class that does nothing."""
     if name in _EXCEPTIONS:
         return _exception(name)
     if name in _EXCEPTION_MODULES:
@@ -139,7 +139,7 @@ class NoOp(metaclass=_NoOpType):
     def __fspath__(self) -> str:
         return ""
 
-    # A number that is none: arithmetic and comparisons go on, and show up as NaN.
+    # As a number it is NaN: arithmetic and comparisons continue.
 
     def __float__(self) -> float:
         return math.nan

@@ -1,19 +1,20 @@
-"""Whether the program ran to its end, or an exception ended it: its outermost frame tells, once that is over.
+"""Find out from the outermost frame whether the program ran to its end or an exception ended it.
 
-Of a SystemExit nobody is told, and who caught it may keep it for ever. But a frame that returned stands at its return.
+No hook sees a SystemExit, and code that caught it may keep it forever. But the last instruction of a frame that
+returned is a return.
 """
 
 import sys
 import threading
 from types import FrameType
 
-_OPTIMIZED = 0x1  # CO_OPTIMIZED, of inspect: a function's code. Its frame would keep alive what its variables hold
+_OPTIMIZED = 0x1  # CO_OPTIMIZED of inspect: a function. Its frame would keep its variables alive
 _RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _frame: FrameType | None = None  # of the main thread
 
 
 def remember_main_frame() -> None:
-    """Remember the frame that the main thread began with, where that holds nothing that is the training's."""
+    """Remember the main thread's outermost frame, unless it would keep objects of the training alive."""
     global _frame
     frame = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None and frame.f_back is not None:
@@ -25,10 +26,10 @@ def remember_main_frame() -> None:
 
 
 def main_frame_returned() -> bool:
-    """Tell, at the exit of the process, whether the program ran to its end. False where nobody can tell."""
+    """Return True if the program ran to its end; False if unknown. Call this at the exit of the process."""
     if _frame is None:
         return False
-    import opcode  # here: few processes have to know
+    import opcode  # imported late: few processes need it
 
     at = _frame.f_lasti
     return at >= 0 and opcode.opname[_frame.f_code.co_code[at]] in _RETURNS

@@ -1,4 +1,4 @@
-"""What the pickle of a run holds: enough for another process to log into the same run, under a label of its own."""
+"""Pickle a run, so that another process logs into the same run under its own label."""
 
 import os
 import secrets
@@ -16,13 +16,13 @@ from chiplog.values.metrics import Diagnostic, short_repr
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.paths import paths_for_root, resolve_root
 
-# By ticket: each run of this process that was sent or received. A pickle that comes back is the run itself.
+# By token: each run that this process sent or received. A pickle that comes back yields the run itself.
 _known: "weakref.WeakValueDictionary[str, Run]" = weakref.WeakValueDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class RunPickle:
-    """What travels. settings: without config, and with what was known of the identity when the run was pickled."""
+    """The content of a pickle. settings: without config, with the identity as known when the run was pickled."""
 
     token: str
     host: str
@@ -32,7 +32,7 @@ class RunPickle:
 
 
 def to_pickle(run: Run) -> RunPickle:
-    """Return what another process needs. Never raises: a config travels as the plain values that the run has of it."""
+    """Return what another process needs. Never raises: the config is pickled as its plain values."""
     token = next((token for token, known in list(_known.items()) if known is run), None)
     if token is None:
         token = secrets.token_hex(8)
@@ -44,16 +44,16 @@ def to_pickle(run: Run) -> RunPickle:
 
 
 def _ignore(_: Diagnostic) -> None:
-    """Hear nothing: the run complained of these values when they were set."""
+    """Ignore a diagnostic: the run reported it when the value was set."""
 
 
 def find_local(ticket: RunPickle) -> Run | None:
-    """Return the run of this process that a ticket is for: it was made here, inherited by fork, or came before."""
+    """Return the run of this process for a ticket: created here, inherited by fork, or unpickled before."""
     return _known.get(ticket.token)
 
 
 def from_pickle(ticket: RunPickle, environ: Mapping[str, str]) -> Run:
-    """Make the run of a ticket that came from another process. Its first `log()` opens it."""
+    """Create the run for a ticket from another process. Its first `log()` opens it."""
     given, is_here = ticket.settings, ticket.host == host_name()
     where = given.places if is_here else paths_for_root(resolve_root(_root_elsewhere(given, environ), environ))
     settings = replace(
@@ -72,7 +72,7 @@ def from_pickle(ticket: RunPickle, environ: Mapping[str, str]) -> Run:
 
 
 def _identity_of(sender: Identity, is_here: bool) -> Identity:
-    """Return a label of its own beside the sender's; on another node PIDs may be the same."""
+    """Return an identity with a new label from the sender's; on another node with the host, as PIDs may be equal."""
     own = str(os.getpid()) if is_here else f"{host_name()}-{os.getpid()}"
     label = f"{sender.label[: NAME_CHARS_MAX - len(own) - 1]}.{own}"[:NAME_CHARS_MAX]
     known = Identity(sender.run_id, label, sender.launch, primary=False, run_id_is_final=True, joined_existing_run=True)
@@ -80,5 +80,5 @@ def _identity_of(sender: Identity, is_here: bool) -> Identity:
 
 
 def _root_elsewhere(settings: RunSettings, environ: Mapping[str, str]) -> str | None:
-    """Return CHIPLOG_DIR on another node: that node's own, if it has one."""
+    """Return the root for another node; None if that node has its own CHIPLOG_DIR."""
     return None if environ.get("CHIPLOG_DIR") else str(settings.places.root)

@@ -1,4 +1,4 @@
-"""What `log()` does: numbers, texts and histograms become events, as fast as Python lets them. Raises nothing."""
+"""`log()`: turn numbers, texts and histograms into events, as fast as Python can. Raises nothing."""
 
 import struct
 import sys
@@ -27,19 +27,19 @@ from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.events import EventKind, encode
 
 _INT_BYTES_MAX = 9  # of msgpack
-_WATCHES_MAX = 64  # models; each is looked at before every step of an optimizer
+_WATCHES_MAX = 64  # models; each is checked before every step of an optimizer
 _STEP_MAX = 0x7FFFFFFFFFFFFFFF
 _NO_STEP = -(1 << 63) - 1  # below every step
-_SHAPES_MAX = 4096  # tuples of keys remembered; a script that makes up more pays the slow path
-_LOOK_WAIT_S = 0.05  # of the second that finish() may take: for the sender thread, which says what the step has so far
+_SHAPES_MAX = 4096  # cached tuples of keys; a script that generates more takes the slow path
+_LOOK_WAIT_S = 0.05  # part of finish()'s one second: to wait while the sender thread flushes the open step
 _LOOK_AGAIN_S = 0.001
-_SHAPE_KEYS_MAX = 200_000  # keys in all of them: some 20 MB, however many one call has
+_SHAPE_KEYS_MAX = 200_000  # keys in all of them: about 20 MB
 
 
 class Recorder:
-    """Takes what training logs, and appends events to a journal. A `Run` is one that has an identity and an end.
+    """Append what training logs to a journal, as events. `Run` adds an identity and an end.
 
-    A base class, not a part: one call more would cost a tenth of `log()`.
+    It is a base class, not a member: one more call would cost a tenth of `log()`.
     """
 
     def __init__(self, bounds: Limits) -> None:
@@ -52,8 +52,8 @@ class Recorder:
         self._shape_keys = 0
         self._keys: set[str] = set()
         self._begin_count()
-        # What the first `step()` ends, until it is clear that it is not the beginning of a `with`.
-        self._first_step_phases: list[tuple[int, dict[str, float]]] = []  # one at most; a pop is atomic
+        # Phases that the first `step()` ended, held until it is clear that it does not begin a `with`.
+        self._first_step_phases: list[tuple[int, dict[str, float]]] = []  # at most one; a pop is atomic
         self._complaints = Diagnostics(self._emit)
         self._timing = Timing(lambda bad: self._complaints.report(bad))
         self._steps = Steps(self._timing)
@@ -62,16 +62,16 @@ class Recorder:
         self._begin_devices()
 
     def _begin_count(self) -> None:
-        """Count steps as a label does that has logged nothing."""
+        """Reset the step count to that of a label that has logged nothing."""
         self._top_step = _NO_STEP  # the largest step that this label has logged
-        self._next_step = 0  # of a `log()` without one: the next after the largest, or the current one of `step()`
+        self._next_step = 0  # for a `log()` without a step: the largest plus one, or the current one of `step()`
         self._last_step = 0
-        self._steps_per_log = 1  # that `log()` without a step counts on; none once `step()` does
+        self._steps_per_log = 1  # increment of `log()` without a step; 0 once `step()` counts
         self._count_before = (0, _NO_STEP)  # _next_step and _top_step before the last `step()`
 
     def _begin_devices(self) -> None:
-        self._is_looking = False  # the sender thread, at the step that goes on
-        self._per_step_callbacks: list[Callable[[int], None]] = []  # what waits for its step, beside phases
+        self._is_looking = False  # the sender thread polls the open step
+        self._per_step_callbacks: list[Callable[[int], None]] = []  # callbacks for the next step, beside phases
         self._later = DeferredEvents(lambda: self._journal, self._note_unreadable)
         self._looking = TorchPoller(self._later, self._timing, self._append_times)
         self._watches: list[Watch] = []
@@ -89,7 +89,7 @@ class Recorder:
         """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
 
         Host values are durable when the call returns: they survive SIGKILL of the process. Values on a GPU are durable
-        once they were copied; the call does not wait for that. NaN and infinities are kept.
+        once they are copied; the call does not wait for that. NaN and infinities are kept.
 
         Args:
             data: Values by key: int, float, bool, str, `Histogram`, numpy scalars and arrays of one element, tensors
@@ -106,7 +106,7 @@ class Recorder:
             if unknown or more:
                 self._log_with_options(data, step, more, unknown)
                 return
-            # As few calls and objects as can be: caches are cold beside a training, and each costs some microseconds.
+            # Use few calls and objects: beside a training caches are cold, and each one costs some microseconds.
             values = tuple(data.values())
             shape = self._key_sets.get(tuple(data))
             if shape is None or not FLOAT_TYPES.issuperset(map(type, values)):
@@ -116,7 +116,7 @@ class Recorder:
                 step = self._next_step
             elif type(step) is not int or not -0x8000000000000000 <= step <= 0x7FFFFFFFFFFFFFFF:
                 step = self._step(step)
-            # No call in between: another thread's step cannot be overwritten by a smaller one.
+            # No call in between, so a smaller step cannot overwrite another thread's.
             if step > self._top_step:
                 self._top_step = step
                 self._next_step = step + self._steps_per_log if step < _STEP_MAX else self._stay_at_last_step()
@@ -125,14 +125,14 @@ class Recorder:
             self._last_step = step
             if self._timing.is_pending and self._steps_per_log:
                 self._append_phases(step)
-            if not isfinite(hypot(*values)):  # in C doubles: a sum of numpy's small types would overflow
+            if not isfinite(hypot(*values)):  # in C doubles: a sum of small numpy types would overflow
                 self._complaints.report_nonfinite(data, step)
             keys, pack_values = shape
             payload = self._pack((1, time_ns() // 1000, step, keys, pack_values(*values)))
         except Exception as error:
             if is_interrupt(error):
                 raise
-            self._log_any(data, step)  # no dict, or an int that no float64 holds: the slow path names it
+            self._log_any(data, step)  # not a dict, or an int too large for float64: the slow path reports it
             return
         try:
             self._journal.append(payload)
@@ -179,7 +179,7 @@ class Recorder:
                 if not self._register_key(key):
                     continue
                 if key in numbers or key in on_device:
-                    message = f"{key!r:.80} stands twice in one log(), nested and with a slash; the later one is kept"
+                    message = f"{key!r:.80} appears twice in one log(), nested and with a slash; the later one is kept"
                     self._complaints.report(Diagnostic("same_key", key, f"{message}, so rename one"))
                 if isinstance(value, str):
                     self._emit(EventKind.TEXT, step, key, value)
@@ -201,9 +201,9 @@ class Recorder:
             self._complaints.report_internal_error("log", error)
 
     def _ensure_recording(self) -> bool:
-        """Tell whether what is said is kept: a disabled run touches no device. Opens one that waited for a word.
+        """Return True if events are recorded: a disabled run touches no device. Opens an inherited run.
 
-        A value on a device is appended later, by a thread that such a run does not have yet.
+        The sender thread appends a value on a device later, so the run must have one.
         """
         if isinstance(self._journal, LazyJournal):
             self._journal.open()
@@ -227,7 +227,7 @@ class Recorder:
         self._complaints.warn_once(("finished", call), message)
 
     def _is_finished_warn(self, call: str) -> bool:
-        """Tell whether the run is over, and say that the call comes too late."""
+        """Return True if the run has finished, and warn that the call is too late."""
         if self._finished:
             self._warn_after_finish(call)
         return self._finished
@@ -242,7 +242,7 @@ class Recorder:
         shape = pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack
         payload = self._pack((int(kind), ts, step, shape[0], shape[1](*numbers.values())))
         if len(payload) <= self._bounds.event_bytes_max:
-            # The fast path looks at no size: a shape fits it whatever the step.
+            # The fast path does not check sizes: only shapes that fit with any step are cached.
             fits_always = len(payload) + _INT_BYTES_MAX <= self._bounds.event_bytes_max
             if fits_always and not self._finished:
                 if len(self._key_sets) >= _SHAPES_MAX or self._shape_keys + len(keys) > _SHAPE_KEYS_MAX:
@@ -250,9 +250,9 @@ class Recorder:
                     self._shape_keys = 0
                 self._key_sets[keys] = shape
                 self._shape_keys += len(keys)
-            # Last: nothing is called behind it, so what a signal handler raises in here was raised before the append.
+            # Last: no call follows, so an exception of a signal handler in this function comes before the append.
             self._journal.append(payload)
-        elif len(numbers) > 1:  # thousands of long keys in one call: two events say the same
+        elif len(numbers) > 1:  # thousands of long keys in one call: split into two events
             items = list(numbers.items())
             for half in (items[: len(items) // 2], items[len(items) // 2 :]):
                 self._append_values(kind, step, dict(half), ts)
@@ -268,20 +268,20 @@ class Recorder:
             given = step.item() if hasattr(step, "item") else step
             number = int(given)
             if given != number:
-                message = f"step {short_repr(step)} is no integer; {number} is used, so pass int() of it"
+                message = f"step {short_repr(step)} is not an integer; {number} is used, so pass int() of it"
                 self._complaints.report(Diagnostic("bad_step", short_repr(step), message))
-        except Exception as error:  # whatever a foreign type raises
+        except Exception as error:  # a foreign type may raise anything
             if is_interrupt(error):
                 raise
             number = 1 << 70
         if -(1 << 63) <= number < 1 << 63:
             return number
-        message = f"step {short_repr(step)} is no 64-bit integer; the label's own count is used instead"
+        message = f"step {short_repr(step)} is not a 64-bit integer; the label's own count is used instead"
         self._complaints.report(Diagnostic("bad_step", short_repr(step), message))
         return self._step(None)
 
     def _note_step(self, step: int) -> None:
-        """Count on from a step that is logged, as `log()` does in line."""
+        """Continue the count after a logged step, as `log()` does inline."""
         if step > self._top_step:
             self._top_step = step
             self._next_step = step + self._steps_per_log if step < _STEP_MAX else self._stay_at_last_step()
@@ -289,19 +289,19 @@ class Recorder:
             self._next_step = step
 
     def _stay_at_last_step(self) -> int:
-        """Return the last step there is, which the count does not leave, and warn once."""
+        """Return the largest possible step, where the count stays, and warn once."""
         message = f"step {_STEP_MAX} is the last one: log() without step= stays there; pass smaller steps"
         self._complaints.report(Diagnostic("last_step", "", message))
         return _STEP_MAX
 
     def _count_from(self, step: int) -> None:
-        """Make `step` the next one of `log()` without a step, unless the count is beyond it."""
+        """Make `step` the next one for `log()` without a step, unless the count is higher."""
         if step > self._next_step:
             self._next_step, self._top_step = step, step - 1
 
     @property
     def _count_to_keep(self) -> int:
-        """The step that a later attempt of this label counts on from."""
+        """The step from which a later attempt of this label continues."""
         return max(self._top_step + 1, 0)
 
     def _register_key(self, key: str) -> bool:
@@ -311,7 +311,7 @@ class Recorder:
         return True
 
     def _exceeds_key_limit(self, key: str) -> bool:
-        """Tell whether a key is one too many, and count it: without a message for each, for there may be millions."""
+        """Return True if a key exceeds the limit, and count it, without a message for each: there may be millions."""
         if len(self._keys) < self._bounds.keys_max or key in self._keys:
             return False
         self._complaints.report_too_many_keys(key, self._bounds.keys_max)
@@ -344,7 +344,7 @@ class Recorder:
             phase = self._phases.get(name)
             if phase is None or on_host:
                 return self._new_phase(clean_utf8(str(name)), on_host)
-        except Exception as error:  # a name that cannot be hashed, or has no text
+        except Exception as error:  # a name that cannot be hashed or converted to text
             self._complaints.report_internal_error("phase", error)
             return Phase(Timing(), "")
         return phase
@@ -359,7 +359,7 @@ class Recorder:
         elif self._register_key(key):
             phase = Phase(self._timing, key, on_host)
             return phase if on_host else self._phases.setdefault(key, phase)
-        return Phase(Timing(), key)  # timed for nobody
+        return Phase(Timing(), key)  # its time is discarded
 
     @dynamo_disable
     def step(self, *more: Any, **unknown: Any) -> Step:
@@ -419,7 +419,7 @@ class Recorder:
             self._complaints.report_internal_error("watch", error)
 
     def _attach(self, tensors: Sequence[Any], make: Callable[[list[float]], Mapping[str, float]]) -> None:
-        """Log the numbers of some tensors with the next step: at once on the host, or when they arrived."""
+        """Log the numbers of tensors with the next step: at once on the host, else once they are copied."""
 
         def send(step: int) -> None:
             if tensors[0].device.type in BACKENDS:
@@ -478,7 +478,7 @@ class Recorder:
                 timing.device.submit(step)
             while self._per_step_callbacks:
                 self._per_step_callbacks.pop(0)(step)
-        except BaseException:  # of a signal handler: what is not appended belongs to the next step
+        except BaseException:  # raised by a signal handler: the rest belongs to the next step
             timing.is_pending = True
             timing.add_all(phases)
             raise
@@ -497,22 +497,22 @@ class Recorder:
             raise
 
     def _append_last_phases(self) -> None:
-        """Append the phases that wait when the run ends, behind what the sender thread may just be saying of them."""
+        """Append pending phases at the end of the run, after what the sender thread may be appending."""
         deadline = monotonic() + _LOOK_WAIT_S
         while self._is_looking and monotonic() < deadline:
             sleep(_LOOK_AGAIN_S)
         self._append_phases(self._last_step)
 
     def _poll_open_step(self) -> None:
-        """Say of a step that goes on what ended in it, and which phase lingers. By the sender thread, at every look.
+        """Append the finished phases of an open step, and report a phase that hangs. The sender thread calls this.
 
-        Else a step that hangs would show nothing, and what kills the process would take along what ended before.
+        Otherwise a step that hangs would show nothing, and a kill would lose the phases that ended before.
         """
-        self._is_looking = True  # before the question below: finish() answers that first, and then looks here
+        self._is_looking = True  # before the check below: finish() sets `_finished` first, and then checks this
         try:
             if self._finished:
                 return
-            totals = self._timing.totals  # before the time: were they a later step's, it is young
+            totals = self._timing.totals  # before the time: totals of a later step then belong to a young step
             now = perf_counter()
             if not self._steps_per_log and self._steps.should_flush(now):
                 self._append_partial_phases(totals)

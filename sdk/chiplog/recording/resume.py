@@ -1,4 +1,4 @@
-"""What `init(resume=)` asks for: a run ID, or W&B's words about one."""
+"""Resolve `init(resume=)`: a run ID, or one of W&B's rules for one."""
 
 import os
 from collections.abc import Mapping
@@ -17,19 +17,19 @@ _REMEDY = "give the ID of the run, such as resume='gpt-1' (chiplog runs lists th
 
 
 class Asked(NamedTuple):
-    """What was asked for. word: one of W&B's, `id` where resume= named the run, '' without resume=."""
+    """The request. word: one of W&B's rules, `id` if resume= is a run ID, '' without resume=."""
 
     run_id: str | None
     word: str
 
     @property
     def goes_on(self) -> bool:
-        """Whether a run that exists is continued, with the label that a lone process made up."""
+        """Whether an existing run is continued, with the generated label of a lone process."""
         return self.word not in ("", NEVER)
 
 
 def requested_run(given: Mapping[str, Any], environ: Mapping[str, str], remarks: list[Diagnostic]) -> Asked:
-    """Return which run is asked for by run_id=, id=, resume= and CHIPLOG_RUN_ID. given: arguments of `init`."""
+    """Return the run that run_id=, id=, resume= and CHIPLOG_RUN_ID request. given: arguments of `init`."""
     named, other, resume = given["run_id"], given["id"], given["resume"]
     if named and other and str(named) != str(other):
         what = f"id={short_repr(other)} and run_id={short_repr(named)} name two runs; the second is used"
@@ -51,9 +51,9 @@ def requested_run(given: Mapping[str, Any], environ: Mapping[str, str], remarks:
 def go_on(
     identity: Identity, asked: Asked, label: str | None, key: str, where: Paths, *, is_spawned: bool
 ) -> tuple[Identity, str | None]:
-    """Return an identity in the run that is resumed, and its label if that was given or is resumed, too.
+    """Return the identity in the resumed run, and its label if that was given or is resumed too.
 
-    key: of `last_unfinished`. Ranks of several nodes may not find the same: they agree through torch.distributed.
+    key: for `last_unfinished`. Nodes may find different runs: the ranks agree through torch.distributed.
     """
     if identity.joined_existing_run:
         return identity, label
@@ -74,7 +74,7 @@ def go_on(
 
 
 def warn_unknown_run(where: Paths, identity: Identity, asked: Asked, remarks: list[Diagnostic]) -> None:
-    """Remark that the run that resume= names is not known on this node: it may be a slip of the pen."""
+    """Report a run ID in resume= that is unknown on this node: it may be a typo."""
     run_id = identity.run_id
     if asked.word != _BY_ID or is_known(where.local / STEPS, run_id, identity.launch):
         return
@@ -87,7 +87,7 @@ def warn_unknown_run(where: Paths, identity: Identity, asked: Asked, remarks: li
 
 
 def unmet_demand(where: Paths, identity: Identity) -> str | None:
-    """Return a line if `must` or `never` seems not to be met, as far as this node knows. The collector decides."""
+    """Return a warning if, as far as this node knows, `must` or `never` is not met. The collector decides."""
     if not identity.demand or identity.demand_launch:
         return None
     is_here = is_known(where.local / STEPS, identity.run_id, identity.launch)
@@ -100,7 +100,7 @@ def unmet_demand(where: Paths, identity: Identity) -> str | None:
 
 
 def working_directory() -> str:
-    """Return the working directory; '' where it is gone."""
+    """Return the working directory; '' if it was removed."""
     try:
         return os.getcwd()
     except OSError:

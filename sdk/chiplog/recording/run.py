@@ -1,4 +1,4 @@
-"""One opened run in one process: who it is, what it says beside `log()`, its end. Never raises into training."""
+"""One open run in one process: its identity, its events beside `log()`, its end. Never raises into training."""
 
 import os
 import tempfile
@@ -44,8 +44,8 @@ from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.owners import announce
 
-_ASK_WAIT_S = 0.25  # of the second that finish() may take: for the group's answer to a rank that asked nobody yet
-_DEVICE_WAIT_S = FINISH_WAIT_S / 4  # of what finish() may take: for values that are on their way from a device
+_ASK_WAIT_S = 0.25  # part of finish()'s one second: for the group's answer, if the rank has none yet
+_DEVICE_WAIT_S = FINISH_WAIT_S / 4  # part of finish()'s time: for values that are being copied from a device
 
 
 class Run(Recorder):
@@ -66,14 +66,14 @@ class Run(Recorder):
         self._pid = os.getpid()
         self._ending = ExitStatus()
         self._alerts = AlertLimit()
-        self._finish_lock = threading.RLock()  # a signal handler may finish the run that its thread is finishing
+        self._finish_lock = threading.RLock()  # a signal handler may call finish() during its thread's finish()
         self._awaiting_group = settings.identity.needs_agreement
         self._question = RunIdRendezvous(settings.identity)
-        self._is_inherited = not opens  # made by another process: by fork, or in a pickle
+        self._is_inherited = not opens  # from another process: by fork or pickle
         self._disk_warned = False
-        self._device: CurrentDevice | None = None  # that torch uses
+        self._device: CurrentDevice | None = None  # the device that torch uses
         self._told_device: CurrentDevice | None = None
-        self._info: dict[str, Any] = {}  # what the sender says of this process in HELLO
+        self._info: dict[str, Any] = {}  # the sender's description of this process in HELLO
         self._attempt = AttemptLookup(settings.places)
         self._console: ConsoleCapture | None = None
         self._sender: SenderThread | None = None
@@ -116,7 +116,7 @@ class Run(Recorder):
             if _capturing[0] is self:
                 self._console = self._capture()
 
-    # -- what it is --
+    # -- identity --
 
     @property
     def id(self) -> str:
@@ -240,9 +240,9 @@ class Run(Recorder):
         self.finish()
 
     def is_same(self, settings: RunSettings) -> bool:
-        """Return True if another `init` of this process means this run: its ID, by now or at first, and its label.
+        """Return True if another `init` of this process means this run: its current or first ID, and its label.
 
-        A rank that no launcher names has a made-up ID until its process group exists: then it is the group's run again.
+        Without a launcher a rank has a generated ID until its process group exists. Then it is in the group's run.
         """
         own, other = self._settings, settings
         is_label = not other.label_given or other.identity.label == self._identity.label
@@ -254,11 +254,11 @@ class Run(Recorder):
         return is_run and is_label and not self._is_inherited
 
     def complain(self, bad: Diagnostic) -> None:
-        """Say once what was given and could not be taken as it is: aloud, and in `events`."""
-        if not self._finished:  # else the call says itself that it comes too late
+        """Report a bad argument once, to the log and in `events`."""
+        if not self._finished:  # otherwise the call itself warns that it is too late
             self._complaints.report(bad)
 
-    # -- what describes the run: the primary's is the run's --
+    # -- description: the primary's is the run's --
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -293,21 +293,21 @@ class Run(Recorder):
             self._journal.set_identity(pack(info))
         self._emit(EventKind.IDENTITY, info)
 
-    # -- everything else that is said --
+    # -- other events --
 
     def _log_any(self, data: Mapping[str, Any], step: Any) -> None:
-        if self._awaiting_group:  # keys that were not logged before: soon after init, as a rule
+        if self._awaiting_group:  # new keys: usually soon after init
             self._question.poll_group(self._proposed_run_id)
         if self._device is None:
             self._note_device()
         super()._log_any(data, step)
 
     def _note_device(self) -> None:
-        """Note the GPU that torch uses, once there is one: of the main thread, for each thread has its own."""
+        """Record the GPU that torch uses, once it uses one. Only in the main thread: each thread has its own."""
         if threading.current_thread() is threading.main_thread():
             try:
                 self._device = current_device()
-            except (RuntimeError, AssertionError, AttributeError) as error:  # torch's: a lost device fails any call
+            except (RuntimeError, AssertionError, AttributeError) as error:  # a lost device: any call of torch fails
                 self._complaints.report_internal_error("log", error)
 
     @ignore_unknown_arguments
@@ -382,7 +382,7 @@ class Run(Recorder):
                 return
             asked_at = time.monotonic()
             self._await_group()
-            if self._finished:  # by a signal handler of this thread, meanwhile
+            if self._finished:  # a signal handler of this thread has finished it
                 return
             self._finished = True
         try:
@@ -391,15 +391,15 @@ class Run(Recorder):
             if isinstance(error, Exception) and not is_interrupt(error):
                 self._complaints.report_internal_error("finish", error)
                 return
-            # Ctrl-C, or a signal handler that leaves: what is not sealed is tried again at exit.
+            # Ctrl-C, or a signal handler that exits: a journal that is not sealed is retried at exit.
             self._finished = isinstance(self._journal, NullJournal)
             raise
 
     def _await_group(self) -> None:
-        """Hear once more who this is: a short training ends before the sender thread looked."""
+        """Wait briefly for an agreed identity: a short training ends before the sender thread polls the group."""
         if not self._awaiting_group or not self._identity.needs_agreement:
             return
-        self._awaiting_group = False  # a signal handler that finishes the run meanwhile does not wait within the wait
+        self._awaiting_group = False  # a signal handler that finishes the run does not wait a second time
         try:
             self._question.poll_group(self._proposed_run_id)
             agreed = self._question.take_answer(_ASK_WAIT_S)
@@ -412,7 +412,7 @@ class Run(Recorder):
 
     def _finish(self, exit_code: int, wait_s: float) -> None:
         begun = time.monotonic()
-        self._key_sets = {}  # whoever logs now takes the slow path, which says so
+        self._key_sets = {}  # later calls of log() take the slow path, which warns
         run_all(self._shutdown_steps(exit_code), lambda error: self._complaints.report_internal_error("finish", error))
         last, journal = self._ending.event(), self._journal
         try:
@@ -428,7 +428,7 @@ class Run(Recorder):
                 restore_environ(os.environ, self)
 
     def _shutdown_steps(self, exit_code: int) -> Iterator[Callable[[], object]]:
-        """Give what is done before the last event, in order."""
+        """Yield the steps before the last event, in order."""
         yield self._end_capture
         yield self._question.close
         yield self._steps.stop
@@ -448,27 +448,27 @@ class Run(Recorder):
 
     @ignore_unknown_arguments
     def mark_failed(self, reason: str, exit_code: int = 1) -> None:
-        """Note that this process is ending badly; `finish` reports it."""
+        """Mark this process as failed; `finish` reports it."""
         reason = str(reason)
         self._ending.set_failed(reason, exit_code, cause_of_exception(reason))
 
     def mark_exit(self, error: BaseException) -> None:
-        """Note the exception that this process ends by, unless another ending was noted."""
+        """Set the exception that ends this process, unless a failure is set."""
         code, reason = exit_status_of(error)
         if code and not self._ending.is_failed and not self._finished:
             self._ending.set_failed(reason, code, cause_of(error))
-            if detail := failure_detail(error):  # at once: a process that hangs at its end never comes to say its state
+            if detail := failure_detail(error):  # at once: a process that hangs at exit never emits its state
                 self._emit_notice("traceback", reason, detail)
 
     def leave(self) -> None:
-        """Note that this process ends, and that neither its code returned nor a hook saw why."""
+        """Note that this process exits although its code did not return and no hook saw a reason."""
         settings, journal = self._settings, self._journal
         has_agent_here = settings.agent_address in (None, settings.places.agent_address)
         is_on_disk = isinstance(journal, Journal) and journal.directory is not None
         self._ending.leave_open(is_adopted=is_on_disk and has_agent_here)
 
     def note_thread(self, name: str, error: BaseException) -> None:
-        """Note an exception that ended a thread: the process goes on, and so does the run."""
+        """Emit a notice of an exception that ended a thread. The process and the run continue."""
         if self._alerts.allow(f"thread {name}", time.monotonic()):
             self._emit_notice(
                 "thread_failed", f"thread {clean_utf8(name)}: {failure_reason(error)}", failure_detail(error)
@@ -484,11 +484,11 @@ class Run(Recorder):
     def _tell_suppressed_alerts(self, now: float | None) -> None:
         if (suppressed := self._alerts.take_suppressed(now)) is not None:
             count, titles = suppressed
-            message = f"{count} alerts were left out: more than one in {ALERT_INTERVAL_S:g} s of one title, or too many"
+            message = f"{count} alerts suppressed: more than one in {ALERT_INTERVAL_S:g} s of one title, or too many"
             self._emit(EventKind.NOTICE, "alerts_suppressed", "warning", message, {"count": count, "titles": titles})
 
     def _end_capture(self) -> None:
-        """Give the streams back, and let the run that was opened next record them."""
+        """Restore the streams, and let the next open run capture them."""
         if self in _capturing:
             _capturing.remove(self)
         if self._console is not None:
@@ -564,7 +564,7 @@ class Run(Recorder):
                 self._console.tick()
             self._complaints.emit_counts(time.monotonic())
             self._tell_suppressed_alerts(time.monotonic())
-        except Exception as error:  # sending must go on
+        except Exception as error:  # sending must continue
             self._complaints.report_internal_error("tick", error)
 
     def _collect_environment(self) -> None:
@@ -572,7 +572,7 @@ class Run(Recorder):
             self._surroundings.start()
 
     def _poll_disk_and_group(self) -> None:
-        """Tell of a disk that refuses, and ask torch.distributed for what the launcher did not tell."""
+        """Report disk errors, and ask torch.distributed for what the launcher did not set."""
         journal = self._journal
         if isinstance(journal, Journal) and journal.disk_error is not None and not self._disk_warned:
             self._disk_warned = True
@@ -585,7 +585,7 @@ class Run(Recorder):
                 self._adopt_identity(agreed)
         if self._device != self._told_device:
             self._record_identity()
-            self._info.update(self._identity_map())  # for an agent that is started later; only this thread reads it
+            self._info.update(self._identity_map())  # for a later HELLO; only this thread reads it
 
     @property
     def _proposed_run_id(self) -> str:
@@ -598,12 +598,12 @@ class Run(Recorder):
             try:
                 store(settings.places, self._identity.launch_cache_key, agreed.run_id)
             except OSError as error:
-                message = f"the run cannot be noted for ranks that are started again: {error}; these ask the others"
+                message = f"the run ID cannot be stored for restarted ranks: {error}; they ask the other ranks"
                 self._complaints.warn_once(("launches", ""), message)
         name = None if agreed.name is None else safe_name("label", agreed.name, NAME_CHARS_MAX)[0]
         given = {"label_given": settings.label_given, "primary_given": settings.primary_given}
         known = with_group(self._identity, agreed.rank, agreed.world_size, agreed.run_id, name, **given)
-        if (known.run_id, known.label) != (self.id, self._identity.label):  # what was logged already keeps its steps
+        if (known.run_id, known.label) != (self.id, self._identity.label):  # logged events keep their steps
             self._count_from(self._count.load(known, settings.label_given))
         self._identity = known
         self._record_identity()
@@ -611,7 +611,7 @@ class Run(Recorder):
             self._shared.publish_config(self.config)
 
     def _mind_demand(self, unmet: str | None) -> None:
-        """Warn, once for a launch, that the run is kept under another name: what is known here, else ask."""
+        """Warn once per launch that the run is stored under another ID: from local files, else from the collector."""
         identity, settings = self._identity, self._settings
         if not identity.demand or identity.demand_launch or not identity.primary:
             return
@@ -626,7 +626,7 @@ class Run(Recorder):
             watch_demand(settings.places, identity.run_id, identity.label, self._started_us, identity.demand, warn)
 
     def _note_unfinished(self) -> None:
-        """Keep on this node that the run began; ranks of one node share a file, and any of them may be asked for it."""
+        """Record on this node that the run has started. Ranks of one node share a file."""
         identity = self._identity
         if (
             not identity.joined_existing_run
@@ -647,7 +647,7 @@ class Run(Recorder):
     # -- fork --
 
     def after_fork(self) -> None:
-        """Make a forked child let go of the parent's journal, socket and streams; its first `log()` opens its own."""
+        """Detach a forked child from its parent's journal, socket and streams; its first `log()` opens a journal."""
         if self._settings.mode == "disabled" or self._finished:
             return
         if self._console is not None:
@@ -657,7 +657,7 @@ class Run(Recorder):
         _leaked_parent_objects.append((self._journal, self._sender, self._later, self._devices))
         self._begin_devices()
         self._sender = None
-        self._awaiting_group = False  # the group that it sees is its parent's
+        self._awaiting_group = False  # the visible group is the parent's
         self._device = None
         self._is_inherited = True
         self._finish_lock = threading.RLock()
@@ -666,10 +666,10 @@ class Run(Recorder):
             watch.stop()
         self._timing.forget()
         self._first_step_phases.clear()
-        self._begin_count()  # its label is new
+        self._begin_count()  # the label is new
         self._count = StepCounterFile(
             self._settings.places.local / STEPS
-        )  # none: nobody comes back under a child's label
+        )  # never loaded: no later process uses a child's label
         self._complaints = Diagnostics(self._emit)
         self._shared.reset_after_fork()
         unheard = isinstance(self._journal, LazyJournal)
@@ -684,6 +684,6 @@ class Run(Recorder):
         return self._journal
 
 
-# Open runs that want this process's console, in the order of opening: the first records it, so a line is in one run.
+# Open runs that capture the console, in the order of opening. The first one records it, so each line is in one run.
 _capturing: list[Run] = []
-_leaked_parent_objects: list[Any] = []  # what a child inherited: destroying it could touch the parent's
+_leaked_parent_objects: list[Any] = []  # objects inherited by a child: destroying them could affect the parent's

@@ -1,4 +1,4 @@
-"""Texts that describe a run and may change while it goes on: name, notes, project, group and job type."""
+"""Texts that describe a run and may change while it runs: name, notes, project, group and job type."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ class RunText:
         self._name = name
 
     def __get__(self, run: Any, owner: type | None = None) -> Any:
-        if run is None:  # read from the class, as by inspect
+        if run is None:  # accessed on the class, as by inspect
             return self
         text: str | None = getattr(run._settings, self._name)
         return text

@@ -1,4 +1,4 @@
-"""`init`, the process's current run, and what must happen at fork, at an uncaught exception and at exit."""
+"""`init`, the process's current run, and the hooks for fork, uncaught exceptions and exit."""
 
 import atexit
 import copyreg
@@ -40,10 +40,10 @@ _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
 _current: Run | None = None
 _earlier: list[Run] = []  # opened by init() before the current one, and still open
-_secondary_runs: list[Run] = []  # came in a pickle while another run was the current one
+_secondary_runs: list[Run] = []  # unpickled while another run was the current one
 _hooks_installed = False
-_opened: set[str] = set()  # IDs of runs that this process opened, as they were before any group was asked
-_pending_exit: SystemExit | None = None  # the last sys.exit() since init() that nobody caught
+_opened: set[str] = set()  # first IDs of runs that this process opened, before any agreement
+_pending_exit: SystemExit | None = None  # the last uncaught sys.exit() since init()
 
 
 @ignore_unknown_arguments
@@ -143,7 +143,7 @@ def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
     try:
         settings = _resolve_settings(environ, **given)
     except Exception as error:
-        _log.warning("chiplog: init() was given what it cannot use (%s); nothing is logged", error_text(error))
+        _log.warning("chiplog: init() got invalid arguments (%s); nothing is logged", error_text(error))
         settings = disabled_settings(environ, dict.fromkeys(given))
     global _current, _pending_exit
     previous = _previous(settings, reinit_of(given["reinit"])[0])
@@ -168,7 +168,7 @@ def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
 
 
 def _previous(settings: RunSettings, reinit: str) -> Run | None:
-    """Return the open run that `init` is to return, if any. Finishes those that a new one is not opened beside."""
+    """Return the open run that `init` must return, if any. Finishes open runs that the new one replaces."""
     opened = _open_runs()
     if not opened or reinit == CREATE_NEW:
         return None
@@ -184,16 +184,16 @@ def _previous(settings: RunSettings, reinit: str) -> Run | None:
 
 
 def _open_runs() -> list[Run]:
-    """Return the runs that `init` opened and that did not finish, the latest last."""
+    """Return the open runs of `init`, the latest last."""
     return [run for run in (*_earlier, _current) if run is not None and not run._finished]
 
 
 def rejoin(ticket: RunPickle) -> Run:
-    """Return the run that a pickle is of. Unpickling calls this.
+    """Return the run of a pickle. Unpickling calls this.
 
-    In the process that pickled it, or was forked from that, it is the very same object. Elsewhere it is a run that logs
-    into the same run, on the same agent, under a label of its own, from its first `log()` on; it is the current run if
-    there is no other, and ends with the process.
+    In the process that pickled it, or a fork of that process, this is the same object. In another process it logs into
+    the same run, through the same agent, under its own label, from its first `log()` on. It is the current run if there
+    is no other, and ends with the process.
     """
     run = find_local(ticket)
     if run is not None:
@@ -216,7 +216,7 @@ def _rejoin(ticket: RunPickle) -> Run:
             _secondary_runs[:] = [guest for guest in _secondary_runs if not guest._finished]
             _secondary_runs.append(run)
         _install_hooks()
-        _register_child_finalizer()  # the arguments of a child are unpickled before that
+        _register_child_finalizer()  # a child's arguments are unpickled before multiprocessing marks it as a child
         _finalize_with_multiprocessing()
     return run
 
@@ -239,7 +239,7 @@ def _all_runs() -> list[Run]:
 
 @dynamo_disable
 def log(data: Mapping[str, Any] = NO_DATA, step: int | None = None, *more: Any, **unknown: Any) -> None:
-    """Log to the current run; see `Run.log`. Without one, says so once and does nothing."""
+    """Log to the current run; see `Run.log`. Without a run, warn once and do nothing."""
     run = current() if _earlier else _current
     if run is None:
         _warn_no_run()
@@ -275,7 +275,7 @@ def setup() -> None:
         try:
             os.environ[SETUP] = encode_setup(os.environ, process_info.read_process_facts(_opened))
         except Exception as error:
-            _log.warning("chiplog: setup() failed inside (%s); children are on their own", error_text(error))
+            _log.warning("chiplog: setup() failed inside (%s); child processes open separate runs", error_text(error))
 
 
 def _open(settings: RunSettings) -> Run:
@@ -319,14 +319,14 @@ def _resolve_settings(environ: Mapping[str, str], *, nothing_given: bool = False
     if reinit == CREATE_NEW:
         labels = [(run._identity.run_id, run._identity.label) for run in opened]
         identity = beside(identity, labels, primary_given=primary is not None)
-    if identity.primary and mode != "disabled":  # of a thousand ranks one says it
+    if identity.primary and mode != "disabled":  # one of a thousand ranks reports it
         warn_unknown_run(where, identity, asked, remarks)
     try:
         config = config_entries(given["config"])
     except Exception as error:
         why = f" ({error_text(error)})" if str(error) else ""
-        what = f"config of type {type(given['config']).__name__} is no mapping{why}"
-        remarks.append(Diagnostic("bad_argument", "config", f"{what} and is left out; give a dict"))
+        what = f"config of type {type(given['config']).__name__} is not a mapping{why}"
+        remarks.append(Diagnostic("bad_argument", "config", f"{what} and is ignored; give a dict"))
         config = {}
     gpus = given["gpu_device_ids"]
     if gpus is None and environ.get("CHIPLOG_GPU_DEVICE_IDS"):
@@ -357,16 +357,16 @@ def _resolve_settings(environ: Mapping[str, str], *, nothing_given: bool = False
 
 
 def disabled_settings(environ: Mapping[str, str], given: Mapping[str, None]) -> RunSettings:
-    """Return the settings of a disabled run, whatever the variables are, or the working directory."""
+    """Return the settings of a disabled run, even with bad variables or without a working directory."""
     try:
         return _resolve_settings(environ, **given, nothing_given=True)
-    except Exception:  # what init() said already: a relative CHIPLOG_DIR below a directory that is gone
-        nobody = Identity("disabled", "disabled", "")
-        return RunSettings(nobody, Paths(*(Path("/nonexistent"),) * 3), "disabled", None)
+    except Exception:  # reported by init(): a relative CHIPLOG_DIR below a removed directory
+        identity = Identity("disabled", "disabled", "")
+        return RunSettings(identity, Paths(*(Path("/nonexistent"),) * 3), "disabled", None)
 
 
 def _name(kind: str, value: Any, remarks: list[Diagnostic]) -> str | None:
-    """Return a run ID or label as it can be kept, and remark what was changed; None when there is none."""
+    """Return a cleaned run ID or label, and report a change; None if there is none."""
     if value is None or value == "":
         return None
     clean, change = safe_name(kind, str(value), NAME_CHARS_MAX)
@@ -433,25 +433,25 @@ def _install_hooks() -> None:
         try:
             original_exit(status)
         except SystemExit as error:
-            # In other threads it ends the thread, and behind the main thread's end, in atexit, nothing.
+            # In another thread it ends only the thread. In atexit, after the main thread, it ends nothing.
             if threading.current_thread() is threading.main_thread() and threading.main_thread().is_alive():
                 _pending_exit = SystemExit(*error.args)
-                remember_main_frame()  # in a REPL, or embedded, init() was called from another one, which has returned
+                remember_main_frame()  # in a REPL or embedded, the frame that called init() has returned
                 attach_context(_pending_exit, error)
                 error._chiplog_departure = _ExitMarker(_pending_exit)  # type: ignore[attr-defined]  # any attribute may be set
             raise
 
-    sys.exit = exit_hook  # nobody is told of a SystemExit; one that is raised without sys.exit is not seen
+    sys.exit = exit_hook  # no hook sees a SystemExit; one raised without sys.exit goes unseen
 
 
 class _ExitMarker:
-    """Rides on the SystemExit of a sys.exit(). One that is dropped while code runs was caught: the process goes on.
+    """Attached to the SystemExit of a sys.exit(). If it is deleted while code runs, the exit was caught.
 
-    The one that ends the process is dropped by the interpreter behind the last frame.
+    The interpreter deletes the one that ends the process after the last frame.
     """
 
     def __init__(self, left: SystemExit) -> None:
-        self._left = left  # a copy: what is raised must die when its catcher lets go of it
+        self._left = left  # a copy: the raised one must be deleted when its handler drops it
 
     def __del__(self, frame: Callable[[], FrameType] = sys._getframe) -> None:
         global _pending_exit
@@ -459,16 +459,16 @@ class _ExitMarker:
             _pending_exit = None
 
     def __reduce__(self) -> tuple[type[str], tuple[()]]:
-        return str, ()  # an exception that is sent to another process leaves this here
+        return str, ()  # a pickled exception does not carry the marker
 
 
 def _at_exit(*, is_seen: bool = False) -> None:
-    """End the runs of this process. is_seen: an exception that ends it is being handled, if there is one."""
+    """End the runs of this process. is_seen: an exception that ends it, if any, is being handled."""
     global _pending_exit
     returned = is_seen or main_frame_returned()
     if returned:
-        _pending_exit = None  # it was caught, and somebody keeps it
-    # A child of multiprocessing leaves while its exception is being handled, and never by way of the excepthook.
+        _pending_exit = None  # it was caught, and the handler keeps it
+    # A child of multiprocessing exits while its exception is being handled, without calling the excepthook.
     error = sys.exc_info()[1] or _pending_exit
     if returned if error is None else not exit_status_of(error)[0]:
         here = _current._settings.places if _current is not None else paths_for_root(own_dir(None, os.environ))
@@ -477,13 +477,13 @@ def _at_exit(*, is_seen: bool = False) -> None:
         if error is not None:
             run.mark_exit(error)
         elif not returned:
-            run.leave()  # `raise SystemExit(4)`: the interpreter tells its exit code to no hook
+            run.leave()  # `raise SystemExit(4)`: no hook gets the exit code
         run.finish()
 
 
 def _at_exit_of_child() -> None:
     global _pending_exit
-    _pending_exit = None  # what ends it is being handled; of what is not, somebody keeps a copy
+    _pending_exit = None  # an exception that ends it is being handled; any other one was caught
     _at_exit(is_seen=True)
 
 
@@ -500,9 +500,9 @@ def _after_fork() -> None:
 
 
 def _register_child_finalizer() -> None:
-    """See to the end of a child of multiprocessing that does not know yet that it is one.
+    """Register the finalizer of a child that multiprocessing has not marked as a child yet.
 
-    It empties its list of last things just after this, and then calls what is registered here.
+    multiprocessing clears its finalizers right after this, and then calls what is registered here.
     """
     global _bootstrap_pid
     util = sys.modules.get("multiprocessing.util")
@@ -512,17 +512,16 @@ def _register_child_finalizer() -> None:
 
 
 def _finish_with_multiprocessing(_: object = None) -> None:
-    """Finish the run at the end of a child of multiprocessing: it leaves without atexit, with a list of its own."""
+    """Finish the run at the end of a child of multiprocessing: it exits without atexit, but runs its finalizers."""
     sys.modules["multiprocessing.util"].Finalize(None, _at_exit_of_child, exitpriority=100)
 
 
-_finalizer_pid = _bootstrap_pid = (
-    0  # the process whose end by multiprocessing is minded, and before that, its beginning
-)
+# The process with a registered finalizer, and the one that registered it for the time after its start.
+_finalizer_pid = _bootstrap_pid = 0
 
 
 def _finalize_with_multiprocessing() -> None:
-    """See to it, once, that a child of multiprocessing finishes its run."""
+    """Register once that a child of multiprocessing finishes its run."""
     global _finalizer_pid
     if (
         _finalizer_pid != os.getpid()

@@ -1,11 +1,11 @@
-"""Small files on this node by which a resumed run goes on: each label's own count of steps, and a lone one's label.
+"""Small files on this node that let a run resume: the step count of each label, and the label of a lone process.
 
     <local>/steps/<hash of run and label>       next step
-    <local>/steps/<hash of run>.lone            pid, its start, label: of a process that no launcher gave a name
+    <local>/steps/<hash of run>.lone            pid, its start, label: of a process without a launcher
     <local>/steps/<hash of run>.run             the launch that opened it last
 
-They are written by the sender's thread and at the end, and never synced: after SIGKILL the count is at most one look of
-the sender behind, and then some steps come twice, under another attempt.
+The sender thread and finish() write them, and never sync. After SIGKILL the count is at most one tick of the sender
+old, so a few steps may appear twice, in another attempt.
 """
 
 import hashlib
@@ -20,15 +20,15 @@ from chiplog_schemas.paths import ensure_private_dir, require_private
 from chiplog_schemas.process.descriptors import OwnedDescriptor
 
 STEPS = "steps"  # the directory's name
-FILES_MAX = 4_096  # of runs on one node that may be resumed: the oldest quarter goes when there are more
+FILES_MAX = 4_096  # of resumable runs on one node; beyond this the oldest quarter is removed
 _BYTES_MAX = 1_024
 _STEP_MAX = (1 << 63) - 1
 _LOOK_AGAIN_S = 0.001
-_TURN_WAIT_S = 0.25  # of the second that finish() may take: for the sender's thread, which is writing
+_TURN_WAIT_S = 0.25  # part of finish()'s one second: to wait for a write of the sender thread
 
 
 class StepCounterFile:
-    """The count of one label of one run. Never raises: a disk that refuses costs the count, not the run."""
+    """The step count of one label of one run. Never raises: a disk error loses the count, not the run."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -37,13 +37,13 @@ class StepCounterFile:
         self._lone: tuple[Path, str] | None = None
         self._mark: tuple[Path, str] | None = None
         self._is_pruned = False
-        self._is_writing = False  # one thread does: the flag is set and the `try` entered without a call between
+        self._is_writing = False  # by one thread: no call between setting the flag and entering the `try`
         self._is_over = False
-        # The run has to be new and is not: the collector stores it under another ID; these files stay the old run's.
+        # The run must be new and is not: the collector stores it under another ID. These files remain the old run's.
         self.is_refused = False
 
     def load(self, identity: Identity, label_given: bool) -> int:
-        """Return the step that a label goes on with, 0 for a new one, or of a run that must be new."""
+        """Return the next step of a label; 0 for a new label or in a run that must be new."""
         self.is_refused = identity.demand == "never" and is_known(self._directory, identity.run_id, identity.launch)
         if self.is_refused:
             self._path = self._lone = self._mark = None
@@ -59,7 +59,7 @@ class StepCounterFile:
         return self._kept
 
     def save(self, next_step: int, *, is_last: bool = False) -> None:
-        """Write the count, if it changed. Behind the last one nothing is written: it would be what was true before."""
+        """Write the count if it changed. After the last one nothing is written: it would be outdated."""
         deadline = time.monotonic() + _TURN_WAIT_S
         while self._is_writing:
             if time.monotonic() >= deadline:
@@ -73,7 +73,7 @@ class StepCounterFile:
         except OSError as error:
             if is_interrupt(error):
                 raise
-            self._path = None  # a resumed run counts from 0 then
+            self._path = None  # a resumed run then counts from 0
         finally:
             self._is_writing = False
 
@@ -96,7 +96,7 @@ class StepCounterFile:
             ensure_private_dir(self._directory)
             prune(self._directory)
             self._is_pruned = True
-        # One write in place of a short text: shorter only where a count went back, so it is cut behind.
+        # One short write in place, then truncate: the text is shorter if the count was reset.
         opened = OwnedDescriptor(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         try:
             os.pwrite(opened.number, text.encode(), 0)
@@ -106,7 +106,7 @@ class StepCounterFile:
 
 
 def label_to_resume(directory: Path, run_id: str) -> str | None:
-    """Return the made-up label of the process that had this run to itself, unless it still lives."""
+    """Return the generated label of the process that had this run alone, unless it is still alive."""
     pid, _, rest = _read(_unnamed_label_file(directory, run_id)).partition(" ")
     start, _, label = rest.partition(" ")
     if not pid.isdigit() or not label:
@@ -116,7 +116,7 @@ def label_to_resume(directory: Path, run_id: str) -> str | None:
 
 
 def is_known(directory: Path, run_id: str, launch: str) -> bool:
-    """Return True if another launch had this run on this node: one of another node, or of very long ago, is unknown."""
+    """Return True if another launch had this run on this node. Launches of other nodes, or long ago, are unknown."""
     mark = _mark_file(directory, run_id)
     if mark.exists():
         return _read(mark) != launch
@@ -144,7 +144,7 @@ def _read(path: Path) -> str:
 
 
 def prune(directory: Path) -> None:
-    """Remove the oldest quarter of a directory's files when there are too many."""
+    """Remove the oldest quarter of a directory's files if there are too many."""
     entries = list(os.scandir(directory))
     if len(entries) > FILES_MAX:
         for entry in sorted(entries, key=lambda entry: entry.stat().st_mtime)[: FILES_MAX // 4]:

@@ -1,8 +1,8 @@
-"""Small files on this node, one for each run that began and has not finished: `resume="auto"` goes on with the last.
+"""Small files on this node, one for each run that has not finished: `resume="auto"` continues the last one.
 
     <local>/unfinished/<hash of directory, project, group>-<hash of run>    JSON: run_id, launch, pid, journal
 
-They are written by the sender's thread and never synced. A run that finishes with exit code 0 takes its file along.
+The sender thread writes them and never syncs. A run that finishes with exit code 0 removes its file.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ _KEY_CHARS = 24  # of a hash
 
 
 class UnfinishedRun:
-    """The file of one run. Never raises: a disk that refuses costs the file, not the run."""
+    """The file of one run. Never raises: a disk error loses the file, not the run."""
 
     def __init__(self, directory: Path, key: str) -> None:
         self._directory = directory
@@ -29,12 +29,12 @@ class UnfinishedRun:
         self._is_over = False
 
     def note(self, run_id: str, launch: str, journal: Path) -> None:
-        """Write the file, once for each name that the run has."""
+        """Write the file, once for each ID that the run gets."""
         path = self._directory / f"{self._key}-{_digest(run_id)}"
         if path == self._path or self._is_over:
             return
         if self._path is not None:
-            _remove(self._path)  # the run has another name
+            _remove(self._path)  # the run has another ID now
         self._path = path
         text = json.dumps({"run_id": run_id, "launch": launch, "pid": os.getpid(), "journal": str(journal)})
         try:
@@ -46,21 +46,21 @@ class UnfinishedRun:
             temporary.write_text(text, encoding="utf-8")
             os.replace(temporary, path)  # other ranks read it
         except OSError:
-            pass  # `auto` begins a new run then
+            pass  # `auto` starts a new run then
 
     def clear(self, run_id: str) -> None:
-        """Remove the file, also one of an earlier attempt: the run has finished."""
+        """Remove the file of a finished run, including one of an earlier attempt."""
         self._is_over = True
         _remove(self._directory / f"{self._key}-{_digest(run_id)}")
 
 
 def key_of(*parts: str | None) -> str:
-    """Return the name of what `auto` looks among: a directory, a project, a group, and a label in that."""
+    """Return the key of the runs that `auto` chooses from: of a directory, a project, a group, and a label in it."""
     return _digest(json.dumps(parts))
 
 
 def last_unfinished(directory: Path, key: str, launch: str) -> str | None:
-    """Return the run of this launch, else the last one that began and neither finished nor goes on; None for none."""
+    """Return the run of this launch, else the last started one that is neither finished nor running; None for none."""
     try:
         with os.scandir(directory) as entries:
             found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.name.startswith(f"{key}-")]
@@ -70,7 +70,7 @@ def last_unfinished(directory: Path, key: str, launch: str) -> str | None:
     for run in known:
         if run["launch"] == launch:
             return run["run_id"]
-    # A lock that this process holds must not be looked at, see holder_of(); its own open run is resumed, too.
+    # Do not probe a lock of this process, see lock_holder_pid(). Its own open run can be resumed.
     ended = (
         run for run in known if run["pid"] == str(os.getpid()) or not lock_holder_pid(Path(run["journal"]) / "lock")
     )

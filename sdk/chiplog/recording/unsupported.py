@@ -1,4 +1,4 @@
-"""What `chiplog.init` and its companions are where the platform lacks fcntl: a disabled run, and one line."""
+"""`chiplog.init` and the related functions on platforms without fcntl: a disabled run, and one warning."""
 
 import logging
 import sys
@@ -13,7 +13,7 @@ _current: DisabledRun | None = None
 
 
 def init(*given: Any, config: Any = None, **named: Any) -> DisabledRun:
-    """Return a run that records nothing, and say so once."""
+    """Return a run that records nothing, and warn once."""
     global _current
     if _current is None:
         _log.warning(

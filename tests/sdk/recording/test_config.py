@@ -101,7 +101,7 @@ def test_what_is_no_config_is_left_out_in_a_line_that_helps(chiplog_dir, caplog)
             run.finish()
             assert dict(run.config) == {}
             line = caplog.records[-1].getMessage()
-            assert line == f"chiplog: config of type {kind} is no mapping and is left out; give a dict"
+            assert line == f"chiplog: config of type {kind} is not a mapping and is ignored; give a dict"
 
 
 def test_a_summary_is_read_the_same_way(chiplog_dir, offline) -> None:

@@ -168,7 +168,7 @@ def test_what_cannot_be_saved_is_one_line_each_and_the_rest_is_saved(
     kinds = [kind for kind, _ in notices(offline)]
     assert sorted(set(kinds)) == ["file_bad_path", "file_irregular", "file_missing", "file_unreadable"]
     assert all("\n" not in message and len(message) < 600 for _, message in notices(offline))
-    assert "file 'd/pipe': it is no regular file; it is not saved" in [message for _, message in notices(offline)]
+    assert "file 'd/pipe': it is not a regular file; it is not saved" in [message for _, message in notices(offline)]
     assert "file 'missing.pt': No such file or directory; it is not saved" in caplog.text
     run.finish()
     counts = [e.fields["body"] for e in offline(EventKind.NOTICE) if e.fields["notice"] == "bad_values"][-1]
@@ -214,8 +214,8 @@ def test_one_call_copies_no_more_bytes_than_may_wait_and_says_where_it_ended(
     assert run.save("d") == ["d/0", "d/1"]
     message = dict(notices(offline))["too_many_bytes"]
     assert message == (
-        "file 'd': more than 1048576 bytes at once, set by CHIPLOG_OUTBOX_BYTES_MAX; 'd/2' and what follows is not "
-        "saved, so save less of it"
+        "file 'd': more than 1048576 bytes at once, set by CHIPLOG_OUTBOX_BYTES_MAX; 'd/2' and the files after it "
+        "are not saved, so save fewer files"
     )
 
 
@@ -234,9 +234,7 @@ def test_the_whole_disk_a_home_and_the_directory_of_chiplog_are_refused_in_one_l
     assert not paths_for_root(chiplog_dir).offline_files.exists()
     assert {kind for kind, _ in notices(offline)} == {"too_much"}
     messages = [message for _, message in notices(offline)]
-    assert messages[0] == (
-        "file '/': it is the whole disk; nothing of it is saved, so name a directory or files below it"
-    )
+    assert messages[0] == ("file '/': it is the whole disk; none of it is saved, so give a directory or files below it")
     assert any("it belongs to CHIPLOG_DIR" in message for message in messages)
     assert any("it is, or holds, a home directory" in message for message in messages)
     assert run.save(home / "x") == ["home/me/x/a"]
@@ -247,7 +245,7 @@ def test_the_whole_disk_a_home_and_the_directory_of_chiplog_are_refused_in_one_l
 def test_a_directory_without_a_file_in_it_is_one_line(run: chiplog.Run, here: Path, offline: Offline) -> None:
     (here / "d" / "deep").mkdir(parents=True)
     assert run.save("d") == []
-    assert notices(offline) == [("file_missing", "file 'd': there is no file in it; nothing is saved")]
+    assert notices(offline) == [("file_missing", "file 'd': it contains no files; nothing is saved")]
 
 
 def test_what_chiplog_itself_writes_is_not_saved_with_the_directory_it_lies_in(

@@ -24,7 +24,7 @@ SAFEGUARDS = [
     Safeguard(
         "log() without a step goes behind the largest step of its label",
         "sdk/chiplog/recording/recorder.py",
-        old="            # No call in between: another thread's step cannot be overwritten by a smaller one.\n"
+        old="            # No call in between, so a smaller step cannot overwrite another thread's.\n"
         "            if step > self._top_step:",
         new="            if False:",
         test="test_a_log_without_a_step_goes_behind_the_largest_step_also_after_a_resume",

@@ -191,7 +191,7 @@ def test_a_step_that_had_to_be_made_an_integer_is_said(run, offline, step) -> No
     assert [step for _, step, _ in numbers(events)] == [1, 1]
     assert counted(events) == {"bad_step": 2}
     [said] = [e.fields["message"] for e in events if e.kind == EventKind.NOTICE and e.fields["notice"] == "bad_value"]
-    assert said == f"step {step!r} is no integer; 1 is used, so pass int() of it"
+    assert said == f"step {step!r} is not an integer; 1 is used, so pass int() of it"
 
 
 def test_two_values_of_one_name_in_one_call_are_said_and_the_later_one_is_kept(run, offline) -> None:
@@ -442,9 +442,7 @@ def test_an_alert_without_a_title_is_a_row_and_is_said(run, offline, caplog, tit
     [alert] = [e.fields for e in offline(EventKind.NOTICE) if e.fields["notice"] == "alert"]
     assert (alert["message"], alert["body"]["text"]) == ("alert", "it is 7")
     [record] = caplog.records
-    assert record.getMessage() == (
-        f"chiplog: alert() has the title {title!r}; 'alert' stands in its place, so give it one"
-    )
+    assert record.getMessage() == (f"chiplog: alert() has the title {title!r}; 'alert' is used instead, so give it one")
 
 
 class Level(enum.Enum):
@@ -471,7 +469,7 @@ def test_the_level_of_an_alert_may_be_called_as_elsewhere(run, offline, caplog, 
     is_changed = given in ("critical", "FATAL", "odd", 30)
     assert [kind for kind, _ in notices(offline())] == ["bad_level"] * is_changed
     assert (
-        f"alert level {given!r} is none of debug, info, warning, error; {kept} is used" in caplog.text
+        f"alert level {given!r} is not one of debug, info, warning, error; {kept} is used" in caplog.text
     ) == is_changed
 
 
@@ -844,7 +842,7 @@ def test_arguments_and_variables_that_are_wrong_are_said_once_and_leave_rows(chi
     assert said[:2] == [
         "mode 'onlin' is unknown, so this run is offline: chiplog sync delivers it; give one of online, offline, "
         "disabled, rank0",
-        "config of type int is no mapping and is left out; give a dict",
+        "config of type int is not a mapping and is ignored; give a dict",
     ]
     assert any("CHIPLOG_KEYS_MAX" in message and "'many'" in message for message in said)
     assert [record.getMessage() for record in caplog.records] == [f"chiplog: {message}" for message in said]
