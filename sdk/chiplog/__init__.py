@@ -71,14 +71,14 @@ _QUERY_NAMES = {
 
 
 def connect(url: str | None = None, **options: Any) -> "Client":
-    """Return a client that answers SQL over all runs; see `chiplog.query.client.connect`."""
+    """Return a client for SQL over all runs; see `chiplog.query.client.connect`."""
     from chiplog.query import client  # importing chiplog must not cost what a client needs
 
     return client.connect(url, **options)
 
 
 def __getattr__(name: str) -> Any:
-    """Return `run`, `config` and `summary` of the current run; classes of queries; stand-ins for foreign names."""
+    """Return `run`, `config` and `summary` of the current run, query classes, and substitutes for foreign names."""
     if name in _QUERY_NAMES:
         from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""What `init` worked out for one run, made of arguments and variables that may be anything."""
+"""The settings of one run, resolved from arguments and variables that may have any value."""
 
 import hashlib
 import os
@@ -16,13 +16,13 @@ from chiplog_schemas.bounds import Limits
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, uptime_us
 
-_DIGEST_CHARS = 8  # of a name that was cut
-_LINE_CHARS_MAX = 1_024  # of project, name, group and job type: what the index keeps of them
+_DIGEST_CHARS = 8  # appended to a truncated name
+_LINE_CHARS_MAX = 1_024  # of project, name, group and job type: the index keeps as many
 
 
 @dataclass(frozen=True, slots=True)
 class RunSettings:
-    """What `init` worked out for one run."""
+    """The settings of one run, resolved by `init`."""
 
     identity: Identity
     places: Paths
@@ -35,7 +35,7 @@ class RunSettings:
     tags: tuple[str, ...] = ()
     notes: str | None = None
     config: Mapping[str, Any] = field(default_factory=dict)
-    run_given: bool = False  # the run ID was given, and is not only what a launch or a parent shares
+    run_given: bool = False  # the run ID was given, not only derived from a launch or a parent
     label_given: bool = False
     primary_given: bool = False
     gpu_device_ids: tuple[str, ...] | None = None
@@ -43,27 +43,27 @@ class RunSettings:
     update_finish_state: bool | None = None
     capture_console: bool = True
     bounds: Limits = field(default_factory=Limits)
-    unfinished_key: str = ""  # what `resume="auto"` looks among, see unfinished.py
-    diagnostics: tuple[Diagnostic, ...] = ()  # what was given and could not be taken as it is
+    unfinished_key: str = ""  # for `resume="auto"`, see unfinished_runs.py
+    diagnostics: tuple[Diagnostic, ...] = ()  # of bad arguments
 
     def sets_run_state(self, identity: Identity) -> bool | None:
-        """Tell whether the run's state follows this label's: by default if it is the primary, None if that is open."""
+        """Return True if the run's state follows this label's. By default: if it is the primary, None if unknown."""
         if self.update_finish_state is not None:
             return self.update_finish_state
         return None if identity.is_fallback_primary else identity.primary
 
 
 def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
-    """Return a label or run ID without control characters and within the limit, and what was changed, if anything."""
+    """Return a label or run ID without control characters and within the limit, and a message if it was changed."""
     cleaned = "".join(c if c.isprintable() and c != "/" else "_" for c in text.strip())
     if len(cleaned) > limit:
-        # What begins alike must not become the same run: the end tells them apart.
+        # Names with the same beginning must not become the same run: the digest distinguishes them.
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_CHARS]
         cleaned = f"{cleaned[: limit - _DIGEST_CHARS - 1]}-{digest}"
     if cleaned == text:
         return text, None
     if not cleaned:
-        return "", f"{kind} {text!r:.80} is blank; one is made up"
+        return "", f"{kind} {text!r:.80} is blank; one is generated"
     inside = text.strip()
     faults = {
         "space at its ends": inside != text,
@@ -76,7 +76,7 @@ def safe_name(kind: str, text: str, limit: int) -> tuple[str, str | None]:
 
 
 def one_line(kind: str, text: str) -> tuple[str, str | None]:
-    """Return a name for people on one line and within the limit, and what was changed, if anything."""
+    """Return a display name as one line within the limit, and a message if it was changed."""
     line = "".join(c if c.isprintable() else " " for c in clean_utf8(text))[:_LINE_CHARS_MAX]
     if line == text:
         return text, None
@@ -86,7 +86,7 @@ def one_line(kind: str, text: str) -> tuple[str, str | None]:
 
 
 def clean_text(kind: str, value: Any) -> tuple[str | None, Diagnostic | None]:
-    """Return a text that describes a run as it can be kept (None if blank), and what was changed, if anything.
+    """Return a cleaned descriptive text of a run (None if blank), and a diagnostic if it was changed.
 
     Notes may have several lines; everything else is one line.
     """
@@ -116,9 +116,9 @@ def identity_event_fields(
     *,
     is_inherited: bool = False,
 ) -> dict[str, Any]:
-    """Return what an IDENTITY event says.
+    """Return the fields of an IDENTITY event.
 
-    identity, device: as they are known now, which may be more than at `init`. is_inherited: made by another process.
+    identity, device: as known now, which may be more than at `init`. is_inherited: from another process.
     """
     claim = gpu_claim(
         os.environ,

@@ -1,4 +1,4 @@
-"""Threads beside the training for which the end of the process waits.
+"""Background threads that the exit of the process waits for.
 
 When the interpreter ends, it unwinds a daemon thread at the point where the thread next takes the GIL. Native code of
 DuckDB, Arrow and torch cannot be unwound: the process aborts, and a training that ended well has exit code 134. Since
@@ -12,14 +12,14 @@ from typing import Any
 
 from chiplog.safety.interrupts import is_interrupt
 
-EXIT_WAIT_S = 0.5  # for all of them: native calls are short; what waits for a network is in ZeroMQ, where it may end
-is_exiting = threading.Event()  # set when the process ends: a thread that waits waits for this
+EXIT_WAIT_S = 0.5  # for all: native calls are short; a thread that waits for a network is in ZeroMQ, which is safe
+is_exiting = threading.Event()  # set at exit: threads use it for their waits
 _threads: list[threading.Thread] = []
 _is_registered = False
 
 
 def start_thread(target: Callable[..., object], *args: Any, name: str) -> bool:
-    """Start a daemon thread. Return False when the system has no thread left."""
+    """Start a daemon thread. Return False if the system is out of threads."""
     global _is_registered
     if not _is_registered:
         _is_registered = True

@@ -1,4 +1,4 @@
-"""What goes wrong in training code's calls: counted by kind, said aloud once, never raised."""
+"""Diagnostics of the training code's calls: counted by kind, logged once, never raised."""
 
 import logging
 import math
@@ -10,14 +10,14 @@ from chiplog.safety.interrupts import is_interrupt
 from chiplog.values.metrics import Diagnostic, clean_utf8
 from chiplog_schemas.model.events import EventKind
 
-_WARNINGS_PER_KIND = 10  # said aloud and shown in events, so that each kind is seen; all are counted
-_NOT_FINITE = "not_finite"  # the one kind of bad value that is recorded all the same
+_WARNINGS_PER_KIND = 10  # logged and emitted, so that each kind is visible; all are counted
+_NOT_FINITE = "not_finite"  # the only kind of bad value that is recorded
 _REPORT_INTERVAL_S = 60.0  # between two notices of the counts, while they change
 _log = logging.getLogger("chiplog")
 
 
 class Diagnostics:
-    """The complaints of one run in one process. `say` appends an event: the first of each is a row in `events`."""
+    """The diagnostics of one run in one process. `say` appends an event: the first of each is a row in `events`."""
 
     def __init__(self, say: Callable[..., None]) -> None:
         self.counts: Counter[str] = Counter()
@@ -34,15 +34,15 @@ class Diagnostics:
             self._say(EventKind.NOTICE, "bad_value", bad.level, bad.message, {"kind": bad.kind, "key": bad.key})
 
     def report_too_many_keys(self, key: str, keys_max: int) -> None:
-        """Count a key beyond the limit. One word for all of them: in the worst case there are millions."""
+        """Count a key beyond the limit, with one message for all of them: there may be millions."""
         if self.counts["too_many_keys"]:
             self.counts["too_many_keys"] += 1
         else:
-            message = f"key {key!r:.60} is the one beyond {keys_max} of this run; put what varies into the step"
+            message = f"key {key!r:.60} exceeds the limit of {keys_max} keys of this run; use step= for what varies"
             self.report(Diagnostic("too_many_keys", key[:60], message))
 
     def emit_counts(self, now: float | None = None) -> None:
-        """Say the counts as an event if they changed: at the end, or with `now` in seconds once in an interval."""
+        """Emit the counts if they changed: at the end, or with `now` in seconds once per interval."""
         if now is not None:
             if self._report_at is None:
                 self._report_at = now + _REPORT_INTERVAL_S
@@ -59,7 +59,7 @@ class Diagnostics:
             self._say(EventKind.NOTICE, "bad_values", "warning", "values that could not be logged", counts)
 
     def report_nonfinite(self, data: Mapping[str, Any], step: int) -> None:
-        """Count NaN and infinities. They are kept, and the first of each key is worth a word."""
+        """Count NaN and infinities, which are recorded, and report the first one of each key."""
         for key, value in data.items():
             if not math.isfinite(value):
                 self.report(
@@ -67,7 +67,7 @@ class Diagnostics:
                 )
 
     def warn_once(self, what: tuple[str, str], message: str, level: str = "warning") -> bool:
-        """Say something aloud unless it, or enough of its kind, was said before. Tell whether it was said now."""
+        """Log a message unless it, or enough of its kind, was logged before. Return True if it was logged now."""
         kind = what[0]
         if what in self._said or self._n_said[kind] >= _WARNINGS_PER_KIND:
             return False
@@ -77,13 +77,13 @@ class Diagnostics:
         return True
 
     def warn_undelivered(self, only_in_memory: int, disk_error: OSError | None) -> None:
-        """Say at the end that events end with this process: in no file, and taken by no agent."""
+        """Warn at the end that events are lost with this process: they are in no file, and no agent has them."""
         if only_in_memory:
             why = disk_error or "there is no journal on disk"
             self.warn_once(("end", ""), f"{only_in_memory} events reached no agent and end with this process: {why}")
 
     def report_internal_error(self, where: str, error: Exception) -> None:
-        """Note a fault of chiplog itself. A signal handler's exception is none: it is raised again."""
+        """Report an internal error of chiplog. An exception of a signal handler is raised again."""
         if is_interrupt(error):
             raise error
         self.counts["internal_error"] += 1
@@ -91,7 +91,7 @@ class Diagnostics:
 
 
 def error_text(error: BaseException) -> str:
-    """Return what an exception says; its type where even that raises."""
+    """Return the text of an exception; its type if str() raises."""
     try:
         return clean_utf8(str(error))[:1000]
     except Exception as fault:

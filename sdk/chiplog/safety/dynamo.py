@@ -1,4 +1,4 @@
-"""Keep torch.compile out of chiplog: what is called in a compiled region is called as it is, between two graphs."""
+"""Keep torch.compile out of chiplog: calls in a compiled region run uncompiled, between two graphs."""
 
 import sys
 from collections.abc import Callable
@@ -10,14 +10,14 @@ _excluded: list[bool] = []
 
 
 def dynamo_disable(function: _F) -> _F:
-    """Mark a function as one that dynamo must not look into: what torch.compiler.disable would, without torch."""
+    """Mark a function that dynamo must not trace, as torch.compiler.disable does, without importing torch."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # any attribute may be set
     function._torchdynamo_disable_msg = "chiplog runs as it is"  # type: ignore[attr-defined]  # likewise
     return function
 
 
 def exclude_from_dynamo() -> None:
-    """Have dynamo step over our files, as soon as it is there: what `untraced` marks calls others of us."""
+    """Exclude chiplog's files from dynamo once it is imported: marked functions call other functions of chiplog."""
     if _excluded:
         return
     rules = sys.modules.get("torch._dynamo.trace_rules")

@@ -1,10 +1,10 @@
-"""Tell an exception that a signal handler raised inside chiplog from one that chiplog, or a value's method, raised.
+"""Distinguish an exception that a signal handler raised inside chiplog from one of chiplog or of a value's method.
 
 A time-out is an ordinary exception: `signal.alarm` and a handler that raises TimeoutError. It belongs to the training,
-so every `except` on the way of a call of the training asks here first. CPython calls a handler with the signal's number
-and the frame that it interrupts: no other function is given that frame.
+so every `except` in a call from the training checks this first. CPython calls a handler with the signal's number and
+the frame that it interrupts: no other function gets that frame.
 
-Calls that are made once, and have many `except` on their way, hold the handlers back until they are done.
+Calls that are made once and contain many `except` clauses defer the handlers until they are done.
 """
 
 import signal
@@ -30,7 +30,7 @@ def is_interrupt(error: BaseException) -> bool:
                 return True
             if handlers is None:
                 handlers = set(_codes())
-            if frame.f_code in handlers:  # one that has dropped its arguments
+            if frame.f_code in handlers:  # a handler that has deleted its arguments
                 return True
         outer, traceback = frame, traceback.tb_next
     return False
@@ -38,10 +38,10 @@ def is_interrupt(error: BaseException) -> bool:
 
 @contextmanager
 def handlers_held() -> Iterator[None]:
-    """Run the training's signal handlers behind this block: what they raise meets no `except` of chiplog.
+    """Defer the training's signal handlers until after this block, so that no `except` of chiplog catches their errors.
 
-    A signal that comes a second time is handled at once: where the block hangs, Ctrl-C twice still ends it. In threads
-    other than the main one, in which no handler runs, this does nothing.
+    A signal that comes a second time is handled at once: if the block hangs, Ctrl-C twice still ends it. In threads
+    other than the main one, where no handler runs, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -70,7 +70,7 @@ def handlers_held() -> Iterator[None]:
 
 
 def _handle(came: list[int], handlers: dict[int, Callable[[int, FrameType | None], Any]]) -> None:
-    """Call the handler of each signal that came, also behind one that raises."""
+    """Call the handler of each received signal, even after one that raises."""
     if came:
         try:
             number = came.pop(0)
@@ -83,7 +83,7 @@ def _is_given(frame: FrameType, outer: FrameType) -> bool:
     """Return True if a function has the frame that called it as an argument."""
     code, found = frame.f_code, frame.f_locals
     n_named = code.co_argcount + code.co_kwonlyargcount
-    # Behind the named arguments come those of `*args` and `**kwargs`.
+    # `*args` and `**kwargs` follow the named arguments.
     for name in code.co_varnames[: n_named + 2]:
         value = found.get(name)
         if value is outer or (type(value) is tuple and any(entry is outer for entry in value)):

@@ -1,6 +1,6 @@
-"""Calls with arguments that they have not, as other loggers' users write them: said, and done without these.
+"""Accept calls with unknown arguments, such as those of other loggers: report the arguments and ignore them.
 
-A TypeError would end the training. Type checkers still see the call as it is declared.
+A TypeError would end the training. Type checkers still see the declared signature.
 """
 
 import logging
@@ -17,16 +17,16 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 _SHOWN_CHARS = 100
 _PLAIN = (bool, int, float, str, type(None))
-# Of other loggers' `log()`: none of them is a metric.
+# Options of other loggers' `log()`, which are not metrics.
 _OPTIONS_ELSEWHERE = frozenset(("commit", "sync", "on_step", "on_epoch", "prog_bar", "logger"))
-NO_DATA: Mapping[str, Any] = MappingProxyType({})  # where log() was given no dict
+NO_DATA: Mapping[str, Any] = MappingProxyType({})  # log() got no dict
 _log = logging.getLogger("chiplog")
 
 
 def ignore_unknown_arguments(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Have a function leave out arguments that it has not, and take None for those that it is not given.
+    """Make a function ignore unknown arguments, and use None for missing ones.
 
-    Said by the run: the method's, or the one that is returned. Costs some microseconds: not for every step.
+    The run of the method, or the returned run, reports them. This costs some microseconds: do not use it per step.
     """
     declared = signature(call)
 
@@ -46,7 +46,7 @@ def ignore_unknown_arguments(call: Callable[_P, _R]) -> Callable[_P, _R]:
 def split_unknown(
     data: Mapping[str, Any], more: tuple[Any, ...], unknown: Mapping[str, Any]
 ) -> tuple[Mapping[str, Any], Diagnostic]:
-    """Return what a `log()` with arguments that it has not is to log, and what is said of them."""
+    """Return the data that a `log()` with unknown arguments must log, and the diagnostic."""
     if data is NO_DATA and not more and not _OPTIONS_ELSEWHERE.issuperset(unknown):
         data = {name: value for name, value in unknown.items() if name not in _OPTIONS_ELSEWHERE}
         remedy = "is logged as if in a dict; log({'name': value})"
@@ -56,15 +56,16 @@ def split_unknown(
 
 
 def unknown_argument_diagnostic(call: str, more: tuple[Any, ...], unknown: Iterable[str], remedy: str) -> Diagnostic:
-    """Return what is said of arguments that a call has not: values at a place, and names."""
+    """Build the diagnostic of unknown arguments: positional values and names."""
     names = [f"{name}=" for name in unknown]
     what = clean_utf8(", ".join([*map(_shown, more), *names]))[:_SHOWN_CHARS]
-    key = clean_utf8(f"{call}({', '.join(['_' for _ in more] + names)})")[:_SHOWN_CHARS]  # of many values once
+    # The same for all values, so it is reported once.
+    key = clean_utf8(f"{call}({', '.join(['_' for _ in more] + names)})")[:_SHOWN_CHARS]
     return Diagnostic("unknown_argument", key, f"{call}() has no argument {what}, which {remedy}")
 
 
 def _shown(value: Any) -> str:
-    """Return a value of a plain type, of others the type: a tensor's text would wait for its device."""
+    """Return the repr of a plain value, or the type of any other: a tensor's repr would wait for its device."""
     return short_repr(value) if type(value) in _PLAIN else f"<{type(value).__name__}>"
 
 
@@ -84,7 +85,7 @@ def _call_with_known(
         fitting["self"].complain(bad)
     for name in has:
         if has[name].default is Parameter.empty:
-            fitting.setdefault(name, None)  # the call itself says what it is to be
+            fitting.setdefault(name, None)  # the call itself reports what is missing
     returned = call(**fitting)
     if is_bad and not is_method:
         complain = getattr(returned, "complain", None)

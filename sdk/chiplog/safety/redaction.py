@@ -1,7 +1,7 @@
 """Hide secrets in command lines and variables, before they reach the journal. When in doubt, hide.
 
-Three kinds of evidence: the name before a value (`--api-key x`, `"token": "x"`, `?sig=x`), the prefix by which a vendor
-marks its tokens (`hf_…`), and text that only a random generator writes. Paths, numbers, commit hashes and words stay.
+There are three kinds of evidence: the name before a value (`--api-key x`, `"token": "x"`, `?sig=x`), a vendor's prefix
+of its tokens (`hf_…`), and text that looks random. Paths, numbers, commit hashes and words stay.
 """
 
 import functools
@@ -11,13 +11,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 REDACTED = "***"
-ARGUMENTS_MAX, ARGUMENT_CHARS_MAX = 200, 1_000  # shown; together below what an event may hold
-_READ_CHARS_MAX = 4 * ARGUMENT_CHARS_MAX  # of one argument: redaction shortens text, so more is read than is shown
-_COMMAND_CHARS_MAX = 10_000  # of a command line, which take 3 ms; what follows is left out
+ARGUMENTS_MAX, ARGUMENT_CHARS_MAX = 200, 1_000  # limits of the result; together below the size limit of an event
+_READ_CHARS_MAX = 4 * ARGUMENT_CHARS_MAX  # of one argument: redaction shortens text, so read more than the result holds
+_COMMAND_CHARS_MAX = 10_000  # of a command line, which take 3 ms; the rest is omitted
 
 # Names. A name is split into words: `HF-accessToken` has hf, access, token. Sources: the deny list of detect-secrets
 # 1.5.0 (plugins/keyword.py, Apache-2.0), the rules generic-api-key, curl-auth-header and curl-auth-user of gitleaks
-# (config/gitleaks.toml, MIT), and what presigned URLs of AWS, Azure and Google carry.
+# (config/gitleaks.toml, MIT), and the parameters of presigned URLs of AWS, Azure and Google.
 _SECRET_PARTS = (  # anywhere in the name, separators aside
     *("password", "passwd", "pwd", "passphrase", "passcode", "contrasena", "contraseña", "secret", "credential"),
     *("apikey", "authkey", "servicekey", "accountkey", "dbkey", "databasekey", "privkey", "privatekey", "clientkey"),
@@ -44,7 +44,7 @@ _SECRET_WORDS = frozenset(  # a whole word
         "userpwd",
     )
 )
-_LAST_ONLY = frozenset(("pass", "pat", "sig"))  # `--pass-through`, `--pat-length` are none
+_LAST_ONLY = frozenset(("pass", "pat", "sig"))  # not secret: `--pass-through`, `--pat-length`
 _NO_KEYS = frozenset(("monkey", "turkey", "donkey", "whiskey", "hockey", "jockey", "hotkey"))
 # Words around `token` by which it is a piece of text: `--pad-token-id`, `--image-token`, `--token-dropout`.
 _TEXT_BEFORE_TOKEN = frozenset(
@@ -71,7 +71,7 @@ _COUNTS_OF_TOKENS = frozenset(
         *("query", "visual", "decay", "log", "million", "billion", "seq", "sequence", "step", "completion", "ckpt"),
     )
 )
-_P_OPTIONS = frozenset(  # options with one dash that begin with p: what else begins with -p is a password
+_P_OPTIONS = frozenset(  # options with one dash that begin with p; anything else with -p is a password
     (
         *(
             "parallel",
@@ -91,7 +91,7 @@ _P_OPTIONS = frozenset(  # options with one dash that begin with p: what else be
         *("progress", "project", "prompt", "protocol", "proxy", "prune"),
     )
 )
-_PLACE_WORDS = frozenset(("file", "path", "dir", "directory", "folder"))  # where a secret lies is none
+_PLACE_WORDS = frozenset(("file", "path", "dir", "directory", "folder"))  # the path of a secret is not a secret
 _ID_WORDS = frozenset(
     ("commit", "revision", "rev", "sha", "sha1", "sha256", "hash", "digest", "checksum", "md5", "id", "ref")
 )
@@ -99,8 +99,8 @@ _USER_NAMES = frozenset(("u", "user", "username", "login"))  # of `user:password
 _SCHEMES = ("bearer", "basic", "token", "digest")  # of HTTP's Authorization
 _PLAIN_VALUES = frozenset(("", "true", "false", "yes", "no", "on", "off", "none", "null"))
 
-# Vendors' prefixes, and how many characters follow at least. Sources: the plugins of detect-secrets 1.5.0 and the rules
-# of gitleaks; of both only what stands out by its prefix. What does not is found by its name, or as random text.
+# Vendors' prefixes, and the minimum number of characters after them. Sources: the plugins of detect-secrets 1.5.0 and
+# the rules of gitleaks, if they have a distinctive prefix. Other tokens are found by name, or as random text.
 _PREFIXES: tuple[tuple[str, int, str], ...] = (
     ("hf_|api_org_", 16, "Hugging Face; gitleaks huggingface-access-token, -organization-api-token"),
     ("gh[pousr]_|github_pat_", 20, "GitHub; detect-secrets github_token, gitleaks github-*"),
@@ -127,13 +127,13 @@ _PREFIXES: tuple[tuple[str, int, str], ...] = (
 )
 _HOOKS = r"(?:hooks\.slack\.com/\w+|discord(?:app)?\.com/api/webhooks|webhook\.office\.com|api\.telegram\.org/bot)"
 
-_RANDOM_CHARS_MIN = 20  # below that a name of an experiment looks no different
+_RANDOM_CHARS_MIN = 20  # shorter random text looks like the name of an experiment
 _SHA1_CHARS = 40  # of a commit, and of W&B's API key
 _SHA256_CHARS = 64
 
 
 class _Patterns:
-    """All expressions, compiled when the first is needed: an import takes nothing of this."""
+    """All expressions, compiled when the first one is needed, so that importing this module is fast."""
 
     def __init__(self) -> None:
         vendors = "|".join(f"(?:{prefix})[\\w.+/=~-]{{{least},}}" for prefix, least, _ in _PREFIXES)
@@ -147,8 +147,8 @@ class _Patterns:
         self.login = re.compile(r"://(?:[^/\s:@\"']{0,256}:(?!\d+(?:/|$))[^\s\"']{0,256}|[^/\s\"']{0,256})@")
         self.hook = re.compile(rf"({_HOOKS})[^\s\"']+", re.I)
         self.scheme = re.compile(r"\b(bearer)(\s+)\S+|\b(basic|token|digest|apikey)(\s+)(?=\S*[\d=])\S{8,}", re.I)
-        # One name and what separates it from its value: `name=`, `"name": `, `--name `. Dashes belong to it, or each
-        # piece of `a-b-c` would be tried by itself.
+        # One name and the separator before its value: `name=`, `"name": `, `--name `. A name includes dashes, otherwise
+        # each piece of `a-b-c` would be tried by itself.
         self.name = re.compile(
             r"(?<![\w.$-])(-{0,2})([A-Za-z_$][\w.$-]*)(?:(\\*[\"']?\]?\s{0,3}(?::=|=>|=|:)\s{0,3})|\s+)"
         )
@@ -178,7 +178,7 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
         is_value = not argument.startswith("--") if hides_next is _hide_any else not _is_option(argument)
         if hides_next is not None and is_value:
             shown.append(hides_next(argument))
-            if argument.lower() not in _SCHEMES:  # `Authorization: Bearer x` without quotes: what counts comes next
+            if argument.lower() not in _SCHEMES:  # `Authorization: Bearer x` without quotes: the secret comes next
                 hides_next = _what_follows(argument) if _is_option(argument) else None
             continue
         hides_next = _what_follows(argument)
@@ -187,7 +187,7 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
 
 
 def redact_text(text: str, chars_max: int = ARGUMENT_CHARS_MAX) -> str:
-    """Return one argument, or the value of a variable, without its secrets, cut to `chars_max`."""
+    """Return one argument, or the value of a variable, without its secrets, truncated to `chars_max`."""
     patterns = _patterns()
     text, is_cut = text[:_READ_CHARS_MAX], len(text) > _READ_CHARS_MAX
     if "PRIVATE KEY" in text or "PuTTY" in text:
@@ -201,13 +201,13 @@ def redact_text(text: str, chars_max: int = ARGUMENT_CHARS_MAX) -> str:
     text = patterns.vendor.sub(REDACTED, text)
     text = "".join(_without_random(text))
     if is_cut and len(text) <= chars_max:
-        return REDACTED  # what was cut off has moved into what is shown: its last piece may be half a secret
+        return REDACTED  # the cut is now inside the result: its end may be half a secret
     return text[:chars_max]
 
 
 @functools.lru_cache(maxsize=256)  # of one command line: many arguments have the same names in them
 def is_secret_name(name: str) -> bool:
-    """Return True if the value of an option, key or variable with this name is to be hidden."""
+    """Return True if the value of an option, key or variable with this name must be hidden."""
     words = _words(name)
     if not words or words[-1] in _PLACE_WORDS:
         return False
@@ -226,7 +226,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def _is_text(words: Sequence[str], index: int) -> bool:
-    """Return True if the token at this place of a name is one of a language model."""
+    """Return True if the word `token` at this index of a name means a token of a language model."""
     after = words[index + 1] if index + 1 < len(words) else ""
     before = words[index - 1] if index else ""
     if words[index] == "tokens" and (len(words) == 1 or before in _COUNTS_OF_TOKENS or after in _COUNTS_OF_TOKENS):
@@ -265,7 +265,7 @@ def _hide_password(argument: str) -> str:
 
 
 def _what_follows(argument: str) -> Callable[[str], str] | None:
-    """Return how the next argument is shown; None: as it would be by itself."""
+    """Return the function that redacts the next argument; None if it is treated like any other."""
     name = argument.lstrip("-")
     if name == argument:  # `Authorization: Bearer x` without quotes, `set api_key x`
         bare = name.rstrip(":")
@@ -276,7 +276,7 @@ def _what_follows(argument: str) -> Callable[[str], str] | None:
         return _hide if any(strong.endswith(part) for part in _SECRET_PARTS) and len(bare) < 64 else None
     if "=" in name or not name:
         return None
-    if name == "p" or is_secret_name(name):  # -p: of mysql, docker login, smbclient and many more the password
+    if name == "p" or is_secret_name(name):  # -p: the password of mysql, docker login, smbclient and many more
         return _hide_any
     if name in _USER_NAMES:
         return _hide_password
@@ -284,9 +284,9 @@ def _what_follows(argument: str) -> Callable[[str], str] | None:
 
 
 def _without_named(text: str) -> Iterator[str]:
-    """Yield a text in pieces, the values after secret names hidden: `name=value`, `"name": "value"`, `--name v`."""
+    """Yield a text in pieces, with values after secret names hidden: `name=value`, `"name": "value"`, `--name v`."""
     if text.startswith("-p") and len(text) > 2 and re.split("[-_.= ]", text[1:], maxsplit=1)[0] not in _P_OPTIONS:
-        yield f"-p{REDACTED}"  # attached, as mysql has it; `--p…` begins otherwise
+        yield f"-p{REDACTED}"  # attached, as for mysql; `--p…` is different
         return
     position = 0
     for found in _patterns().name.finditer(text):
@@ -294,7 +294,7 @@ def _without_named(text: str) -> Iterator[str]:
         if found.end() < position or not (is_secret_name(name) or (sign is None and dashes + name == "-p")):
             continue
         if sign is None and not dashes:
-            continue  # a word among others
+            continue  # an ordinary word
         start = found.end()
         is_argument = sign is not None and not text[: found.start(2)].strip("-+~")
         end = len(text) if is_argument else _end_of_value(text, start, found.start(2))
@@ -313,7 +313,7 @@ def _is_plain(value: str) -> bool:
 
 
 def _end_of_value(text: str, start: int, name_at: int) -> int:
-    """Return where the value behind a secret name ends; in doubt later rather than earlier."""
+    """Return where the value after a secret name ends; in doubt the later position."""
     if text[start : start + 1] in ("{", "[", "("):
         return len(text)
     if quoted := _patterns().quoted.match(text, start):
@@ -343,7 +343,7 @@ def _without_random(text: str) -> Iterator[str]:
 
 
 def _is_hash(text: str, start: int, run: str) -> bool:
-    """Return True if this is a commit, a digest or an ID: as long as these are, in a path, or by the word before."""
+    """Return True for a commit, digest or ID: by its length, because it is in a path, or by the word before it."""
     patterns = _patterns()
     pieces = patterns.piece.findall(patterns.uuid.sub("", run))
     hashes = [piece for piece in pieces if len(piece) >= _RANDOM_CHARS_MIN]
@@ -357,7 +357,7 @@ def _is_hash(text: str, start: int, run: str) -> bool:
 
 
 def _is_key(run: str) -> bool:
-    """Return True if a run of characters may be an API key of W&B: as long as a commit, `local-` before it or not."""
+    """Return True if this may be an API key of W&B: as long as a commit, with or without `local-` before it."""
     piece = run.removeprefix("local-")
     return len(piece) == _SHA1_CHARS and _is_hex(piece) and _has_digit_and_letter(piece)
 
@@ -367,10 +367,10 @@ def _is_hex(piece: str) -> bool:
 
 
 def _is_random(run: str) -> bool:
-    """Return True if letters and digits alternate as in no word, name or path.
+    """Return True if letters and digits alternate more than in a word, name or path.
 
-    Of random base64 62 % of neighbours are of different classes (lower, upper, digit), of words in camel case a third.
-    detect-secrets' own limit for base64 is 4.5 bits of entropy per character (plugins/high_entropy_strings.py).
+    In random base64, 62 % of neighbours are of different classes (lower, upper, digit); in camel-case words, a third.
+    detect-secrets' limit for base64 is 4.5 bits of entropy per character (plugins/high_entropy_strings.py).
     """
     run = run.rstrip("=")
     pieces = _patterns().piece.findall(run)
@@ -392,7 +392,7 @@ def _has_digit_and_letter(piece: str) -> bool:
 
 
 def _changes(piece: str) -> float:
-    """Return which share of neighbours is of different classes."""
+    """Return the share of neighbours that are of different classes."""
     classes = [0 if c.isdigit() else 1 if c.islower() else 2 for c in piece]
     return sum(a != b for a, b in itertools.pairwise(classes)) / max(1, len(piece) - 1)
 

@@ -1,7 +1,7 @@
-"""Turn a config of any make into plain values, and into hashes by which ranks are compared. Pure, never raises.
+"""Turn a config of any type into plain values, and into hashes that are compared across ranks. Pure, never raises.
 
-Takes dicts, dataclasses, argparse namespaces, OmegaConf, attrs and pydantic objects, nested at will. What JSON lacks
-becomes text: a dtype `torch.float32`, a path, an enum's name, a function's full name.
+Accepts dicts, dataclasses, argparse namespaces, OmegaConf, attrs and pydantic objects, in any nesting. A type that JSON
+lacks becomes text: a dtype `torch.float32`, a path, an enum's name, a function's full name.
 """
 
 import dataclasses
@@ -20,15 +20,15 @@ from chiplog.safety.interrupts import is_interrupt
 from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 from chiplog_schemas.limits import KEY_BYTES_MAX
 
-VALUES_MAX = 100_000  # in one config: what has more is a data set, and walking it would hold up init()
+VALUES_MAX = 100_000  # in one config: more is a data set, and reading it would delay init()
 TEXT_CHARS_MAX = 262_144  # of one text: four of them fit an event
-HASHES_MAX = 1_000  # sent of one config, some 30 KB: a config of more keys is compared by its top-level ones
-_DEPTH_MAX = 64  # deeper is made by a program that does not end
-_REPR_CHARS_MAX = 1_000  # of an object that is none of the above
-_ARRAY_VALUES_MAX = 1_000  # a larger array is told by its shape
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in a repr: another one in each process
-_INT_BITS_MAX = 4_096  # Python refuses to write longer ones than 4,300 digits
-# Last parts of keys that say which process this is: compared without the digits in their values.
+HASHES_MAX = 1_000  # sent for one config, about 30 KB: with more keys only top-level keys are compared
+_DEPTH_MAX = 64  # only an endless loop nests deeper
+_REPR_CHARS_MAX = 1_000  # of an object of any other type
+_ARRAY_VALUES_MAX = 1_000  # a larger array is described by its shape
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # in a repr: different in each process
+_INT_BITS_MAX = 4_096  # Python does not print more than 4,300 digits
+# Last parts of keys that identify the process: their values are compared without digits.
 PER_PROCESS = {"device", "device_id", "device_index", "gpu", "gpu_id", "gpu_ids", "local_gpu", "pid"} | {
     *("rank", "local_rank", "global_rank", "node_rank", "group_rank", "worker_rank"),
     *("process_index", "local_process_index"),
@@ -38,9 +38,9 @@ Complain = Callable[[Diagnostic], None]
 
 
 def config_entries(value: Any) -> dict[str, Any]:
-    """Return the entries of a config as a dict. Values are handed on as they are: `as_plain` reads them.
+    """Return the entries of a config as a dict, with unchanged values: `to_plain` converts them.
 
-    Raises whatever a foreign type raises, TypeError for what has no entries: a number, a list.
+    Raises TypeError for a type without entries, such as a number or list, and anything that a foreign type raises.
     """
     if value is None:
         return {}
@@ -48,13 +48,13 @@ def config_entries(value: Any) -> dict[str, Any]:
     if entries is None:
         items = getattr(value, "items", None)
         if not callable(items) and (not hasattr(value, "__dict__") or hasattr(value, "read")):
-            raise TypeError  # an open file has attributes, too
+            raise TypeError  # an open file has attributes too
         entries = items() if callable(items) else vars(value).items()
     return {str(key): entry for key, entry in entries}
 
 
 def entries_of(value: Any) -> Iterator[tuple[Any, Any]] | None:
-    """Return the (name, value) pairs of what is made of named values, None for anything else."""
+    """Return the (name, value) pairs of an object with named values, None for anything else."""
     kind = type(value)
     if isinstance(value, type):
         return None
@@ -81,14 +81,14 @@ def entries_of(value: Any) -> Iterator[tuple[Any, Any]] | None:
 
 
 def _omegaconf_entries(value: Any, to: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield interpolations resolved; what is missing or leads nowhere as it was written: `???`, `${model.width}`."""
+    """Yield resolved entries; a missing or unresolvable value as it was written: `???`, `${model.width}`."""
     written = to.to_container(value, resolve=False)
     if not isinstance(written, dict):  # a config that is itself None or missing
         return
     for key in written:
         try:
             yield key, value[key]
-        except Exception as error:  # of OmegaConf, or of a resolver that is the user's
+        except Exception as error:  # from OmegaConf or a resolver of the user
             if is_interrupt(error):
                 raise
             yield key, written[key]
@@ -106,20 +106,21 @@ def _omegaconf_list(value: Any, to: Any) -> Iterator[Any]:
 
 
 def to_plain(name: str, value: Any, complain: Complain) -> Any:
-    """Return a value as nested dicts, lists, texts, numbers, booleans and None. `name`: for complaints, such as
-    `config lr`. What cannot be read becomes a text that says what was there; of each value one complaint is made.
+    """Return a value as nested dicts, lists, texts, numbers, booleans and None.
+
+    name: for diagnostics, such as `config lr`. An unreadable value becomes a placeholder text, and is reported.
     """
     return _PlainConverter(name, complain).plain(value)
 
 
 class _PlainConverter:
-    """One walk through one value."""
+    """Convert one value."""
 
     def __init__(self, name: str, complain: Complain) -> None:
         self._name = name
         self._complain = complain
         self._budget = VALUES_MAX
-        self._ancestors: set[int] = set()  # containers that hold the one at hand
+        self._ancestors: set[int] = set()  # containers that enclose the current one
 
     def plain(self, value: Any) -> Any:
         self._budget -= 1
@@ -134,7 +135,7 @@ class _PlainConverter:
             return self._other(value, kind)
         except RecursionError:
             return self._placeholder(f"<{kind.__name__}>", "nests too deep")
-        except Exception as error:  # whatever a foreign type raises when it is looked at
+        except Exception as error:  # a foreign type may raise anything
             if is_interrupt(error):
                 raise
             return self._placeholder(
@@ -149,7 +150,7 @@ class _PlainConverter:
         if isinstance(value, os.PathLike):
             path = os.fspath(value)
             return self._text(path if isinstance(path, str) else os.fsdecode(path))
-        if isinstance(value, int):  # of a class derived from it
+        if isinstance(value, int):  # of a derived class
             return self.plain(int.__index__(value))
         if isinstance(value, float):
             return float.__float__(value)
@@ -174,14 +175,14 @@ class _PlainConverter:
         return self._text(_ADDRESS.sub("", text[:_REPR_CHARS_MAX]))
 
     def _array(self, value: Any, shape: tuple[int, ...]) -> Any:
-        """Read small arrays of the host. A tensor may be on a device that one would wait for: its shape must do."""
+        """Read small arrays of the host. Describe a tensor by its shape: it may be on a device, which would block."""
         if type(value).__module__.partition(".")[0] == "numpy" and math.prod(shape) <= _ARRAY_VALUES_MAX:
             return self.plain(value.tolist())
         return f"<{type(value).__name__} of shape {tuple(shape)}, {value.dtype}>"
 
     def _list(self, value: Any, length: int, entries: Iterator[Any], *, is_set: bool = False) -> Any:
         if is_set and self._fits(value, length):
-            # In an order that is the same in all processes: that of a set of texts is not.
+            # In the same order in all processes: the order of a set of texts differs.
             entries = iter(sorted(value, key=lambda entry: (type(entry).__name__, short_repr(entry))))
         return self._guarded(value, length, lambda: [self.plain(entry) for entry in entries])
 
@@ -198,7 +199,7 @@ class _PlainConverter:
         if not self._fits(value, length):
             text = f"<{type(value).__name__} of {length} values>"
             return self._placeholder(
-                text, f"has a {type(value).__name__} of {length} values, {VALUES_MAX} are kept of a value"
+                text, f"has a {type(value).__name__} of {length} values, the limit is {VALUES_MAX}"
             )
         if len(self._ancestors) >= _DEPTH_MAX:
             return self._placeholder(f"<{type(value).__name__}>", f"nests deeper than {_DEPTH_MAX}")
@@ -219,7 +220,7 @@ class _PlainConverter:
         return clean_utf8(text)
 
     def _placeholder(self, kept: str, what: str) -> str:
-        message = f"{self._name} {what}; {f'{kept} stands in its place, ' if kept else ''}use plain values"
+        message = f"{self._name} {what}; {f'{kept} is recorded instead, ' if kept else ''}use plain values"
         self._complain(Diagnostic("not_json", self._name, clean_utf8(message)))
         return kept
 
@@ -231,7 +232,7 @@ def _key(key: Any) -> str:
 def _error_text(error: Exception) -> str:
     try:
         return str(error)[:200]
-    except Exception as fault:  # an exception that cannot even say what it is
+    except Exception as fault:  # an exception whose str() raises
         if is_interrupt(fault):
             raise
         return ""
@@ -241,7 +242,7 @@ def _error_text(error: Exception) -> str:
 
 
 class Fingerprints:
-    """Hashes of a config by key, nested keys joined with `/`: what ranks are compared by. Values do not leave here."""
+    """Hashes of a config by key, nested keys joined with `/`, to compare ranks without sending values."""
 
     def __init__(self) -> None:
         self._hashes: dict[str, dict[str, str]] = {}  # by top-level key, then by path
@@ -250,13 +251,13 @@ class Fingerprints:
         return bool(self._hashes)
 
     def update(self, plain: Mapping[str, Any]) -> None:
-        """Enter top-level entries, as `as_plain` made them, in place of earlier ones of their names."""
+        """Set top-level entries from `to_plain`, replacing earlier ones of the same names."""
         for key, value in plain.items():
             self._hashes[key] = {path: _hash(path, leaf) for path, leaf in _leaves(key, value)}
 
     def as_event_fields(self) -> dict[str, str]:
-        """Return path → 8 hex digits. At most HASHES_MAX: where there are more, by top-level key, or of all."""
-        hashes = dict(self._hashes)  # at once: the training may set another entry meanwhile
+        """Return path → 8 hex digits, at most HASHES_MAX. Beyond that: by top-level key, or one hash of all."""
+        hashes = dict(self._hashes)  # a copy: the training may set an entry at the same time
         if sum(map(len, hashes.values())) <= HASHES_MAX:
             return {path: digest for paths in hashes.values() for path, digest in paths.items()}
         whole = {key: _digest(sorted(paths.items())) for key, paths in hashes.items()}

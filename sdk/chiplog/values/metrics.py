@@ -1,4 +1,4 @@
-"""Turn what users log into float64 values, short texts and histograms, and name what is wrong with the rest."""
+"""Turn what users log into float64 values, short texts and histograms, and diagnose the rest."""
 
 import math
 import sys
@@ -10,13 +10,13 @@ from typing import Any
 from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
-FLOAT_TYPES: set[type] = {float, int}  # what struct packs as a float64 without a look; numpy's scalars join when seen
-DEVICE_TYPES = {"cuda"}  # of torch: tensors there are read later; those of others at once
+FLOAT_TYPES: set[type] = {float, int}  # struct packs these as float64; numpy's scalar types are added when seen
+DEVICE_TYPES = {"cuda"}  # of torch: tensors there are read later, others at once
 _REPR_CHARS = 60
 
 
 def short_repr(value: Any) -> str:
-    """Return the beginning of a value's repr, or its type where it has none: an int of 10,000 digits raises there."""
+    """Return the beginning of a value's repr, or its type if repr() raises, as for an int of 10,000 digits."""
     try:
         return repr(value)[:_REPR_CHARS]
     except Exception as error:
@@ -32,11 +32,11 @@ class Histogram:
     Args:
         edges: n + 1 ascending numbers, if counts are given; else the values to count, as `sequence`.
         counts: n numbers.
-        sequence: Values to count: anything that numpy can make an array of. NaN and infinities are left out.
+        sequence: Values to count: anything that numpy can convert to an array. NaN and infinities are ignored.
         np_histogram: What `numpy.histogram` returned: (counts, edges).
-        num_bins: Number of bins of equal width, where values are counted.
+        num_bins: Number of bins of equal width, if values are counted.
 
-    Never raises: what cannot be used is named in `problem`, and `log()` counts it as a bad value.
+    Never raises: `problem` describes a bad argument, and `log()` counts it as a bad value.
 
     Examples:
         >>> run.log({"weights": chiplog.Histogram(model.weight)})
@@ -63,7 +63,7 @@ class Histogram:
             found, problem = (tuple(map(float, edges)), tuple(map(float, counts))), ""
             if len(found[0]) != len(found[1]) + 1:
                 problem = f"{len(found[1])} counts need {len(found[1]) + 1} edges, not {len(found[0])}"
-        except Exception as error:  # whatever numpy or a foreign type raises
+        except Exception as error:  # numpy or a foreign type may raise anything
             if is_interrupt(error):
                 raise
             values = edges if sequence is None else sequence
@@ -79,19 +79,19 @@ class Histogram:
 
 
 def _count(values: Any, bins: int) -> tuple[Any, Any]:
-    """Return edges and counts of the finite ones among some values."""
+    """Return edges and counts of the finite values."""
     if "numpy" not in sys.modules:
-        with handlers_held():  # an import of numpy that is interrupted cannot be repeated in the same process
+        with handlers_held():  # an interrupted import of numpy cannot be repeated in the same process
             import numpy  # noqa: F401
     import numpy as np  # importing chiplog must not cost numpy
 
-    # A tensor first becomes float64 itself: numpy has no bfloat16, which gradients often are.
+    # Convert a tensor to float64 first: numpy has no bfloat16, the type of many gradients.
     array = np.asarray(values.detach().cpu().double() if hasattr(values, "detach") else values, dtype=np.float64)
     array = array[np.isfinite(array)].ravel()
     try:
         with np.errstate(all="ignore"):
             counts, edges = np.histogram(array, bins=bins)
-    except ValueError as error:  # too narrow or too wide for float64 to be cut into bins: all in one
+    except ValueError as error:  # too narrow or too wide to divide into float64 bins: use one bin
         if is_interrupt(error):
             raise
         low, high = float(array.min()), float(array.max())
@@ -101,17 +101,17 @@ def _count(values: Any, bins: int) -> tuple[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """A value or key that cannot be logged. `kind` is a word to count by, `message` one line with the remedy."""
+    """A value or key that cannot be logged. `kind` is the code for counts, `message` one line with the remedy."""
 
     kind: str
     key: str
     message: str
-    level: str = "warning"  # or error: the run is not recorded as asked for
+    level: str = "warning"  # or error: the run is not recorded as requested
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceScalar:
-    """A tensor of one element whose value is on a device, and is not to be waited for."""
+    """A tensor of one element whose value is on a device; reading it now would block."""
 
     tensor: Any
 
@@ -125,9 +125,9 @@ def flatten(
     prefix: str = "",
     depth: int = 0,
 ) -> Iterator[tuple[str, Logged] | Diagnostic]:
-    """Walk a dict of values, nested dicts joined with `/`: (key, value) for what can be logged, Bad for the rest.
+    """Walk a dict of values, nested keys joined with `/`: yield (key, value), or a Diagnostic if it cannot be logged.
 
-    is_over: tells of a key whether it is to be left out, before anything is made of its value.
+    is_over: returns True for a key that must be dropped; called before its value is read.
     """
     for key, value in _entries(data, prefix):
         if isinstance(value, Diagnostic) and key is None:
@@ -135,7 +135,7 @@ def flatten(
             return
         if not isinstance(key, str):
             text = short_repr(key)
-            yield Diagnostic("key_not_string", text, f"key {text} is no string; use str() of it")
+            yield Diagnostic("key_not_string", text, f"key {text} is not a string; use str() of it")
             continue
         name = f"{prefix}/{key}" if prefix else key
         if type(value) not in FLOAT_TYPES and _is_mapping(value):
@@ -157,12 +157,12 @@ def flatten(
             continue
         if not is_encodable(name):
             yield Diagnostic(
-                "key_not_text", short_repr(name), f"key {short_repr(name)} has half characters, which UTF-8 cannot hold"
+                "key_not_text", short_repr(name), f"key {short_repr(name)} has lone surrogates; use valid Unicode"
             )
             continue
         try:
             converted = convert_value(name, value)
-        except Exception as error:  # whatever a foreign type raises when it is looked at
+        except Exception as error:  # a foreign type may raise anything
             if is_interrupt(error):
                 raise
             converted = Diagnostic(
@@ -172,7 +172,7 @@ def flatten(
 
 
 def _entries(data: Mapping[Any, Any], name: str) -> Iterator[tuple[Any, Any]]:
-    """Walk the items of a dict, or of an object that acts as one: where that raises, (None, Bad) is the last."""
+    """Walk the items of a dict or dict-like object. If that raises, the last item is (None, Diagnostic)."""
     try:
         entries = iter(data.items())
     except Exception as error:
@@ -202,7 +202,7 @@ def _unreadable(name: str, error: Exception) -> Diagnostic:
 def _is_mapping(value: Any) -> bool:
     try:
         return isinstance(value, Mapping)
-    except Exception as error:  # of a __class__ that is a property
+    except Exception as error:  # from a __class__ that is a property
         if is_interrupt(error):
             raise
         return False
@@ -211,14 +211,14 @@ def _is_mapping(value: Any) -> bool:
 def _said(error: Exception) -> str:
     try:
         return clean_utf8(str(error))[:200]
-    except Exception as fault:  # an exception that has no text
+    except Exception as fault:  # an exception whose str() raises
         if is_interrupt(fault):
             raise
         return ""
 
 
 def is_encodable(text: str) -> bool:
-    """Tell whether a text can be UTF-8. Undecodable bytes, which Python keeps as half characters of their own, can."""
+    """Return True if a text can be UTF-8. Bytes that Python decoded with surrogateescape can."""
     try:
         text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -227,12 +227,12 @@ def is_encodable(text: str) -> bool:
 
 
 def clean_utf8(text: str) -> str:
-    r"""Return a text with its half characters written as \udXXX."""
+    r"""Return a text with its lone surrogates written as \udXXX."""
     return text.encode("utf-8", "backslashreplace").decode()
 
 
 def convert_value(key: str, value: Any) -> Logged | Diagnostic:
-    """Turn one value into what is logged, or say what is wrong with it."""
+    """Convert one value for logging, or return a diagnostic."""
     kind = type(value)
     if kind in FLOAT_TYPES or isinstance(value, bool):
         return _to_float(key, value)
@@ -261,9 +261,9 @@ def convert_value(key: str, value: Any) -> Logged | Diagnostic:
 
 
 def _convert_tensor(torch: Any, key: str, tensor: Any) -> Logged | Diagnostic:
-    """Read a tensor, or say that it is on a device. Its graph is not kept alive; nothing is communicated for it."""
+    """Read a tensor, or return a DeviceScalar. Keeps no graph alive and causes no communication."""
     if tensor.numel() == 1:
-        if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # sharded, fake, still under way …
+        if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:  # sharded, fake, asynchronous …
             local = _replicated_local(tensor)
             if local is None:
                 what = type(tensor).__name__
@@ -279,7 +279,7 @@ def _convert_tensor(torch: Any, key: str, tensor: Any) -> Logged | Diagnostic:
 
 
 def _replicated_local(tensor: Any) -> Any:
-    """Return the local part of a DTensor that every rank has whole; None for all else."""
+    """Return the local part of a DTensor that is replicated on every rank; None for anything else."""
     placements = getattr(tensor, "placements", None)
     if placements and all(placement.is_replicate() for placement in placements):
         return tensor.to_local()
