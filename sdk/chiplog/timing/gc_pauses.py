@@ -1,4 +1,4 @@
-"""How long Python's garbage collector stopped this process."""
+"""Measure how long Python's garbage collector pauses this process."""
 
 import contextlib
 import gc
@@ -8,14 +8,14 @@ from operator import methodcaller
 from time import perf_counter
 from typing import Any
 
-_STAMPS_MAX = 65_536  # collections between two questions: a step of minutes has thousands
+_STAMPS_MAX = 65_536  # collections between two reads: a step of minutes has thousands
 
 
 class GcPauseTimer:
     """Add up the collector's pauses from `start` to `stop`.
 
-    The callback runs no Python code. A signal that comes during a collection has its handler called by the next Python
-    function that starts. Were that the callback, the collector would print what the handler raises, and drop it.
+    The callback runs no Python code. After a signal during a collection, the next Python function that starts calls the
+    handler. If that function were the callback, the collector would print and drop what the handler raises.
     """
 
     def __init__(self) -> None:
@@ -25,20 +25,20 @@ class GcPauseTimer:
         self._on_gc: Any = partial(getattr, _Moments(self._began, self._ended))
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start measuring."""
         gc.callbacks.append(self._on_gc)
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop measuring."""
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._on_gc)
 
     def take(self) -> float:
-        """Return the seconds since this was asked before."""
+        """Return the seconds since the last call."""
         seconds = 0.0
         while self._ended:
             ended = self._ended.popleft()
-            began = ended  # where it had begun before `start`
+            began = ended  # if it began before `start`
             while self._began and self._began[0] <= ended:
                 began = self._began.popleft()
             seconds += ended - began
@@ -46,7 +46,7 @@ class GcPauseTimer:
 
 
 class _Moments:
-    """The beginning and the end of a collection, as attributes: each look at one notes the time."""
+    """The start and end of a collection, as attributes: each access records the time."""
 
     start = property(methodcaller("_note_start"))
     stop = property(methodcaller("_note_stop"))

@@ -1,4 +1,4 @@
-"""Time spent in the phases of a step, gathered until the next `log()` or `step()` gives them a step."""
+"""Collect the time spent in phases until the next `log()` or `step()` assigns it to a step."""
 
 import functools
 import inspect
@@ -11,57 +11,57 @@ from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.values.metrics import Diagnostic
 
-DATA, STEP, GC = "data", "step", "gc"  # phases that are recorded unasked; the view `data_wait` goes by the first two
+DATA, STEP, GC = "data", "step", "gc"  # phases that are always recorded; the view `data_wait` uses the first two
 
-# A phase that a thread is in: when it began on the host, the device's mark, and how often it was entered inside.
+# An open phase of a thread: its start on the host, the device's mark, and how often it was entered again inside.
 Opened = list[Any]
 
 
 class DeviceTimer(Protocol):
-    """What times a phase on a device."""
+    """Times phases on a device."""
 
     def begin(self) -> Any:
-        """Return a mark of now in the stream of work; None when the host is to time this phase."""
+        """Record a mark in the current stream and return it; None if the host must time this phase."""
         ...
 
     def end(self, name: str, mark: Any) -> bool:
-        """Note what lies between that mark and now. False: the host is to time this phase."""
+        """Record the span from that mark to now. Return False if the host must time this phase."""
         ...
 
     def submit(self, step: int) -> None:
-        """Give what was timed to a step."""
+        """Assign the recorded spans to a step."""
         ...
 
 
 class Timing:
-    """The phases of one run that wait for their step. Seconds by name; each name's outermost phase counts.
+    """The pending phases of one run, in seconds by name. Of nested phases with the same name the outermost counts.
 
-    device: what times on a device, once there is one.
+    device: the timer on a device, once there is one.
     """
 
     def __init__(self, complain: Callable[[Diagnostic], None] = lambda bad: None) -> None:
         self.totals: dict[str, float] = {}
-        # Of totals, what was said before their step ended: who takes them leaves it out. By number, the highest counts.
+        # Parts of totals that were emitted before the step ended, by number: take_totals() subtracts the last one.
         self._partial: dict[int, dict[str, float]] = {}
         self._n_said = 0
-        self._said_last: tuple[dict[str, float], dict[str, float]] = ({}, {})  # of which totals, and what
-        self.is_pending = False  # something waits for its step
+        self._said_last: tuple[dict[str, float], dict[str, float]] = ({}, {})  # totals, and their emitted part
+        self.is_pending = False  # phases or callbacks wait for a step
         self.device: DeviceTimer | None = None
         self.complain = complain
-        self.open_by_thread: dict[str, dict[int, Opened]] = {}  # of each name, by thread
+        self.open_by_thread: dict[str, dict[int, Opened]] = {}  # by name, then thread
 
     def begin(self) -> Any:
-        """Return the device's mark of now; None when the host is to time."""
+        """Return the device's mark; None if the host must time the phase."""
         try:
             return None if self.device is None else self.device.begin()
-        except Exception as error:  # of the device, which says so to the training too
+        except Exception as error:  # from the device, which reports it to the training too
             if is_interrupt(error):
                 raise
             self._fails(error)
             return None
 
     def end_on_device(self, name: str, mark: Any) -> bool:
-        """Give the device what lies between its mark and now; False: the host is to time this phase."""
+        """Record the span since its mark on the device. Return False if the host must time this phase."""
         try:
             noted = self.device is not None and self.device.end(name, mark)
         except Exception as error:  # likewise
@@ -77,7 +77,7 @@ class Timing:
         self.complain(Diagnostic("device_timing_failed", "", message))
 
     def add(self, name: str, seconds: float) -> None:
-        """Add seconds to a phase. Without a call within: no other thread and no signal handler comes between."""
+        """Add seconds to a phase. Makes no call, so no other thread and no signal handler runs in between."""
         totals = self.totals
         if name in totals:
             totals[name] += seconds
@@ -86,12 +86,12 @@ class Timing:
         self.is_pending = True
 
     def add_all(self, totals: Mapping[str, float]) -> None:
-        """Add the seconds of several phases: what was taken, and could not be appended."""
+        """Add the seconds of several phases that were taken but not appended."""
         for name, seconds in totals.items():
             self.add(name, seconds)
 
     def forget(self) -> None:
-        """Begin anew in a forked child: what was going on is the parent's."""
+        """Reset in a forked child: the open phases are the parent's."""
         self.totals = {}
         self._partial = {}
         self.is_pending = False
@@ -100,7 +100,7 @@ class Timing:
             opened.clear()
 
     def take_totals(self) -> dict[str, float]:
-        """Return the seconds by name, and begin anew."""
+        """Return the seconds by name, and reset them."""
         totals, self.totals = self.totals, {}
         return self._minus_partial(totals) if self._partial else totals
 
@@ -109,7 +109,7 @@ class Timing:
         while self._partial:
             try:
                 number, so_far = self._partial.popitem()
-            except KeyError as error:  # the sender thread saw that it came too late
+            except KeyError as error:  # the sender thread has withdrawn it
                 if is_interrupt(error):
                     raise
                 break
@@ -118,10 +118,10 @@ class Timing:
         return {name: seconds for name, seconds in left.items() if seconds > 0}
 
     def take_partial(self, totals: dict[str, float]) -> dict[str, float]:
-        """Return what came to these totals since this was asked before; nothing when they were taken. By one thread.
+        """Return what was added to these totals since the last call; nothing if they were taken. For one thread.
 
-        Without a lock, for the training must not wait: first it is noted what is about to be said, and then looked
-        whether the training took the totals meanwhile. Either it finds the note, or the note is taken back.
+        No lock is used, because the training must not wait. The caller's part is recorded first; then the code checks
+        whether the training has taken the totals. Either the training finds the record, or the record is withdrawn.
         """
         so_far = totals.copy()
         of, said = self._said_last
@@ -141,10 +141,10 @@ class Timing:
 
 
 class Phase:
-    """A context manager and decorator that adds the time spent inside to its phase. It may be entered again inside.
+    """A context manager and decorator that adds the time spent inside to its phase. It is reentrant.
 
-    What is open is kept by thread, so one object serves all of a run. Few calls and few objects: beside a training the
-    caches are cold, and each of them costs a microsecond.
+    Open phases are kept by thread, so a run needs one object per name. Use few calls and objects: beside a training the
+    caches are cold, and each one costs a microsecond.
     """
 
     __slots__ = ("_name", "_on_host", "_opened", "_timing")
@@ -174,31 +174,31 @@ class Phase:
             if entry is None:
                 thread, entry = self._opened_elsewhere()
                 if entry is None:
-                    return  # it was not entered, or before a fork
+                    return  # not entered, or entered before a fork
             began, mark, n_inside = entry
             if mark is None or not timing.end_on_device(self._name, mark):
                 timing.add(self._name, now - began)
             if n_inside:
-                # It goes on, for whoever is in it too: tasks that overlap may keep it open over many steps.
+                # It stays open for other tasks: overlapping tasks may keep it open over many steps.
                 entry[:] = now, None if mark is None else timing.begin(), n_inside - 1
             else:
                 opened.pop(thread, None)
-        except BaseException:  # of a signal handler: the training has left the phase all the same
+        except BaseException:  # from a signal handler: the training has left the phase anyway
             opened.pop(thread or get_ident(), None)
             raise
 
     def _opened_elsewhere(self) -> tuple[int, Opened | None]:
-        """Return what another thread entered last: a callback may leave what the training entered."""
+        """Return the phase that another thread entered last: a callback may exit what the training entered."""
         try:
             thread = next(reversed(self._opened), 0)
-        except RuntimeError as error:  # one came just now
+        except RuntimeError as error:  # another thread has just added one
             if is_interrupt(error):
                 raise
             return 0, None
         return thread, self._opened.get(thread)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function that is timed. Not for generators and coroutines: their calls return before they run."""
+        """Return a timed function. Generators and coroutines cannot be timed: their calls return before they run."""
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             message = f"phase {self._name!r:.60} on a generator or coroutine times nothing; put `with` inside of it"
             self._timing.complain(Diagnostic("phase_of_generator", self._name, message))

@@ -1,4 +1,4 @@
-"""Phases that linger: a row in `events` for each that is open for long, so that a hang shows where it waits."""
+"""Report stalled phases: a row in `events` for each phase that is open for long, to show where a hang waits."""
 
 import time
 from collections.abc import Callable
@@ -8,30 +8,30 @@ from chiplog.timing.phases import DATA, STEP, Timing
 from chiplog.timing.steps import Steps
 from chiplog_schemas.model.events import EventKind
 
-STALL_AFTER_S = 2.0  # a phase that is open for so long is told …
-_TIMES_USUAL = 2.0  # … but not before it took twice as long as it does at other times: slow steps are no hang
-_DECAY = 0.9  # what was usual counts this much less with each time: after one long hang the next one is told, too
+STALL_AFTER_S = 2.0  # a phase that is open for longer is reported …
+_TIMES_USUAL = 2.0  # … but only after twice its usual time: slow steps do not hang
+_DECAY = 0.9  # per occurrence, of the usual time: after one long hang the next one is reported too
 _LOOK_INTERVAL_S = 1.0
-_TOLD_MAX = 8  # at one look: a pool of threads is one thing that hangs
+_TOLD_MAX = 8  # per poll: a hanging pool of threads is one hang
 
-_Key = tuple[str, int]  # phase, thread; 0 for what Steps times
+_Key = tuple[str, int]  # phase, thread; 0 for the phases of Steps
 _WHOLE_STEP = (STEP, 0)
 
 
 class StallDetector:
-    """Tells of one run which phases are open for long: each once, with its step and since when. One thread asks it."""
+    """Report the phases of one run that are open for long, once each, with step and start. For one thread."""
 
     def __init__(self, timing: Timing, steps: Steps, say: Callable[..., None]) -> None:
         self._timing = timing
         self._steps = steps
         self._say = say
         self._look_at = 0.0
-        self._open: dict[_Key, tuple[float, float]] = {}  # at the look before: when it began, and how long ago
-        self._told: dict[_Key, float] = {}  # when it began
-        self._typical_s: dict[str, float] = {}  # seconds, of phases that were open at a look
+        self._open: dict[_Key, tuple[float, float]] = {}  # at the last poll: start and duration
+        self._told: dict[_Key, float] = {}  # start of each reported phase
+        self._typical_s: dict[str, float] = {}  # of phases that were open at a poll
 
     def poll(self, now: float, step: int | None) -> None:
-        """Tell what lingers. now: of perf_counter(). step: that it belongs to, if that is known by now."""
+        """Report stalled phases. now: of perf_counter(). step: the current step, if it is known."""
         if now < self._look_at:
             return
         self._look_at = now + _LOOK_INTERVAL_S
@@ -41,7 +41,7 @@ class StallDetector:
                 self._typical_s[key[0]] = max(took, self._typical_s.get(key[0], 0.0) * _DECAY)
         self._open = {key: (began, now - began) for key, began in found.items()}
         self._told = {key: began for key, began in self._told.items() if found.get(key) == began}
-        step_began = found.get(_WHOLE_STEP, 0.0)  # what was open before it is around the whole loop
+        step_began = found.get(_WHOLE_STEP, 0.0)  # a phase that began earlier encloses the whole loop
         is_in_phase = any(key != _WHOLE_STEP and began >= step_began for key, began in found.items())
         lingering = [key for key in found if self._is_stalled(key) and not (key == _WHOLE_STEP and is_in_phase)]
         for key in lingering[:_TOLD_MAX]:
@@ -49,7 +49,7 @@ class StallDetector:
             self._emit(key[0], step, now - found[key])
 
     def _open_phases(self) -> dict[_Key, float]:
-        """Return when each open phase began. The training goes on meanwhile, so everything is copied in one step."""
+        """Return the start of each open phase. The training keeps running, so each dict is copied in one call."""
         found: dict[_Key, float] = {}
         for name, by_thread in list(self._timing.open_by_thread.items()):
             for thread, entry in list(by_thread.items()) if by_thread else ():
@@ -67,7 +67,7 @@ class StallDetector:
         since = time.time() - took
         clock = time.strftime("%H:%M:%S UTC", time.gmtime(since))
         if name == STEP:
-            message = f"in no phase; step {step} goes on since {clock}"
+            message = f"in no phase; step {step} is open since {clock}"
         else:
             message = f"in phase {name}{'' if step is None else f' of step {step}'} since {clock}"
         body: dict[str, Any] = {"phase": name, "step": step, "since_us": int(since * 1e6)}

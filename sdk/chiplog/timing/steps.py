@@ -1,4 +1,4 @@
-"""Whole steps: where each ends, what it took, and what of it was waiting for data."""
+"""Time whole steps, and the part of each that waits for data."""
 
 from collections.abc import Callable, Iterable, Iterator
 from time import perf_counter
@@ -8,30 +8,30 @@ from chiplog.safety.dynamo import dynamo_disable
 from chiplog.timing.gc_pauses import GcPauseTimer
 from chiplog.timing.phases import DATA, GC, STEP, Timing
 
-_LONG_S = 1.0  # of such a step is said what ended in it, and as often what ends later
+_LONG_S = 1.0  # flush the finished phases of a step that is open for so long, and again at this interval
 
 
 class Steps:
-    """The steps of one run. Each is ended by a call behind it, or entered and ended; then the call means nothing."""
+    """The steps of one run. A call after each step ends it, or a `with` block encloses it."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         self._pauses = GcPauseTimer()
-        self.began: float | None = None  # of the step that goes on, on the clock of perf_counter()
-        self.waiting_since: float | None = None  # for data, likewise
+        self.began: float | None = None  # start of the open step, by perf_counter()
+        self.waiting_since: float | None = None  # start of a wait for data, likewise
         self._long_at = 0.0
         self._waited = 0.0  # for data, since the last step ended
         self.is_entered = False  # `with run.step():`
         self.is_used = False
 
     def enter(self) -> bool:
-        """Begin a step. True: the first; the call that made its context manager ended none."""
+        """Begin a step. Return True for the first: the call that returned its context manager did not end a step."""
         is_first, self.is_entered = not self.is_entered, True
-        self.began = perf_counter() - self._waited  # a step begins where it begins to wait for its data
+        self.began = perf_counter() - self._waited  # a step begins with the wait for its data
         return is_first
 
     def end(self) -> None:
-        """Note what the step took. The first one that is not entered has no beginning."""
+        """Record the duration of the step. Without a `with` block the first one has no start."""
         now = perf_counter()
         if not self.is_used:
             self.is_used = True
@@ -45,19 +45,19 @@ class Steps:
             self._waited = 0.0
 
     def should_flush(self, now: float) -> bool:
-        """Tell whether the step goes on for a second or more, at most once a second."""
+        """Return True if the step has been open for a second or more, at most once a second."""
         if self.began is None or now - max(self.began, self._long_at) < _LONG_S:
             return False
         self._long_at = now
         return True
 
     def add_wait(self, seconds: float) -> None:
-        """Note time spent waiting for data."""
+        """Record time spent waiting for data."""
         self._waited += seconds
         self._timing.add(DATA, seconds)
 
     def stop(self) -> None:
-        """Look at nothing any more; a forked child begins anew."""
+        """Stop measuring. A forked child starts from this state."""
         self._pauses.stop()
         self.began, self._waited = None, 0.0
         self.waiting_since = None
@@ -65,7 +65,7 @@ class Steps:
 
 
 class Step:
-    """What `run.step()` returns: nothing to keep, or a context manager."""
+    """The return value of `run.step()`: ignored, or used as a context manager."""
 
     __slots__ = ("_end", "_enter")
 
@@ -84,7 +84,7 @@ class Step:
 
 
 class TimedLoader:
-    """A data loader whose waiting is timed. All else of it is the loader's own."""
+    """A data loader with its waits timed. Everything else is delegated to the loader."""
 
     def __init__(self, loader: Iterable[Any], steps: Steps) -> None:
         self._loader = loader
@@ -94,21 +94,21 @@ class TimedLoader:
         steps = self._steps
         began = steps.waiting_since = perf_counter()
         try:
-            batches = iter(self._loader)  # starts the workers, and waits for them
+            batches = iter(self._loader)  # starts the workers and waits for them
         finally:
             steps.waiting_since = None
         steps.add_wait(perf_counter() - began)
         return _TimedIterator(batches, steps)
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]  # raises what the loader's own raises
+        return len(self._loader)  # type: ignore[arg-type]  # raises what the loader raises
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
 
 class _TimedIterator:
-    """No generator: that would keep the batch alive while the next one is made."""
+    """Not a generator: that would keep a batch alive while the next one is built."""
 
     def __init__(self, batches: Iterator[Any], steps: Steps) -> None:
         self._batches = batches
@@ -122,7 +122,7 @@ class _TimedIterator:
         steps = self._steps
         began = steps.waiting_since = perf_counter()
         try:
-            batch = next(self._batches)  # the end of the data is no step's
+            batch = next(self._batches)  # the wait for StopIteration belongs to no step
         finally:
             steps.waiting_since = None
         steps.add_wait(perf_counter() - began)

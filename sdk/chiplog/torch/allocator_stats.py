@@ -1,4 +1,4 @@
-"""What CUDA's caching allocator says of itself: counters on the host, so that asking waits for no device."""
+"""Statistics of CUDA's caching allocator: counters on the host, so reading them does not wait for a device."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,9 +8,9 @@ PREFIX = "chiplog/cuda"
 
 
 def sample(cuda: Any) -> dict[str, float]:
-    """Return the statistics of every device that this process has memory on. With several, keys name the device.
+    """Return the statistics of every device on which this process has memory. With several, keys name the device.
 
-    allocated_bytes, reserved_bytes: now; *_peak_bytes: the most so far. fragmentation: the share of reserved memory
+    allocated_bytes, reserved_bytes: now; *_peak_bytes: the maximum so far. fragmentation: the share of reserved memory
     that is not allocated. alloc_retries, ooms: since the start. Keys as in torch.cuda.memory_stats.
     """
     if not cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""The few calls to a device: its streams, its events, its pinned memory. Nothing in here waits for it."""
+"""Calls to a device: streams, events and pinned memory. Nothing here waits for the device."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -12,7 +12,7 @@ class Event(Protocol):
     """A mark in a stream."""
 
     def query(self) -> bool:
-        """Tell whether everything in front of the mark is done."""
+        """Return True if everything before the mark is done."""
         ...
 
 
@@ -20,11 +20,11 @@ class Backend(Protocol):
     """One device."""
 
     def allocate(self, n_bytes: int) -> tuple[Any, Any]:
-        """Return so many bytes on the device and in pinned host memory, as tensors of uint8. May wait; called once."""
+        """Return `n_bytes` on the device and in pinned host memory, as uint8 tensors. May block; called once."""
         ...
 
     def is_capturing(self) -> bool:
-        """Tell whether the current stream is captured into a graph, so that nothing may be launched."""
+        """Return True if the current stream is being captured into a graph, so that nothing may be launched."""
         ...
 
     def event(self) -> Event:
@@ -32,11 +32,11 @@ class Backend(Protocol):
         ...
 
     def copy(self, host: Any, staged: Any, done: Any) -> None:
-        """Copy to the host, beside the current stream and behind what is in it now; then comes the mark `done`."""
+        """Copy to the host in a side stream, after the current stream's work so far; then record the mark `done`."""
         ...
 
     def poll_context(self) -> AbstractContextManager[object]:
-        """Return what a thread has to be in while it asks marks."""
+        """Return the context for a thread that queries marks."""
         ...
 
 
@@ -48,10 +48,10 @@ class CudaBackend:
         self._cuda = torch.cuda
         self._device = device
         self._side: Any = None
-        self._reached: Any = None  # one event for all calls: a stream that waits keeps the moment it was told
+        self._reached: Any = None  # one event for all calls: a waiting stream keeps the state at wait_event()
 
     def allocate(self, n_bytes: int) -> tuple[Any, Any]:
-        """Return so many bytes on the GPU, and page-locked on the host: without that a copy would wait."""
+        """Return `n_bytes` on the GPU and page-locked on the host: without page-locking a copy would block."""
         torch = self._torch
         self._side = self._cuda.Stream(self._device)
         self._reached = self._cuda.Event()
@@ -59,7 +59,7 @@ class CudaBackend:
         return staging, torch.empty(n_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def is_capturing(self) -> bool:
-        """Tell whether the current stream is captured into a graph."""
+        """Return True if the current stream is being captured into a graph."""
         return bool(self._cuda.is_current_stream_capturing())
 
     def event(self) -> Any:
@@ -67,7 +67,7 @@ class CudaBackend:
         return self._cuda.Event()
 
     def copy(self, host: Any, staged: Any, done: Any) -> None:
-        """Copy on the side stream, which waits for what the current one has now. The current one waits for nothing."""
+        """Copy in the side stream, which waits for the current one's work so far. The current one does not wait."""
         self._reached.record(self._cuda.current_stream(self._device))
         self._side.wait_event(self._reached)
         with self._cuda.stream(self._side):
@@ -75,22 +75,22 @@ class CudaBackend:
         done.record(self._side)
 
     def poll_context(self) -> AbstractContextManager[object]:
-        """Return a context in which asking an event cannot break the capture of a graph in another thread."""
+        """Return a context in which querying an event cannot break a graph capture of another thread."""
         return relaxed_capture()
 
 
 @contextmanager
 def relaxed_capture() -> Iterator[None]:
-    """Let this thread ask about events while another thread captures a graph.
+    """Allow this thread to query events while another thread captures a graph.
 
-    By default a capture is spoilt by any thread that asks the driver something (cuThreadExchangeStreamCaptureMode).
+    By default a query of any thread invalidates a capture (cuThreadExchangeStreamCaptureMode).
     """
     import ctypes  # importing chiplog must not cost it
 
     exchange = _exchange()
     mode = ctypes.c_int(_CAPTURE_MODE_RELAXED)
     if exchange is not None:
-        exchange(ctypes.byref(mode))  # leaves in `mode` what was before
+        exchange(ctypes.byref(mode))  # sets `mode` to the previous mode
     try:
         yield
     finally:
@@ -98,7 +98,7 @@ def relaxed_capture() -> Iterator[None]:
             exchange(ctypes.byref(mode))
 
 
-_driver: list[Any] = []  # the function, or None, once it was looked for
+_driver: list[Any] = []  # the function, or None if the driver lacks it; empty before the lookup
 
 
 def _exchange() -> Any:
@@ -106,11 +106,11 @@ def _exchange() -> Any:
         import ctypes
 
         found = None
-        with contextlib.suppress(OSError, AttributeError):  # ROCm has another driver, and no such rule
+        with contextlib.suppress(OSError, AttributeError):  # ROCm has another driver, without this rule
             found = ctypes.CDLL("libcuda.so.1").cuThreadExchangeStreamCaptureMode
         _driver.append(found)
     return _driver[0]
 
 
-# What makes the backend of a device, by the device's type: values.metrics.DEVICE_TYPES names the same types.
+# Constructors of backends by device type: values.metrics.DEVICE_TYPES lists the same types.
 BACKENDS: dict[str, Callable[[Any, Any], Backend]] = {"cuda": CudaBackend}

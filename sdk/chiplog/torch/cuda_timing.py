@@ -1,7 +1,7 @@
-"""Phases timed by CUDA events: two marks in the current stream, resolved when both have happened. Nothing waits.
+"""Time phases with CUDA events: two marks in the current stream, read once both have happened. Nothing blocks.
 
-What lies between them is how far the phase moved the device's own timeline on: work that the host only queued counts
-when it runs, and waiting on the host that the device does not notice counts nothing.
+The span between them is the phase's time on the device: queued work counts when it runs, and a wait on the host that
+does not delay the device counts nothing.
 """
 
 import time
@@ -12,12 +12,12 @@ from typing import Any
 
 from chiplog.journal.deferred import DeferredEvents
 
-MARKS_MAX = 4096  # events made, two for each phase: then the host times, for memory has to end somewhere
+MARKS_MAX = 4096  # events, two for each phase; beyond this bound on memory the host times
 _LANE = "phases"
 
 
 class Span:
-    """One time that a phase was gone through."""
+    """One pass through a phase."""
 
     __slots__ = ("begin", "end", "name")
 
@@ -28,7 +28,7 @@ class Span:
 
 
 class CudaTiming:
-    """The stopwatch of one run, for the devices of torch.cuda."""
+    """Time the phases of one run on the devices of torch.cuda."""
 
     def __init__(
         self, cuda: Any, later: DeferredEvents, append: Callable[[int, int, Mapping[str, float]], None]
@@ -38,16 +38,16 @@ class CudaTiming:
         self._append = append
         self._free: dict[Any, list[Any]] = {}  # by device: an event stays with the one that recorded it first
         self._n_made = 0
-        self._spans: deque[Span] = deque()  # that wait for their step; the sender thread may take them, too
+        self._spans: deque[Span] = deque()  # without a step yet; the sender thread may take them too
 
     def begin(self) -> Any:
-        """Return a mark of now in the current stream; None when the host is to time the phase."""
+        """Record a mark in the current stream and return it; None if the host must time the phase."""
         if self._cuda.is_current_stream_capturing():
             return None
         return self._mark(self._cuda.current_stream())
 
     def end(self, name: str, mark: Any) -> bool:
-        """Note what lies between that mark and now. False: the host is to time this phase."""
+        """Record the span from that mark to now. Return False if the host must time this phase."""
         stream = self._cuda.current_stream()
         is_other = self._cuda.is_current_stream_capturing() or stream.device != mark[0]
         end = None if is_other else self._mark(stream)
@@ -58,7 +58,7 @@ class CudaTiming:
         return True
 
     def submit(self, step: int) -> None:
-        """Give what was timed since this was called before to a step."""
+        """Assign the spans since the last call to a step."""
         if self._spans:
             spans = self._take()
             self._later.add(_LANE, _Spans(self, step, spans))
@@ -73,7 +73,7 @@ class CudaTiming:
         return taken
 
     def resolve(self, step: int, ts: int, spans: list[Span]) -> None:
-        """Add up the seconds of phases that are over, and append them."""
+        """Add up the seconds of finished phases, and append them."""
         totals: dict[str, float] = {}
         for span in spans:
             seconds = span.begin[1].elapsed_time(span.end[1]) / 1e3  # in ms: cudaEventElapsedTime
@@ -81,7 +81,7 @@ class CudaTiming:
         self._append(step, ts, totals)
 
     def release(self, spans: list[Span]) -> None:
-        """Use the events again."""
+        """Return the events to the pool."""
         for mark in chain.from_iterable((span.begin, span.end) for span in spans):
             self._give_back(mark)
 
@@ -112,7 +112,7 @@ class _Spans:
         self._spans = spans
 
     def is_ready(self) -> bool:
-        """Tell whether every mark has happened."""
+        """Return True if every mark has happened."""
         return all(span.begin[1].query() and span.end[1].query() for span in self._spans)
 
     def append(self) -> None:
@@ -120,5 +120,5 @@ class _Spans:
         self._timing.resolve(self._step, self._ts, self._spans)
 
     def release(self) -> None:
-        """Use the events again."""
+        """Return the events to the pool."""
         self._timing.release(self._spans)

@@ -1,11 +1,11 @@
-"""Which device the calling thread uses in CUDA. Nothing here initialises CUDA: that would break a later fork."""
+"""Find the CUDA device of the calling thread. Nothing here initialises CUDA: that would break a later fork."""
 
 import sys
 from typing import Any, NamedTuple
 
 
 class CurrentDevice(NamedTuple):
-    """A device as CUDA numbers it in this process, and its UUID, without prefix, where torch knows it."""
+    """A device: its number in this process, and its UUID without prefix, if torch knows it."""
 
     number: int
     uuid: str

@@ -1,12 +1,12 @@
-"""Values that are on a device: copied without waiting, and logged once they have arrived.
+"""Values on a device: copied without blocking, and logged once the copy is complete.
 
     current stream   … training … │ pack into the staging ring │ … training …
     side stream                            waits ─► copy to the pinned ring ─► event
-    sender thread                                                  asks the event, then reads
+    sender thread                                                  queries the event, then reads
 
-One fused operation per dtype packs the values behind whatever computes them, so that a later change in place is not
-seen. The staging ring on the device and the pinned ring on the host are allocated once, by the first such call; a
-place in them is used again after its event. A call that finds no place is counted and declared lost: nothing waits.
+One fused operation per dtype packs the values after the work that computes them, so a later change in place has no
+effect. The first such call allocates the staging ring on the device and the pinned ring on the host. A slot in them is
+reused after its event. A call that finds no free slot is counted and declared lost: nothing blocks.
 """
 
 import time
@@ -21,8 +21,8 @@ from chiplog.safety.interrupts import is_interrupt
 from chiplog.torch.backends import BACKENDS, Backend, Event
 from chiplog.values.metrics import Diagnostic
 
-RING_BYTES = 1 << 20  # 131,072 values under way on each device: at 20 per step, thousands of steps
-SLOTS_MAX = 1024  # calls under way on each device: an event each
+RING_BYTES = 1 << 20  # 131,072 values in flight on each device: at 20 per step, thousands of steps
+SLOTS_MAX = 1024  # calls in flight on each device: an event each
 _ALIGNMENT = 8
 FULL, CAPTURED, FAILED, INSIDE = (
     f"values on a device: {why}"
@@ -35,7 +35,7 @@ FULL, CAPTURED, FAILED, INSIDE = (
 )
 
 Append = Callable[[int, int, Mapping[str, float]], None]  # step, ts in µs, values by key
-Make = Callable[[list[float]], Mapping[str, float]]  # what is logged, of the numbers that were on the device
+Make = Callable[[list[float]], Mapping[str, float]]  # builds the logged metrics from the numbers of the device
 
 
 def _named(keys: tuple[str, ...], numbers: list[float]) -> dict[str, float]:
@@ -43,13 +43,13 @@ def _named(keys: tuple[str, ...], numbers: list[float]) -> dict[str, float]:
 
 
 class CopySlot:
-    """One call's place in the rings, and what is to be said of it."""
+    """One call's slot in the rings, and its event."""
 
     __slots__ = ("_append", "_make", "_ring", "_step", "_ts", "begin", "done", "end", "error", "launched", "parts")
 
     def __init__(self, ring: "DeviceRing", begin: int, end: int, done: Event, append: Append) -> None:
         self._ring = ring
-        self.begin = begin  # in bytes ever given out, like `end`
+        self.begin = begin  # in total bytes ever reserved, like `end`
         self.end = end
         self.done = done
         self.launched = False
@@ -58,11 +58,11 @@ class CopySlot:
         self._append = append
 
     def set_event(self, step: int, ts: int, make: Make) -> None:
-        """Note what is to be said: at which step, when (µs since the epoch), and what becomes of the numbers."""
+        """Set the event: its step, its time (µs since the epoch), and the function that builds the metrics."""
         self._step, self._ts, self._make = step, ts, make
 
     def is_ready(self) -> bool:
-        """Tell whether the copy is complete, or will never be."""
+        """Return True if the copy is complete or has failed."""
         return self.error is not None or (self.launched and self.done.query())
 
     def append(self) -> None:
@@ -72,7 +72,7 @@ class CopySlot:
         self._append(self._step, self._ts, self._make(self._ring.read(self)))
 
     def release(self) -> None:
-        """Give the place back."""
+        """Free the slot."""
         self._ring.release(self)
 
 
@@ -84,20 +84,20 @@ class DeviceRing:
         self._backend = backend
         self._size = n_bytes
         self._staging, self._host = backend.allocate(n_bytes)
-        self._head = self._tail = 0  # bytes ever given out, and given back
+        self._head = self._tail = 0  # total bytes ever reserved, and ever freed
         self._n_slots = 0
         self._slots_max = slots_max
-        self._events: list[Event] = []  # to be used again
-        self._lock = RLock()  # a signal handler, or a __del__, may log while its thread is in here
-        self._inside = 0  # the thread that is in here
+        self._events: list[Event] = []  # free, for reuse
+        self._lock = RLock()  # reentrant: a signal handler or a __del__ may log while its thread holds it
+        self._inside = 0  # ID of the thread that holds the lock
 
     @property
     def is_inside(self) -> bool:
-        """Whether what asks has interrupted its own thread in here: it gets no place, for one is being given out."""
+        """Whether the caller has interrupted a reservation of its own thread: it gets no slot."""
         return self._inside == get_ident()
 
     def reserve(self, tensors: Sequence[Any], append: Append, add: Callable[[CopySlot], None]) -> CopySlot | None:
-        """Return a place for these tensors, added to what is under way; None when there is none."""
+        """Reserve a slot for these tensors and add it to the pending ones; None if there is none."""
         if self.is_inside:
             return None
         layout: dict[Any, tuple[list[int], list[int]]] = {}
@@ -116,7 +116,7 @@ class DeviceRing:
                     self._inside = 0
         except BaseException as error:
             if slot is not None:
-                slot.error = error  # else what is never launched would hold up all that comes after it
+                slot.error = error  # otherwise a slot that is never launched would block all later ones
             raise
         return slot
 
@@ -129,7 +129,7 @@ class DeviceRing:
     ) -> CopySlot | None:
         size = sum(sizes)
         begin = self._head
-        if begin % self._size + size > self._size:  # no place is in two pieces
+        if begin % self._size + size > self._size:  # a slot does not wrap around
             begin += self._size - begin % self._size
         if size > self._size or begin + size - self._tail > self._size or self._n_slots >= self._slots_max:
             return None
@@ -150,7 +150,7 @@ class DeviceRing:
         return slot
 
     def launch(self, slot: CopySlot, tensors: Sequence[Any]) -> None:
-        """Pack the tensors and send them on their way. What this raises is kept with the slot, but for an interrupt."""
+        """Pack the tensors and start the copy. An error is stored in the slot; an interrupt is raised."""
         try:
             torch, staging = self._torch, self._staging
             with torch.no_grad():
@@ -177,7 +177,7 @@ class DeviceRing:
         return list(chain.from_iterable(found[index] for index in range(len(found))))
 
     def release(self, slot: CopySlot) -> None:
-        """Give the place back. Slots come in the order in which they were reserved."""
+        """Free the slot. Slots are freed in the order of their reservation."""
         with self._lock:
             before, self._inside = self._inside, get_ident()
             try:
@@ -200,7 +200,7 @@ class DeviceValues:
         self._lock = RLock()
 
     def log_scalars(self, torch: Any, step: int, tensors: Mapping[str, Any]) -> None:
-        """Log tensors of one element each, by key, wherever they are."""
+        """Log tensors of one element each, by key, on any devices."""
         by_device: dict[Any, dict[str, Any]] = {}
         for key, tensor in tensors.items():
             by_device.setdefault(tensor.device, {})[key] = tensor
@@ -208,13 +208,13 @@ class DeviceValues:
             self.submit(torch, step, list(part.values()), partial(_named, tuple(part)))
 
     def submit(self, torch: Any, step: int, tensors: Sequence[Any], make: Make) -> None:
-        """Send the numbers of some tensors of one device on their way; `make` says what is logged of them."""
+        """Start the copy of some tensors of one device; `make` builds the metrics from their numbers."""
         device = tensors[0].device
         backend, ring = self._rings.get(device) or self._make(torch, device)
         if backend.is_capturing():
             message = (
                 f"values on {device} were logged while a graph was captured, and nothing was launched; "
-                "log the graph's output behind replay()"
+                "log the graph's output after replay()"
             )
             self._lose(CAPTURED, Diagnostic("device_values_in_capture", str(device), message))
             return
@@ -237,7 +237,7 @@ class DeviceValues:
         else:
             try:
                 ring.launch(slot, tensors)
-            except BaseException as error:  # of a signal handler, perhaps before it began
+            except BaseException as error:  # from a signal handler, perhaps before the launch began
                 slot.error = slot.error or error
                 raise
 

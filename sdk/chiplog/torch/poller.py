@@ -1,4 +1,4 @@
-"""What the sender thread does for torch at each of its looks: nothing, until the training code has imported it."""
+"""The sender thread's periodic work for torch: nothing until the training code has imported it."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ Append = Callable[[int, int, Mapping[str, float]], None]  # step, ts in µs, val
 
 
 class TorchPoller:
-    """Of one run: its events that are still to come, its stopwatch, the allocator's statistics."""
+    """Poll one run's deferred events, set up its CUDA timing, and sample the allocator's statistics."""
 
     def __init__(self, later: DeferredEvents, timing: Timing, append_times: Append) -> None:
         self._later = later
@@ -23,7 +23,7 @@ class TorchPoller:
         self._sample_at = 0.0
 
     def poll(self, now: float) -> Mapping[str, float]:
-        """Look around; return the allocator's statistics when they are due."""
+        """Poll once; return the allocator's statistics if they are due."""
         self._later.poll()
         if "torch" not in sys.modules:
             return {}

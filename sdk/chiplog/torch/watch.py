@@ -1,9 +1,8 @@
-"""Norms of gradients and parameters, every so many steps, by one fused reduction on their device.
+"""Norms of gradients and parameters at regular steps, with one fused reduction on their device.
 
-A hook in front of every optimizer's step, one for all models, counts; on the other steps it does nothing else.
-Gradients are then as the optimizer takes them: clipped, and unscaled where a GradScaler does that. Of sharded
-parameters (FSDP, DTensor) the local part is measured: the norm of the whole is the root of the sum of squares over the
-ranks.
+One hook for all models, before every optimizer's step, counts the steps and measures at some. The gradients are then
+those that the optimizer uses: clipped, and unscaled by a GradScaler if there is one. For sharded parameters (FSDP,
+DTensor) the local part is measured: the norm of the whole is the root of the sum of squares over the ranks.
 """
 
 import contextlib
@@ -19,22 +18,22 @@ from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.values.metrics import Diagnostic
 
-GROUPS_MAX = 32  # submodules whose norms are logged: more is a table that nobody reads
-_SUMMED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")  # of others torch has no norm
+GROUPS_MAX = 32  # submodules whose norms are logged: a larger table is not readable
+_SUMMED = ("float16", "bfloat16", "float32", "float64", "complex64", "complex128")  # torch has no norm for other types
 _WRAPPERS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")  # of DDP, compile, FSDP
 
-# How numbers on a device, or on the host, become metrics of a step: tensors, and what makes metrics of their numbers.
+# Attaches numbers on a device or host to a step: tensors, and the function that builds metrics from their numbers.
 Attach = Callable[[Sequence[Any], Callable[[list[float]], Mapping[str, float]]], None]
 
 
-# Of this process. Torch goes through its hooks in a dict, and fails when one is taken away meanwhile: by a signal
-# handler, another thread, or when the collector finds a model. So ours stays there, and this list changes.
+# Of this process. Torch iterates over a dict of hooks, and fails if one is removed at the same time: by a signal
+# handler, another thread, or the collection of a model. So the hook stays there, and this list changes.
 _watching: list["Watch"] = []
-_hooked = Lock()  # held for good once the hook is there
+_hooked = Lock()  # never released once the hook is registered
 
 
 class Watch:
-    """Watches one model until it is gone, or until `stop`. Keeps neither it nor its graph alive."""
+    """Watch one model until it is deleted, or until `stop`. Keeps neither it nor its graph alive."""
 
     def __init__(
         self, torch: Any, model: Any, every: int, name: str, attach: Attach, complain: Callable[[Diagnostic], None]
@@ -49,22 +48,22 @@ class Watch:
         self._others: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers of other models
         self._model = weakref.ref(model)
         self._is_stopped = False
-        self._is_told = False  # that parameters are left out
+        self._is_told = False  # whether the omitted parameters were reported
         _hook_once()
         _watching.append(self)
 
     @property
     def is_stopped(self) -> bool:
-        """Whether there is nothing to look at any more: stopped, or the model is gone."""
+        """Whether the watch was stopped or the model was deleted."""
         return self._is_stopped or self._model() is None
 
     def stop(self) -> None:
-        """Look no more. May be called by any thread, and by a signal handler."""
+        """Stop watching. Any thread and any signal handler may call this."""
         self._is_stopped = True
         _forget(self)
 
     def on_optimizer_step(self, optimizer: Any) -> None:
-        """Count a step of this model's optimizer; measure at every so many. Raises nothing."""
+        """Count a step of this model's optimizer, and measure if it is due. Raises nothing."""
         try:
             if self._optimizer() is not optimizer and not self._owns(optimizer):
                 return
@@ -74,7 +73,7 @@ class Watch:
         except Exception as error:
             if is_interrupt(error):
                 raise
-            message = f"watch() of {self._name!r:.60} failed: {type(error).__name__} {str(error)[:200]}; it goes on"
+            message = f"watch() of {self._name!r:.60} failed: {type(error).__name__} {str(error)[:200]}; it continues"
             self._complain(Diagnostic("watch_failed", self._name, message))
 
     def _owns(self, optimizer: Any) -> bool:
@@ -92,7 +91,7 @@ class Watch:
         torch, model = self._torch, self._model()
         cuda = sys.modules["torch.cuda"]
         if model is None or (cuda.is_initialized() and cuda.is_current_stream_capturing()):
-            return  # what is launched while a graph is captured would be part of it
+            return  # during a capture, launched work would become part of the graph
         names, tensors, kinds = [], [], []
         parameters = dict(model.named_parameters())
         summed = tuple(getattr(torch, dtype) for dtype in _SUMMED)
@@ -109,10 +108,10 @@ class Watch:
                     tensors.append(tensor.to_local() if hasattr(tensor, "to_local") else tensor)
                     names.append(_plain(name))
                     kinds.append(kind)
-        scale = getattr(optimizer, "grad_scale", None)  # set while a fused optimizer unscales by itself
+        scale = getattr(optimizer, "grad_scale", None)  # set while a fused optimizer unscales itself
         groups = group_by_submodule(names)
         devices = list(dict.fromkeys(tensor.device for tensor in tensors))
-        devices.sort(key=lambda device: device.type == "cpu")  # a copy to the host would wait
+        devices.sort(key=lambda device: device.type == "cpu")  # a copy to the host would block
         rows, numbers = [], []
         with torch.no_grad():
             for device in devices:
@@ -134,7 +133,7 @@ class Watch:
             self._complain(Diagnostic("not_watched", self._name, message))
 
     def _norms(self, tensors: list[Any]) -> Any:
-        """Return the norms in order, as one tensor. float16 overflows at 65,504: half types are summed in float32."""
+        """Return the norms in order, as one tensor. Half types are summed in float32: float16 overflows at 65,504."""
         torch = self._torch
         norms: dict[int, Any] = {}
         for dtype in dict.fromkeys(tensor.dtype for tensor in tensors):
@@ -149,7 +148,7 @@ def _hook_once() -> None:
     if not _hooked.acquire(blocking=False):
         return
     try:
-        optimizers = sys.modules["torch.optim.optimizer"]  # no attribute of torch.optim
+        optimizers = sys.modules["torch.optim.optimizer"]  # not an attribute of torch.optim
         optimizers.register_optimizer_step_pre_hook(_before_step)
     except BaseException:
         _hooked.release()
@@ -171,7 +170,7 @@ def _forget(watch: Watch) -> None:
 
 
 def group_by_submodule(names: Sequence[str], groups_max: int = GROUPS_MAX) -> list[str]:
-    """Return for each parameter's name the submodule it counts for: as deep as there are few enough, else empty."""
+    """Return the submodule of each parameter's name, at the deepest level with few enough groups, or ''."""
     paths = [name.split(".")[:-1] for name in names]
     found = [""] * len(names)
     for depth in range(1, max(map(len, paths), default=0) + 1):
@@ -183,7 +182,7 @@ def group_by_submodule(names: Sequence[str], groups_max: int = GROUPS_MAX) -> li
 
 
 def to_metrics(name: str, rows: Sequence[tuple[str, str]], values: Sequence[float]) -> dict[str, float]:
-    """Return the norms of all and of each submodule. rows: (kind, submodule) of each norm; behind them a scale."""
+    """Return the norms of the model and each submodule. rows: (kind, submodule) of each norm; a scale may follow."""
     scale = values[len(rows)] if len(values) > len(rows) else 1.0
     found: dict[str, list[float]] = {}
     for (kind, group), value in zip(rows, values, strict=False):

@@ -236,7 +236,7 @@ def test_while_a_graph_is_captured_nothing_is_launched_and_that_is_said_once(run
     assert counted(offline()) == {"device_values_in_capture": 3}
     assert sum(count for count, _ in losses(offline())) == 3
     [said] = caplog.records
-    assert "log the graph's output behind replay()" in said.getMessage()
+    assert "log the graph's output after replay()" in said.getMessage()
 
 
 def test_a_device_that_fails_costs_its_values_and_nothing_else(run, device, offline) -> None:
