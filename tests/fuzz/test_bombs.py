@@ -35,8 +35,8 @@ SAFEGUARDS = [
     Safeguard(
         "buffers of an answer do not lie over each other",
         "sdk/chiplog/query/arrow_validation.py",
-        old="        if room < 0:  # else",
-        new="        if False:  # else",
+        old="        if room < 0:  # otherwise",
+        new="        if False:  # otherwise",
         test="test_buffers_of_an_answer_that_lie_over_each_other_claim_no_memory",
     ),
     Safeguard(

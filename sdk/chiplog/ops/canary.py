@@ -1,4 +1,4 @@
-"""Send events through the real path and see whether they come out of SQL: the only honest health check."""
+"""Send events through the whole pipeline and check that SQL returns them: the only end-to-end health check."""
 
 import os
 import random
@@ -16,17 +16,17 @@ from chiplog_schemas.model.events import PRODUCER_BYTES, EventKind, encode
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.storage.segments import now_us
 
-EVENTS_MAX = 100_000  # half of what a journal in memory holds
+EVENTS_MAX = 100_000  # half the capacity of a journal in memory
 _ASK_AGAIN_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class CanaryResult:
-    """What became of a flock of canaries.
+    """The result of sending canary events.
 
-    Seconds since the first was sent, None when that did not happen within the time given: until all were acknowledged
-    by the agent, and until all were visible in SQL. Of the `sent` events `arrived` came out, some perhaps `doubled` or
-    with other values than were sent (`altered`).
+    acknowledged_s, visible_s: seconds from the first send until the agent has acknowledged all events, and until SQL
+    shows them all; None if that did not happen in time. sent, arrived, doubled, altered: numbers of events; an altered
+    event has another value than was sent.
     """
 
     acknowledged_s: float | None
@@ -39,19 +39,19 @@ class CanaryResult:
 
     @property
     def lost(self) -> int:
-        """How many did not come out."""
+        """How many events did not arrive."""
         return self.sent - self.arrived
 
     @property
     def ok(self) -> bool:
-        """Whether each came out once, as it was sent."""
+        """Whether each event arrived exactly once and unchanged."""
         return not (self.lost or self.doubled or self.altered)
 
 
 def send_canaries(where: Paths, agent_address: str | None, wait_s: float, events: int = 1) -> CanaryResult:
-    """Log notices as a producer of its own (role `canary`, in no run) and wait until SQL shows them all.
+    """Log notices as a separate producer (role `canary`, in no run) and wait until SQL shows them all.
 
-    events: how many, each with a random value that must come out as it was.
+    events: how many. Each has a random value that must arrive unchanged.
     """
     token = secrets.token_hex(8)
     values = [random.random() for _ in range(events)]
@@ -67,7 +67,7 @@ def send_canaries(where: Paths, agent_address: str | None, wait_s: float, events
                     visible_s = time.monotonic() - begun
                     return CanaryResult(acknowledged_s, visible_s, "", events, *_compare(client, token, values))
                 time.sleep(_ASK_AGAIN_S)
-            missed = "it did not show in SQL"
+            missed = "it did not appear in SQL"
             return CanaryResult(acknowledged_s, None, missed, events, *_compare(client, token, values))
     except (QueryError, NoDataError) as error:
         return CanaryResult(acknowledged_s, None, str(error), events)

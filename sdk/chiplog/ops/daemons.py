@@ -17,11 +17,11 @@ from chiplog_schemas.transport.link_status import LinkStatus, read_link_status
 
 COLLECTOR, AGENT = "chiplog_collector", "chiplog_agent"
 START_WAIT_S = 15.0  # importing DuckDB on a busy machine
-RENEW_WAIT_S = 5.0  # a daemon looks once a second whether its files are there
+RENEW_WAIT_S = 5.0  # a daemon checks once a second that its files exist
 STOP_WAIT_S = 30.0  # for the index to catch up with the log
-COMING_UP_MAX_S = 60.0  # a daemon that is older answers, or hangs
+COMING_UP_MAX_S = 60.0  # an older daemon answers or hangs
 _LOOK_AGAIN_S = 0.05
-_START = 19  # of stat_fields(): starttime, in clock ticks since boot
+_START = 19  # of read_proc_stat(): starttime, in clock ticks since boot
 _TAIL_BYTES = min(4096, EVENT_BYTES_MAX)
 
 
@@ -37,23 +37,23 @@ def socket_path(where: Paths, module: str) -> Path:
 
 
 def daemon_pid(where: Paths, module: str) -> int:
-    """Return the PID of a daemon that runs; 0 when none does."""
+    """Return the PID of a running daemon; 0 if none runs."""
     return lock_holder_pid(lock_path(where, module))
 
 
 def is_sigstopped(pid: int) -> bool:
-    """Tell whether a process is stopped by a signal or a debugger: it lives, holds its lock, and does nothing."""
-    return read_proc_stat(pid)[:1] in (["T"], ["t"])  # its state
+    """Return True if a signal or a debugger has stopped a process: it holds its lock and does nothing."""
+    return read_proc_stat(pid)[:1] in (["T"], ["t"])  # state
 
 
 def collector_link_status(where: Paths) -> LinkStatus | None:
-    """Return what the agent that runs reports about its link to the collector; None when none does."""
+    """Return the running agent's report on its link to the collector; None without an agent."""
     pid = daemon_pid(where, AGENT)
     return read_link_status(where.agent_link, pid) if pid else None
 
 
 def start(where: Paths, module: str, arguments: list[str]) -> int:
-    """Start a daemon unless it runs, wait until it listens, and return its PID. Raises OSError with its last words."""
+    """Start a daemon unless it runs, wait until it listens, and return its PID. Raises OSError with its last output."""
     running = daemon_pid(where, module)
     if running:
         if not _wait_until(START_WAIT_S, lambda: _accepts_connections(socket_path(where, module))):
@@ -69,9 +69,9 @@ def start(where: Paths, module: str, arguments: list[str]) -> int:
 
 
 def stop(where: Paths, module: str) -> int:
-    """Stop a daemon by SIGTERM, wait for its end, and return its PID; 0 when none ran. Raises OSError if it stays."""
+    """Stop a daemon with SIGTERM, wait for its exit, and return its PID; 0 if none ran. Raises OSError if it stays."""
     if not daemon_pid(where, module) and _accepts_connections(socket_path(where, module)):
-        # Its lock was removed; it makes another one.
+        # Its lock file was removed: the daemon creates another one.
         _wait_until(
             RENEW_WAIT_S, lambda: daemon_pid(where, module) > 0 or not _accepts_connections(socket_path(where, module))
         )
@@ -79,13 +79,11 @@ def stop(where: Paths, module: str) -> int:
     if pid <= 0:
         return 0
     if is_sigstopped(pid):
-        raise OSError(
-            f"{module} (process {pid}) was stopped by a signal and cannot end; kill -CONT {pid} lets it go on"
-        )
+        raise OSError(f"{module} (process {pid}) was stopped by a signal and cannot end; kill -CONT {pid} resumes it")
     try:
         os.kill(pid, signal.SIGTERM)
     except ProcessLookupError:
-        return pid  # it ended by itself in this moment
+        return pid  # it has just ended by itself
     if not _wait_until(STOP_WAIT_S, lambda: daemon_pid(where, module) != pid):
         raise OSError(
             f"{module} (process {pid}) did not end within {STOP_WAIT_S:g} s; see {output_path(where, module)}, "
@@ -120,7 +118,7 @@ def waiting_journals(where: Paths) -> list[bytes]:
 
 
 def what_waits(n_journals: int) -> str:
-    """Return how many journals wait, in words."""
+    """Return a text with the number of waiting journals."""
     return (
         "1 journal of an ended process waits" if n_journals == 1 else f"{n_journals} journals of ended processes wait"
     )
@@ -139,7 +137,7 @@ def is_coming_up(where: Paths, module: str) -> bool:
 
 
 def is_embedded(where: Paths, module: str) -> bool:
-    """Tell whether the daemon that runs was started by a training, and thus leaves when it is idle."""
+    """Return True if a training started the running daemon, which therefore exits when it is idle."""
     return lock_note(lock_path(where, module)) == "embedded"
 
 

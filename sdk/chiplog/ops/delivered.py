@@ -1,7 +1,7 @@
-"""What `chiplog sync` has delivered from a directory: a list beside the journals and files that stay there.
+"""The list of what `chiplog sync` has delivered from a directory, beside the journals and files that stay there.
 
-Each line of `.delivered` is a JSON list: name, bytes, and the CHIPLOG_DIR whose agent has it on stable storage. What
-has another size since then, copied again in full perhaps, counts as not delivered.
+Each line of `.delivered` is a JSON list: name, bytes, and the CHIPLOG_DIR whose agent has it on stable storage. If the
+size has changed since, for example after a complete copy, it counts as not delivered.
 """
 
 import json
@@ -10,18 +10,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 MARKS_NAME = ".delivered"
-_MARKS_BYTES_MAX = 16 << 20  # a hundred thousand journals; beyond it they are delivered again, which changes nothing
+_MARKS_BYTES_MAX = 16 << 20  # a hundred thousand journals; beyond it journals are delivered again, without effect
 
 
 def is_delivered(path: Path, root: Path | None = None) -> bool:
-    """Return True if a journal or saved file was delivered: to this CHIPLOG_DIR, or to any."""
+    """Return True if a journal or saved file was delivered to this CHIPLOG_DIR, or without `root` to any."""
     found = _marks(_list_of(path)).get(path.name, {})
     sizes = list(found.values()) if root is None else [found.get(str(root))]
     return bool(sizes) and _bytes_of(path) in sizes
 
 
 def mark(paths: Iterable[Path], root: Path) -> None:
-    """Note that these were delivered to a CHIPLOG_DIR. Raises OSError."""
+    """Record that these were delivered to a CHIPLOG_DIR. Raises OSError."""
     lines: dict[Path, list[str]] = {}
     for path in paths:
         line = json.dumps([path.name, _bytes_of(path), str(root)])
@@ -38,7 +38,7 @@ def _list_of(path: Path) -> Path:
 
 
 def _marks(at: Path) -> dict[str, dict[str, int]]:
-    """Return the bytes that were delivered, by name and CHIPLOG_DIR."""
+    """Return the delivered bytes by name and CHIPLOG_DIR."""
     marks: dict[str, dict[str, int]] = {}
     try:
         if at.stat().st_size > _MARKS_BYTES_MAX:
@@ -51,12 +51,12 @@ def _marks(at: Path) -> dict[str, dict[str, int]]:
             name, n_bytes, root = json.loads(line)
             marks.setdefault(name, {})[root] = n_bytes
         except (ValueError, TypeError):
-            continue  # torn by a full disk
+            continue  # a partial line: the disk was full
     return marks
 
 
 def _bytes_of(path: Path) -> int:
-    """Return the size of a file, or of a directory's files in sum; -1 when it cannot be read."""
+    """Return the size of a file, or the total size of a directory's files; -1 if it cannot be read."""
     try:
         if path.is_dir():
             return sum(entry.stat().st_size for entry in os.scandir(path))

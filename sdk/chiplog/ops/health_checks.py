@@ -1,4 +1,4 @@
-"""What `chiplog doctor` looks at: each check says what it found, and what to do when that is not as it should be."""
+"""The checks of `chiplog doctor`: each one reports what it found and, if that is a problem, the remedy."""
 
 import errno
 import os
@@ -21,15 +21,15 @@ from chiplog_schemas.transport.link_status import LinkState
 
 OK, WARNING, ERROR = "ok", "warning", "bad"
 _FREE_BYTES_MIN = 4 * JOURNAL_BYTES_MAX  # four ranks whose journals are full
-_BACKLOG_BYTES = 64 * MIB  # of the spool: minutes behind, at usual rates
+_BACKLOG_BYTES = 64 * MIB  # of the spool: minutes of delay at usual rates
 _DESCRIPTORS_MIN = 1_024  # a rank needs ten, a collector one for each agent
-_ADOPTION_S = 10.0  # by which an agent that works has taken what a dead rank left: it looks twice a second
+_ADOPTION_S = 10.0  # a working agent has adopted a dead rank's journal by then: it checks twice a second
 _PROBE = ".doctor"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. verdict: ok, warning or bad; remedy: '' when there is nothing to do."""
+    """One line of the report. verdict: ok, warning or bad; remedy: '' if there is nothing to do."""
 
     check: str
     verdict: str
@@ -38,12 +38,12 @@ class Finding:
 
 
 def run_checks(where: Paths) -> Iterator[Finding]:
-    """Yield the findings of all checks; one that fails by itself says so and the others go on. Changes nothing."""
+    """Yield the findings of all checks. A check that fails itself is reported, and the others continue."""
     for check in CHECKS:
         try:
             yield check(where)
         except OSError as error:
-            yield Finding(check.__name__.strip("_"), ERROR, str(error), "see what denies it, and mend that")
+            yield Finding(check.__name__.strip("_"), ERROR, str(error), "find out what denies access, and fix it")
 
 
 def _python(where: Paths) -> Finding:
@@ -61,7 +61,7 @@ def _directory(where: Paths) -> Finding:
         parent = next(path for path in where.root.parents if path.exists())
         if not os.access(parent, os.W_OK | os.X_OK):
             return Finding(name, ERROR, f"{where.root} does not exist, {parent} is not writable", "set CHIPLOG_DIR")
-        return Finding(name, OK, f"{where.root} will be made by the first run")
+        return Finding(name, OK, f"{where.root} does not exist yet: the first run creates it")
     for path in (where.root, where.local, where.journals, where.agent, where.collector, where.run):
         if not path.exists():
             continue
@@ -72,7 +72,7 @@ def _directory(where: Paths) -> Finding:
             return Finding(name, ERROR, f"{path} is writable by others", f"chmod go-w {path}")
         if not os.access(path, os.W_OK | os.X_OK):
             return Finding(name, ERROR, f"{path} is not writable", f"chmod u+rwx {path}, or set CHIPLOG_DIR")
-    return Finding(name, OK, f"{where.root}, yours alone to write")
+    return Finding(name, OK, f"{where.root}, writable only by you")
 
 
 def _disk(where: Paths) -> Finding:
@@ -90,7 +90,7 @@ def _disk(where: Paths) -> Finding:
 
 
 def _journal(where: Paths) -> Finding:
-    """Try what a journal does: allocate, and lock."""
+    """Try the operations of a journal: allocate and lock."""
     if not where.local.exists():
         return Finding("journal", OK, "not tried: nothing has run here yet")
     path = where.local / f"{_PROBE}-{os.getpid()}"
@@ -130,7 +130,7 @@ def _gpu(where: Paths) -> Finding:
         if Path("/proc/driver/nvidia/version").exists():
             return Finding("gpu", WARNING, "NVIDIA's driver is loaded, libnvidia-ml.so.1 is not found", "install it")
         return Finding("gpu", OK, "no NVIDIA driver: no GPU statistics")
-    return Finding("gpu", OK, "libnvidia-ml.so.1 is there")
+    return Finding("gpu", OK, "libnvidia-ml.so.1 found")
 
 
 def _named_agent(where: Paths) -> Finding:
@@ -156,7 +156,7 @@ def _agent(where: Paths) -> Finding:
         return Finding("agent", OK, "none runs; the first run starts one")
     found = f"process {pid}, spool {backlog // MIB} MiB"
     if daemons.is_sigstopped(pid):
-        return Finding("agent", ERROR, f"{found}, stopped by a signal: nothing is taken", f"kill -CONT {pid}")
+        return Finding("agent", ERROR, f"{found}, stopped by a signal: it accepts nothing", f"kill -CONT {pid}")
     link = daemons.collector_link_status(where)
     if link is not None and link.state is LinkState.CLOSED:
         return Finding("agent", WARNING, f"{found}, {link.text}", "see its collector; the spool keeps everything")
@@ -171,10 +171,12 @@ def _agent(where: Paths) -> Finding:
 def _collector(where: Paths) -> Finding:
     named = os.environ.get("CHIPLOG_COLLECTOR")
     if named:
-        return Finding("collector", OK, f"{named}, by CHIPLOG_COLLECTOR; whether it answers, the agent says above")
+        return Finding("collector", OK, f"{named}, by CHIPLOG_COLLECTOR; see the agent's line")
     pid = daemons.daemon_pid(where, daemons.COLLECTOR)
     if pid and daemons.is_sigstopped(pid):
-        return Finding("collector", ERROR, f"process {pid}, stopped by a signal: nothing is taken", f"kill -CONT {pid}")
+        return Finding(
+            "collector", ERROR, f"process {pid}, stopped by a signal: it accepts nothing", f"kill -CONT {pid}"
+        )
     if pid:
         return Finding("collector", OK, f"process {pid}, log {directory_bytes(where.collector / 'log') // MIB} MiB")
     return Finding("collector", OK, "none runs; an agent starts one")
@@ -203,7 +205,7 @@ def _journals(where: Paths) -> Finding:
 
 
 def _last_modified(directory: Path) -> float:
-    """Return when something in a directory was last written; now when it has just gone."""
+    """Return when a file in a directory was last written; now if the directory has just been removed."""
     try:
         return max((entry.stat().st_mtime for entry in os.scandir(directory)), default=time.time())
     except OSError:
@@ -211,7 +213,7 @@ def _last_modified(directory: Path) -> float:
 
 
 def directory_bytes(directory: Path) -> int:
-    """Return the sizes of a directory's files in sum; 0 when it cannot be read."""
+    """Return the total size of a directory's files; 0 if it cannot be read."""
     try:
         return sum(entry.stat().st_size for entry in os.scandir(directory) if entry.is_file())
     except OSError:

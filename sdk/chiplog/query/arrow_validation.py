@@ -1,11 +1,11 @@
-"""Look at an Arrow IPC stream before its reader does: the reader allocates what the bytes claim, or ends the process.
+"""Validate an Arrow IPC stream before it is read: the reader allocates what the bytes claim, or aborts the process.
 
     stream     [mark FF FF FF FF, i32 size, flatbuffer Message of that size, body of bodyLength bytes] …; size 0 ends it
     Message    table: 0 version, 1 type of header, 2 header, 3 bodyLength i64
     batch      table: 0 length, 1 nodes [(rows i64, nulls i64) …], 2 buffers [(offset i64, length i64) …], 3 compression
-    buffer     where the batch is compressed: i64 bytes when unpacked, or -1; then LZ4 frames
+    buffer     in a compressed batch: i64 bytes when unpacked, or -1; then LZ4 frames
 
-Source: the Arrow columnar format, Message.fbs. Only sizes are looked at; of the rest the reader notices most itself.
+Source: the Arrow columnar format, Message.fbs. Only sizes are checked; the reader detects most other errors itself.
 """
 
 import struct
@@ -13,18 +13,18 @@ from collections.abc import Iterator
 
 MARK = b"\xff\xff\xff\xff"
 _DICTIONARY, _BATCH = 2, 3  # types of header
-_LZ4_RATIO_MAX = 255  # of the format: one byte stands for at most so many
-_FRAME_BYTES = 64  # what an LZ4 frame has besides its blocks: a claim this small costs nothing
-_BUFFER_BYTES_MAX = 1 << 31  # of one column of one batch, unpacked: as much as 32-bit offsets reach
+_LZ4_RATIO_MAX = 255  # of the format: one byte encodes at most so many
+_FRAME_BYTES = 64  # overhead of an LZ4 frame: a claim this small costs nothing
+_BUFFER_BYTES_MAX = 1 << 31  # of one column of one batch, unpacked: the range of 32-bit offsets
 _u16, _i32, _u32, _i64 = (struct.Struct(f"<{code}").unpack_from for code in "HiIq")
 
 
 class StreamError(ValueError):
-    """Bytes that are no Arrow stream, or claim more than they hold."""
+    """The bytes are not an Arrow stream, or claim more than they hold."""
 
 
 def validate_ipc_stream(stream: "bytes | bytearray | memoryview") -> None:
-    """Hold every size that a stream claims to the bytes that are there. Raises StreamError."""
+    """Check every size that a stream claims against the available bytes. Raises StreamError."""
     view = memoryview(stream).cast("B")
     try:
         at = 0
@@ -48,7 +48,7 @@ def validate_ipc_stream(stream: "bytes | bytearray | memoryview") -> None:
 
 
 def _message(flat: memoryview) -> tuple[int, int | None, int]:
-    """Return (type of header, where the header is, length of the body)."""
+    """Return (type of header, offset of the header, length of the body)."""
     table = _u32(flat)[0]
     kind_at, header_at, body_at = (_field(flat, table, number) for number in (1, 2, 3))
     kind = flat[kind_at] if kind_at is not None and kind_at < len(flat) else 0
@@ -57,7 +57,7 @@ def _message(flat: memoryview) -> tuple[int, int | None, int]:
 
 
 def _field(flat: memoryview, table: int, number: int) -> int | None:
-    """Return where a field of a flatbuffer's table is; None when it has its default."""
+    """Return the offset of a field of a flatbuffer's table; None if it has its default."""
     layout = table - _i32(flat, table)[0]
     if layout < 0:
         raise StreamError("a table lies outside of its message")
@@ -67,7 +67,7 @@ def _field(flat: memoryview, table: int, number: int) -> int | None:
 
 
 def _check_batch(flat: memoryview, kind: int, header: int, body: memoryview) -> None:
-    """Hold the buffers of a batch to its body, and what they claim to be when unpacked to what that can be."""
+    """Check the buffers of a batch against its body, and their claimed unpacked sizes against the possible ones."""
     if kind == _DICTIONARY:
         data_at = _field(flat, header, 1)
         if data_at is None:
@@ -84,7 +84,7 @@ def _check_batch(flat: memoryview, kind: int, header: int, body: memoryview) -> 
         if not 0 <= offset <= offset + length <= len(body) or offset % 8:
             raise StreamError("a buffer lies outside of its body, or at no multiple of 8")
         room -= length
-        if room < 0:  # else a small body could be unpacked once for each column
+        if room < 0:  # otherwise a small body could be unpacked once for each column
             raise StreamError("buffers lie over each other")
         if compressed and length >= 8:
             claimed = _i64(body, offset)[0]

@@ -1,7 +1,7 @@
-"""Ask the database: through the collector while one lives, else from its file.
+"""Query the database: through the collector while one runs, else from its file.
 
-`connect()` finds out where. A client that was made from a directory looks again with every query, because an embedded
-collector comes and goes; the file is opened for one query at a time, so that no client keeps a collector from starting.
+`connect()` finds out which. A client for a directory checks with every query, because an embedded collector starts and
+stops on demand. The file is opened for one query at a time, so that a client never blocks the start of a collector.
 """
 
 import logging
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "NoDataError", "QueryError", "Result", "connect"]
 
-CONNECT_WAIT_S = 5.0  # a collector that is just starting answers within this
-DELIVER_WAIT_S = 10.0  # until what waited in journals is in the database; what takes longer comes later
+CONNECT_WAIT_S = 5.0  # a starting collector answers within this
+DELIVER_WAIT_S = 10.0  # for waiting journals to reach the database; a query does not wait longer
 STALLED_S = 5.0  # an agent adopts journals twice a second; a large one takes seconds on a busy machine
-LOOK_AGAIN_S = 0.25  # pause between two looks at who holds the database
+LOOK_AGAIN_S = 0.25  # between two checks of which process holds the database
 
-_SYNCED = struct.Struct("<Q")  # the head of collector/synced: the number behind the last record on stable storage
+_SYNCED = struct.Struct("<Q")  # the head of collector/synced: the number after the last record on stable storage
 _log = logging.getLogger("chiplog")
 
 _DAEMONS = (daemons.COLLECTOR, daemons.AGENT)
@@ -46,11 +46,11 @@ Params = Sequence[Any] | Mapping[str, Any] | None
 
 
 class NoDataError(RuntimeError):
-    """Nothing has been recorded yet at this place."""
+    """Nothing has been recorded here yet."""
 
 
 def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None, start: bool = True) -> "Client":
-    """Return a client for the collector at `url`, or for what was recorded under `dir`.
+    """Return a client for the collector at `url`, or for the data under `dir`.
 
     With neither it uses the variable CHIPLOG_COLLECTOR, else CHIPLOG_DIR, else ~/.chiplog.
 
@@ -92,7 +92,7 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
 
 
 class Client:
-    """Answers SQL; returned by `connect`. Safe to use from several threads, which take turns; not across fork."""
+    """Runs SQL; returned by `connect`. Thread-safe, one query at a time; not usable across a fork."""
 
     def __init__(self, address: str | None, where: Paths | None, curve: ClientCurve | None = None) -> None:
         self._address = address
@@ -109,10 +109,10 @@ class Client:
         """Run one SELECT and return its whole result.
 
         Args:
-            query: The SELECT. Times of the views are UTC without a zone; a literal beside them is UTC, too.
+            query: The SELECT. Times of the views are UTC without a zone; so are literals that are compared with them.
             params: Values for `?` in order, or a mapping for `$name`.
             timeout_s: At most 30, the default.
-            time_zone: IANA name of the session's zone, for what the query makes of times with a zone, such as
+            time_zone: IANA name of the session's zone, for expressions of the query with a zone, such as
                 `now()::DATE` or `timezone('UTC', ts) > '2026-01-02 03:00'`.
 
         Raises:
@@ -163,14 +163,14 @@ class Client:
             try:
                 return self._remote.execute(query, params, timeout_s, self._collector_lives, time_zone)
             except QueryError as error:
-                # An embedded collector leaves when no agent comes, and cuts queries off: its file is free then.
+                # An embedded collector exits when it is idle, and aborts queries: its file is free then.
                 if error.kind not in ("unreachable", "stopping") or last or self._where is None:
                     raise
                 self._disconnect()
         raise AssertionError("the second try returns or raises")
 
     def _start_daemons(self) -> list[bytes]:
-        """Start the embedded daemons when journals wait; return the producers of those journals."""
+        """Start the embedded daemons if journals wait; return the producers of those journals."""
         if self._where is None or any(os.environ.get(name) for name in ("CHIPLOG_AGENT", "CHIPLOG_COLLECTOR")):
             return []
         waiting = daemons.waiting_journals(self._where)
@@ -186,9 +186,9 @@ class Client:
         return waiting
 
     def _wait_for_ends(self, producers: list[bytes]) -> None:
-        """Wait until the database has the journals of these producers: DELIVER_WAIT_S at most.
+        """Wait until the database has the journals of these producers, for at most DELIVER_WAIT_S.
 
-        When the agent has removed none of them for STALLED_S, those that are left are not waited for.
+        If the agent has removed none of them for STALLED_S, do not wait for the rest.
         """
         if not producers or self._where is None:
             return
@@ -207,7 +207,7 @@ class Client:
             time.sleep(LOOK_AGAIN_S)
 
     def _warn_stale(self, opened: "duckdb.DuckDBPyConnection") -> None:
-        """Say once when daemons were killed before all that they had acknowledged came into the file."""
+        """Warn once if daemons were killed before all acknowledged records were in the file."""
         assert self._where is not None
         n_records = 0 if self._told_stale else _unapplied_records(self._where, opened)
         if n_records > 0:
@@ -219,11 +219,11 @@ class Client:
             )
 
     def _collector_lives(self) -> bool:
-        """Return whether the collector may still answer. Of one on another machine only its silence tells."""
+        """Return True if the collector may still answer, as is assumed of a collector on another machine."""
         return self._where is None or lock_holder_pid(self._where.collector / "lock") != 0
 
     def _locate(self, keep_file: bool = False) -> "duckdb.DuckDBPyConnection | None":
-        """Find the collector, or the file. Sets _remote, or returns the opened file if that is to be kept."""
+        """Find the collector or the file. Sets _remote, or returns the open file if `keep_file`."""
         if self._address is not None:
             self._remote = CollectorConnection(self._address, self._curve)
             if not self._remote.ping(CONNECT_WAIT_S):
@@ -240,7 +240,7 @@ class Client:
             pid = lock_holder_pid(where.collector / "lock")
             if pid:
                 self._remote = CollectorConnection(where.query_address)
-                # In slices: it may be leaving instead of starting.
+                # In slices: it may be exiting instead of starting.
                 if self._remote.ping(min(1.0, max(0.05, deadline - time.monotonic()))):
                     return None
                 self._disconnect()
@@ -268,15 +268,13 @@ class Client:
 
 # -- the file ---------------------------------------------------------------------------------------------------------
 def _open_file(where: Paths) -> "duckdb.DuckDBPyConnection | str":
-    """Open the database for reading; return one line that says why when somebody else writes it just now."""
+    """Open the database for reading; return one line with the reason if another process is writing it."""
     import duckdb
 
     try:
         connection = duckdb.connect(str(where.index), read_only=True)
     except duckdb.IOException as error:
-        if is_lock_conflict(
-            str(error), str(where.index)
-        ):  # of a collector that starts, or of another host or container
+        if is_lock_conflict(str(error), str(where.index)):  # a starting collector, or one of another host or container
             return f"{where.index} is in use: {one_line(str(error))}"
         raise _unreadable(where, error) from error
     except duckdb.Error as error:
@@ -288,7 +286,7 @@ def _open_file(where: Paths) -> "duckdb.DuckDBPyConnection | str":
 
 
 def _unapplied_records(where: Paths, connection: "duckdb.DuckDBPyConnection") -> int:
-    """Return how many records are in the log and not in the file; 0 where that cannot be told."""
+    """Return how many records are in the log and not in the file; 0 if unknown."""
     import duckdb
 
     try:
@@ -333,7 +331,7 @@ def _ask_file(
         write_ipc_stream(connection.sql(admitted, params=params), cast("IO[bytes]", sink), compression="lz4")
     except query_messages.QueryRejected as error:
         raise QueryError("refused", str(error)) from error
-    except Exception as error:  # errors of a running stream come through Arrow without a type of their own
+    except Exception as error:  # Arrow passes errors of a running stream on without their type
         if sink.too_large:
             raise QueryError("too_large", sink.too_large) from error
         raise _file_error(error, timed_out.is_set(), timeout_s) from error
@@ -343,7 +341,7 @@ def _ask_file(
 
 
 def _file_error(error: Exception, timed_out: bool, timeout_s: float) -> QueryError:
-    """Name an error as a collector would."""
+    """Build the QueryError that a collector would return."""
     import duckdb
 
     text = str(error)

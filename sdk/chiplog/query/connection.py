@@ -1,4 +1,4 @@
-"""Ask a collector over its socket, and notice when it is gone or has become another one."""
+"""Query a collector over its socket, and detect when it has exited or was replaced."""
 
 import math
 import os
@@ -27,8 +27,8 @@ from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, parse_
 
 __all__ = ["CollectorConnection"]
 
-ASK_AGAIN_MAX = 10  # times that a question is repeated when the index was replaced: each bad query ends it twice
-SIZE_SLACK_BYTES = 1 << 20  # an answer's head beside its stream
+ASK_AGAIN_MAX = 10  # repetitions of a query whose index was replaced: each bad query ends the index twice
+SIZE_SLACK_BYTES = 1 << 20  # the head of an answer, in addition to its stream
 
 
 class CollectorConnection:
@@ -38,7 +38,7 @@ class CollectorConnection:
         self._address = address
         self._curve = curve
         self.handshake_error = ""  # why the newest handshake failed
-        self.is_broken = False  # ZeroMQ has given this connection up: a new one is needed
+        self.is_broken = False  # ZeroMQ has ended this connection: a new one is needed
         self._context = zmq.Context()
         self._socket: zmq.Socket[bytes] = self._context.socket(zmq.DEALER)
         self._socket.setsockopt(zmq.LINGER, LINGER_MS)
@@ -60,16 +60,16 @@ class CollectorConnection:
             raise QueryError("unreachable", f"address {address} cannot be used: {error}") from error
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         self._socket.disable_monitor()
         self._monitor.close()
         self._socket.close()
         self._context.term()
 
     def ping(self, wait_s: float) -> bool:
-        """Return whether a collector answers a ping within a time. Raises QueryError.
+        """Return True if a collector answers a ping within `wait_s`.
 
-        That is when it speaks other versions, or when the two do not agree about keys.
+        Raises QueryError if it speaks other versions, or if the two sides do not agree about keys.
         """
         id = os.urandom(ID_BYTES)
         self._send(query_messages.ping(id))
@@ -90,9 +90,9 @@ class CollectorConnection:
     ) -> bytes | memoryview:
         """Return the Arrow IPC stream of a result. Raises QueryError.
 
-        Pings while it waits. Silence for as long as the query may take means that the collector is gone. A collector
-        that does not know the question is another one, and is asked again, each time under another id: pings that piled
-        up are all answered by the new one, and their answers do not tell what it was asked since.
+        Sends pings while it waits. Silence for as long as the query may take means that the collector has exited. A
+        collector that does not know the query is a new one: the query is repeated, each time with a new ID, because the
+        new collector also answers old pings, and such answers do not show whether it knows the repeated query.
         """
         try:
             query_messages.check_query_size(query)
@@ -108,14 +108,14 @@ class CollectorConnection:
         asked = 1
         last_received = last_ping = time.monotonic()
         deadline = last_received + QUERY_WAIT_S + timeout_s + 2 * PEER_SILENT_S
-        silent_s = max(PEER_SILENT_S, timeout_s)  # an index that ends starts again within it
+        silent_s = max(PEER_SILENT_S, timeout_s)  # an index that exits is restarted within this
         while True:
             answer = self._receive(last_ping + HEARTBEAT_INTERVAL_S)
             now = time.monotonic()
             if answer is not None:
                 last_received = now
                 if answer.id != id:
-                    continue  # of an earlier question that we gave up, or asked again
+                    continue  # of an earlier query that was cancelled or repeated
                 if answer.kind == QueryMessageKind.RESULT:
                     return answer.payload
                 if answer.kind == QueryMessageKind.ERROR:
@@ -139,10 +139,10 @@ class CollectorConnection:
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
-            pass  # it is unreachable and its queue is full: the silence that follows says so
+            pass  # it is unreachable and its queue is full: the wait for an answer detects that
 
     def _receive(self, deadline: float) -> query_messages.QueryMessage | None:
-        """Return the next message that can be read before a time, or None."""
+        """Return the next valid message before `deadline`, or None."""
         while True:
             wait_ms = math.ceil(1000 * max(0.0, deadline - time.monotonic()))
             ready = dict(self._poller.poll(wait_ms))
@@ -156,10 +156,10 @@ class CollectorConnection:
             try:
                 return query_messages.parse([frame.buffer for frame in frames])
             except QueryProtocolError:
-                continue  # not for us to judge: without a usable answer the question ends as unreachable
+                continue  # ignored: without a valid answer the query ends as unreachable
 
     def _poll_handshake(self) -> None:
-        """Remember why no connection came about; raise QueryError when none can."""
+        """Remember why a handshake failed; raise QueryError if it can never succeed."""
         failure = parse_handshake_failure(self._monitor.recv_multipart(zmq.NOBLOCK), self._address, self._curve)
         if failure is not None:
             self.handshake_error = failure.reason

@@ -1,4 +1,4 @@
-"""The result of a query: an Arrow stream, given out as Python values, Arrow, pandas, polars or a DuckDB relation."""
+"""The result of a query: an Arrow stream, returned as Python values, Arrow, pandas, polars or a DuckDB relation."""
 
 import importlib.util
 from collections.abc import Iterator, Sequence
@@ -35,12 +35,12 @@ class Result:
 
         try:
             validate_ipc_stream(stream)
-            # All of it at once: a panic inside of a stream that another library pulls would end this process.
+            # Read all at once: a panic in a stream that another library reads would end this process.
             table = Table.from_arrow(read_ipc_stream(stream).read_all())
-        except BaseException as error:  # arro3 raises nothing more precise, and its panics are no Exceptions
+        except BaseException as error:  # arro3 raises nothing more specific, and its panics are not Exceptions
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            message = f"the answer is no Arrow stream: {one_line(str(error))}; check that a collector answers there"
+            message = f"the answer is not an Arrow stream: {one_line(str(error))}; check that a collector answers there"
             raise QueryError("internal", message) from error
         self.columns: list[str] = unique_names(table.column_names)
         self._table = table if self.columns == table.column_names else table.rename_columns(self.columns)
@@ -77,7 +77,7 @@ class Result:
         """Return the result as a relation of a DuckDB in memory, for more SQL or to write it to a file.
 
         Types that Arrow lacks are restored: times with a zone become UTC without one, and a HUGEINT, such as every sum
-        of integers, is one again.
+        of integers, remains one.
         """
         import duckdb
 
@@ -124,7 +124,7 @@ class Result:
 
 
 def unique_names(names: Sequence[str]) -> list[str]:
-    """Return names with a number where one comes again: a, a → a, a_1. DuckDB ignores their case."""
+    """Return unique names, with a number after repeated ones: a, a → a, a_1. DuckDB ignores their case."""
     taken: set[str] = set()
     unique = []
     for name in names:

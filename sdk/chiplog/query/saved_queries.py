@@ -1,4 +1,4 @@
-"""The saved queries: SQL for the usual views of a run, each with the parameter `$run`. They share `sql/labels.sql`."""
+"""The saved queries: SQL for common views of a run, each with the parameter `$run`. They share `sql/labels.sql`."""
 
 from importlib.resources import files
 from typing import NamedTuple
