@@ -37,8 +37,8 @@ SAFEGUARDS = [
     Safeguard(
         "half a handed-over journal does not stay",
         "sdk/chiplog/cli/sync.py",
-        old="        shutil.rmtree(making, ignore_errors=True)  # a full disk",
-        new="        pass  # a full disk",
+        old="        shutil.rmtree(making, ignore_errors=True)  # half a copy must not",
+        new="        pass  # half a copy must not",
         test="test_a_journal_that_cannot_be_handed_over_stays_where_it_is_and_is_delivered_later",
     ),
 ]

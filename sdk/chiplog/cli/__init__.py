@@ -1,4 +1,4 @@
-"""The command line. Importing it costs click; each command imports what it needs when it is called."""
+"""The command line. It imports only click; each command imports what it needs when it is called."""
 
 from chiplog.cli.root import main
 

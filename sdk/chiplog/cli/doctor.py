@@ -1,4 +1,4 @@
-"""`chiplog doctor`: what is wrong on this machine and what to do; `--canary`: does all that is sent come out?"""
+"""`chiplog doctor`: check this machine; `--canary`: check that all sent events arrive."""
 
 import csv
 import dataclasses
@@ -18,7 +18,7 @@ _COLOURS = {OK: "green", health_checks.WARNING: "yellow", ERROR: "red"}
 
 
 @click.command()
-@click.option("--canary", is_flag=True, help="Send events through the real path, and compare what comes out.")
+@click.option("--canary", is_flag=True, help="Send events through the whole pipeline, and compare what arrives.")
 @click.option(
     "--events",
     type=click.IntRange(1, 100_000),
@@ -32,10 +32,10 @@ _COLOURS = {OK: "green", health_checks.WARNING: "yellow", ERROR: "red"}
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
 @click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
 def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, form: str) -> None:
-    """Check this machine and say what to fix. Exit code 1 when something is bad.
+    """Check this machine and report what to fix. Exit code 1 if something is bad.
 
-    With --canary events go from here through the agent and the collector into SQL: lost, doubled and altered ones are
-    counted, and the time is measured. They are rows of kind `canary` in `events`, and belong to no run.
+    With --canary the command sends events through the agent and the collector into SQL. It counts lost, doubled and
+    altered ones, and measures the time. They are rows of kind `canary` in `events`, and belong to no run.
     """
     where = paths_for_root(own_dir(directory, os.environ))
     findings = list(health_checks.run_checks(where))
@@ -54,7 +54,7 @@ def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, f
 
 
 def _fly(where: Paths, events: int, timeout_s: float) -> Finding:
-    """Send canaries, with an agent and a collector that are there or, as a training would, started for it."""
+    """Send canaries. Start an agent and a collector if none runs, as a training does."""
     from chiplog.ops import canary
 
     address = os.environ.get("CHIPLOG_AGENT")
@@ -62,14 +62,14 @@ def _fly(where: Paths, events: int, timeout_s: float) -> Finding:
         try:
             daemons.start(where, daemons.AGENT, ["--embedded"])
         except OSError as error:
-            return Finding("canary", ERROR, str(error), "mend what it names, then look again")
+            return Finding("canary", ERROR, str(error), "fix the problem, then run chiplog doctor again")
     flight = canary.send_canaries(where, address, timeout_s, events)
     if flight.visible_s is None or flight.acknowledged_s is None:
         stop = "by the agent" if flight.acknowledged_s is None else "in SQL"
         found = f"{flight.lost:,} of {events:,} events missing {stop} after {timeout_s:g} s: {flight.reason}"
         return Finding("canary", ERROR, found, "chiplog status shows where they wait")
     found = (
-        f"{events:,} events sent, {flight.arrived:,} came out, {flight.lost} lost, {flight.doubled} doubled, "
+        f"{events:,} events sent, {flight.arrived:,} arrived, {flight.lost} lost, {flight.doubled} doubled, "
         f"{flight.altered} altered; acknowledged after {flight.acknowledged_s * 1e3:.0f} ms, "
         f"in SQL after {flight.visible_s * 1e3:.0f} ms"
     )

@@ -1,4 +1,4 @@
-"""`chiplog down`: stop the background agent and collector, in the order in which nothing is left on the way."""
+"""`chiplog down`: stop the background agent and then the collector, so that no data is in flight."""
 
 import os
 
@@ -11,7 +11,7 @@ from chiplog_schemas.paths import own_dir, paths_for_root
 @click.command()
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
 def down(directory: str | None) -> None:
-    """Stop agent and collector, and return when they are gone. What was logged stays and is delivered later."""
+    """Stop agent and collector, and return when they have exited. Logged data stays and is delivered later."""
     where = paths_for_root(own_dir(directory, os.environ))
     stopped = 0
     for module in (daemons.AGENT, daemons.COLLECTOR):

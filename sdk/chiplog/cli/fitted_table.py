@@ -1,7 +1,7 @@
-"""Tables that fit the terminal: no number, time or state is cut, and a name breaks only at its separators.
+"""Tables that fit the terminal: numbers, times and states are never cut, and a name breaks only at its separators.
 
-A table that is too wide folds its texts first. Then it leaves out columns that may go, and names them below. If that is
-not enough, or if cells would grow tall, it becomes one block per row.
+A table that is too wide folds its texts first. Then it omits columns that may be omitted, and lists them below. If that
+is not enough, or if cells would become tall, it becomes one block per row.
 """
 
 import re
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from rich.containers import Lines
 
 _GAP = 2  # between two columns: the padding and the rule of the box
-_PIECE_MAX = 40  # characters of a word that a column leaves whole; a hash or a token may be longer
+_PIECE_MAX = 40  # characters of a word that a column does not break; a hash or a token may be longer
 # After a separator inside a word, but neither in 1.5, 1e-05, 12:30 and 1,000 nor before the 5 of -5.
 _BREAK = re.compile(r"(?<=[^\W_][-_/=])(?<!\d[eE]-)|(?<=[^\W_][.:,;])(?!\d)|(?<=\s)(?=\S)")
 
 
 class Cell(Text):
-    """A text that folds at spaces and at separators, inside a word only where a word is longer than the column."""
+    """A text that folds at spaces and separators, and inside a word only if the word is longer than the column."""
 
     def __rich_measure__(self, console: "Console", options: "ConsoleOptions") -> Measurement:
         """Return the width of the longest piece, and of the longest line."""
@@ -66,9 +66,9 @@ def fold(text: str, width: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column. is_number: to the right, and never folded. is_whole: never folded.
+    """A column. is_number: right-aligned and never folded. is_whole: never folded.
 
-    is_name: folded beyond 40 characters only. drop: when it is left out of a narrow table, the lowest first; 0: never.
+    is_name: folded only beyond 40 characters. drop: order of omission from a narrow table, the lowest first; 0: never.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Column:
 class Sheet:
     """A table that rich prints in the form that fits. caption: a line below it.
 
-    has_blocks: rows that would grow tall become blocks, too.
+    has_blocks: tall rows become blocks too.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Sheet:
         self.columns = list(columns)
         self.rows: list[list[Text]] = []
         self.caption = ""
-        self.is_partial = False  # rows were left out
+        self.is_partial = False  # rows were omitted
         self._title = title
         self._has_header = has_header
         self._has_blocks = has_blocks
@@ -123,7 +123,7 @@ class Sheet:
             yield Text(line, style="dim italic")
 
     def _span(self, number: int, console: "Console", options: "ConsoleOptions") -> tuple[int, int]:
-        """Return the least width of a column, and the width at which nothing in it folds."""
+        """Return the minimum width of a column, and the width at which nothing in it folds."""
         column = self.columns[number]
         unbounded = options.update_width(max(options.max_width, 1 << 20))
         found = [row[number].__rich_measure__(console, unbounded) for row in self.rows]
@@ -186,7 +186,7 @@ class Sheet:
 
 
 def _shrunk(spans: Sequence[tuple[int, int]], width: int) -> list[int] | None:
-    """Return widths of columns within a width, the widest made narrower first; None if their least do not fit."""
+    """Return column widths that fit, shrinking the widest first; None if their minimum widths do not fit."""
     space = width - _GAP * (len(spans) - 1)
     if sum(least for least, _ in spans) > space:
         return None

@@ -1,4 +1,4 @@
-"""`chiplog keys`: this host's keys, and the list of those that may connect to its daemons."""
+"""`chiplog keys`: this host's keys, and the keys that may connect to its daemons."""
 
 import os
 from pathlib import Path
@@ -40,10 +40,10 @@ _NEXT = {
 @click.option("--keys", "keys_directory", metavar="DIR", help="In place of CHIPLOG_KEYS (default CHIPLOG_DIR/keys).")
 @click.pass_context
 def keys(context: click.Context, directory: str | None, keys_directory: str | None) -> None:
-    """Make keys for TCP between hosts, and say who may connect here.
+    """Create keys for TCP between hosts, and control which keys may connect here.
 
-    `new` makes the key of this host in a role. `allow`, `revoke` and `list` are about the daemons of this host, as the
-    user that runs them; a running daemon follows within a second.
+    `new` creates the key of this host in a role. `allow`, `revoke` and `list` concern the daemons of this host: run
+    them as the daemons' user. A running daemon applies a change within a second.
     """
     context.obj = Keys(keys_dir(keys_directory, os.environ, resolve_root(directory, os.environ)))
 
@@ -53,16 +53,16 @@ def keys(context: click.Context, directory: str | None, keys_directory: str | No
 @click.option("--name", metavar="NAME", help="Of the key; an agent's is the node that it may speak for.")
 @click.pass_obj
 def new(own: Keys, role: str, name: str | None) -> None:
-    """Make this host's key: of a collector, an agent, a reader (SQL), or of ranks that reach an agent over TCP."""
+    """Create this host's key for a collector, an agent, a reader (SQL), or ranks that use an agent over TCP."""
     try:
-        suffix = f"-{role}" if role in (Role.READER, Role.RANK) else ""  # beside the agent's, where both are allowed
+        suffix = f"-{role}" if role in (Role.READER, Role.RANK) else ""  # distinct from the agent's
         chosen = key_name(name if name is not None else f"{host_key_name()[:50]}{suffix}")
         _prepare(own.directory)
         public, secret = zmq.curve_keypair()
         path, public_path = write_pair(own.directory, KeyPair(chosen, role, public.decode(), secret.decode()))
     except FileExistsError as error:
         path = own.directory / f"{role}.key"
-        raise click.UsageError(f"{path} is there already; remove it first if its key is to be replaced") from error
+        raise click.UsageError(f"{path} exists already; remove it first to replace its key") from error
     except KeysError as error:
         raise click.UsageError(str(error)) from error
     click.echo(f"{path} (secret: it stays here)")
@@ -77,7 +77,7 @@ def new(own: Keys, role: str, name: str | None) -> None:
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="That it may speak for; * and ? are wildcards.")
 @click.pass_obj
 def allow(own: Keys, key: str, name: str | None, roles: tuple[str, ...], nodes: tuple[str, ...]) -> None:
-    """Let a key connect to the daemons of this host: as what its file says, else as --role says."""
+    """Allow a key to connect to the daemons of this host, in the role of its file or of --role."""
     try:
         given = _given(key, name, roles)
         chosen = key_name(name or given.name)
@@ -108,22 +108,22 @@ def allow(own: Keys, key: str, name: str | None, roles: tuple[str, ...], nodes: 
 @click.argument("name")
 @click.pass_obj
 def revoke(own: Keys, name: str) -> None:
-    """Let a key connect no more. Connections that stand are refused within a second."""
+    """Revoke a key. Its open connections are refused within a second."""
     try:
         path = own.allowed / f"{key_name(name)}.pub"
         path.unlink()
     except FileNotFoundError as error:
-        raise click.UsageError(f"key {name!r} is not allowed here; chiplog keys list shows who is") from error
+        raise click.UsageError(f"key {name!r} is not allowed here; chiplog keys list shows the allowed keys") from error
     except KeysError as error:
         raise click.UsageError(str(error)) from error
-    click.echo(f"{name} may connect no more")
+    click.echo(f"{name} may not connect any more")
 
 
 @keys.command("list")
 @click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
 @click.pass_obj
 def list_(own: Keys, form: str) -> None:
-    """List this host's keys, the servers that it knows, and who may connect."""
+    """List this host's keys, the servers that it knows, and the keys that may connect."""
     rows = [*_own_rows(own), *_allowed_rows(own)]
     if form == "table":
         if not rows:
@@ -142,13 +142,13 @@ def list_(own: Keys, form: str) -> None:
 
 
 def _given(key: str, name: str | None, roles: tuple[str, ...]) -> PublicKey:
-    """Return the key that the user means: of a file, or written out, which then needs a name and a role."""
+    """Return the given key: from a file, or written out, which needs a name and a role."""
     if Path(key).is_file():
         return read_public(Path(key))
     if not is_public_key(key):
         raise KeysError(f"{key!r:.80} is neither a file nor a public key of 40 characters; give the .pub of the other")
     if name is None or not roles:
-        raise KeysError(f"key {key} says neither name nor role; give --name and --role")
+        raise KeysError(f"key {key} has neither name nor role; give --name and --role")
     return PublicKey(name, roles[0], key)
 
 
@@ -158,7 +158,7 @@ def _prepare(directory: Path) -> None:
 
 
 def _permits(own: Keys) -> list[Permission]:
-    """Return the entries of the list that can be read."""
+    """Return the readable entries of the list."""
     found = []
     for path in sorted(own.allowed.glob("[!.]*.pub")):
         try:

@@ -1,7 +1,7 @@
-"""Queries in the zone of this machine: the views' times get a zone, and a literal without one is local.
+"""Queries in this machine's time zone: the views' times get a zone, and a literal without one is local.
 
-The query reads copies of the views, made by WITH, whose times are TIMESTAMP WITH TIME ZONE, in a session of this zone.
-So a comparison, `now()`, `date_trunc` and a cast to DATE all mean local time.
+The query reads copies of the views, built with WITH, whose times are TIMESTAMP WITH TIME ZONE, in a session of this
+zone. So a comparison, `now()`, `date_trunc` and a cast to DATE all use local time.
 """
 
 import re
@@ -38,7 +38,7 @@ def zone_name() -> str:
 
 
 def localized(client: Client, query: str, zone: str) -> str:
-    """Return the query over views whose times have a zone. Raises ClickException where the collector knows no zones."""
+    """Return the query over views whose times have a zone. Raises ClickException if the collector lacks zones."""
     if _IS_PLAIN.match(query):
         return query
     rows = client.sql(_TIMES, time_zone=zone).rows()

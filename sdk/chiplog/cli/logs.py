@@ -11,8 +11,8 @@ from chiplog.cli.options import local_option, open_client, resolve_run, source_o
 from chiplog.cli.output import Zone, common_timezone, console_text, printable
 from chiplog.query.client import Client
 
-FOLLOW_INTERVAL_S = 0.5  # a person does not see less, and a query costs milliseconds
-PAGE_LINES = 50_000  # at 8 KiB a line far below what one result may hold, usually some MB
+FOLLOW_INTERVAL_S = 0.5  # shorter is not visible, and a query costs milliseconds
+PAGE_LINES = 50_000  # even at 8 KiB a line far below the limit of a result; usually a few MB
 COLOURS = ("cyan", "green", "yellow", "magenta", "blue", "bright_cyan", "bright_green", "bright_magenta")
 
 _FILTER = (
@@ -24,8 +24,8 @@ _LAST = (
     f"SELECT * FROM (SELECT * FROM console WHERE {_FILTER} ORDER BY ts DESC, label DESC, attempt DESC, line_no DESC "
     f"LIMIT $n) ORDER BY {_ORDER}"
 )
-# Clocks may be wrong: what is new is told by the number of each stream's lines, never by time; nor by seq, for a
-# label may have its lines from several producers.
+# New lines are found by the line numbers of each stream. Times may be wrong, and seqs do not help because a label may
+# have lines from several producers.
 _NEW = (
     "WITH known AS (SELECT unnest($labels::VARCHAR[]) AS label, unnest($attempts::INTEGER[]) AS attempt, "
     "unnest($streams::VARCHAR[]) AS stream, unnest($numbers::BIGINT[]) AS printed) "
@@ -40,7 +40,7 @@ _NEW = (
 @click.option("--label", metavar="NAME", help="Only what this label printed.")
 @click.option("--stream", type=click.Choice(("stdout", "stderr")), help="Only this stream.")
 @click.option("-n", "--tail", type=click.IntRange(0, PAGE_LINES), metavar="N", help="Only the last N lines.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the run has ended.")
+@click.option("-f", "--follow", is_flag=True, help="Print new lines until the run has ended.")
 @click.option("--times", is_flag=True, help="Put the time before each line.")
 @local_option
 @source_options
@@ -84,13 +84,13 @@ def _check_label(client: Client, run: str | None, label: str) -> None:
     labels = [row["label"] for row in rows]
     if label not in labels:
         shown = ", ".join(map(str, labels[:8])) + (", …" if len(labels) > 8 else "")
-        raise click.UsageError(f"--label {label!r} is no label of run {run!r}; it has {shown}")
+        raise click.UsageError(f"--label {label!r} is not a label of run {run!r}; it has {shown}")
 
 
 def _follow(client: Client, named: dict[str, str | None], printer: "_Printer") -> None:
-    """Print what comes, until the run has ended and nothing came after that.
+    """Print new lines until the run has ended and no more lines come.
 
-    The last lines are another producer's than the end: they may come a moment later.
+    The last lines and the end are from different producers, so the lines may come slightly later.
     """
     ended = 0
     while True:
@@ -105,11 +105,11 @@ def _follow(client: Client, named: dict[str, str | None], printer: "_Printer") -
 
 
 class _Printer:
-    """Prints rows of the console and remembers how far each label has come."""
+    """Prints rows of the console and remembers the last line of each label."""
 
     def __init__(self, prefix: bool, zone: Zone | None) -> None:
         self._prefix = prefix
-        self._zone = zone  # of the times before the lines; None: without
+        self._zone = zone  # for the times before the lines; None: no times
         self._colour = sys.stdout.isatty()
         self._width = 0
         self._numbers: dict[tuple[str, int, str], int] = {}
@@ -134,7 +134,7 @@ class _Printer:
         sys.stdout.flush()
 
     def skip_to_here(self, client: Client, named: dict[str, str | None]) -> None:
-        """Take everything that is there for printed."""
+        """Mark all existing lines as printed."""
         rows = client.sql(
             "SELECT label, attempt, stream, max(line_no) AS last FROM console "
             f"WHERE {_FILTER} GROUP BY label, attempt, stream",
@@ -143,7 +143,7 @@ class _Printer:
         self._numbers = {(row["label"] or "", row["attempt"] or 0, row["stream"]): row["last"] for row in rows}
 
     def known(self) -> dict[str, list[Any]]:
-        """Return the highest number printed of each label, attempt and stream, as parameters."""
+        """Return the highest printed number of each label, attempt and stream, as parameters."""
         return {
             "labels": [label for label, _, _ in self._numbers],
             "attempts": [attempt for _, attempt, _ in self._numbers],

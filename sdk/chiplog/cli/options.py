@@ -1,4 +1,4 @@
-"""What the commands that look share: where to look, and how errors of a query end a command."""
+"""Options of the commands that query: the data source, and how errors of a query end a command."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class BadQuery(click.ClickException):
-    """The query itself is to blame: bad input, like a bad option."""
+    """The query is wrong: bad input, like a bad option."""
 
     exit_code = 2
 
@@ -25,10 +25,10 @@ def source_options(command: F) -> F:
         is_flag=True,
         expose_value=False,
         callback=_note_start,
-        help="Start no daemons for journals that wait.",
+        help="Start no daemons for waiting journals.",
     )(command)
-    command = click.option("--url", metavar="URL", help="Collector: tcp://HOST:PORT, as agents have it.")(command)
-    return click.option("--dir", "dir_", metavar="DIR", help="Directory to look in instead of CHIPLOG_DIR.")(command)
+    command = click.option("--url", metavar="URL", help="Collector: tcp://HOST:PORT, as agents use it.")(command)
+    return click.option("--dir", "dir_", metavar="DIR", help="Directory to read instead of CHIPLOG_DIR.")(command)
 
 
 def _note_start(context: click.Context, _: click.Parameter, no_start: bool) -> None:
@@ -64,7 +64,7 @@ def open_client(dir_: str | None, url: str | None) -> Iterator[Client]:
 def resolve_run(client: Client, run: str) -> str:
     """Return the run ID for an ID, a unique beginning of one, or `latest`. Raises UsageError.
 
-    An ID may be one that the run had until its ranks agreed on another.
+    An ID may be the provisional one that the run had until its ranks agreed on another.
     """
     if run == "latest":
         rows = client.sql("SELECT run_id FROM runs ORDER BY created_at DESC NULLS LAST, run_id DESC LIMIT 1").rows()
@@ -83,5 +83,5 @@ def resolve_run(client: Client, run: str) -> str:
         raise click.UsageError(f"run {run!r} is unknown; chiplog runs lists all")
     if found[0] != run and len(found) > 1:
         shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
-        raise click.UsageError(f"run {run!r} is ambiguous: {shown}; write more of it")
+        raise click.UsageError(f"run {run!r} is ambiguous: {shown}; give more characters")
     return found[0]

@@ -1,8 +1,8 @@
-"""How results are shown: tables for people, csv, json, parquet and arrow for programs.
+"""Write results: tables for people; csv, json, parquet and arrow for programs.
 
-Times are UTC, and the headings of tables say so; with --local they are in the zone of this machine. On a terminal a
-table fits the width and a list of many numbers is one line (sheet.py); into a pipe every value is written out. csv and
-json write bytes as hexadecimal; JSON knows neither NaN nor infinity, so json has null there, csv `nan`, `inf` and
+Times are UTC, or with --local in this machine's zone; the headings of tables name the zone. On a terminal a table fits
+the width, and a list of many numbers becomes one line (fitted_table.py). Into a pipe every value is written in full.
+csv and json write bytes as hexadecimal. JSON has neither NaN nor infinity: json has null there, csv `nan`, `inf` and
 `-inf`.
 """
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from chiplog.cli.fitted_table import Cell, Sheet
     from chiplog.query.client import Result
 
-TABLE_ROWS_MAX = 10_000  # a table is laid out as a whole, and no reader wants more
-_EXACT_MAX = 1e15  # up to there, and a little beyond, a float holds every whole number
+TABLE_ROWS_MAX = 10_000  # a table is laid out as a whole; more is not readable
+_EXACT_MAX = 1e15  # a float holds every whole number up to here and a little beyond
 _NUMBERS_SHOWN = 8  # of a list on a terminal; a longer one is summed up in one line
 _BARS_SHOWN = 32  # of a histogram: more bins than that are added up
 _BARS = "·▁▂▃▄▅▆▇█"
-_PIPE_COLUMNS = 1_000_000  # rich needs a width: one that nothing reaches
+_PIPE_COLUMNS = 1_000_000  # rich needs a width: nothing is wider
 
 FORMATS = ("table", "csv", "json", "parquet", "arrow")
-# The format of a file by the end of its name. txt is the table as a pipe gets it.
+# The format of a file by its suffix. txt is the table as written into a pipe.
 SUFFIXES = {
     **{form: form for form in FORMATS if form != "table"},
     "txt": "table",
@@ -46,7 +46,7 @@ SUFFIXES = {
 
 # -- values -----------------------------------------------------------------------------------------------------------
 class Zone:
-    """How times are written: as UTC, or in the zone of this machine. Times are naive UTC, as queries give them."""
+    """Formats times in UTC or in this machine's zone. Times are naive UTC, as in query results."""
 
     def __init__(self, *, is_local: bool) -> None:
         self.is_local = is_local
@@ -79,7 +79,7 @@ UTC_ZONE, LOCAL_ZONE = Zone(is_local=False), Zone(is_local=True)
 
 
 def common_timezone(is_local: bool) -> Zone:
-    """Return the zone that --local asks for."""
+    """Return the zone for --local, else UTC."""
     return LOCAL_ZONE if is_local else UTC_ZONE
 
 
@@ -96,12 +96,12 @@ def duration_text(seconds: float) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number as the page of a run shows it: whole ones in full, others with six significant digits."""
+    """Return a number for the page of a run: whole numbers in full, others with six significant digits."""
     return str(int(value)) if abs(value) < _EXACT_MAX and value == int(value) else f"{value:.6g}"
 
 
 def printable(text: str) -> str:
-    """Return text without characters that would steer the terminal, or break the line."""
+    """Return text without characters that would control the terminal or break the line."""
     return "".join(c if c.isprintable() or c == " " else _escaped(c) for c in text)
 
 
@@ -110,7 +110,7 @@ def _escaped(character: str) -> str:
 
 
 def plain_value(value: Any, zone: Zone = UTC_ZONE) -> Any:
-    """Return a value as JSON has it: times as ISO 8601, no NaN, bytes as hexadecimal."""
+    """Return a value for JSON: times as ISO 8601, no NaN, bytes as hexadecimal."""
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float):
@@ -133,7 +133,7 @@ def plain_value(value: Any, zone: Zone = UTC_ZONE) -> Any:
 
 
 def csv_value(value: Any, zone: Zone = UTC_ZONE) -> Any:
-    """Return a value as csv has it: nothing for NULL, JSON for lists and structs."""
+    """Return a value for csv: an empty text for NULL, JSON for lists and structs."""
     if isinstance(value, float | Decimal):
         return str(value)
     plain = plain_value(value, zone)
@@ -145,7 +145,7 @@ def csv_value(value: Any, zone: Zone = UTC_ZONE) -> Any:
 
 
 def decoded(value: Any) -> Any:
-    """Return what a text of JSON, or a list of such texts, stands for; any other value as it is."""
+    """Decode a JSON text, or a list of JSON texts; return any other value unchanged."""
     if isinstance(value, list):
         return [decoded(item) for item in value]
     if not isinstance(value, str):
@@ -184,7 +184,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _numbers_text(values: list[Any]) -> str:
-    """Return one line for many numbers: bars for counts, else the first and the last.
+    """Return one line for many numbers: bars for counts, else the first and the last number.
 
     Counts are whole numbers that do not grow from each to the next, as edges of bins do.
     """
@@ -196,7 +196,7 @@ def _numbers_text(values: list[Any]) -> str:
 
 
 def bars(counts: Sequence[int]) -> str:
-    """Return counts as a line of bars; of more than 32, neighbours are added up. Only 0 is a dot."""
+    """Return counts as a line of bars; more than 32 are added up in groups. Only 0 is a dot."""
     together = -(-len(counts) // _BARS_SHOWN)
     sums = [sum(counts[at : at + together]) for at in range(0, len(counts), together)]
     highest = max(sums) or 1
@@ -205,14 +205,14 @@ def bars(counts: Sequence[int]) -> str:
 
 # -- tables -----------------------------------------------------------------------------------------------------------
 def plain_cell(text: str | None, style: str = "") -> "Cell":
-    """Return a text for a table: nothing in it is markup, or steers the terminal."""
+    """Return a text for a table, without markup and terminal control."""
     from chiplog.cli.fitted_table import Cell
 
     return Cell(printable(text or ""), style=style)
 
 
 def print_tables(*tables: Any, file: TextIO | None = None) -> None:
-    """Print tables and texts: as wide as the terminal, or as wide as they are into anything else."""
+    """Print tables and texts, fitted to a terminal, or in full width into anything else."""
     from rich.console import Console
 
     target = file if file is not None else sys.stdout
@@ -221,7 +221,7 @@ def print_tables(*tables: Any, file: TextIO | None = None) -> None:
         for table in tables:
             console.print(table)
         return
-    # Through a buffer, to take off the blanks that pad every line.
+    # Through a buffer, to remove the trailing blanks of every line.
     buffer = io.StringIO()
     console = Console(file=buffer, width=_PIPE_COLUMNS, color_system=None, force_terminal=False)
     for table in tables:
@@ -238,9 +238,9 @@ def result_table(
     *,
     is_short: bool = False,
 ) -> "Sheet":
-    """Lay out any result: numbers to the right, times in a zone, which the heading names.
+    """Lay out any result: numbers right-aligned, times in a zone that the heading names.
 
-    wall: columns of times that the query itself has put into a zone; they are shown as they are.
+    wall: columns of times that the query itself has converted to a zone; they are shown unchanged.
     """
     from chiplog.cli.fitted_table import Column, Sheet
 
@@ -275,7 +275,7 @@ def result_table(
 # -- files and pipes --------------------------------------------------------------------------------------------------
 @contextlib.contextmanager
 def open_output(path: str | None) -> Iterator[TextIO]:
-    """Give standard output, or a file that appears under its name once it is complete."""
+    """Yield standard output, or a file that is renamed to `path` once it is complete."""
     if path is None:
         yield sys.stdout
         return
@@ -285,7 +285,7 @@ def open_output(path: str | None) -> Iterator[TextIO]:
 
 @contextlib.contextmanager
 def atomic_output(path: str) -> Iterator[str]:
-    """Give the name of a new file beside `path`, and move it there at the end; remove it after an error."""
+    """Yield the name of a new file beside `path`, and rename it at the end; remove it after an error."""
     directory = os.path.dirname(os.path.abspath(path))
     try:
         descriptor, temporary = tempfile.mkstemp(prefix=".chiplog-", dir=directory)
@@ -296,7 +296,7 @@ def atomic_output(path: str) -> Iterator[str]:
         yield temporary
         mask = os.umask(0)
         os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)  # mkstemp keeps it private; a file that was asked for follows the umask
+        os.chmod(temporary, 0o666 & ~mask)  # mkstemp makes it private; the requested file follows the umask
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -327,7 +327,7 @@ def write_json(
     wall: Collection[str] = (),
     encoded: Collection[str] = (),
 ) -> None:
-    """Write a list of objects, one to a line. encoded: columns of JSON, which become values; wall: as of write_csv."""
+    """Write a list of objects, one per line. encoded: columns of JSON, which are decoded; wall: as in write_csv."""
     separator = "[\n"
     for row in rows:
         item = {}
@@ -376,7 +376,7 @@ def write_result(
             print_tables(result_table(result.columns, rows, zone, wall, is_short=target.isatty()), file=target)
             if len(rows) > TABLE_ROWS_MAX:
                 more = len(rows) - TABLE_ROWS_MAX
-                click.echo(f"… and {more} more rows; use --format csv to have all", err=True)
+                click.echo(f"… and {more} more rows; use --format csv for all", err=True)
 
 
 # -- lines of the console ---------------------------------------------------------------------------------------------
@@ -385,7 +385,7 @@ _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\
 
 
 def console_text(line: str, keep_colours: bool) -> str:
-    """Return a line that a training printed without what would steer the terminal; colours stay if asked."""
+    """Return a line of a training without terminal control; keep colours if `keep_colours`."""
     parts = _COLOUR.split(line)
     colours = [*_COLOUR.findall(line), ""] if keep_colours else [""] * len(parts)
     text = "".join(

@@ -1,4 +1,4 @@
-"""The command `chiplog`: a group that knows its commands by name and imports one only when it is called."""
+"""The command `chiplog`: a group that lists its commands by name and imports one only when it is called."""
 
 import difflib
 import importlib
@@ -12,10 +12,10 @@ import click
 
 
 class CommandSpec(NamedTuple):
-    """Where a command is, and what `chiplog --help` says of it without importing it."""
+    """The location of a command, and its line in `chiplog --help`, which does not import it."""
 
     name: str
-    target: str  # module:attribute; empty: it comes from the entry-point group, if its package is installed
+    target: str  # module:attribute; empty: from the entry-point group, if its package is installed
     section: str
     help: str
 
@@ -28,33 +28,33 @@ COMMANDS = (
     CommandSpec("runs", "chiplog.cli.runs:runs", LOOK, "List runs, the newest first."),
     CommandSpec("show", "chiplog.cli.show:show", LOOK, "Show one run: who is behind, alerts, phases, metrics, events."),
     CommandSpec("logs", "chiplog.cli.logs:logs", LOOK, "Print what a run's processes printed."),
-    CommandSpec("sql", "chiplog.cli.sql:sql", LOOK, "Ask the database, live and read-only."),
+    CommandSpec("sql", "chiplog.cli.sql:sql", LOOK, "Query the database, live and read-only."),
     CommandSpec("up", "chiplog.cli.up:up", RUN, "Start agent and collector in the background."),
     CommandSpec("down", "chiplog.cli.down:down", RUN, "Stop them."),
-    CommandSpec("status", "chiplog.cli.status:status", RUN, "Say what is running, and whether an event gets through."),
-    CommandSpec("agent", "", RUN, "Be the agent of this node."),
-    CommandSpec("collector", "", RUN, "Be the collector: receive, store, answer SQL."),
+    CommandSpec("status", "chiplog.cli.status:status", RUN, "Show what runs, and check that an event arrives."),
+    CommandSpec("agent", "", RUN, "Run the agent of this node."),
+    CommandSpec("collector", "", RUN, "Run the collector: receive, store, answer SQL."),
     CommandSpec("sync", "chiplog.cli.sync:sync", KEEP, "Deliver journals that were recorded elsewhere."),
-    CommandSpec("rebuild", "", KEEP, "Make the database again from the log."),
+    CommandSpec("rebuild", "", KEEP, "Rebuild the database from the log."),
     CommandSpec("compact", "", KEEP, "Sort the database for fast queries."),
-    CommandSpec("keys", "chiplog.cli.keys:keys", CARE, "Make keys for TCP between hosts, and say who may connect."),
-    CommandSpec("doctor", "chiplog.cli.doctor:doctor", CARE, "Check this machine, and say what to fix."),
+    CommandSpec("keys", "chiplog.cli.keys:keys", CARE, "Create keys for TCP between hosts, and allow others."),
+    CommandSpec("doctor", "chiplog.cli.doctor:doctor", CARE, "Check this machine, and report what to fix."),
 )
 SECTIONS = (LOOK, RUN, KEEP, CARE, "Other commands")
 
 
 class LazyGroup(click.Group):
-    """Finds commands in COMMANDS and in the entry-point group. A plugin that is broken costs its own command only."""
+    """Finds commands in COMMANDS and in the entry-point group. A broken plugin affects only its own command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all commands that are there."""
+        """Return the names of all available commands."""
         plugins = _plugins()
         return [c.name for c in COMMANDS if (c.name in plugins if not c.target else _exists(c.target))] + sorted(
             name for name in plugins if name not in _BUILT_IN
         )
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command. Raises ClickException, in one line, when its module cannot be imported."""
+        """Import a command. Raises ClickException with one line if its module cannot be imported."""
         known = _BUILT_IN.get(cmd_name)
         if known is not None and known.target:
             if not _exists(known.target):
@@ -67,7 +67,7 @@ class LazyGroup(click.Group):
                 return None
             try:
                 loaded = plugin.load()
-            except Exception as error:  # whatever a foreign module raises while it is imported
+            except Exception as error:  # a foreign module may raise anything while it is imported
                 package = plugin.dist.name if plugin.dist else plugin.value
                 raise click.ClickException(
                     f"command {cmd_name!r} of {package} cannot be loaded: {type(error).__name__}: {_line(error)}; "
@@ -80,7 +80,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command, or say which one may have been meant."""
+        """Find the command, or suggest a similar one."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
             near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
@@ -116,7 +116,7 @@ def _plugins() -> dict[str, importlib.metadata.EntryPoint]:
 
 
 def _exists(target: str) -> bool:
-    """Tell whether a built-in command's module is there, without importing it."""
+    """Return True if a built-in command's module exists, without importing it."""
     module = target.partition(":")[0].rpartition(".")[2]
     return os.path.exists(os.path.join(os.path.dirname(__file__), f"{module}.py"))
 
@@ -149,14 +149,14 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 def chiplog() -> None:
     """Telemetry for distributed training: every rank logs, nothing is lost, one SQL database answers for the whole run.
 
-    Data is looked for under CHIPLOG_DIR (default ~/.chiplog), or at the collector that CHIPLOG_COLLECTOR names.
+    Data is read from CHIPLOG_DIR (default ~/.chiplog), or from the collector that CHIPLOG_COLLECTOR names.
     """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code: 0, 1 for a failure, 2 for bad input, 130 after Ctrl-C.
 
-    Every failure is one line on stderr. A reader that stops reading, as `head` does, is none.
+    Every failure is one line on stderr. A reader that stops reading, such as `head`, is not a failure.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
@@ -175,8 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(f"chiplog: {_line_of(error)}", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         return 130
-    except (BrokenPipeError, SystemExit):  # the second is click's answer to the first
-        # Nothing more can be written; the interpreter would try again at its end, and complain.
+    except (BrokenPipeError, SystemExit):  # click raises the second after the first
+        # Nothing more can be written; the interpreter would retry at exit and report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The page of one run: what fits a screen, worst first, and how many more there are."""
+"""Build the page of one run: what fits on a screen, worst first, and the number of omitted rows."""
 
 import json
 import shlex
@@ -14,7 +14,7 @@ from chiplog.cli.fitted_table import Column, Sheet
 from chiplog.cli.output import UTC_ZONE, Zone, duration_text, number_text, plain_cell
 from chiplog.cli.runs import complete_text, duration_s, state_text
 
-# Of each table, unless all of it is asked for: together a screen, of any run.
+# Rows of each table without --all: together they fit on a screen.
 LABELS_SHOWN = 16  # two nodes of eight GPUs
 ALERTS_SHOWN = 5
 PHASES_SHOWN = 8
@@ -23,7 +23,7 @@ SUMMARY_SHOWN = 6
 CONFIG_SHOWN = 8
 FILES_SHOWN = 5
 EVENTS_SHOWN = 8
-LAST_VALUES_SHOWN = 3  # above it a table shows the span
+LAST_VALUES_SHOWN = 3  # for more labels a table shows the range
 DRIFT_SHOWN = 5  # labels whose config differs, and keys of each
 _ECHOES_SHOWN = 5
 _ENDED_BADLY = ("failed", "crashed")
@@ -35,7 +35,7 @@ def build_page(
 ) -> list[Any]:
     """Return the tables of a run's page, with empty lines between them.
 
-    found: what `chiplog show` asked for. source: the options that say where, for the commands that the page names.
+    found: the data of `chiplog show`. source: its options --dir and --url, for the commands that the page shows.
     """
     tables = (
         _summary_table(found, zone),
@@ -63,7 +63,7 @@ def _bound(shown: int, everything: bool) -> int | None:
 
 
 def _with_more_caption(sheet: Sheet, n_all: int, shown: int | None, what: str) -> Sheet:
-    """Say under a table how many rows it leaves out."""
+    """Add the number of omitted rows to the caption of a table."""
     if shown is not None and n_all > shown:
         sheet.caption, sheet.is_partial = f"{n_all - shown} more {what}", True
     return sheet
@@ -127,7 +127,7 @@ def _drift(drift: dict[str, list[str]]) -> dict[str, str | None]:
 
 
 def first_failure_text(failure: dict[str, Any] | None, n_attempts: int = 1) -> str | None:
-    """Return one line that says who failed first, of several attempts in which, and what the others are."""
+    """Return one line about the first failure: the label, the attempt if there are several, and the other failures."""
     if failure is None:
         return None
     others = failure["others"]
@@ -143,20 +143,20 @@ def first_failure_text(failure: dict[str, Any] | None, n_attempts: int = 1) -> s
     if not failure["is_cause"]:
         return f"{text}; ended from outside, no cause among the labels"
     ranks = [other for other in others if other["rank"] is not None and not other["is_echo"]]
-    if failure["rank"] is None and ranks:  # it may have ended nobody: an evaluation beside the training
+    if failure["rank"] is None and ranks:  # it may not have ended any rank: for example an evaluation
         text += f"; of the ranks first {ranks[0]['label']}: {ranks[0]['reason'] or 'no reason known'}"
     echoes = [other["label"] for other in others if other["is_echo"]]
     if not echoes:
         return text
     more = len(echoes) - _ECHOES_SHOWN
     named = ", ".join(echoes[:_ECHOES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-    sooner_s = -others[0]["after_s"]  # only an echo may have been seen before its cause
+    sooner_s = -others[0]["after_s"]  # only an echo can be seen before its cause
     seen = f", seen up to {sooner_s:.3g} s sooner" if sooner_s > 0 else ""
     return f"{text}; {named} {'is an echo' if len(echoes) == 1 else 'are echoes'}{seen}"
 
 
 def _last_event(labels: list[dict[str, Any]]) -> str | None:
-    """Return how long ago anything was heard of a run that goes on, and of whom nothing for longest."""
+    """Return the age of the last event of the running labels, and the label that has been silent for longest."""
     heard = {
         label["label"]: label["last_event_s"]
         for label in labels
@@ -172,7 +172,7 @@ def _last_event(labels: list[dict[str, Any]]) -> str | None:
 # -- labels -----------------------------------------------------------------------------------------------------------
 def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown: int | None) -> Sheet:
     rows = labels if shown is None or len(labels) <= shown else _by_severity(labels, failure)[:shown]
-    with_tries = any(label["attempt"] for label in labels)  # eighty columns are few
+    with_tries = any(label["attempt"] for label in labels)  # save width: a terminal may have eighty columns
     with_ranks = any(label["rank"] is not None and label["label"] != f"rank{label['rank']}" for label in labels)
     columns = [
         Column("label", is_name=True),
@@ -208,9 +208,9 @@ def _labels(labels: list[dict[str, Any]], failure: dict[str, Any] | None, shown:
 
 
 def _by_severity(labels: list[dict[str, Any]], failure: dict[str, Any] | None) -> list[dict[str, Any]]:
-    """Order labels by how much they need a look: who failed first, who failed, who is behind, and silent for longest.
+    """Order labels by severity: the first failure, other failures, then those behind, then those silent for longest.
 
-    What has another attempt behind it comes last.
+    Superseded attempts come last.
     """
     first = failure["label"] if failure else None
 
@@ -360,13 +360,13 @@ def _keys(keys: list[dict[str, Any]], shown: int | None) -> Sheet | None:
 
 
 def _summary_text(key: dict[str, Any]) -> str:
-    """Return a metric's summary where it is another value than a last one: it was defined or set."""
+    """Return a metric's summary if it differs from the last values, because it was defined or set."""
     value = key["summary"]
     return "" if value is None or value in key["last_values"].values() else _value_text(value)
 
 
 def _non_metric_summary(found: dict[str, Any]) -> dict[str, Any]:
-    """Return of the summary what is no metric."""
+    """Return the entries of the summary that are not metrics."""
     logged = {key["key"] for key in found["keys"]}
     return {key: value for key, value in found["summary"].items() if key not in logged}
 

@@ -92,13 +92,13 @@ def runs(
 
 
 def duration_s(started: datetime | None, ended: datetime | None, state: str, now: datetime) -> float | None:
-    """Return for how long a run or label has been running; None when that is not known."""
+    """Return how long a run or label has been running; None if unknown."""
     until = ended if ended is not None else now if state == "running" else None
     return max(0.0, (until - started).total_seconds()) if started is not None and until is not None else None
 
 
 def complete_text(pending: int | None, lost: int, is_over: bool) -> str:
-    """Return `yes`, or what is missing; `so far` when nothing is and more may come. pending: None when unknown."""
+    """Return `yes`, or what is missing; `so far` if nothing is but more may come. pending: None if unknown."""
     missing = ["unknown"] if pending is None else []
     missing += [f"{n} {word}" for n, word in ((pending, "pending"), (lost, "lost")) if n]
     return ", ".join(missing) or ("yes" if is_over else "so far")
@@ -110,7 +110,7 @@ def state_text(state: str) -> "Cell":
 
 
 def table_of(rows: list[dict[str, Any]], zone: Zone = UTC_ZONE) -> "Sheet":
-    """Lay out runs. Columns that no run has a value for are left out."""
+    """Lay out runs. Columns without any value are omitted."""
     from chiplog.cli.fitted_table import Column, Sheet
 
     started = [row["created_at"] for row in rows if row["created_at"] is not None]
@@ -118,7 +118,7 @@ def table_of(rows: list[dict[str, Any]], zone: Zone = UTC_ZONE) -> "Sheet":
     start = len("2026-") if {zone.shown(moment).year for moment in started} == {year} else 0
     named = {name for name in ("name", "run_group", "tags") if any(row[name] for row in rows)}
     has_tries = any(row["attempts"] != 1 for row in rows)
-    # Narrow terminals lose what a look at one run tells, first.
+    # Narrow terminals first lose what `chiplog show` repeats.
     columns = {
         "run": Column("run", is_name=True),
         "project": Column("project", drop=4),

@@ -12,12 +12,12 @@ from chiplog.cli.run_page import build_page
 from chiplog.query.client import Client
 
 KEYS_MAX = 10_000  # as many as a run may have
-LAST_VALUES_MAX = 64  # labels whose last value stands beside a key
+LAST_VALUES_MAX = 64  # labels whose last value is listed with a key
 EVENTS_MAX = 20
 ALERTS_MAX = 100  # titles
 PHASES_MAX = 1_000
 
-# Ages by the clock of whoever answers, which is the one that wrote last_seen_at.
+# Ages use the clock of the answering collector, which also wrote last_seen_at.
 _LABELS = """
 SELECT l.*, l.attempt = max(l.attempt) OVER (PARTITION BY l.label) AS is_newest,
        greatest(epoch_us(now()) - epoch_us(l.last_seen_at), 0) / 1e6 AS last_event_s,
@@ -27,9 +27,9 @@ LEFT JOIN (FROM completeness WHERE run_id = $run) c ON c.label = l.label AND c.a
 LEFT JOIN (FROM rank_progress WHERE run_id = $run) p ON p.label = l.label AND p.attempt = l.attempt
 WHERE l.run_id = $run ORDER BY l.rank NULLS LAST, l.label, l.attempt
 """
-# Attempts of a label follow one another, so the last value is the highest attempt's, and there the highest seq's. Its
-# step is the last one, also where an earlier attempt got further. The summary is read with the values: between two
-# queries a run logs more.
+# Attempts of a label follow one another, so the last value has the highest seq of the highest attempt. Its step is the
+# last one, even if an earlier attempt got further. The same query reads the summary: between two queries a run logs
+# more.
 _KEYS = f"""
 WITH per_label AS (
     SELECT key, label, min(rank) AS rank, count(*) AS points,
@@ -44,8 +44,8 @@ SELECT key, sum(points)::BIGINT AS points, count(*) AS labels, max(last_step) AS
        (SELECT any_value(s.value) FROM run_summary s WHERE s.run_id = $run AND s.key = per_label.key) AS summary
 FROM per_label GROUP BY key ORDER BY key LIMIT {KEYS_MAX}
 """
-# times: steps. A long step has several rows of a phase. mean_s is over the steps of all labels; slowest_s is the
-# largest mean of one label. The share is of the steps whose length is known: those that step() ended, without the
+# times: number of steps. A long step has several rows of a phase. mean_s is over the steps of all labels; slowest_s is
+# the largest mean of one label. The share is of the steps whose length is known: those that step() ended, without the
 # first.
 _PHASES = f"""
 WITH spent AS MATERIALIZED (
@@ -71,7 +71,7 @@ SELECT message AS title, level, count(*) AS times, max(ts) AS last_at, arg_max(l
 FROM events WHERE run_id = $run AND kind = 'alert' GROUP BY message, level ORDER BY last_at DESC LIMIT {ALERTS_MAX}
 """
 _SUMMARY = f"SELECT key, value FROM run_summary WHERE run_id = $run ORDER BY key LIMIT {KEYS_MAX}"
-# Alerts stand by themselves, or they would leave room for nothing else.
+# Alerts have a separate section: they would leave no room for other events.
 _EVENTS = f"""
 SELECT ts, label, attempt, node, kind, level, message, body FROM events
 WHERE run_id = $run AND kind <> 'alert' ORDER BY ts DESC, seq DESC LIMIT {EVENTS_MAX}
@@ -81,7 +81,7 @@ SELECT path, bytes, sha256, ts, sha256 IN (
     SELECT body->>'sha256' FROM events WHERE run_id = $run AND kind = 'file_stored'
 ) AS stored FROM files WHERE run_id = $run ORDER BY path
 """
-# The newest round in which a rank failed, else the newest: what is no rank counts its attempts by itself.
+# The newest round in which a rank failed, else the newest: a label that is no rank counts its own attempts.
 _FIRST_FAILURE = """
 SELECT * FROM first_failure WHERE run_id = $run
 ORDER BY rank IS NOT NULL OR len(list_filter(others, lambda other: other.rank IS NOT NULL)) > 0 DESC, attempt DESC
@@ -98,8 +98,8 @@ LIMIT 1
 def show(run: str, form: str, everything: bool, is_local: bool, dir_: str | None, url: str | None) -> None:
     """Show one run: its labels, how far they are and how they ended, alerts, time per phase, metrics, config, files.
 
-    RUN is a run ID, a unique beginning of one, or `latest`. Of many labels those that need a look come first: failed,
-    behind, silent for longest; the others are counted. json has one object for the run, with all of it.
+    RUN is a run ID, a unique beginning of one, or `latest`. Of many labels the failed ones come first, then
+    those that are behind or silent for longest; the others are counted. json has one object with everything about it.
 
     Of a phase, `mean` is its seconds in all labels divided by its number of steps in all labels; `slowest label` is the
     label whose own mean is the largest, with that mean.
@@ -116,7 +116,7 @@ def show(run: str, form: str, everything: bool, is_local: bool, dir_: str | None
 
 
 def _collect(client: Client, run: str) -> dict[str, Any]:
-    """Ask for everything that is shown. Config values and bodies of events are decoded from their JSON."""
+    """Query everything that is shown. Config values and bodies of events are decoded from JSON."""
     named = {"run": run}
 
     def ask(query: str) -> list[dict[str, Any]]:
@@ -157,7 +157,7 @@ def _collect(client: Client, run: str) -> dict[str, Any]:
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:
-    """Return a sum; None when one of the counts is unknown."""
+    """Return a sum; None if one of the counts is unknown."""
     known = list(counts)
     return None if None in known else sum(count or 0 for count in known)
 

@@ -27,7 +27,7 @@ Examples:
 """
 
 
-# A query may begin with a comment, which looks like an option: what is no option of ours is the query.
+# A query may begin with a comment, which looks like an option: an unknown option is the query.
 @click.command(epilog=EXAMPLES, context_settings={"ignore_unknown_options": True})
 @click.argument("query", required=False)
 @click.option(
@@ -35,10 +35,10 @@ Examples:
 )
 @click.option("-o", "--output", metavar="FILE", help="Write there, complete or not at all.")
 @click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="Value for $NAME; JSON, else text.")
-@click.option("--timeout", "timeout_s", type=float, metavar="S", help="Cancel after so many seconds, 30 at most.")
-@click.option("--saved", type=click.Choice(NAMES), help="A query that comes along, of --run or the latest run.")
+@click.option("--timeout", "timeout_s", type=float, metavar="S", help="Cancel after S seconds, at most 30.")
+@click.option("--saved", type=click.Choice(NAMES), help="A query that chiplog includes, for --run or the latest run.")
 @click.option("--run", "run", metavar="RUN", help="Value for $run: a run ID, a beginning of one, or latest.")
-@click.option("--list-saved", is_flag=True, help="List the queries that come with chiplog, and leave.")
+@click.option("--list-saved", is_flag=True, help="List the queries that chiplog includes, and exit.")
 @local_option
 @source_options
 def sql(
@@ -54,14 +54,14 @@ def sql(
     dir_: str | None,
     url: str | None,
 ) -> None:
-    """Ask the database, live and read-only, with one SELECT.
+    """Query the database, live and read-only, with one SELECT.
 
     Without QUERY it is read from standard input; on a terminal that is a prompt. Views: runs, labels, metrics, texts,
     histograms, system, console, config, summary, events, completeness, phases …; SHOW TABLES lists them, DESCRIBE VIEW
     their columns.
 
     Times are UTC, in results and in the query; with --local both are in this machine's zone. csv has a header line.
-    json is a list of objects; it has no NaN and no infinity, and writes null, where csv has nan and inf. arrow is the
+    json is a list of objects; for NaN and infinity it has null, where csv has nan and inf. arrow is the
     IPC file format, Feather version 2. On a terminal a row that is too wide becomes a block, and a list of many numbers
     one line; csv and json have every value.
     """
@@ -92,7 +92,7 @@ def sql(
 
 
 class _Asker:
-    """Asks queries with the options of one command, and writes their results."""
+    """Runs queries with the options of one command, and writes their results."""
 
     def __init__(
         self,
@@ -124,8 +124,8 @@ class _Asker:
         try:
             described = self._client.sql(f"DESCRIBE {query}", self._values, self._timeout_s)
         except QueryError:
-            return []  # it cannot be described, as EXPLAIN; or it is wrong, and says so when it is run
-        # The names are those of Result: one that comes again has a number.
+            return []  # DESCRIBE does not support it, as EXPLAIN; or it is wrong, which running it reports
+        # The names are those of Result: a repeated one has a number.
         kinds = [str(row["column_type"]) for row in described.rows()]
         names = unique_names([str(row["column_name"]) for row in described.rows()])
         return [name for name, kind in zip(names, kinds, strict=True) if kind.rstrip("[]") == "JSON"]
@@ -136,7 +136,7 @@ def _form(form: str | None, output: str | None) -> str:
         suffix = os.path.splitext(output or "")[1].removeprefix(".").lower()
         if suffix and suffix not in SUFFIXES:
             known = ", ".join(f".{name}" for name in SUFFIXES)
-            raise click.UsageError(f"file {output!r}: .{suffix} is no known format; use one of {known}, or --format")
+            raise click.UsageError(f"file {output!r}: .{suffix} is not a known format; use one of {known}, or --format")
         form = SUFFIXES.get(suffix, "table")
     if form in ("parquet", "arrow") and output is None:
         raise click.UsageError(f"format {form} needs a file; add -o FILE.{form}")
@@ -158,7 +158,7 @@ def _prompt(asker: _Asker) -> None:
     """Read queries until the end of input. A query ends with `;` or an empty line."""
     import readline  # noqa: F401 - its import gives input() history and editing
 
-    click.echo("One SELECT, ended by ; or an empty line. Ctrl-D leaves.", err=True)
+    click.echo("One SELECT, ended by ; or an empty line. Ctrl-D exits.", err=True)
     lines: list[str] = []
     while True:
         try:
@@ -182,4 +182,4 @@ def _prompt(asker: _Asker) -> None:
             except QueryError as error:
                 click.echo(error.message, err=True)
             except KeyboardInterrupt:
-                click.echo("given up; the collector cancels it at its time limit", err=True)
+                click.echo("interrupted; the collector cancels the query at its time limit", err=True)

@@ -1,4 +1,4 @@
-"""`chiplog status`: what runs for a CHIPLOG_DIR, what waits where, and whether an event really gets through."""
+"""`chiplog status`: what runs for a CHIPLOG_DIR, what waits where, and whether an event arrives."""
 
 import csv
 import json
@@ -22,11 +22,11 @@ CANARY_WAIT_S = 5.0
 @click.command()
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
 @click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
-@click.option("--no-canary", is_flag=True, help="Only look; send no event through.")
+@click.option("--no-canary", is_flag=True, help="Send no event.")
 def status(directory: str | None, form: str, no_canary: bool) -> None:
-    """Say what is running and what waits, and send one event through to see that it arrives.
+    """Show what is running and what waits, and send one event to check that it arrives.
 
-    Exit code 1 when an event does not get through although an agent runs.
+    Exit code 1 if the event does not arrive although an agent runs.
     """
     where = paths_for_root(own_dir(directory, os.environ))
     facts = _collect_status(where)
@@ -47,7 +47,7 @@ def _collect_status(where: Paths) -> dict[str, object]:
     journals = list_journals(where.journals)
     offline = [path for _, path in list_journals(where.local / "offline") if not is_delivered(path)]
     agent_pid = daemons.daemon_pid(where, daemons.AGENT) or None
-    # Whom the agent holds is a dead rank's, which it is adopting.
+    # A journal whose lock the agent holds belongs to a dead rank: the agent is adopting it.
     alive = [directory for _, directory in journals if lock_holder_pid(directory / LOCK_NAME) not in (0, agent_pid)]
     return {
         "dir": str(where.root),
@@ -65,10 +65,10 @@ def _collect_status(where: Paths) -> dict[str, object]:
 
 
 def _is_rank_journal(journal: Path) -> bool:
-    """Tell whether a journal is a rank's own: the helper that drains its console has one, too."""
+    """Return True if a journal is a rank's, not that of its console helper."""
     try:
         head = decode_head((journal / HEAD_NAME).read_bytes())
-    except OSError:  # gone just now
+    except OSError:  # just removed
         return False
     return head is not None and head.identity.get("role") == "rank"
 
@@ -76,7 +76,7 @@ def _is_rank_journal(journal: Path) -> bool:
 def _fly(where: Paths, *, running: bool) -> tuple[str, bool]:
     if not running and not os.environ.get("CHIPLOG_AGENT"):
         return "not sent: no agent runs (a training starts one, or `chiplog up`)", False
-    from chiplog.ops import canary  # a look alone needs no sockets
+    from chiplog.ops import canary  # imported late: --no-canary needs no sockets
 
     flight = canary.send_canaries(where, os.environ.get("CHIPLOG_AGENT"), CANARY_WAIT_S)
     if flight.visible_s is not None and flight.acknowledged_s is not None:
@@ -84,7 +84,7 @@ def _fly(where: Paths, *, running: bool) -> tuple[str, bool]:
             f"acknowledged after {flight.acknowledged_s * 1e3:.0f} ms, in SQL after {flight.visible_s * 1e3:.0f} ms",
             False,
         )
-    return f"did not get through within {CANARY_WAIT_S:g} s: {flight.reason}", True
+    return f"did not arrive within {CANARY_WAIT_S:g} s: {flight.reason}", True
 
 
 def _print(facts: dict[str, object]) -> None:
@@ -101,7 +101,7 @@ def _print(facts: dict[str, object]) -> None:
 
 
 def _named() -> str | None:
-    """Return what CHIPLOG_AGENT names and whether it can be reached; None if it names nothing."""
+    """Return the address in CHIPLOG_AGENT and whether it can be reached; None if it is not set."""
     address = os.environ.get("CHIPLOG_AGENT")
     if not address:
         return None
@@ -114,7 +114,7 @@ def _link(where: Paths, agent_pid: int | None) -> dict[str, object]:
     if agent_pid is None:
         return {"agent_link_state": None, "agent_link": None}
     if daemons.is_sigstopped(agent_pid):
-        line = f"the agent was stopped by a signal; kill -CONT {agent_pid} lets it go on"
+        line = f"the agent was stopped by a signal; kill -CONT {agent_pid} resumes it"
         return {"agent_link_state": "stopped", "agent_link": line}
     link = daemons.collector_link_status(where)
     return {"agent_link_state": link.state if link else None, "agent_link": link.text if link else None}

@@ -1,8 +1,9 @@
 """`chiplog sync`: deliver journals that were recorded offline or brought here from another machine.
 
-A journal is linked or copied into the node's own journals, where the agent adopts it like that of any dead rank; a
-saved file into the outbox, which the agent delivers. The original stays, is noted as delivered (delivered.py) and left
-out from then on. Doing it twice changes nothing: (producer, seq) decides what is new, and a content is stored once.
+A journal is linked or copied into the node's own journals, where the agent adopts it like that of any dead rank. A
+saved file is put into the outbox, which the agent delivers. The original stays, is recorded as delivered (delivered.py)
+and skipped from then on. A second delivery has no effect: (producer, seq) decides what is new, and content is stored
+once.
 """
 
 import os
@@ -27,10 +28,10 @@ _LOOK_AGAIN_S = 0.1
 @click.argument("source", metavar="DIR", required=False, type=click.Path(path_type=Path))
 @click.option("--dir", "directory", metavar="DIR", help="Deliver to this CHIPLOG_DIR (default ~/.chiplog).")
 @click.option("--delete", is_flag=True, help="Delete each journal and file once it is delivered.")
-@click.option("--again", is_flag=True, help="Deliver also what was delivered there before.")
+@click.option("--again", is_flag=True, help="Also deliver what was delivered there before.")
 @click.option("--timeout-s", type=click.FloatRange(min=0), default=600.0, show_default=True)
 def sync(source: Path | None, directory: str | None, delete: bool, again: bool, timeout_s: float) -> None:
-    """Deliver the journals in DIR: what ran with mode="offline" (default CHIPLOG_DIR/offline), or was brought here."""
+    """Deliver the journals in DIR: of runs with mode="offline" (default CHIPLOG_DIR/offline), or from elsewhere."""
     where = paths_for_root(own_dir(directory, os.environ))
     sources = [where.local / "offline", where.root / "offline"]
     if source is not None:
@@ -62,7 +63,7 @@ def sync(source: Path | None, directory: str | None, delete: bool, again: bool, 
         return
     dead = [path for _, path in found if not lock_holder_pid(path / LOCK_NAME)]
     if len(dead) < len(found):
-        click.echo(f"{len(found) - len(dead)} journals are still being written and are left out", err=True)
+        click.echo(f"{len(found) - len(dead)} journals are still being written and are skipped", err=True)
     try:
         ensure_private_dir(where.journals)
         _start_agent(where)
@@ -90,7 +91,7 @@ def _mark(paths: list[Path], where: Paths) -> None:
     try:
         mark([path for path in paths if path.parent != where.journals], where.root)
     except OSError as error:
-        click.echo(f"cannot note what was delivered: {error}; the next sync delivers it again", err=True)
+        click.echo(f"cannot record what was delivered: {error}; the next sync delivers it again", err=True)
 
 
 def _delete(paths: list[Path], where: Paths) -> None:
@@ -102,7 +103,7 @@ def _delete(paths: list[Path], where: Paths) -> None:
 
 
 def _sync_files(files: list[Path], where: Paths, *, delete: bool) -> None:
-    """Put saved files into the outbox: from there on they are the agent's."""
+    """Put saved files into the outbox, from which the agent delivers them."""
     if not files:
         return
     try:
@@ -120,7 +121,7 @@ def _sync_files(files: list[Path], where: Paths, *, delete: bool) -> None:
 
 
 def _stage_file(path: Path, outbox: Path) -> None:
-    """Link or copy a content into an outbox. It gets its name there when all of it is there."""
+    """Link or copy content into an outbox, and rename it once it is complete."""
     staging = outbox / f".new-{path.name}"
     staging.unlink(missing_ok=True)
     try:
@@ -133,11 +134,11 @@ def _stage_file(path: Path, outbox: Path) -> None:
                 os.fsync(copy.fileno())  # the original may be deleted now
         os.rename(staging, outbox / path.name)
     finally:
-        staging.unlink(missing_ok=True)  # also where the name was the same file's: then a rename does nothing
+        staging.unlink(missing_ok=True)  # needed if both names link to the same file: then rename() does nothing
 
 
 def _stage_journal(path: Path, where: Paths) -> Path:
-    """Put a journal where the agent looks, under a name that it does not see before all of it is there."""
+    """Put a journal into the agent's directory, under a name that the agent ignores until the journal is complete."""
     target = where.journals / path.name
     if path.parent == where.journals or target.exists():
         return target
@@ -155,13 +156,13 @@ def _stage_journal(path: Path, where: Paths) -> Path:
                 shutil.copyfile(entry, making / entry.name)
         os.rename(making, target)
     except OSError:
-        shutil.rmtree(making, ignore_errors=True)  # a full disk is not to be kept full by half a copy
+        shutil.rmtree(making, ignore_errors=True)  # half a copy must not keep a full disk full
         raise
     return target
 
 
 def _wait(waiting: dict[Path, Path], timeout_s: float) -> list[Path]:
-    """Wait until the agent has removed the handed-over journals: everything in them is in its spool, synced."""
+    """Wait until the agent has removed the staged journals: their content is then synced in its spool."""
     from rich.console import Console
     from rich.progress import Progress
 

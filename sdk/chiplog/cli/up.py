@@ -11,9 +11,9 @@ from chiplog_schemas.paths import own_dir, paths_for_root
 @click.command()
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
 def up(directory: str | None) -> None:
-    """Start a collector and an agent in the background. They stay until `chiplog down`.
+    """Start a collector and an agent in the background. They run until `chiplog down`.
 
-    Never required: a training starts them by itself, and those leave when there is nothing to do.
+    This is never required: a training starts them itself, and those exit when they are idle.
     """
     where = paths_for_root(own_dir(directory, os.environ))
     wanted = [daemons.AGENT]
@@ -22,7 +22,7 @@ def up(directory: str | None) -> None:
     for module in wanted:
         try:
             if daemons.daemon_pid(where, module) and daemons.is_embedded(where, module):
-                daemons.stop(where, module)  # it would leave when idle; the one that follows stays
+                daemons.stop(where, module)  # it would exit when idle; the new one stays
             before = daemons.daemon_pid(where, module)
             pid = daemons.start(where, module, [])
         except OSError as error:

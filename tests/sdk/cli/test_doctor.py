@@ -107,7 +107,7 @@ def test_canaries_come_out_once_and_unaltered(node: Node) -> None:
     assert (code, err) == (0, "")
     found = {entry["check"]: entry for entry in json.loads(out)}["canary"]
     assert found["verdict"] == "ok"
-    assert "5,000 events sent, 5,000 came out, 0 lost, 0 doubled, 0 altered" in found["found"]
+    assert "5,000 events sent, 5,000 arrived, 0 lost, 0 doubled, 0 altered" in found["found"]
     assert node.sql("SELECT count(*) AS n FROM runs") == [{"n": 0}]
 
 

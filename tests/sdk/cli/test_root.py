@@ -328,10 +328,10 @@ def test_version_is_printed(chiplog):
         (["runs", "--limit", "0"], "0"),
         (["runs", "--state", "asleep"], "'asleep'"),
         (["show"], "RUN"),
-        (["show", "gpt"], "run 'gpt' is ambiguous: gpt-20260102-7f3a91, gpt-20260103-11aa22; write more of it"),
+        (["show", "gpt"], "run 'gpt' is ambiguous: gpt-20260102-7f3a91, gpt-20260103-11aa22; give more characters"),
         (["show", "nope"], "run 'nope' is unknown; chiplog runs lists all"),
         (["logs", "nope"], "run 'nope' is unknown"),
-        (["logs", "vit", "--label", "x"], "'x' is no label of run 'vit-20260104-0042'; it has rank0, rank1"),
+        (["logs", "vit", "--label", "x"], "'x' is not a label of run 'vit-20260104-0042'; it has rank0, rank1"),
         (["logs", "vit", "--stream", "x"], "'x'"),
         (["sql", "selec 1"], 'Parser Error: syntax error at or near "selec" (LINE 1: selec 1)'),
         (["sql", "SELECT nope FROM runs"], 'Binder Error: Referenced column "nope"'),
@@ -636,7 +636,7 @@ def test_a_file_of_an_unknown_kind_is_refused(chiplog, tmp_path):
     target = tmp_path / "out.xlsx"
     code, text, errors = chiplog("sql", "FROM runs", "-o", str(target))
     assert (code, text, target.exists()) == (2, "", False)
-    assert ".xlsx is no known format; use one of .csv, .json, .parquet, .arrow, .txt, .feather" in one_line(errors)
+    assert ".xlsx is not a known format; use one of .csv, .json, .parquet, .arrow, .txt, .feather" in one_line(errors)
     assert chiplog("sql", "FROM runs", "-o", str(target), "--format", "csv")[0] == 0
 
 
