@@ -3,8 +3,8 @@
     python char_gpt.py                                      one process, no launcher
     torchrun --standalone --nproc-per-node 2 char_gpt.py    data-parallel: gloo on CPUs, nccl on GPUs
 
-Nothing here tells chiplog which rank it is or which run the ranks share: it reads that from the launcher. What a
-training script has to add stands in `main` and `train`: `chiplog.init`, `run.phase`, `run.log`, `run.finish`.
+No line here passes the rank or the shared run to chiplog: it reads both from the launcher's variables. A training
+script has to add only the calls in `main` and `train`: `chiplog.init`, `run.phase`, `run.log`, `run.finish`.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F  # noqa: N812 - the name that everybody knows it by
+import torch.nn.functional as F  # noqa: N812 - its conventional name
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -190,7 +190,7 @@ def parse_args() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Find this process's place, open the run, train, and leave in order."""
+    """Find this process's rank and device, open the run, train, and clean up."""
     args = parse_args()
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     local_rank, local_world = int(os.environ.get("LOCAL_RANK", 0)), int(os.environ.get("LOCAL_WORLD_SIZE", 1))

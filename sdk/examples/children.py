@@ -10,7 +10,7 @@ import chiplog
 
 
 def work(number: int) -> None:
-    """Be one child: the parent's run, under a label of its own."""
+    """Run one child: it logs into the parent's run under its own label."""
     run = chiplog.init(label=f"worker{number}")
     for step in range(10):
         run.log({"value": float(step * number)}, step=step)

@@ -1,4 +1,4 @@
-"""Config, summaries, files, and going on with the same run.
+"""Config, summaries, files, and resuming a run.
 
 Run: `python config_and_files.py`
 """

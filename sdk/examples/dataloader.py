@@ -1,4 +1,4 @@
-"""DataLoader workers: nothing is doubled. A worker that logs has a label of its own in the run.
+"""DataLoader workers: nothing is doubled. A worker that logs has its own label in the run.
 
 Run: `python dataloader.py`
 """
@@ -13,11 +13,11 @@ class Numbers(Dataset[torch.Tensor]):
     """Sixteen numbers."""
 
     def __len__(self) -> int:
-        """Return how many."""
+        """Return the number of items."""
         return 16
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        """Return one; called in a worker."""
+        """Return one item; a worker calls this."""
         chiplog.log({"worker/index": index})
         return torch.tensor(float(index))
 

@@ -1,6 +1,6 @@
 """Train a small model on two ranks, then ask chiplog what happened: what `make demo` runs, in under two minutes.
 
-Every command that is shown after a `$` is really run, so each can be typed again afterwards.
+Every command shown after a `$` is actually run, so you can repeat each one afterwards.
 With --kill-agent the agent is killed in the middle of the training, and SQL has to show that nothing is missing.
 """
 
@@ -82,13 +82,13 @@ def fail(message: str) -> NoReturn:
 
 
 def say(text: str) -> None:
-    """Print one plain paragraph, in bold on a terminal; flushed, for the commands write to the same place."""
+    """Print one plain paragraph, in bold on a terminal; flush it, because the commands write to the same stream."""
     text = text.strip("\n")
     print(f"\n\033[1m{text}\033[0m" if sys.stdout.isatty() else f"\n{text}", flush=True)
 
 
 def environment(data_dir: Path) -> dict[str, str]:
-    """Return the environment of all that the demo starts: the embedded defaults in `data_dir`, and nothing else."""
+    """Return the environment of the demo's processes: the embedded defaults in `data_dir`, and nothing else."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("CHIPLOG_")}
     env["CHIPLOG_DIR"] = str(data_dir)
     env["OMP_NUM_THREADS"] = "1"  # what torchrun would set anyway, with a warning
@@ -121,7 +121,7 @@ class Demo:
         return done.stdout or ""
 
     def sql(self, query: str) -> None:
-        """Show a query and its answer."""
+        """Show a query and its result."""
         self.command("sql", query.strip())
 
     def rows(self, query: str) -> list[dict[str, Any]]:
@@ -129,7 +129,7 @@ class Demo:
         return json.loads(self.command("sql", "--format", "json", query.strip(), quiet=True))
 
     def fresh(self) -> None:
-        """Make the directory empty: send away the daemons of an earlier demo, then remove what that demo left."""
+        """Empty the directory: stop the daemons of an earlier demo, then remove its files."""
         if self.dir.exists() and any(self.dir.iterdir()):
             if not (self.dir / MARKER).exists():
                 fail(f"{self.dir} holds something that is not a demo's; name another directory with --dir")
@@ -148,7 +148,7 @@ class Demo:
             [*launcher, *script], env=self.env, text=True, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        # A thread reads: a process that outlives the training and holds on to the pipe cannot keep the demo waiting.
+        # A thread reads: a process that outlives the training and keeps the pipe open must not block the demo.
         reader = threading.Thread(target=self.stream, args=(training,), daemon=True)
         reader.start()
         deadline = time.monotonic() + TRAIN_LIMIT_S
@@ -160,15 +160,15 @@ class Demo:
             fail(f"the training did not end within {TRAIN_LIMIT_S} s")
         finally:
             if training.poll() is None:
-                training.terminate()  # torchrun passes it on to its ranks
-                with contextlib.suppress(subprocess.TimeoutExpired):  # we are leaving with an error already
+                training.terminate()  # torchrun forwards it to its ranks
+                with contextlib.suppress(subprocess.TimeoutExpired):  # the demo already fails with an error
                     training.wait(40)  # torchrun gives its ranks 30 s
         if code:
             fail(f"the training exited with {code}; its own message stands above")
         reader.join(5)
 
     def stream(self, training: subprocess.Popen[str]) -> None:
-        """Pass on the training's output, and note when half of it is done."""
+        """Print the training's output, and set `progress` when half of it is done."""
         assert training.stdout is not None
         for line in training.stdout:
             print(f"  {line}", end="", flush=True)
@@ -186,10 +186,10 @@ class Demo:
             cmdline = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except (OSError, ValueError, IndexError) as error:
             fail(f"no running agent found through {lock}: {error}")
-        if "chiplog" not in cmdline:  # the PID in an old lock may be anybody's by now
+        if "chiplog" not in cmdline:  # another process may have the PID of an old lock by now
             fail(f"{lock} names process {pid}, which is no agent: {cmdline.strip()}")
         os.kill(pid, signal.SIGKILL)
-        say(f"  killed the agent, process {pid}, with SIGKILL; the training goes on")
+        say(f"  killed the agent, process {pid}, with SIGKILL; the training continues")
 
     def settle(self) -> None:
         """Wait until everything that the ranks produced is in SQL or declared lost, and the run has ended."""
@@ -204,7 +204,7 @@ class Demo:
             time.sleep(0.5)
 
     def look(self) -> None:
-        """Ask the questions that one asks after a training, each with the command that answers it."""
+        """Show the usual questions after a training, each with the command that answers it."""
         say("Both ranks called chiplog.init() with the same arguments. They are one run:")
         self.command("runs")
         say("Each rank is a label of that run; rank 0 is its primary:")
@@ -218,7 +218,7 @@ class Demo:
         if int(slowest) != RANKS - 1:
             fail(f"rank {RANKS - 1} was made slow, but SQL names rank {slowest}")
         say(f"SQL says rank {slowest}; the other one pays for it in backward.")
-        say("What the machine did meanwhile, sampled by the agent:")
+        say("What the machine did during the training, sampled by the agent:")
         self.sql(SYSTEM)
         if not self.rows(SYSTEM):
             fail("the agent sampled nothing of this machine during the training")
@@ -245,7 +245,7 @@ class Demo:
             fail(f"{RANKS} ranks logged train/loss, but SQL knows {[row['label'] for row in rows]}")
 
     def what_next(self) -> None:
-        """Print what to type next."""
+        """Print commands to try next."""
         say("Now you:")
         if shutil.which("chiplog") != str(CHIPLOG):
             print(f"  export PATH={shlex.quote(str(CHIPLOG.parent))}:$PATH")
@@ -261,7 +261,7 @@ class Demo:
 
 
 def quoted(argument: str) -> str:
-    """Quote an argument as a person would for a shell; no query here holds what is special in double quotes."""
+    """Quote an argument for a shell in readable form; no query here has special characters in double quotes."""
     return f'"{argument}"' if re.search(r"\s", argument) else shlex.quote(argument)
 
 

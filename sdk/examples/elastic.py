@@ -12,7 +12,7 @@ from tempfile import gettempdir
 import chiplog
 
 run = chiplog.init(project="elastic")
-meeting = Path(gettempdir(), f"elastic-{run.id}")  # rank 1 is not to die before rank 0 is there
+meeting = Path(gettempdir(), f"elastic-{run.id}")  # rank 1 must not die before rank 0 has started
 for step in range(10):
     run.log({"loss": 1.0 / (step + 1)}, step=step)
     if run.rank == 0:

@@ -1,4 +1,4 @@
-"""A process that is no rank writes into the run of the training, under a label of its own.
+"""A process that is not a rank writes into the run of the training, under its own label.
 
 Run: `python evaluator.py`
 """

@@ -1,4 +1,4 @@
-"""A run that hangs: of three ranks one gets no more data, and the others wait for it.
+"""A run that hangs: one of three ranks gets no more data, and the others wait for it.
 
 Run: `python hanging.py`
 """
@@ -13,7 +13,7 @@ import chiplog
 
 
 def batches(rank: int) -> Any:
-    """Yield data, of rank 2 late; then none, for longer than the others wait."""
+    """Yield data, late on rank 2; then none, for longer than the others wait."""
     for number in range(6 if rank == 2 else 7):
         time.sleep(0.05 if rank == 2 else 0.001)
         yield number
@@ -21,12 +21,12 @@ def batches(rank: int) -> Any:
 
 
 def train(rank: int, everybody: Any) -> None:
-    """Be one rank: a step ends when all of them are there."""
+    """Run one rank: a step ends when all ranks have reached the barrier."""
     with chiplog.init(project="hanging", label=f"rank{rank}", primary=rank == 0) as run, suppress(BrokenBarrierError):
         for step, number in enumerate(run.data(batches(rank))):
             run.log({"loss": 1.0 / (number + 1)}, step=step)
             with run.phase("all_reduce"):
-                everybody.wait(0.4 if step == 6 else 20.0)  # a true one waits for ever
+                everybody.wait(0.4 if step == 6 else 20.0)  # a real barrier waits forever
             run.step()
 
 

@@ -1,4 +1,4 @@
-"""A run handed to child processes, as an argument: they log into it, each under a label of its own.
+"""A run passed to child processes as an argument: each logs into it under its own label.
 
 Run: `python pass_run.py`
 """

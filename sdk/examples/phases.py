@@ -1,4 +1,4 @@
-"""Phases say where the time of a step goes: as a `with` block or a decorator; waiting for data is one.
+"""Phases show where the time of a step goes: with a `with` block or a decorator. Waiting for data is a phase too.
 
 Run: `python phases.py`
 """

@@ -1,4 +1,4 @@
-"""A Pool whose workers make one run for each task, in one group.
+"""A Pool whose workers open one run for each task, in one group.
 
 Run: `python pool.py`
 """
@@ -9,7 +9,7 @@ import chiplog
 
 
 def trial(lr: float) -> float:
-    """Train once, as a run of its own."""
+    """Train once, in a separate run."""
     with chiplog.init(project="pool", group="trials", job_type="trial", config={"lr": lr}) as run:
         loss = 1.0
         for step in range(20):

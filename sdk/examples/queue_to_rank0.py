@@ -1,4 +1,4 @@
-"""Other processes feed the one that logs through a queue: they need no chiplog at all.
+"""Other processes send values through a queue to the process that logs: they do not need chiplog.
 
 Run: `python queue_to_rank0.py`
 """
@@ -10,7 +10,7 @@ import chiplog
 
 
 def work(number: int, results: Any) -> None:
-    """Send what is to be logged."""
+    """Send values to log."""
     for step in range(10):
         results.put((step, {f"worker{number}/loss": 1.0 / (step + number)}))
     results.put(None)

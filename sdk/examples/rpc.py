@@ -15,13 +15,13 @@ NAMES = ("parameters", "trainer")
 
 
 def square(value: torch.Tensor) -> torch.Tensor:
-    """Run where the caller wants it, in a thread of RPC: what it logs is the callee's."""
+    """Run in an RPC thread of the callee: what it logs belongs to the callee."""
     chiplog.log({"squared": value.item()})
     return value * value
 
 
 def work(rank: int, address: str) -> None:
-    """Be one worker."""
+    """Run one worker."""
     run = chiplog.init(project="rpc")
     options = rpc.TensorPipeRpcBackendOptions(init_method=address)
     rpc.init_rpc(NAMES[rank], rank=rank, world_size=2, rpc_backend_options=options)

@@ -9,7 +9,7 @@ import chiplog
 
 
 def work(number: int) -> None:
-    """Be one worker."""
+    """Run one worker."""
     with chiplog.init(project="setup_workers", label=f"worker{number}", primary=number == 0) as run:
         for step in range(10):
             run.log({"value": float(step * number)}, step=step)

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 
 
 def train(steps: int) -> str:
-    """Be one rank; pickled by Spark, so it imports what it needs."""
+    """Run one rank. Spark pickles this function, so it imports what it needs."""
     import torch.distributed as dist
 
     import chiplog

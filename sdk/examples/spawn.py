@@ -1,4 +1,4 @@
-"""torch.multiprocessing.spawn: no variable tells a child its rank; torch.distributed does, once it is initialised.
+"""torch.multiprocessing.spawn: no variable gives a child its rank; torch.distributed does, once it is initialised.
 
 Run: `python spawn.py`
 """
@@ -10,7 +10,7 @@ import chiplog
 
 
 def train(rank: int, world_size: int, address: str) -> None:
-    """Be one rank."""
+    """Run one rank."""
     dist.init_process_group("gloo", init_method=address, rank=rank, world_size=world_size)
     run = chiplog.init(project="spawn", config={"lr": 0.1})
     for step in range(20):
