@@ -1,1 +1,1 @@
-"""Which process this is: run, label, rank, attempt, by launcher, parent or process group."""
+"""Resolve the identity of this process: run, label and rank, from launcher, parent or process group."""

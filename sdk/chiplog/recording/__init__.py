@@ -1,1 +1,1 @@
-"""The run that a process records: its public object and the parts that it is made of."""
+"""The run that a process records: its public object and its parts."""

@@ -60,7 +60,7 @@ def key_of(*parts: str | None) -> str:
 
 
 def last_unfinished(directory: Path, key: str, launch: str) -> str | None:
-    """Return the run of this launch, else the last started one that is neither finished nor running; None for none."""
+    """Return the run of this launch, else the latest that is neither finished nor running; None if none."""
     try:
         with os.scandir(directory) as entries:
             found = [(entry.stat().st_mtime_ns, entry.path) for entry in entries if entry.name.startswith(f"{key}-")]

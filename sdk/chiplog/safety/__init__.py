@@ -1,1 +1,1 @@
-"""Keep chiplog from harming the training: input that is wrong, exceptions, secrets."""
+"""Protect the training from chiplog: bad input, exceptions, secrets."""

@@ -1,1 +1,1 @@
-"""What is done with torch, where the training code has it. Nothing in here imports torch."""
+"""Device timing, device values and model norms, if the training code uses torch. Nothing here imports torch."""

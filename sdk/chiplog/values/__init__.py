@@ -1,1 +1,1 @@
-"""Conversion of what users log and configure into plain values."""
+"""Convert logged and configured values into plain values."""

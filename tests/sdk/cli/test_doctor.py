@@ -126,7 +126,7 @@ def test_doctor_counts_what_a_stopped_collector_keeps_from_sql(node: Node) -> No
 
 
 def test_daemons_that_were_stopped_by_a_signal_are_named_with_the_remedy(node: Node) -> None:
-    """They live and hold their locks: a look at PIDs alone finds nothing wrong."""
+    """They live and hold their locks: a check of PIDs alone finds nothing wrong."""
     assert node.agent is not None and node.collector is not None
     for process, module in ((node.agent, "agent"), (node.collector, "collector")):
         process.send_signal(signal.SIGSTOP)

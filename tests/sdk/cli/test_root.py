@@ -1,7 +1,7 @@
 """The command line, as a real process: on pipes, and on a terminal of a given width.
 
-Most are forked from one process that has done the imports; what depends on a start, on its environment or on somebody
-who types is started as users start it.
+Most commands are forked from one process that has done the imports. A command that depends on its start, on its
+environment or on typed input is started as users start it.
 """
 
 import csv
@@ -80,7 +80,7 @@ SAFEGUARDS = [
         test="test_a_run_is_complete_only_when_no_label_runs_or_was_lost",
     ),
 ]
-pytestmark = pytest.mark.xdist_group("cli")  # one worker: what its fixture does is costly
+pytestmark = pytest.mark.xdist_group("cli")  # one worker: the fixture is expensive
 
 CLI = [sys.executable, "-m", "chiplog.cli"]
 COLOURS = re.compile(r"\x1b\[[0-9;]*m")
@@ -229,7 +229,7 @@ def on_pipes(forking: socket.socket, root: Path, arguments: tuple[str, ...], std
 
 @pytest.fixture
 def chiplog(recorded, forking) -> Callable[..., tuple[int, str, str]]:
-    """Run a command on pipes; gives code, stdout, stderr. With variables of its own it gets its own interpreter."""
+    """Run a command on pipes; return code, stdout, stderr. With its own variables it gets its own interpreter."""
 
     def run(*arguments: str, stdin: str = "", root: Path = recorded, **more: str) -> tuple[int, str, str]:
         if more:
@@ -246,7 +246,7 @@ def chiplog(recorded, forking) -> Callable[..., tuple[int, str, str]]:
 
 @pytest.fixture
 def on_terminal(recorded, forking) -> Callable[..., str]:
-    """Run a command on a terminal and return what it shows, colours included. Typed to, it gets its own interpreter."""
+    """Run a command on a terminal and return its output with colours. With typed input it gets its own interpreter."""
 
     def run(width: int, *arguments: str, typed: str = "") -> str:
         master, slave = pty.openpty()
@@ -313,7 +313,7 @@ def test_every_command_has_help(chiplog, command):
 
 
 def test_version_is_printed(chiplog):
-    code, text, _ = chiplog("--version", PYTHONUNBUFFERED="1")  # in an interpreter of its own
+    code, text, _ = chiplog("--version", PYTHONUNBUFFERED="1")  # in a separate interpreter
     assert (code, text.split()[0]) == (0, "chiplog")
 
 
@@ -452,7 +452,7 @@ def test_times_of_summer_and_winter_each_name_their_zone(chiplog):
     assert [line.strip() for line in text.splitlines()[2:]] == ["2026-01-01 13:00:00 CET", "2026-07-01 14:00:00 CEST"]
 
 
-# Each is asked with a literal as it is on the screen: of --local, the local time.
+# Each query has a literal as on the screen: with --local, the local time.
 OF_ONE_SECOND = (
     "SELECT ts FROM metrics WHERE {of_one} AND ts = '{shown}'",
     "FROM metrics WHERE {of_one} AND ts BETWEEN '{shown}' AND TIMESTAMP '{shown}'; -- of one step\n",
@@ -711,7 +711,7 @@ def test_runs_lists_the_newest_first_with_what_is_missing(chiplog):
 
 
 def test_a_run_is_complete_only_when_every_label_has_ended(chiplog):
-    """What a living or stopped rank has logged and not sent is known to nobody."""
+    """What a running or stopped rank has logged and not sent is unknown."""
     lines = {line.split()[0]: line.rstrip() for line in chiplog("runs")[1].splitlines() if line}
     assert lines["vit-20260104-0042"].endswith("so far")
     assert lines["gpt-20260102-7f3a91"].endswith("yes")

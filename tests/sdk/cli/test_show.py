@@ -1,4 +1,4 @@
-"""`chiplog show` for whoever is on call: who is behind or silent, what alarmed, where the time goes, on one screen."""
+"""`chiplog show` for an engineer on call: labels behind or silent, alerts, and where the time goes, on one screen."""
 
 import contextlib
 import io
@@ -118,7 +118,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def show(root: Path) -> Any:
-    """Return what shows a run: its table, or its json. The same is asked for once."""
+    """Return a function that shows a run as a table or json. Results are cached."""
 
     @cache
     def shown(run: str, *options: str) -> str:
@@ -212,7 +212,7 @@ def test_the_last_step_of_a_metric_is_that_of_its_last_value(show: Any) -> None:
 
 
 def test_who_failed_first_is_of_the_newest_attempt_in_which_a_rank_failed_and_says_which_that_was(show: Any) -> None:
-    """What is no rank, and is started again by itself, hides no failure of a rank."""
+    """A restart of a process that is not a rank does not hide a failure of a rank."""
     first = "eval in attempt 0, 210 s before rank1: ValueError: eval 0; of the ranks first rank1: ValueError: train"
     assert f"failed first {first}" in " ".join(show("again").split())
     assert json.loads(show("again", "--format", "json"))["first_failure"]["attempt"] == 0

@@ -68,7 +68,7 @@ SAFEGUARDS = [
         test="test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice",
     ),
     Safeguard(
-        promise="a rank that prints much before its helper is there goes on",
+        promise="a rank that prints much before its helper is ready continues",
         file="sdk/chiplog/console/redirect.py",
         old="            if not self._helper and any(map(is_filling, self._open_streams())):\n",
         new="            if False:\n",
@@ -117,7 +117,7 @@ def run_script(tmp_path: Path, body: str, **options) -> subprocess.CompletedProc
 
 
 def recorded(chiplog_dir: Path, n_lines: int) -> list[tuple[int, str]]:
-    """Return (stream, line) of what was recorded, in the order of its numbers; waits until it is so much."""
+    """Return (stream, line) of the recorded lines, in the order of their numbers; wait until there are as many."""
     found: list = []
 
     def look() -> bool:
@@ -238,7 +238,7 @@ def test_what_was_written_first_is_moved_first_however_late_the_helper_is(tmp_pa
                 expected += b"%d %d\n" % (stream, number)
                 os.write(writers[stream], b"%d %d\n" % (stream, number))
             helper.poll_once()
-            # What comes between: a stream that was just looked at, and then is written to behind the other one.
+            # In between: a stream that was just polled, and then is written to after the other one.
             os.write(writers[1], b"alone\n")
             expected += b"alone\n"
             helper.poll_once()
@@ -279,7 +279,7 @@ def test_the_last_words_of_a_process_that_dies_are_recorded(chiplog_dir, tmp_pat
     body = f"""
     run = init()
     print("first")
-    libc.perror(b"native code gives up")
+    libc.perror(b"native code fails")
     os.write(1, b"and leaves half a line")
     {end}
     """
@@ -289,7 +289,7 @@ def test_the_last_words_of_a_process_that_dies_are_recorded(chiplog_dir, tmp_pat
     lines = recorded(chiplog_dir, 3)
     assert sorted(lines)[:2] == [(1, "and leaves half a line"), (1, "first")]
     assert lines[-1][0] in (1, 2)
-    assert any(stream == 2 and line.startswith("native code gives up") for stream, line in lines)
+    assert any(stream == 2 and line.startswith("native code fails") for stream, line in lines)
 
 
 def test_native_code_that_prints_a_megabyte_while_it_holds_the_gil_goes_on(chiplog_dir, tmp_path) -> None:
@@ -398,14 +398,14 @@ def test_helpers_that_all_die_are_given_up_and_python_goes_on_being_recorded(chi
         while run._console.helper == victim: time.sleep(0.01)
     child = subprocess.Popen(["sh", "-c", "echo from a child; cat"], stdin=subprocess.PIPE)
     while run._console._console is None: time.sleep(0.01)
-    print("python goes on")
+    print("python continues")
     os.write(1, b"C is only shown\\n")
     child.communicate()
     """
     done = run_script(tmp_path, body)
-    assert sorted(done.stdout.splitlines()) == [b"C is only shown", b"from a child", b"python goes on"]
+    assert sorted(done.stdout.splitlines()) == [b"C is only shown", b"from a child", b"python continues"]
     assert b"the console is captured only as far as Python prints" in done.stderr
-    assert (1, "python goes on") in recorded(chiplog_dir, 1)
+    assert (1, "python continues") in recorded(chiplog_dir, 1)
     assert done.returncode == 0
 
 
@@ -457,7 +457,7 @@ def test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice(chi
         done = subprocess.run(command, stdout=out, timeout=WAIT_S, env={**os.environ, "PYTHON": sys.executable})
     assert done.returncode == 0
     assert (tmp_path / "out").read_bytes() == b"python\nC\nbehind\n"
-    time.sleep(2)  # whatever it does, it does by then
+    time.sleep(2)  # any reaction comes within this
     assert (tmp_path / "out").read_bytes() == b"python\nC\nbehind\n"
     assert recorded(chiplog_dir, 2) == [(1, "python"), (1, "C")]
     assert notices(chiplog_dir, "console_lost") == []
@@ -467,12 +467,12 @@ def test_a_helper_that_is_late_for_finish_costs_no_line_and_shows_none_twice(chi
 def test_a_rank_that_prints_much_before_its_helper_is_there_goes_on_and_every_line_is_told_once(
     chiplog_dir, tmp_path, target
 ) -> None:
-    """The helper comes once the rank has printed six times what a pipe holds. The terminal gets one stream alone."""
+    """The helper starts after the rank has printed six times the capacity of a pipe. Only one stream is a terminal."""
     late, flag = tmp_path / "late.sh", tmp_path / "printed"
     late.write_text(f'#!/bin/sh\nwhile ! test -e {flag}; do sleep 0.05; done; exec {sys.executable} "$@"\n')
     late.chmod(0o755)
     body = f"""
-    signal.alarm(30)  # a rank that waits for ever ends
+    signal.alarm(30)  # ends a rank that waits forever
     own, sys.executable = sys.executable, {str(late)!r}
     run = init()
     sys.executable = own
@@ -528,7 +528,7 @@ def test_a_reader_that_leaves_ends_the_training_as_it_would_without_us(chiplog_d
         assert training.wait(WAIT_S) == 5
         assert training.stderr.read() == b"EPIPE\n"
     finally:
-        training.kill()  # one that does not meet EPIPE prints for ever
+        training.kill()  # without EPIPE it would print forever
         training.wait()
         training.stderr.close()
 
@@ -639,7 +639,7 @@ print("resized")
 
 
 def on_terminal(command: list[str]) -> bytes:
-    """Run a command on a terminal of 80 by 24 that becomes 91 wide, answer its question, and return what it showed."""
+    """Run a command on a terminal of 80 by 24 that becomes 91 wide, answer its question, and return its output."""
     master, slave = pty.openpty()
     ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
     process = subprocess.Popen(command, stdin=slave, stdout=slave, stderr=slave, start_new_session=True)
@@ -723,7 +723,7 @@ def test_nothing_is_put_in_place_of_streams_when_it_is_not_wanted(chiplog_dir, t
 
 
 def test_what_c_code_prints_is_followed_by_label_while_the_run_goes_on(node, tmp_path) -> None:
-    """A helper is killed and replaced meanwhile: its lines go on where those of the one before ended."""
+    """A helper is killed and replaced: the new one's lines continue where those of the old one ended."""
     body = """
     run = init(mode="online", label="rank3")
     libc.puts(b"one"); libc.fflush(None)

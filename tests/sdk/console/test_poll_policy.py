@@ -1,4 +1,4 @@
-"""Which streams wake the console's helper: quiet ones, and at most one of two is looked at by a timer."""
+"""Which streams wake the console's helper: quiet ones do, and a timer polls at most one of two."""
 
 import pytest
 
@@ -71,7 +71,7 @@ def test_a_stream_that_fills_its_pipe_in_small_pieces_wakes(waking) -> None:
 
 
 def test_a_terminal_wakes_for_a_while_after_a_table_also_beside_a_progress_bar() -> None:
-    """It holds little, so who writes the next table would wait for one look after the other."""
+    """A terminal holds little, so the writer of the next table would wait for one poll after another."""
     waking, table = PollPolicy({OUT: TERMINAL, ERR: PIPE}, terminals={OUT}), b"y" * 79 + b"\r\n"
     now = write(waking, OUT, 300, every=0.0, begin=0.0, data=table)
     write(waking, ERR, 300, every=0.0, begin=0.0, data=table)

@@ -1,4 +1,4 @@
-"""Capture of the streams: what is noted, what reaches the terminal, and what is declared when there is too much."""
+"""Capture of the streams: what is recorded, what reaches the terminal, and what is declared lost above the limit."""
 
 import io
 import logging
@@ -151,7 +151,7 @@ def test_a_process_without_streams_can_be_captured_too(monkeypatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
     console = PythonStreamCapture(lambda *line: None, lambda count: None)
-    print("to nobody")
+    print("without a stream")
     assert sys.stdout is None
     console.release_in_child()
     console.close()

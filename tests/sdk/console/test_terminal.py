@@ -54,7 +54,7 @@ SAFEGUARDS = [
         test="test_a_run_in_the_background_leaves_the_terminal_alone",
     ),
     Safeguard(
-        promise="a program in front is told of a new size once its terminal has it",
+        promise="a foreground program gets SIGWINCH once its terminal has the new size",
         file="sdk/chiplog/console/helper.py",
         old='            signal_resize(self._orders["pid"])\n',
         new="            pass\n",
@@ -104,7 +104,7 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def expect(self, pattern: str) -> re.Match[bytes]:
-        """Wait until something is shown, and forget what was shown up to its end."""
+        """Wait until a text is shown, and drop the output up to its end."""
         deadline = time.monotonic() + WAIT_S
         while (found := re.search(pattern.encode(), self.shown)) is None:
             assert time.monotonic() < deadline, f"no {pattern} in {self.shown!r}"
@@ -197,7 +197,7 @@ def test_the_log_of_git_can_be_searched_left_and_interrupted(run, tmp_path: Path
         subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", f"commit number {number}"], check=True)
     terminal = run(f"os.system('git -C {repository} log')\n")
     terminal.expect("commit number 11")
-    terminal.type("\x03")  # less rings, and goes on
+    terminal.type("\x03")  # less rings the bell and continues
     terminal.expect("\x07")
     terminal.type("/number 2\n")
     terminal.expect("number 2")
@@ -296,7 +296,7 @@ def test_modes_that_a_child_sets_are_those_of_the_terminal_until_it_restores_the
     assert not terminal.modes[3] & termios.ECHO
     assert terminal.modes[3] & termios.ISIG
     for _ in range(6):
-        time.sleep(0.1)  # in all longer than the helper takes to look for a reader
+        time.sleep(0.1)  # in total longer than the helper's interval for finding a reader
         assert terminal.readers_of(helper) == [], "the keys are the child's"
     terminal.type("abc")
     terminal.expect("read abc")

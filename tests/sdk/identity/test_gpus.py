@@ -1,4 +1,4 @@
-"""What a rank says of its GPUs: raw, for the agent to resolve, and never at the price of initialising CUDA."""
+"""A rank's claim of its GPUs: raw, for the agent to resolve, and never with an initialisation of CUDA."""
 
 import os
 import sys
@@ -26,7 +26,7 @@ SAFEGUARDS = [
         test="test_cuda_that_is_not_initialised_is_not_asked",
     ),
     Safeguard(
-        "the GPU that torch uses is said when it is known",
+        "the GPU that torch uses is recorded once it is known",
         "sdk/chiplog/recording/run.py",
         old="        if self._device != self._told_device:\n",
         new="        if False:\n",
@@ -120,7 +120,7 @@ def claims(events: Any) -> list[dict[str, Any]]:
 
 
 def test_the_device_that_torch_uses_becomes_part_of_the_identity(chiplog_dir, offline, monkeypatch) -> None:
-    """Only of the main thread: each thread has its own in CUDA, and the first one where it chose none."""
+    """Only in the main thread: in CUDA each thread has its own device, by default the first one."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     known: list[CurrentDevice] = []
     monkeypatch.setattr(run_module, "current_device", lambda: known[0] if known else None)

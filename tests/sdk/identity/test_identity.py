@@ -251,7 +251,7 @@ for os.environ[sys.argv[1]] in sys.argv[2:]:
 
 
 def runs_of(name: str, *records: str) -> list[str]:
-    """Return the runs of a process that has such a record, in a terminal that is younger than who wrote it."""
+    """Return the runs of a process that has such a record, in a terminal that is younger than the writer."""
     command = ["sh", "-c", '"$0" "$@"; exit $?', sys.executable, "-c", OTHERS, name, *records]
     return subprocess.check_output(command, text=True, timeout=180, start_new_session=True).splitlines()
 
@@ -267,14 +267,14 @@ def test_a_parents_record_counts_until_the_parent_ends_and_then_for_what_it_star
         parent.stdin.write("\n")
         parent.stdin.close()
         os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
-        assert runs_of(PARENT_RUN, record) != ["parents"], "it has ended, and nobody has asked how"
+        assert runs_of(PARENT_RUN, record) != ["parents"], "it has ended, and its parent has not reaped it"
         assert parent.wait(180) == 0
         world = record.split("/")[4]
         as_before = record.partition(f"/{world}")[0]
         elsewhere = record.replace(world, "another-boot.1")
         stale, *unknown = runs_of(PARENT_RUN, record, elsewhere, as_before)
-        assert stale != "parents", "nobody is there whose run that could be"
-        assert unknown == ["parents"] * 2, "of these nobody can tell"
+        assert stale != "parents", "no process can be in that run any more"
+        assert unknown == ["parents"] * 2, "it is unknown whether these have ended"
         late_children.write("\n\n")
         late_children.close()
         assert parent.stdout.read().split() == ["parents"] * 2, "they were started while the run was open"
@@ -295,7 +295,7 @@ def test_what_a_launcher_prepared_is_for_its_workers_also_when_it_has_left() -> 
     given_out_again = f"{os.getpid()}:{record.partition(':')[2]}"
     kept, other = runs_of(SETUP, record, given_out_again)
     assert kept == prepared
-    assert other != prepared, "its PID is another process's: nobody's wish any more"
+    assert other != prepared, "its PID belongs to another process: the record is stale"
 
 
 def test_a_process_started_by_a_rank_is_not_that_rank() -> None:

@@ -169,14 +169,14 @@ def test_seek_reads_again_from_any_number_that_is_still_there(make) -> None:
 
 
 def test_a_full_journal_declares_exactly_what_it_dropped_once_there_is_room(make) -> None:
-    """Produced = kept + declared lost, whatever the quota."""
+    """Produced = kept + declared lost, for any quota."""
     journal = make(bytes_max=2 * MIB)
     for number in range(5000):
         journal.append(payload(number, 1000))
     assert journal.next_seq == 5000
     assert journal.dropped > 0
     head = decode_head((journal.directory / HEAD_NAME).read_bytes())
-    assert head.produced == 5000, "whoever adopts the journal learns how much there was"
+    assert head.produced == 5000, "the agent that adopts the journal learns the number of events"
     kept = numbers_of(read_all(journal))
     assert kept == list(range(len(kept))), "the oldest stay, the newest are dropped"
     journal.acknowledged(kept[-1] + 1)
@@ -258,7 +258,7 @@ while True:
 
 
 def test_every_record_whose_log_returned_is_readable_after_sigkill(tmp_path: Path) -> None:
-    """The oracle's file is written, with O_APPEND, after each log(): what stands there is in the journal."""
+    """The oracle's file is written, with O_APPEND, after each log(): its content is in the journal."""
     oracle = tmp_path / "oracle"
     for attempt in range(3):
         root = tmp_path / f"chiplog{attempt}"
@@ -312,7 +312,7 @@ def test_appends_from_a_signal_handler_inside_of_an_append_lose_nothing_and_dead
 
 
 class Once:
-    """Stands in for a function that an append calls, and does something else first, once, as a signal handler may."""
+    """Wraps a function that an append calls, and does something else first, once, as a signal handler may."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, what: Callable[[], object]) -> None:
         self._function, self._what = getattr(journal_module, name), what
@@ -375,7 +375,7 @@ def test_an_append_within_the_making_of_a_segment_is_in_the_file_at_once_and_com
 def test_what_a_handler_raises_while_a_segment_is_made_passes_and_leaves_the_journal_as_it_was(
     make, monkeypatch
 ) -> None:
-    """TimeoutError is an OSError: what the disk raises is one, too."""
+    """TimeoutError is an OSError, and so are the errors of the disk."""
     journal = make()
     previous = signal.signal(signal.SIGUSR1, time_out)
     number = 0
@@ -433,7 +433,7 @@ def test_a_writer_in_need_waits_for_the_segment_that_is_being_made_rather_than_d
         journal.append(payload(n_appended, 1000))
         n_appended += 1
     writer = threading.Thread(target=lambda: [journal.append(payload(0, 1000)) for _ in range(500)])
-    Meanwhile(journal, lambda: (writer.start(), time.sleep(0.03)))
+    DuringAllocation(journal, lambda: (writer.start(), time.sleep(0.03)))
     journal.preallocate()
     writer.join(60)
     assert journal.dropped == 0
@@ -611,8 +611,8 @@ def test_a_sealed_journal_refuses_what_comes_later_and_says_so(make) -> None:
     assert numbers_of(read_all(journal)) == [0, 1]
 
 
-class Meanwhile:
-    """Does something else while the next segment is made, as the training's thread may; once."""
+class DuringAllocation:
+    """Does something else once while the next segment is made, as the training's thread may."""
 
     def __init__(self, journal: Journal, what: Callable[[], object]) -> None:
         self.begun = False
@@ -635,7 +635,7 @@ def test_a_segment_that_is_being_made_counts_towards_the_quota(make) -> None:
         while not journal.dropped:
             journal.append(payload(0, 1000))
 
-    Meanwhile(journal, fill)
+    DuringAllocation(journal, fill)
     journal.preallocate()
     assert journal.dropped
     assert sum(path.stat().st_size for path in journal.directory.glob("*.seg")) <= MIB
@@ -650,7 +650,7 @@ def test_a_segment_that_is_being_made_when_the_journal_is_sealed_does_not_stay(m
         journal.seal(payload(100), lambda: None)
         journal.close(remove=False)
 
-    ending = Meanwhile(journal, end)
+    ending = DuringAllocation(journal, end)
     journal.preallocate()
     assert ending.begun
     assert mapped(journal) == 0
@@ -662,12 +662,12 @@ def test_what_is_counted_while_the_identity_is_replaced_stays_counted(make, monk
     journal.append(payload(0))
     encode_head = mapped_module.encode_head
 
-    def meanwhile(*given: object) -> bytes:
+    def encode_and_finish(*given: object) -> bytes:
         content = encode_head(*given)
         journal.mark_finished()
         return content
 
-    monkeypatch.setattr(mapped_module, "encode_head", meanwhile)
+    monkeypatch.setattr(mapped_module, "encode_head", encode_and_finish)
     journal._head.set_identity(b"other")
     head = decode_head((journal.directory / HEAD_NAME).read_bytes())
     assert (head.finished, head.produced) == (True, 1)
@@ -725,7 +725,7 @@ def test_a_journal_is_crowded_before_it_is_full_and_no_longer_when_it_was_trimme
 
 
 def test_what_was_dropped_is_not_sent_before_the_record_that_declares_it(make) -> None:
-    """Else an agent acknowledges it, and a process that is killed then leaves nobody who knows of the loss."""
+    """Otherwise an agent acknowledges it, and after a kill of the process the loss is unknown."""
     journal = make(bytes_max=1 * MIB)
     while not journal.dropped:
         journal.append(payload(0, 1000))

@@ -1,4 +1,4 @@
-"""The sender thread: what it cannot have, keys or descriptors, ends neither itself nor the care for the journal."""
+"""The sender thread: a lack of keys or descriptors ends neither the thread nor the maintenance of the journal."""
 
 import os
 import threading
@@ -30,7 +30,7 @@ SAFEGUARDS = [
 
 
 class Ran:
-    """A journal, its sender, and what it said."""
+    """A journal, its sender, and the sender's warnings."""
 
     def __init__(self, place: Paths, address: str, online: bool) -> None:
         self.journal = Journal(place.journals / ("ab" * 16), b"\xab" * 16, b"\x80")
@@ -75,7 +75,7 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Ran]]:
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Callable[[], int]]:
-    """Answer as an agent that has all on stable storage at once; return the number behind what came."""
+    """Answer as an agent that has everything on stable storage at once; return the number after the last record."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     router = context.socket(zmq.ROUTER)
     router.bind(f"ipc://{tmp_path}/agent")
@@ -125,7 +125,7 @@ def test_keys_that_cannot_be_read_for_a_while_only_delay(begin, agent, monkeypat
         ran.until_ticked()
         ran.journal._count_dropped(ran.journal._tail, 1, None)
         wait_until(lambda: ran.journal.next_seq == 3, "the thread declares what was dropped")
-        assert len(ran.said) == 1, "said once"
+        assert len(ran.said) == 1, "one warning"
         assert "cannot be reached yet" in ran.said[0]
     wait_until(lambda: ran.journal.acked == 3, "all of it delivered")
     assert ran.thread.stop()

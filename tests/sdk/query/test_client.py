@@ -128,7 +128,7 @@ def collector(where: Paths) -> Iterator[Collector]:
 
 @pytest.fixture
 def waits_there(monkeypatch) -> threading.Event:
-    """Set when a collector has said that it holds our question. Pings are frequent."""
+    """Set once a collector has confirmed that it has the query. Pings are frequent."""
     seen = threading.Event()
     parse = query_messages.parse
 
@@ -308,7 +308,7 @@ def test_an_answer_that_is_no_arrow_stream_is_an_error_of_ours(stream):
     assert error.value.kind == "internal"
 
 
-# -- where to ask -----------------------------------------------------------------------------------------------------
+# -- sources of data -------------------------------------------------------------------------------------------------
 def test_nothing_recorded_says_where_it_looked_and_what_to_do(tmp_path):
     with pytest.raises(NoDataError, match=f"nothing has been recorded under {tmp_path}/empty yet; run a training"):
         connect(dir=tmp_path / "empty")
@@ -421,7 +421,7 @@ def test_a_question_is_asked_again_when_another_collector_has_taken_over(where, 
     address = f"ipc://{tmp_path}/remote/query.sock"
     first = Collector(where, address)
     with connect(address) as client, ThreadPoolExecutor(1) as pool:
-        # It takes the first collector for ever, and the second one, who finds no metrics, no time.
+        # The first collector would need forever; the second one, which has no metrics, answers at once.
         asked = pool.submit(client.sql, "SELECT count(*) AS n FROM metrics a, metrics b, metrics c, metrics d")
         assert waits_there.wait(WAIT_S)
         killed_and_free(first, where)
@@ -532,7 +532,7 @@ def test_messages_survive_their_own_encoding():
     assert query_messages.parse(query_messages.pong(id, {"pid": 1})).info == {"pid": 1}
 
 
-# -- what the file does not say ---------------------------------------------------------------------------------------
+# -- records outside the file ----------------------------------------------------------------------------------------
 def _acknowledged(where: Paths, synced: int, applied: int) -> None:
     (where.collector / "synced").write_bytes(synced.to_bytes(8, "little") + bytes(4088))
     with duckdb.connect(str(where.index)) as database:

@@ -1,4 +1,4 @@
-"""The saved queries: each names itself in its first line and asks for one run."""
+"""The saved queries: each has its description in its first line and covers one run."""
 
 import pytest
 

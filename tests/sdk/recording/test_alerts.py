@@ -1,4 +1,4 @@
-"""Of alerts a run keeps so many that people can read them, and says how many more there were."""
+"""A run keeps as many alerts as people can read, and reports the number of the others."""
 
 import json
 from collections import Counter
@@ -16,7 +16,7 @@ def test_one_title_has_its_burst_and_then_one_in_an_interval() -> None:
     assert limit.allow("loss is NaN", 1000.0 + ALERT_INTERVAL_S)
     assert not limit.allow("loss is NaN", 1000.0 + ALERT_INTERVAL_S)
     assert limit.take_suppressed(2000.0) == (50 - ALERT_BURST + 2, {"loss is NaN": 50 - ALERT_BURST + 2})
-    assert limit.take_suppressed() is None, "told once"
+    assert limit.take_suppressed() is None, "reported once"
 
 
 def test_titles_that_are_new_each_time_have_a_bound_together_and_cost_no_memory() -> None:

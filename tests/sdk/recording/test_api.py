@@ -284,7 +284,7 @@ def test_calls_with_commit_false_belong_to_the_step_of_the_next_call(run: chiplo
     run.log({"nested": {"d": "text"}, "e": 1.0}, commit=False)
     run.log({"f": 1.0}, commit=True)
     run.log({"g": 1.0})
-    run.log({"h": 1.0}, step=2, commit=False)  # not the largest: the count goes on
+    run.log({"h": 1.0}, step=2, commit=False)  # not the largest: the count continues
     run.log({"i": 1.0}, step=9, commit=False)
     run.log({"j": 1.0})
     run.log(commit=False)

@@ -1,6 +1,6 @@
-"""Names that are none, calls in the wrong order or twice: one behaviour, one message with the remedy, and no exception.
+"""Bad names, calls in the wrong order or twice: one behaviour, one message with the remedy, and no exception.
 
-Config that is none has tests of its own (test_config.py), and so have values that are no numbers (test_run.py).
+Bad configs have separate tests (test_config.py), and so have bad values (test_run.py).
 """
 
 import pytest

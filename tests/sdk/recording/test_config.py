@@ -1,4 +1,4 @@
-"""Configs and values that no program should hand to us: one line each, nothing raised, the rest is kept."""
+"""Configs and values that no program should pass: one line each, nothing raised, the rest is kept."""
 
 import json
 import logging
@@ -18,7 +18,7 @@ from tests.support.sdk_events import counted, notices, numbers
 
 
 class Evil:
-    """Raises whatever is asked of it."""
+    """Raises on every access."""
 
     def __getattr__(self, name: str) -> Any:
         raise RuntimeError(f"no {name}")
@@ -60,7 +60,7 @@ def endless() -> Any:
     return Endless(x=1)
 
 
-# what the config holds, and what stands in its place
+# bad values of a config, and what is recorded instead
 BAD = {
     "evil": (Evil(), "<Evil>"),
     "evil dict": (EvilDict(a=1), "<EvilDict>"),

@@ -1,4 +1,4 @@
-"""A run that records nothing has each public name of `Run`, so that a training need not ask."""
+"""A run that records nothing has each public name of `Run`, so a training needs no check."""
 
 import chiplog
 from chiplog.recording.disabled import DisabledRun

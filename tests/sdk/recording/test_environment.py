@@ -16,7 +16,7 @@ TRAINING = """
 import os, sys, time, chiplog
 run = chiplog.init(run_id="r", label=sys.argv[1], primary=sys.argv[1] == "rank0", mode="offline", capture_console=False)
 run.log({"x": 1.0})
-time.sleep(0.3)  # a look of the sender
+time.sleep(0.3)  # a tick of the sender
 end = time.monotonic() + 20
 while run._surroundings._thread is not None and run._surroundings._thread.is_alive() and time.monotonic() < end:
     time.sleep(0.05)
@@ -150,7 +150,7 @@ def test_the_end_and_the_senders_thread_may_begin_at_once_and_the_end_waits_for_
     def slow_start(thread: threading.Thread) -> None:
         if thread.name == "chiplog-surroundings":
             starting.set()
-            ended.wait(0.2)  # nobody sets it while a start holds the end up: no time is asserted
+            ended.wait(0.2)  # not set while the start delays the end: no time is asserted
         begin(thread)
 
     monkeypatch.setattr(threading.Thread, "start", slow_start)

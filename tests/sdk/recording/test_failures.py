@@ -52,7 +52,7 @@ class DistBackendError(RuntimeError):
 
 
 class OtherDistError(DistBackendError):
-    """A subclass, whose name says nothing."""
+    """A subclass with a name that is not specific."""
 
 
 class SignalException(Exception):  # noqa: N818 - torchelastic's name
@@ -82,7 +82,7 @@ def test_the_cause_of_an_end_is_known_by_the_exceptions_type_first(code: str, ca
 
 def test_memory_that_ran_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     class OutOfMemoryError(RuntimeError):
-        """As torch has it: a RuntimeError of its own."""
+        """Like torch's: a separate type of RuntimeError."""
 
     monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(OutOfMemoryError=OutOfMemoryError))
     said = "CUDA out of memory. Tried to allocate 20.00 GiB"

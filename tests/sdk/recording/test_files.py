@@ -1,4 +1,4 @@
-"""`run.save`: what it copies, what it calls it, what it refuses, and that the event never comes without the bytes."""
+"""`run.save`: what it copies, the names in the run, what it rejects, and that no event comes without the bytes."""
 
 import hashlib
 import os
@@ -64,12 +64,12 @@ def run(chiplog_dir: Path) -> chiplog.Run:
 
 
 def said(offline: Offline) -> dict[str, tuple[int, bytes]]:
-    """Return what was said of files: bytes and digest by path."""
+    """Return the file events: bytes and digest by path."""
     return {e.fields["path"]: (e.fields["bytes"], e.fields["sha256"]) for e in offline(EventKind.FILE)}
 
 
 def notices(offline: Offline) -> list[tuple[str, str]]:
-    """Return (kind, message) of what was complained of."""
+    """Return (kind, message) of each diagnostic."""
     events = offline(EventKind.NOTICE)
     return [(e.fields["body"]["kind"], e.fields["message"]) for e in events if e.fields["notice"] == "bad_value"]
 
@@ -86,7 +86,7 @@ def test_a_file_is_copied_by_content_and_said_with_path_size_and_hash(
     (here / "ckpt").mkdir()
     (here / "ckpt" / "last.pt").write_bytes(data)
     assert run.save("ckpt/last.pt") == ["ckpt/last.pt"]
-    (here / "ckpt" / "last.pt").write_bytes(b"the next epoch")  # what is saved stays as it was
+    (here / "ckpt" / "last.pt").write_bytes(b"the next epoch")  # the saved copy does not change
     digest = hashlib.sha256(data)
     assert said(offline) == {"ckpt/last.pt": (len(data), digest.digest())}
     assert outbox(chiplog_dir) == {digest.hexdigest(): data}
@@ -204,7 +204,7 @@ def test_a_directory_of_very_many_files_is_saved_up_to_the_limit(
 def test_one_call_copies_no_more_bytes_than_may_wait_and_says_where_it_ended(
     chiplog_dir: Path, here: Path, monkeypatch: pytest.MonkeyPatch, offline: Offline
 ) -> None:
-    """The agent makes room in the outbox meanwhile: the outbox's own bound does not end such a call."""
+    """The agent frees the outbox at the same time, so the outbox's own bound does not end such a call."""
     monkeypatch.setenv("CHIPLOG_OUTBOX_BYTES_MAX", "1048576")
     monkeypatch.setattr(files, "_bytes_in", lambda outbox: 0)  # an agent that takes all at once
     run = chiplog.init(mode="offline", capture_console=False)

@@ -1,4 +1,4 @@
-"""fork, spawn and forkserver: children log as producers of their own and never touch what is their parent's."""
+"""fork, spawn and forkserver: children log as separate producers and never touch their parent's files."""
 
 import os
 import subprocess
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(
-        "a forked child lets go of the journal that it inherits",
+        "a forked child detaches from the journal that it inherits",
         "sdk/chiplog/recording/start.py",
         old="    os.register_at_fork(after_in_child=_after_fork)\n",
         new="",
@@ -165,7 +165,7 @@ run.log({"parent": 2000}, step=2000)
 
 
 def test_the_parents_lock_is_not_released_by_its_children(chiplog_dir) -> None:
-    """Whoever gets a journal's lock takes its process for dead."""
+    """A process that gets a journal's lock assumes that its owner is dead."""
     from chiplog_schemas.process.file_lock import lock_holder_pid
 
     run = chiplog.init(mode="offline", capture_console=False)
@@ -244,7 +244,7 @@ for _ in range(4):
 def test_what_a_signal_handler_says_while_a_childs_journal_is_being_opened_comes_into_that_journal(
     chiplog_dir, offline
 ) -> None:
-    """A profile function is called where a handler may be: in the midst of opening."""
+    """A profile function is called where a handler may run: in the middle of the opening."""
     run_script("""
 run = chiplog.init(mode="offline", run_id="r", label="main", capture_console=False)
 def interrupt(frame, event, argument):

@@ -1,4 +1,4 @@
-"""Many runs in one process, one after the other, and in many: each row in its run, and nothing is left behind."""
+"""Many runs in one process, one after another, and in many processes: each row is in its run, and nothing leaks."""
 
 import gc
 import os
@@ -148,7 +148,7 @@ print(len(pids) < 9)
 
 
 def test_each_call_of_mp_spawn_is_one_run_also_beside_a_pool_and_without_a_process_group(chiplog_dir, offline) -> None:
-    """Forked, so that torch is imported once. What a child is told by multiprocessing is the same by spawn."""
+    """The children are forked, so that torch is imported once. multiprocessing passes the same to spawned children."""
     run_script(
         """
 import torch.multiprocessing as mp

@@ -1,4 +1,4 @@
-"""A run that is handed to another process, as an argument or in a queue: the same run, a label of its own."""
+"""A run that is passed to another process, as an argument or in a queue: the same run, a separate label."""
 
 import copy
 import pickle

@@ -1,4 +1,4 @@
-"""A run that is resumed: the label's own steps go on, attempts count up, steps out of order are kept."""
+"""A resumed run: the label's steps continue, attempts count up, steps out of order are kept."""
 
 import os
 import signal
@@ -42,7 +42,7 @@ SAFEGUARDS = [
 LONE = Identity("r", "host-word", "launch")
 RANK0 = replace(LONE, label="rank0", rank=0)
 
-# Resumes a run, logs without a step, and dies as it is told.
+# Resumes a run, logs without a step, and dies in the requested way.
 RANK = """
 import os, signal, sys, time
 import chiplog
@@ -53,7 +53,7 @@ print(run.label, flush=True)
 if sys.argv[2] == "wait":
     sys.stdin.readline()
 elif sys.argv[2] == "die":
-    time.sleep(0.5)  # looks of the sender
+    time.sleep(0.5)  # ticks of the sender
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -176,7 +176,7 @@ def test_a_run_resumed_after_sigkill_has_its_label_and_its_steps_again(chiplog_d
 
 
 def known_as_rank0(offline) -> list[object]:
-    """Return the events by which a process that is no rank becomes rank 0."""
+    """Return the events by which a process without a rank becomes rank 0."""
     return [event for event in offline(EventKind.IDENTITY) if event.fields["identity"]["label"] == "rank0"]
 
 

@@ -24,7 +24,7 @@ SAFEGUARDS = [
         test="test_no_word_becomes_a_run",
     ),
     Safeguard(
-        "auto goes on with what did not finish, and with nothing else",
+        "auto resumes a run that did not finish, and no other",
         "sdk/chiplog/recording/run.py",
         old="        elif self._identity.primary and not self._count.is_refused:\n"
         "            self._unfinished.clear(self._identity.run_id)",

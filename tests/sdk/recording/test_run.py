@@ -1,4 +1,4 @@
-"""What training code calls: nothing raises, nothing is dropped silently, and the journal holds what was said."""
+"""The calls of training code: nothing raises, nothing is dropped silently, and the journal has every event."""
 
 import enum
 import io
@@ -42,7 +42,7 @@ SAFEGUARDS = [
         test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
     ),
     Safeguard(
-        "a sys.exit() that somebody keeps is no end",
+        "a caught sys.exit() whose exception is kept does not end the run",
         "sdk/chiplog/recording/start.py",
         old="    returned = is_seen or main_frame_returned()\n",
         new="    returned = is_seen\n",
@@ -116,7 +116,7 @@ DEEP: dict = {"x": 1.0}
 for _ in range(40):
     DEEP = {"d": DEEP}
 
-# what is logged, how it is counted, and under which key it is named
+# the logged data, its kind in the counts, and its key in the notice
 BAD = [
     ({3: 1.0}, "key_not_string", "3"),
     ({"x": None}, "not_a_number", "x"),
@@ -623,7 +623,7 @@ CHILD = "p = multiprocessing.get_context('fork').Process(target=child, args=({},
         ("script", "train(again=True)", {"r": 3}),
         ("script", "train(); sys.exit(4)", {"r": 4}),
         ("script", "train(); 1 / 0", {"r": 1}),
-        ("script", "drop(); raise SystemExit", {}),  # the exit status says how, for no hook sees this
+        ("script", "drop(); raise SystemExit", {}),  # the exit status shows the reason, because no hook sees this
         ("script", CHILD.format(False), {"r": 0, "child": 0}),
         ("script", CHILD.format(True), {"r": 0, "child": 3}),
         ("-m", "train()", {"r": 0}),
@@ -859,7 +859,7 @@ def test_init_with_arguments_that_cannot_be_read_logs_nothing_and_says_so(chiplo
 
 
 def test_init_in_a_directory_that_is_gone_says_so_in_one_line_and_logs_nothing(tmp_path, caplog, monkeypatch) -> None:
-    """A relative CHIPLOG_DIR leads nowhere then, whatever arguments are left out."""
+    """A relative CHIPLOG_DIR is then invalid, with any arguments omitted."""
     (tmp_path / "gone").mkdir()
     monkeypatch.chdir(tmp_path / "gone")
     monkeypatch.setenv("CHIPLOG_DIR", "relative")

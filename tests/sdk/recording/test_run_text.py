@@ -1,4 +1,4 @@
-"""Texts of a run as attributes: what is assigned is checked, recorded and read back."""
+"""Texts of a run as attributes: an assigned text is checked, recorded and read back."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -170,7 +170,7 @@ def by_run_of_consoles(events, kind: EventKind) -> dict[str, list]:
     return found
 
 
-# As Lightning's ddp does where a logger and a callback call init.
+# As in Lightning's ddp, if a logger and a callback call init.
 LIGHTNING = """
 import sys
 import torch.distributed as dist

@@ -1,4 +1,4 @@
-"""Threads beside the training: one that cannot be started is no error, and the end waits for the others."""
+"""Background threads: a failure to start one is not an error, and the exit waits for the others."""
 
 import threading
 

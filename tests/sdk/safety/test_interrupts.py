@@ -1,4 +1,4 @@
-"""Which exceptions are a signal handler's: handlers of every shape, and what looks like one. And handlers that wait."""
+"""Which exceptions are a signal handler's: handlers of every kind, similar functions, and deferred handlers."""
 
 import functools
 import random

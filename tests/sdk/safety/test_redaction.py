@@ -1,4 +1,4 @@
-"""Secrets on a command line are hidden before they reach the journal; what is none stays readable."""
+"""Secrets on a command line are hidden before they reach the journal; everything else stays readable."""
 
 import os
 import subprocess
@@ -250,7 +250,7 @@ def test_half_a_secret_is_never_shown_because_the_other_half_was_cut_off() -> No
 
 
 def test_a_text_of_any_shape_takes_a_bounded_time() -> None:
-    """No expression looks at a text again from each of its characters: the test's own limit would notice."""
+    """No expression has quadratic cost: the test's own limit would detect it."""
     for piece in ("a", "a-", "://", "a=b ", "--token ", "{", '"', "\\", "key='", "A1b2", "https://u:", "sk-", "a.b-c="):
         redact_command([piece * (1_000_000 // len(piece))] * 3)
 

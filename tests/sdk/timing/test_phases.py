@@ -1,4 +1,4 @@
-"""Phases of a step: what is timed, to which step it belongs, and that nothing of it is raised into training."""
+"""Phases of a step: what is timed, to which step it belongs, and that nothing raises into training."""
 
 import os
 import threading

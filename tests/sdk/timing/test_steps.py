@@ -82,7 +82,7 @@ def test_with_around_each_step_leaves_out_what_is_between_them(run, offline) -> 
             with run.phase("forward"):
                 time.sleep(0.001)
             run.log({"loss": 1.0})
-        time.sleep(0.05)  # an evaluation, say
+        time.sleep(0.05)  # for example an evaluation
     run.finish()
     assert [step for _, step, _ in numbers(offline())] == [0, 1, 2]
     assert named(offline()) == [(step, ["forward", "step"]) for step in range(3)]
@@ -172,7 +172,7 @@ def test_what_ended_in_a_step_that_goes_on_is_on_disk_before_its_end_and_counts_
     with run.phase("forward"):
         time.sleep(0.002)
     [(_, forward)] = wait_until(
-        lambda: [found for found in phases(offline()) if found[0] == 1], "phases of a step that goes on"
+        lambda: [found for found in phases(offline()) if found[0] == 1], "phases of an open step"
     )
     assert list(forward) == ["forward"]
     with run.phase("backward"):

@@ -1,4 +1,4 @@
-"""The allocator's statistics, from a stand-in for torch.cuda with the keys of memory_stats."""
+"""The allocator's statistics, from a substitute for torch.cuda with the keys of memory_stats."""
 
 from types import SimpleNamespace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The device of the calling thread, asked of a stand-in for torch.cuda: it must not be initialised by asking."""
+"""The device of the calling thread, from a substitute for torch.cuda, which must not be initialised."""
 
 import sys
 from types import SimpleNamespace

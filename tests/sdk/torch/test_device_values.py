@@ -1,6 +1,6 @@
 """Values on a device: nothing waits for them, nothing is read too early, doubled, or lost undeclared.
 
-The device is a stand-in; what only a GPU can prove stands in tests/gpu/test_cuda.py.
+The device is a substitute; tests/gpu/test_cuda.py has the tests that need a GPU.
 """
 
 import math
@@ -48,7 +48,7 @@ SAFEGUARDS = [
         test="test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost",
     ),
     Safeguard(
-        "what is still on its way stands on the journal's head page",
+        "the number of pending events is on the journal's head page",
         "sdk/chiplog/journal/deferred.py",
         old="            journal.promise(self.pending)",
         new="            pass",
@@ -195,7 +195,7 @@ def test_a_full_ring_drops_counts_and_declares_and_holds_nobody_up(run, device, 
 def test_what_interrupts_log_in_the_ring_is_declared_and_takes_nobodys_place(run, device, offline, monkeypatch) -> None:
     interrupting = [lambda: run.log({"handler": torch.tensor(222.0)}, step=7)]
 
-    def event() -> Mark:  # where a signal handler, or a __del__, may come
+    def event() -> Mark:  # where a signal handler or a __del__ may run
         if interrupting:
             interrupting.pop()()
         return Mark()
@@ -262,7 +262,7 @@ def test_finish_waits_a_moment_for_a_device_and_declares_the_rest(run, device, o
     threading.Timer(0.05, lambda: device.advance(1)).start()
     began = time.monotonic()
     run.finish()
-    assert time.monotonic() - began < 10.0, "a moment, not for ever"
+    assert time.monotonic() - began < 10.0, "a bounded wait"
     events = offline()
     assert [step for _, step, _ in numbers(events)] == [0, 1, 2]
     assert losses(events) == [(2, "values on a device: not copied when the run finished")]

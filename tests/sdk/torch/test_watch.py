@@ -32,7 +32,7 @@ def hooks() -> int:
 
 
 def watched() -> int:
-    """Return how many models are looked at before a step."""
+    """Return how many models are checked before a step."""
     return sum(not watch.is_stopped for watch in watch_module._watching)
 
 
@@ -287,7 +287,7 @@ def test_wrapped_and_sharded_models_are_watched_and_what_is_replicated_is_logged
 
 
 class Event:
-    """A timing event of a stand-in: it happens, and knows when, once it is told."""
+    """A timing event of the substitute: the test makes it happen, at a given time."""
 
     made = 0
 
@@ -473,7 +473,7 @@ def test_a_compiled_region_may_log_time_and_step(run, offline, monkeypatch, told
 
     compiled = torch.compile(step, backend="eager")
     with warnings.catch_warnings():
-        # Not told, which lasts for a look of the sender thread, dynamo warns of what it cannot trace, and goes on.
+        # Until a tick of the sender thread excludes chiplog, dynamo warns of what it cannot trace, and continues.
         warnings.simplefilter("error" if told else "ignore")
         for number in range(4):
             x = torch.full((3,), float(number))

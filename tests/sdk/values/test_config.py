@@ -1,4 +1,4 @@
-"""A config of any make becomes plain values; hashes of it tell ranks apart and nothing else."""
+"""A config of any type becomes plain values, and its hashes show differences between ranks."""
 
 import enum
 import functools
