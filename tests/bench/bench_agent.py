@@ -18,7 +18,7 @@ from chiplog_schemas.storage.record import encode as encode_record
 from tests.bench.figure import Figure, Node, cpu_s
 
 EVENTS = 300_000
-SLICE_EVENTS = 3_000  # about 750 KB: what a busy rank's sender sends at once
+SLICE_EVENTS = 3_000  # about 750 KB: one send of a busy rank
 RANKS = 8
 CREDIT_SLICES = 8  # per rank, on their way
 

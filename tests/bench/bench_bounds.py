@@ -1,6 +1,6 @@
-"""What telemetry may cost when things are wrong, and what it may hold: log() with a stopped agent, on a full disk, with
-a stopped and with a slow collector, beside the same loops when all is well; memory of a rank over ten million calls,
-and of an agent whose eight ranks log as fast as they can.
+"""Cost and memory of telemetry in case of faults: log() with a stopped agent, on a full disk, with a stopped and with a
+slow collector, beside the same loops without a fault; memory of a rank over ten million calls, and of an agent whose
+eight ranks log as fast as they can.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ run.finish()
 
 @contextlib.contextmanager
 def full_disk(place: Path) -> Iterator[str]:
-    """Give the journals a small disk of their own; without root, a limit on the size of a file."""
+    """Put the journals on a small separate disk; without root, limit the size of a file."""
     place.mkdir(parents=True, mode=0o700)
     options = f"size={FULL_DISK_BYTES},mode=0700"
     mounted = (

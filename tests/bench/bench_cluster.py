@@ -60,7 +60,7 @@ class Agent:
 
 
 def simulate(address: str, seconds: float) -> None:
-    """Be the agents. Run in a process of its own, so that its CPU is not the collector's."""
+    """Simulate the agents. Runs in a separate process, so that its CPU time is not the collector's."""
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     context.set(zmq.MAX_SOCKETS, 4 * AGENTS)
     keys = pack([f"train/metric_{i}" for i in range(KEYS)])

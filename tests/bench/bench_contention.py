@@ -23,7 +23,7 @@ PAUSE_S = 0.05
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
 DASHBOARD = "SELECT label, key, count(*), avg(value) FROM metrics GROUP BY ALL"
 CLIENTS = 16
-# All clients in one process: like other machines they ask again at once, and leave the processors to the collector.
+# All clients in one process: like other machines they query again at once, and leave the cores to the collector.
 LOAD = f"""
 import os, sys, zmq
 from chiplog_schemas.query import query_messages
@@ -91,7 +91,7 @@ def measure() -> list[Figure]:
     figures: list[Figure] = []
     with tempfile.TemporaryDirectory() as root:
         node = Node(Path(root), agent=False)
-        latencies_of(node)  # what queries are asked about
+        latencies_of(node)  # the target of the queries
         quiet, quiet_gaps = latencies_of(node)
         for name, start in (
             (f"{CLIENTS} SQL clients", clients),

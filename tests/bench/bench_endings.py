@@ -1,6 +1,6 @@
-"""From the end of a process until SQL at the collector says so: crashes of ranks, and a node that falls silent.
+"""Time from the end of a process until SQL at the collector shows it: crashes of ranks, and a node that falls silent.
 
-The yardstick is the way itself: from `log()` of a value until SQL answers with it, in the same run.
+The yardstick is the path itself: the time from `log()` of a value until SQL returns it, in the same run.
 """
 
 import os
@@ -69,7 +69,7 @@ def until(client: Client, query: str, *params: str) -> float:
 
 
 def seen_after(node: Node, client: Client, run_id: str, ending: str) -> tuple[float, float]:
-    """Return the seconds from the end of a process until its label's row says it, and those of one `log()`."""
+    """Return the seconds from the end of a process until its label's row shows it, and those of one `log()`."""
     begun = time.monotonic()
     with rank(node, run_id, ending) as process:
         begun = time.monotonic()
@@ -105,7 +105,7 @@ def crashes(root: Path) -> list[Figure]:
 
 
 def silence(root: Path) -> Figure:
-    """A node all of whose processes stand still at once, as when its power goes."""
+    """A node whose processes all stop at once, as in a power failure."""
     centre = Node(root / "centre", agent=False)
     node = Node(root / "node", collector=False, agent=False)
     agent = node.start("agent", "chiplog_agent", "--collector", centre.place.collector_address)

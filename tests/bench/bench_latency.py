@@ -1,4 +1,4 @@
-"""From log() to visible in SQL, at eight ranks, twenty steps a second, twenty metrics: asked every few milliseconds."""
+"""From log() to visible in SQL, at eight ranks, twenty steps a second, twenty metrics, polled every few ms."""
 
 import datetime
 import subprocess

@@ -1,12 +1,12 @@
-"""What telemetry on every step costs a training: two ranks on 10 ms steps, telemetry off and on in turn.
+"""The cost of telemetry on every step of a training: two ranks with 10 ms steps, telemetry off and on in turn.
 
 The same two processes run blocks of steps A B A B … A. In both a step computes the same and prints one line. In B it
 also times five phases, logs twenty metrics, and its line goes through the captured stdout (in A past it, to the same
 file). Each B is compared with the mean of the two A around it, so that a machine that drifts cancels out. The first
-steps of a block are left out of the difference: what A inherits from B's queues is no cost of A. The yardstick is the
-same statistic of A against the A around it: what this machine calls different when nothing differs. At the end come a
-few blocks Y: in place of each call an empty function of Python's, and in place of log() one that copies a record's
-bytes into mapped memory. Less than that nothing can cost that is called beside a training, with its cold caches.
+steps of a block are excluded: what A inherits from B's queues is not a cost of A. The yardstick is the same statistic
+of A against the A around it: the difference that this machine measures when nothing differs. At the end come a few
+blocks Y: each call is replaced by an empty Python function, and log() by one that copies a record's bytes into mapped
+memory. No call beside a training, with its cold caches, can cost less.
 """
 
 import json
@@ -117,7 +117,7 @@ WALLS, CPUS, PHASES, LOGS, PRINTS, OTHERS = range(6)
 
 
 class Rank:
-    """One process that runs the blocks it is told, on the given cores."""
+    """One process that runs the requested blocks, on the given cores."""
 
     def __init__(self, rank: int, root: Path, environ: dict[str, str], cores: set[int]) -> None:
         reader, writer = os.pipe()
@@ -189,7 +189,7 @@ def blocks(rank_cores: list[set[int]], daemon_cores: set[int]) -> Blocks:
 
 
 def helpers_of(root: str) -> list[int]:
-    """Return the processes that drain the consoles of ranks in a directory. They are no children of anybody here."""
+    """Return the processes that drain the consoles of ranks in a directory. They are not children of this process."""
     found = []
     for process in Path("/proc").iterdir():
         try:

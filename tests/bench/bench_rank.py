@@ -154,7 +154,7 @@ def measure_start() -> list[Figure]:
         Figure("init()", ms[1], "ms", at_most=30, yardstick="an agent runs"),
         Figure("first init() of a host", first_init, "ms", at_most=30, yardstick="starts agent and collector"),
         Figure("finish() with an agent", ms[2], "ms", at_most=150, yardstick="100 events before it"),
-        Figure("finish() with nobody there, worst", worst * 1e3, "ms", at_most=1000, yardstick="agent address dead"),
+        Figure("finish() without an agent, worst", worst * 1e3, "ms", at_most=1000, yardstick="agent address dead"),
     ]
 
 

@@ -1,8 +1,8 @@
-"""Eight ranks at twenty steps a second, twenty metrics each, for thirty seconds: what a rank waits, what all costs.
+"""Eight ranks at twenty steps a second, twenty metrics each, for thirty seconds: the time in log(), and total cost.
 
 CPU counts everything from the interpreters' start to their end: ranks with import and init, agent, sampler, receiver
-and index. Memory is the highest sum over all of them of the proportional set size; resident size, which counts shared
-pages once for each process, stands beside.
+and index. Memory is the maximum of the sum of all proportional set sizes; resident size, which counts shared pages once
+per process, is shown too.
 """
 
 import ast

@@ -15,7 +15,7 @@ from chiplog_schemas.paths import Paths, paths_for_root
 
 @dataclass
 class Figure:
-    """`value` in `unit`; `at_most` or `at_least` is the target; `yardstick` says what was measured beside it."""
+    """`value` in `unit`; `at_most` or `at_least` is the target; `yardstick` describes what was measured beside it."""
 
     name: str
     value: float
@@ -47,7 +47,7 @@ def median_of(runs: int, measure: Callable[[], float]) -> float:
 
 
 class Node:
-    """A CHIPLOG_DIR with a collector and an agent of its own, for one benchmark."""
+    """A CHIPLOG_DIR with its own collector and agent, for one benchmark."""
 
     def __init__(
         self, root: Path, *agent_options: str, agent: bool = True, collector: bool = True, collector_first: str = ""

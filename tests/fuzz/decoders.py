@@ -1,7 +1,7 @@
-"""The decoders of bytes and frames, each with what makes its inputs and what must hold of its answer.
+"""The decoders of bytes and frames, each with a generator of inputs and the properties of its result.
 
-A target has `make`, from a chooser to an input, and `check`, which tells whether the input was accepted and raises
-when a promise is broken: an error of another type than the declared one, or something accepted that is unsound.
+A target has `make`, which builds an input from a chooser, and `check`, which returns True if the input was accepted and
+raises if a promise is broken: an error of an undeclared type, or an accepted input that is unsound.
 """
 
 import io
@@ -53,17 +53,17 @@ class Target(Protocol):
         """Return an input."""
 
     def check(self, data: Any) -> bool:
-        """Decode it; tell whether it was accepted."""
+        """Decode the data; return True if it was accepted."""
 
 
 def require(holds: bool, what: str) -> None:
-    """Raise when a promise is broken. Not an assertion: those are what is looked for."""
+    """Raise if a promise is broken. Not an assertion, because failing assertions are what the fuzzer searches for."""
     if not holds:
         raise BrokenPromiseError(what)
 
 
 class BrokenPromiseError(Exception):
-    """An answer that is not what it promises."""
+    """A result that breaks a promise."""
 
 
 def hostile_event(chooser: random.Random) -> bytes:
@@ -78,7 +78,7 @@ def hostile_event(chooser: random.Random) -> bytes:
 
 
 class Codec:
-    """codec.unpack: one plain value, or CodecError; what it takes can be written again."""
+    """codec.unpack: one plain value, or CodecError; an accepted value can be encoded again."""
 
     def __init__(self) -> None:
         self._bases = (*samples.events(), *samples.heads("wire"), *samples.heads("questions"))
@@ -100,7 +100,7 @@ class Codec:
 
 
 class Events:
-    """events.decode, typed and fits_schema: nothing that a peer says has a type that is not its own."""
+    """events.decode, typed and fits_schema: every field from a peer has its declared type."""
 
     def make(self, chooser: random.Random) -> bytes:
         return hostile_event(chooser)
@@ -146,7 +146,7 @@ class Wire:
 
 
 class FileWire:
-    """file_wire.parse: likewise; a digest has 32 bytes, a chunk is no longer than it may be."""
+    """file_wire.parse: likewise; a digest has 32 bytes, and a chunk is within its limit."""
 
     def make(self, chooser: random.Random) -> list[bytes]:
         return hostile_frames(chooser, "file_wire")
@@ -169,7 +169,7 @@ class FileWire:
 
 
 class Questions:
-    """questions.parse: likewise, and what it hands to DuckDB is plain and is text."""
+    """questions.parse: likewise, and DuckDB gets plain values and valid text."""
 
     def make(self, chooser: random.Random) -> list[bytes]:
         return hostile_frames(chooser, "questions")
@@ -234,7 +234,7 @@ class Scan:
             again = frame(item.kind, item.number, bytes(item.payload), item.version)
             require(isinstance(parse_record(memoryview(again), 0), Record), "a record that cannot be written again")
             last, end = item.number, item.end
-        require(cut or not sealed or end == len(data) or not any(data[end:]), "bytes that nobody reported")
+        require(cut or not sealed or end == len(data) or not any(data[end:]), "unreported bytes")
         return found > 0
 
 
@@ -285,7 +285,7 @@ def hostile_block(chooser: random.Random) -> bytes:
 
 
 def built_block(chooser: random.Random) -> bytes:
-    """Return a sound block of hostile events: what an agent makes of what ranks say."""
+    """Return a sound block of hostile events: what an agent builds from ranks' events."""
     builder = BlockBuilder()
     seq = max(0, integer(chooser)) % NUMBER_LIMIT if chooser.random() < 0.2 else int(chooser.random() * 100)
     for _ in range(1 + int(chooser.random() * 6)):
@@ -296,7 +296,7 @@ def built_block(chooser: random.Random) -> bytes:
 
 
 class Blocks:
-    """blocks.decode_block: rows exactly as its ranges say, in columns of one length; or BlockError."""
+    """blocks.decode_block: the rows of its ranges, in columns of one length; or BlockError."""
 
     def make(self, chooser: random.Random) -> bytes:
         return hostile_block(chooser)
@@ -311,7 +311,7 @@ class Blocks:
 
 
 def check_block(block: Block) -> None:
-    """Hold a decoded block to what PROTOCOL.md says of it, the slow way."""
+    """Compare a decoded block with PROTOCOL.md, the slow way."""
     rows: Counter[tuple[int, int]] = Counter()
     for group in block.groups:
         n_rows = len(group.seq)
@@ -382,7 +382,7 @@ class Frames:
 
 
 class Heads:
-    """Head pages and segment headers: None for what is none; an identity only of known names and types."""
+    """Head pages and segment headers: None for other bytes; an identity only with known names and types."""
 
     def make(self, chooser: random.Random) -> bytes:
         if chooser.random() < 0.3:
@@ -413,7 +413,7 @@ _IDENTITY = pack(unpack(samples.vector("event-identity"))[2])
 
 
 class Receipts:
-    """What a start reads from the log: numbers that the delivery machines can go on from, who is lost, or nothing."""
+    """What a start reads from the log: the numbers for the delivery machines, lost producers, or nothing."""
 
     def make(self, chooser: random.Random) -> tuple[int, bytes]:
         kind = chooser.choice((Kind.RECEIPT, Kind.RECEIPT, Kind.SENDERS, Kind.PRESENCE))

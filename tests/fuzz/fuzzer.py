@@ -3,7 +3,7 @@
     in    {"target": name, "seed": n, "n": inputs}
     out   {"accepted": n, "peak_kib": n} or {"error": traceback, "input": hex, "at": index}
 
-It may die of an input: whoever started it reads the end of its output and says so.
+An input may kill it: the parent process reads the end of its output and reports that.
 """
 
 import faulthandler
@@ -19,7 +19,7 @@ from typing import Any
 
 INPUT_S = 10.0  # for one input; they take micro- to milliseconds
 BATCH_S = 120  # SIGALRM ends a process that hangs in C, too
-ADDRESS_SPACE_BYTES = 1 << 30  # beyond what the process has when it is ready: claims of gigabytes then fail
+ADDRESS_SPACE_BYTES = 1 << 30  # above the memory of the ready process: claims of gigabytes then fail
 PEAK_KIB_MAX = 64 << 10  # of resident memory beyond the start of a batch: inputs of some KiB, times a hundred, and room
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     targets = DECODERS | MACHINES
     faulthandler.enable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for name in ("codec", "blocks", "arrow"):  # load what is loaded late: behind the first input that is accepted
+    for name in ("codec", "blocks", "arrow"):  # import what is imported late, with the first accepted input
         target, chooser = targets[name][0](), random.Random(0)
         any(target.check(target.make(chooser)) for _ in range(100))
     size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

@@ -1,7 +1,7 @@
-"""Hostile values and bytes: valid samples in, changed where a decoder may be wrong. A function of the seed alone.
+"""Build hostile values and bytes: valid samples, changed where a decoder may be wrong. A function of the seed alone.
 
-Values are changed as trees, so that most of a message stays what its decoder expects; what no msgpack writer would
-write (lengths without bytes, extension types, broken UTF-8, depth) goes in as raw tokens afterwards.
+Values are changed as trees, so that most of a message stays valid. What no msgpack writer produces (lengths without
+bytes, extension types, broken UTF-8, depth) is inserted as raw tokens afterwards.
 """
 
 import random
@@ -15,7 +15,7 @@ from chiplog_schemas.storage.record import HEADER_BYTES, MAGIC, pack_back, pack_
 
 T = TypeVar("T")
 
-# What stands in the bytes, and not in any value.
+# Fragments of bytes that no value produces.
 TOKENS: tuple[bytes, ...] = (
     b"\x91" * 100 + b"\xc0",
     b"\x91" * 511 + b"\xc0",
@@ -94,7 +94,7 @@ def integer(chooser: random.Random) -> int:
 
 
 def atom(chooser: random.Random, old: Any = None) -> Any:
-    """Return something else than what was there, often of the same type."""
+    """Return another value, often of the same type."""
     act = chooser.random()
     if act < 0.35:
         if type(old) is int:
@@ -180,7 +180,7 @@ def mutate_bytes(chooser: random.Random, data: bytes, tokens: Sequence[bytes] = 
 def frame(
     kind: int, number: int, payload: bytes, version: int = 1, *, length: int | None = None, crc: int | None = None
 ) -> bytes:
-    """Return a record, wrong where that is wanted: the checksum is right unless it is given."""
+    """Return a record with the given faults: the checksum is correct unless it is given."""
     back = pack_back(
         (len(payload) if length is None else length) & 0xFFFFFFFF,
         kind & 0xFF,

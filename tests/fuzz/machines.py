@@ -1,6 +1,6 @@
-"""What stands behind the decoders: delivery, intake, the agent's core, the index's applier, files of a log.
+"""Fuzz targets after the decoders: delivery, intake, the agent's core, the index's applier, files of a log.
 
-Targets as in decoders.py. They keep their state for a batch, so that what one input leaves behind meets the next.
+The targets work as in decoders.py. They keep their state for a batch, so that the effect of one input meets the next.
 """
 
 import random
@@ -73,7 +73,7 @@ def hostile_message(chooser: random.Random) -> list[bytes]:
 
 
 class Delivery:
-    """Both machines: garbage changes nothing, numbers of a sender never go back, and what is taken is in order."""
+    """Both machines: garbage changes nothing, numbers of a sender never decrease, and accepted data is in order."""
 
     def __init__(self) -> None:
         self._receiver = ReceiverProtocol()
@@ -114,13 +114,13 @@ class Delivery:
 
 
 class Transfers:
-    """The machines of files: what the store is asked for is bounded and in order, whatever peers say."""
+    """The machines of files: requests to the store are bounded and in order for any message of a peer."""
 
     def __init__(self) -> None:
         self._receiver = FileReceiverProtocol()
         self._sender = FileSenderProtocol(SENDER, {}, lambda: SESSION)
         self._now = 0.0
-        self._offsets: dict[int, int] = {}  # by token, of what is open
+        self._offsets: dict[int, int] = {}  # of open files, by token
         self._n_bytes: dict[int, int] = {}
 
     def make(self, chooser: random.Random) -> tuple[list[bytes], float]:
@@ -176,7 +176,7 @@ class Transfers:
 
 
 class Slices:
-    """Intake: what is no block is quarantined with a reason, and the receipt of all of it can be read again."""
+    """Intake: anything but a block is quarantined with a reason, and the receipt of all of it can be read again."""
 
     def make(self, chooser: random.Random) -> bytes:
         parts = [frame(Kind.BLOCK, 1, b"first")]
@@ -198,7 +198,7 @@ class Slices:
         require(len(accepted) - len(blocks) == intake.quarantined, "bad bytes that were not counted")
         require(all(entry.kind == Kind.QUARANTINE for entry in accepted if entry.record is None), "no quarantine")
         n_bad = sum(isinstance(item, CorruptRange) or item.kind != Kind.BLOCK for item in scan_records(data))
-        require(n_bad == intake.quarantined, "bad bytes that nobody reports")
+        require(n_bad == intake.quarantined, "unreported bad bytes")
         require(all(entry.kind == Kind.BLOCK for entry in blocks), "a record that has no place here")
         receipt = intake.receipt_record(TS)
         require(
@@ -248,7 +248,7 @@ class Agent:
 
 
 class Index:
-    """The applier: a bad record is one row of quarantine; all of a good one comes out, whatever stands around it."""
+    """The applier: a bad record is one row of quarantine; a good one is applied in full, with any records around it."""
 
     def __init__(self) -> None:
         self.applier = Applier(State())
@@ -276,7 +276,7 @@ class Index:
             return kind, payload, 1
 
     def records(self, kind: int, payload: bytes, version: int) -> list[Record]:
-        """Return the hostile record and a good block behind it, with their receipt."""
+        """Return the hostile record and a good block after it, with their receipt."""
         from chiplog_schemas.model.blocks import BlockBuilder
 
         builder = BlockBuilder()
@@ -320,7 +320,7 @@ class Index:
 
 
 class Files:
-    """Segments, journals, locks on a disk: read what is sound, and go on writing behind it."""
+    """Segments, journals, locks on a disk: read the sound part, and continue writing after it."""
 
     def __init__(self) -> None:
         shared = Path("/dev/shm")
@@ -358,7 +358,7 @@ class Files:
         try:
             for name, data in files:
                 (directory / name).write_bytes(data)
-            require(lock_holder_pid(directory / "lock") == 0, "a lock that nobody holds")
+            require(lock_holder_pid(directory / "lock") == 0, "a lock without a holder")
             lock_note(directory / "lock")
             for name, _ in files:
                 if name.endswith(".seg"):
@@ -379,7 +379,7 @@ class Files:
         try:
             log = SegmentLog(directory, SENDER)
         except OSError:
-            return  # of another owner, or no log at all: it says so
+            return  # of another owner, or not a log: it reports that
         try:
             number = log.append(Kind.EVENT, b"written afterwards")
             log.commit()

@@ -1,4 +1,4 @@
-"""What the hostile inputs begin as: the golden vectors, and what the builders of these tests make."""
+"""The samples that hostile inputs start from: the golden vectors, and the results of these tests' builders."""
 
 import random
 from functools import cache
@@ -37,5 +37,5 @@ def block() -> bytes:
 
 
 def chance(chooser: random.Random, share: float) -> bool:
-    """Tell whether something is done this time."""
+    """Return True with probability `share`."""
     return chooser.random() < share

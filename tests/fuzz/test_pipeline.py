@@ -1,6 +1,6 @@
-"""Hostile records between good ones, through the real index: each is set aside with its reason, the good are stored.
+"""Hostile records between good ones, through the real index: each is quarantined with its reason, the good are stored.
 
-What hostile values may not do either: break a view for everybody, or the next start.
+Hostile values must not break a view for other users, or the next start.
 """
 
 import random
@@ -21,7 +21,7 @@ from tests.support.index import Index
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
 
-RECORDS = 40  # hostile ones in a round, each with a good block behind it
+RECORDS = 40  # hostile ones in a round, each followed by a good block
 
 SAFEGUARDS = [
     Safeguard(

@@ -1,7 +1,7 @@
-"""Garbage at every socket of real daemons, while a rank logs through them: its events come out, the daemons stay.
+"""Garbage at every socket of real daemons, while a rank logs through them: its events arrive, the daemons keep running.
 
-The oracle is a process with a file of its own. Afterwards the daemons have the PIDs that they had, no more descriptors
-than a few, and at most RSS_GROWTH_BYTES more memory: the index besides what its file grew by.
+The oracle is a process with its own file. Afterwards the daemons have the same PIDs, only a few more descriptors, and
+at most RSS_GROWTH_BYTES more memory, for the index in addition to the growth of its file.
 """
 
 import os
@@ -73,7 +73,7 @@ class Watched:
         self._index_bytes_before = self._index_bytes()
 
     def _index_bytes(self) -> int:
-        """What DuckDB may well keep in memory: it grows with what the ranks of a long soak have stored."""
+        """The memory that DuckDB may use: it grows with the data that the ranks of a long soak have stored."""
         return sum(path.stat().st_size for path in self._index.parent.glob(f"{self._index.name}*"))
 
     def _look(self) -> dict[int, tuple[int, int]]:
@@ -111,14 +111,14 @@ def connect(path: str) -> socket.socket:
             peer.connect(path)
         except BlockingIOError:  # the backlog is full: a client's trouble, for a moment
             peer.close()
-            assert time.monotonic() < deadline, f"{path} accepts nobody any more"
+            assert time.monotonic() < deadline, f"{path} accepts no connection any more"
             time.sleep(0.001)
         else:
             return peer
 
 
 def throw_bytes(path: str, chooser: random.Random, count: int) -> int:
-    """Send what is no ZMTP, half of a handshake, and frames that lie about their length. Opens and drops."""
+    """Send bytes that are not ZMTP, half of a handshake, and frames with false lengths. Opens and drops connections."""
     starts = (b"", GREETING[: int(chooser.random() * 64)], GREETING, GREETING + READY)
     thrown = 0
     for _ in range(count):
@@ -140,7 +140,7 @@ def throw_bytes(path: str, chooser: random.Random, count: int) -> int:
 
 
 def throw_messages(path: str, chooser: random.Random, count: int, family: str) -> int:
-    """Speak ZMTP, and say nonsense: some of it in a session that was opened properly."""
+    """Use ZMTP to send nonsense, partly in a session that was opened properly."""
     context = zmq.Context()
     peer = context.socket(zmq.DEALER)
     peer.setsockopt(zmq.LINGER, 2_000)
@@ -213,7 +213,7 @@ def test_a_frame_longer_than_a_record_ends_its_connection(tmp_path: Path) -> Non
 
 @pytest.fixture
 def lorises(bare_node: Node) -> Iterator[list[socket.socket]]:
-    """Connections that say one byte now and then, and never finish."""
+    """Connections that send one byte now and then, and never finish."""
     held: list[socket.socket] = []
     yield held
     for peer in held:

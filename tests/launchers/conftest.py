@@ -23,7 +23,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    """A real collector and a real agent. Each training has a run of its own in it."""
+    """A real collector and a real agent. Each training has its own run in it."""
     node = Node(tmp_path_factory.mktemp("launchers") / "chiplog")
     try:
         yield node.start()

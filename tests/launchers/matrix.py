@@ -1,6 +1,6 @@
 """Run the launcher tests, and print what each launcher gave as one table: `python -m tests.launchers.matrix`.
 
-There is no second implementation: every cell is what the test's own check found, handed on in pytest's reports.
+There is no second implementation: every cell is a result of the test's own check, passed through pytest's reports.
 Arguments go to pytest, as in `python -m tests.launchers.matrix -k torchrun`.
 """
 
@@ -16,7 +16,7 @@ ROW = "launcher row"  # the property of a test's report that holds a line
 
 
 class Matrix:
-    """A pytest plugin that gathers the lines and prints the table behind pytest's own summary."""
+    """A pytest plugin that collects the lines and prints the table after pytest's own summary."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[dict[str, Any], pytest.TestReport]] = []

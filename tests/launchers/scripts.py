@@ -13,7 +13,7 @@ for step in range(20):
 run.finish()
 """
 
-# A collective in every step: nobody is far ahead of the others.
+# A collective in every step: no rank is far ahead of the others.
 RANKS = """
 import torch
 import torch.distributed as dist

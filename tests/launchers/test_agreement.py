@@ -1,4 +1,4 @@
-"""Ranks that ask a real store of torch.distributed for their run: which word wins, and a store that does not answer."""
+"""Ranks that agree on a run ID in a real store of torch.distributed: which proposal wins, and a silent store."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ SAFEGUARDS = [
     ),
 ]
 
-# One process is all ranks: what they say to the store is what counts.
+# One process plays all ranks: only their exchange with the store matters.
 WORDS = """
 import torch.distributed as dist
 from chiplog.identity import rendezvous
@@ -43,7 +43,7 @@ class Rank:
         )
 
     def asks(self, wait_s=30.0):
-        rendezvous._agreed = 0  # each is a process of its own
+        rendezvous._agreed = 0  # each rank represents a separate process
         self.question.poll_group(self.word)
         return self.question.take_answer(wait_s)
 
@@ -61,8 +61,8 @@ assert first.asks() == Agreement("first", 0, 1)
 assert first.asks() is None, "nothing new"
 assert Rank("second").asks().run_id == "first"
 assert Rank("before the restart", firm=True).asks().run_id == "before the restart"
-assert first.hears() == "before the restart", "who made up a word follows a firm one that comes later"
-assert Rank("another", firm=True).asks().run_id == "before the restart", "of two the first"
+assert first.hears() == "before the restart", "a generated ID gives way to a later firm one"
+assert Rank("another", firm=True).asks().run_id == "before the restart", "the first of two firm ones"
 assert Rank("third").asks().run_id == "before the restart"
 """
 

@@ -1,6 +1,6 @@
-"""What schedulers of clusters set: several processes with the variables of srun, mpirun, accelerate and Lightning.
+"""Variables of cluster schedulers: several processes with those of srun, mpirun, accelerate and Lightning.
 
-None of these is here; what they set stands in their documentation, and a few shells can set it as well.
+None of these launchers is installed here: shells set the variables that their documentation lists.
 """
 
 import sys
@@ -84,7 +84,7 @@ def test_ranks_of_mpiexec_are_one_run(launched: Launched) -> None:
 
 
 # Rank 0 starts the others, after init(), with what Lightning's launcher of subprocesses sets. They join the parent's
-# run as ranks of their own.
+# run as separate ranks.
 LIGHTNING = """
 import os, subprocess, sys
 import torch.distributed as dist

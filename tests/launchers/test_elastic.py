@@ -42,7 +42,7 @@ for step in range(20):
 run.finish()
 """
 
-# Goes on until it is alone.
+# Runs until it is the only rank.
 SHRINKS = """
 import time
 import torch

@@ -1,7 +1,7 @@
 """The guides in docs/guides, run as printed: each command line, each query, and the rows that it shows.
 
-A page is one test. Lines that begin with `$` are run in sdk/examples, by a shell; the lines behind a `chiplog sql`
-are its answer, one row a line, columns apart by two spaces; `*` is what differs from time to time, `-` is NULL.
+A page is one test. A shell runs the lines that begin with `$`, in sdk/examples. The lines after a `chiplog sql` are its
+result, one row per line, with columns separated by two spaces; `*` matches any value, `-` is NULL.
 Blocks that name a language are for other machines and are not run.
 """
 
@@ -32,7 +32,7 @@ LARGER = ("char_gpt.py", "demo.py")  # no guides: what `make demo` runs
 
 @dataclass
 class Line:
-    """One command of a guide, and what the guide shows behind it."""
+    """One command of a guide, and the output that the guide shows after it."""
 
     command: str
     shown: list[str] = field(default_factory=list)
@@ -63,13 +63,13 @@ GUIDES = guides()
 
 @pytest.fixture
 def shell(shared_node: Node, tmp_path: Path) -> Iterator[Any]:
-    """Return what runs a command line in sdk/examples and returns its output. What it leaves behind is killed."""
+    """Return a function that runs a command line in sdk/examples and returns its output. Left processes are killed."""
     left: list[subprocess.Popen[str]] = []
     environ = os.environ | {
         "CHIPLOG_DIR": str(shared_node.root),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",
-        "PYTHONWARNINGS": "ignore",  # torch's own, which would stand between what is printed
+        "PYTHONWARNINGS": "ignore",  # torch's warnings, which would mix with the output
         "TMPDIR": str(tmp_path),
     }
 
@@ -109,7 +109,7 @@ def rows_of(node: Node, query: str) -> list[list[str]]:
 
 
 def matches(shown: list[list[str]], found: list[list[str]]) -> bool:
-    """Tell whether the rows are those that the guide shows."""
+    """Return True if the rows are those that the guide shows."""
     return len(shown) == len(found) and all(
         len(one) == len(other)
         and all(re.fullmatch(re.escape(a).replace(r"\*", ".*"), b) for a, b in zip(one, other, strict=True))
@@ -145,7 +145,7 @@ def test_a_guide_does_what_it_shows(title: str, shell: Any, shared_node: Node) -
 
 
 def run_until_shown(shell: Any, line: Line) -> str:
-    """Run a command that is no query, and return its output. Commands of chiplog are repeated until data arrived."""
+    """Run a command that is not a query, and return its output. Repeat commands of chiplog until data has arrived."""
     output, missing = "", list(line.shown)
 
     def shows() -> bool:

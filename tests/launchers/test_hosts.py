@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("network")  # one worker for all that has h
 
 
 def test_torchrun_on_two_hosts_is_one_run(tmp_path: Path, record: Callable[[dict[str, Any]], None]) -> None:
-    """Its --rdzv-id is not unique, and the ranks have no parent in common: their store tells."""
+    """The --rdzv-id is not unique and the ranks have no common parent: they agree through their store."""
     with Network(3) as network:
         site = Site(tmp_path, network, 3)
         site._make_keys()
@@ -41,7 +41,7 @@ def train(training: Training, site: Site) -> None:
     rendezvous = ["--rdzv-backend", "c10d", "--rdzv-id", "100", "--rdzv-endpoint", f"{site.network.address(1)}:29400"]
     launchers = []
     for host in site.nodes:
-        # Told who has the rendezvous, it asks no name service, which a namespace has not.
+        # With the rendezvous host given, it uses no name service, which a namespace lacks.
         command = [*TORCHRUN, "--nnodes", "2", "--nproc-per-node", "1", *rendezvous]
         command += ["--rdzv-conf", f"is_host={host == 1}".lower()]
         own = {"CHIPLOG_DIR": str(site.root(host)), "GLOO_SOCKET_IFNAME": "e0"}

@@ -273,7 +273,7 @@ def test_a_label_that_two_processes_use_at_a_time_keeps_the_rows_of_both_and_is_
     for name in ("first", "second"):
         processes.append(training.start([sys.executable, training.script(TWICE), name], environ))
         wait_until((training.directory / name).exists, f"the {name} process")
-    time.sleep(1.1)  # that their times overlap is to be beyond doubt
+    time.sleep(1.1)  # so that their times certainly overlap
     training.script("", name="go")
     for process in processes:
         training.end(process)
@@ -284,7 +284,7 @@ def test_a_label_that_two_processes_use_at_a_time_keeps_the_rows_of_both_and_is_
 
 
 def free_port() -> int:
-    """Return a port of this host that nobody uses now."""
+    """Return a free port of this host."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

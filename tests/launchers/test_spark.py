@@ -27,7 +27,7 @@ SAFEGUARDS = [
 ]
 Launched = Callable[[str], Training]
 
-# What spark.executorEnv says is all that the tasks know of chiplog: the driver has none of it, as on a cluster.
+# spark.executorEnv has all variables of chiplog for the tasks: the driver has none of them, as on a cluster.
 DRIVER = """
 import json, os, sys
 from pyspark.ml.torch.distributor import TorchDistributor

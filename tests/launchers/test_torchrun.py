@@ -1,4 +1,4 @@
-"""One process, variables exported by hand, and torchrun in its forms: each is one run that nobody had to name."""
+"""One process, variables exported by hand, and torchrun in its forms: each is one run, without a given run ID."""
 
 import sys
 from collections.abc import Callable
@@ -61,9 +61,9 @@ dist.destroy_process_group()
 
 
 def by_hand(training: Training, script: str, port: int, *, through_shells: bool = False) -> None:
-    """Start two ranks as people do who export the variables themselves, and wait for both.
+    """Start two ranks with variables exported by hand, and wait for both.
 
-    through_shells: each from a shell of its own, as on two machines: the ranks have no parent in common.
+    through_shells: start each from a separate shell, as on two machines: the ranks have no common parent.
     """
     command = ["sh", "-c", f"{sys.executable} {script}; exit $?"] if through_shells else [sys.executable, script]
     hosts = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}

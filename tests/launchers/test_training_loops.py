@@ -10,7 +10,7 @@ pytestmark = pytest.mark.xdist_group("loops")
 
 Launched = Callable[[str], Training]
 
-# Ten steps of a tiny model; what differs stands where the marks are. Losses are 0-dim tensors, and no step is given.
+# Ten steps of a tiny model; the variants replace the marks. Losses are 0-dim tensors, and no step is given.
 LOOP = """
 import contextlib
 import torch

@@ -1,7 +1,7 @@
-"""A training that a real launcher starts, and the one check of what SQL says of it afterwards.
+"""A training that a real launcher starts, and the check of its rows in SQL.
 
-The scripts call chiplog as users do: `init()`, `log()`, `finish()`, nothing handed on. Beside that each rank writes
-what it logged into a file (truth.py). `Training.check` compares everything, and records a line of the matrix.
+The scripts call chiplog as users do: `init()`, `log()`, `finish()`, without passing anything on. In addition each rank
+writes what it logged into a file (truth.py). `Training.check` compares everything, and records a line of the matrix.
 """
 
 import contextlib
@@ -34,10 +34,10 @@ States = Sequence[tuple[str, int, str]]  # label, attempt, state
 
 
 class Training:
-    """One start of one training. It has a project of its own, so that many share a collector.
+    """One start of one training. It has its own project, so that many share a collector.
 
-    launcher: the name of its line in the matrix. sql: asks the collector. root: CHIPLOG_DIR of its processes.
-    record: takes the line of the matrix.
+    launcher: the name of its line in the matrix. sql: queries the collector. root: CHIPLOG_DIR of its processes.
+    record: called with the line of the matrix.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Training:
         environ: Mapping[str, str] | None = None,
         on: tuple[Network, int] | None = None,
     ) -> "subprocess.Popen[bytes]":
-        """Start a process of the training; what it prints goes to `output`. It is killed with its group at the end.
+        """Start a process of the training; its output goes to `output`. It is killed with its group at the end.
 
         on: a host of a network, in place of this one.
         """
@@ -118,7 +118,7 @@ class Training:
         return (self.directory / "output").read_text(errors="replace")
 
     def writers(self) -> list[Writer]:
-        """Return what the ranks wrote down so far."""
+        """Return what the ranks have written so far."""
         return read(self._truth)
 
     def events(self, kind: str) -> list[str]:
@@ -127,7 +127,7 @@ class Training:
         return [row["message"] for row in self._sql(query, {"run": self.run_id, "kind": kind})]
 
     def close(self) -> None:
-        """Kill what still runs, ranks and what they started too: launchers put these into sessions of their own."""
+        """Kill what still runs, including ranks and their children, which launchers put into separate sessions."""
         for process in self._processes:
             try:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -142,9 +142,9 @@ class Training:
     # -- check --
 
     def check(self, states: States, *, run_state: str = "finished") -> str:
-        """Compare all that SQL has of this training with what its ranks wrote down; return the run's ID.
+        """Compare all rows of this training in SQL with what its ranks wrote; return the run's ID.
 
-        states: label, attempt and state of all that there must be. A label that init() made up is called `*`.
+        states: the expected label, attempt and state of each. A label that init() generated is `*`.
         """
         found = _Found(self._sql, self._project, self._begun_us, self.writers())
         deadline = time.monotonic() + WAIT_S
@@ -161,7 +161,7 @@ class Training:
 
 
 class _Found:
-    """What SQL has of one training, beside what its ranks wrote down."""
+    """The rows of one training in SQL, beside what its ranks wrote."""
 
     def __init__(self, sql: Sql, project: str, begun_us: int, writers: list[Writer]) -> None:
         self.runs: list[str] = []
@@ -171,7 +171,7 @@ class _Found:
         self._writers = writers
 
     def look(self, states: States, run_state: str) -> dict[str, str]:
-        """Return what is wrong, by column of the matrix; '' where nothing is."""
+        """Return the faults by column of the matrix; '' for none."""
         pids = [writer.pid for writer in self._writers]
         of_these = (  # by project, and by the processes, wherever these ended up
             "SELECT run_id FROM runs WHERE project = $project UNION SELECT run_id FROM labels "

@@ -1,8 +1,8 @@
-"""What a rank of a launcher test writes into a file of its own: who it is and what it logged. No pipeline touches it.
+"""The file that each rank of a launcher test writes: its identity and what it logged. No pipeline touches it.
 
-A rank writes a line before each `log()` and one after it. What has both must come out once and unaltered; of a rank
-that was killed, the last line alone may. A file's first line says who wrote it. Imported by training scripts, so it
-needs the standard library alone.
+A rank writes a line before each `log()` and one after it. A value with both must arrive once and unaltered; a killed
+rank's last line, without a second one, may arrive. A file's first line identifies the writer. Training scripts import
+this module, so it needs only the standard library.
 """
 
 import json
@@ -36,12 +36,12 @@ class Truth:
         )
 
     def values(self) -> dict[str, float]:
-        """Return numbers that nobody else logs."""
+        """Return numbers that no other process logs."""
         return {"value": self._chooser.random(), "other": self._chooser.uniform(-1e9, 1e9)}
 
     @contextmanager
     def of(self, step: int, values: Mapping[str, float]) -> Iterator[None]:
-        """Write down what the `log()` inside is given, and then that it returned."""
+        """Write what the enclosed `log()` is given, and then that it returned."""
         self._write({"step": step, "values": {key: float(value) for key, value in values.items()}})
         yield
         self._write({"returned": step})
@@ -52,7 +52,7 @@ class Truth:
 
 @dataclass
 class Writer:
-    """What one file says. `attempt`: how many files of the same label are older."""
+    """The content of one file. `attempt`: how many files of the same label are older."""
 
     label: str | None
     rank: int | None

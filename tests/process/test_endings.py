@@ -1,4 +1,4 @@
-"""A real job whose ranks end in different ways: what SQL and `chiplog show` say of it."""
+"""A real job whose ranks end in different ways, as SQL and `chiplog show` report it."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ from pathlib import Path
 
 from tests.support.node import Node
 
-# rank1 raises while the others wait for it: rank0 for ever in native code, which the launcher ends by SIGTERM, and
-# rank2 on the connection that breaks.
+# rank1 raises while the others wait for it: rank0 hangs in native code until the launcher sends SIGTERM, and rank2
+# waits on the connection that breaks.
 TRAIN = """
 import os, sys, time
 import torch.distributed as dist

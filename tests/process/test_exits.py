@@ -91,7 +91,7 @@ def test_an_exit_that_no_hook_sees_has_the_code_of_the_kernel(
 
 
 def old_kernel(node: Node) -> list[str]:
-    """Start collector and agent on an old kernel; return what a command is to begin with to run on one."""
+    """Start collector and agent on an old kernel; return the prefix of a command that runs on one."""
     node.start_collector()
     prefix = [sys.executable, "-m", "tests.support.old_kernel"]
     node.root.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Daemons whose terminal closes end in good order, and after an agent's end nobody says that its collector answers."""
+"""Daemons shut down cleanly when their terminal closes, and an agent's report on its collector ends with the agent."""
 
 import fcntl
 import os
@@ -43,7 +43,7 @@ SAFEGUARDS = [
 
 
 def on_terminal(node: Node, module: str, *, ignores_hangup: bool = False) -> tuple["subprocess.Popen[bytes]", int]:
-    """Start a daemon with a terminal of its own, which closes with the descriptor returned."""
+    """Start a daemon with its own terminal, which closes with the returned descriptor."""
     master, slave = pty.openpty()
 
     def take_terminal() -> None:

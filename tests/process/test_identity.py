@@ -65,7 +65,7 @@ run.finish()
 def start_rank(
     root: Path, agent: str, label: str, *, hostname: str = "", until: str = "", values: int = 100, in_pod: bool = True
 ) -> "subprocess.Popen[bytes]":
-    """Start a rank, in a container of its own with this hostname. until: a file that ends it."""
+    """Start a rank in its own container with this hostname. until: a file that ends it."""
     rank = [sys.executable, "-P", "-c", RANK, str(root), agent, label, until, str(values)]
     if in_pod:
         command = f'hostname {hostname or label}; exec "$@"'
@@ -119,7 +119,7 @@ def test_each_rank_of_a_pid_namespace_has_its_own_statistics(bare_node: Node, tm
     bare_node.agent = bare_node._start("chiplog_agent", "--sample-interval-s", "0.2", "--node", "gpu-17")
     wait_until(lambda: Path(bare_node.place.agent_address.removeprefix("ipc://")).exists(), "an agent that listens")
     until = tmp_path / "until"
-    # One whose journal the agent sees, and one with a directory of its own, known by its socket alone.
+    # One whose journal the agent sees, and one with a separate directory, known only by its socket.
     ranks = [
         start_rank(root, bare_node.place.agent_address, label, until=str(until))
         for root, label in ((bare_node.root, "rank0"), (tmp_path / "own", "rank1"))

@@ -46,7 +46,7 @@ SAFEGUARDS = [
 
 
 def ports(count: int) -> int:
-    """Return the first of so many ports in a row that are free."""
+    """Return the first of `count` consecutive free ports."""
     while True:
         with socket.socket(socket.AF_INET6) as probe:
             probe.bind(("::1", 0))
@@ -103,7 +103,7 @@ def test_events_and_answers_go_over_ipv6(nodes, keyed, monkeypatch, tmp_path) ->
     host.start_agent("--collector", collector, "--bind", agent, "--keys", str(host.root / "keys"))
     saved = tmp_path / "saved.txt"
     saved.write_text("hello")
-    # A file is delivered by the agent of the run's own directory, whatever address its events go to.
+    # The agent of the run's own directory delivers a file, even if its events go to another address.
     with chiplog.init(run_id="over", dir=host.root, agent=agent, capture_console=False) as run_:
         run_.log({"x": 1.5})
         run_.save(saved)

@@ -1,4 +1,4 @@
-"""End to end: scripts as users write them, daemons that nobody started, and what SQL says afterwards."""
+"""End to end: scripts as users write them, daemons that start on demand, and the resulting rows in SQL."""
 
 import os
 import signal
@@ -91,7 +91,7 @@ def script(tmp_path: Path):
 
 
 def daemons_of(root: Path, module: str) -> list[int]:
-    """Return the PIDs of a module's processes that serve a directory: by /proc, independent of our locks."""
+    """Return the PIDs of a module's processes that serve a directory: by /proc, independent of chiplog's locks."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -100,7 +100,7 @@ def daemons_of(root: Path, module: str) -> list[int]:
             arguments = (entry / "cmdline").read_bytes().split(b"\0")
             environment = (entry / "environ").read_bytes().split(b"\0")
         except OSError:
-            continue  # it ended while we looked
+            continue  # it ended during the scan
         if module.encode() in arguments and f"CHIPLOG_DIR={root}".encode() in environment:
             found.append(int(entry.name))
     return found
@@ -220,7 +220,7 @@ def test_torch_may_be_imported_while_the_sender_looks_for_its_process_group(chip
 
 def test_a_rank_that_is_killed_before_any_agent_runs_is_delivered_by_the_next_one(chiplog_dir: Path, script) -> None:
     """Nothing is running; the rank dies at once; another run's agent finds its journal."""
-    # Its sender starts an agent after 0.1 s: an address of its own keeps it from that.
+    # Its sender starts an agent after 0.1 s: an explicit address prevents that.
     killed = PLAIN.replace("run.finish()", "import os; os.kill(os.getpid(), 9)")
     killed = killed.replace("config=", "agent='ipc:///nowhere/agent.sock', config=")
     done = subprocess.run([sys.executable, script(killed), "1"], capture_output=True, timeout=180)

@@ -1,4 +1,4 @@
-"""Everything that chiplog makes is its user's alone, whatever the umask is that a training was started with."""
+"""Only the user can access files of chiplog, for any umask of the training."""
 
 import os
 import subprocess

@@ -38,7 +38,7 @@ SAFEGUARDS = [
         test="test_a_signal_that_ends_a_rank_before_an_agent_is_up_is_known",
     ),
     Safeguard(
-        "journals that wait are delivered when somebody looks",
+        "waiting journals are delivered when a client connects",
         "sdk/chiplog/query/client.py",
         old="        waiting = client._start_daemons() if start else []\n",
         new="        waiting: list[bytes] = []\n",

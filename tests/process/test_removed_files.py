@@ -183,7 +183,7 @@ def test_daemons_end_when_their_directory_is_gone(node: Node, how: str, tmp_path
 
 
 class Training:
-    """A rank that does what it is told."""
+    """A rank that runs commands of the test."""
 
     def __init__(self, root: Path) -> None:
         environ = os.environ | {"CHIPLOG_DIR": str(root), "CHIPLOG_AGENT": f"ipc://{root}/run/agent.sock"}

@@ -86,7 +86,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 class User:
-    """A uid with a home of its own."""
+    """A uid with its own home."""
 
     def __init__(self, uid: int, home: Path, **variables: str) -> None:
         self.uid, self.home = uid, home
@@ -132,7 +132,7 @@ class User:
 def homes() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="chiplog-users-"))
     path.chmod(0o755)
-    for name in PACKAGES:  # as this process imports them, perhaps from where no other user may look
+    for name in PACKAGES:  # as this process imports them, perhaps from directories that other users cannot read
         source = Path(str(importlib.import_module(name).__file__)).parent
         shutil.copytree(source, path / "code" / name, ignore=shutil.ignore_patterns("__pycache__"))
     yield path

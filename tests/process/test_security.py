@@ -1,6 +1,6 @@
-"""Two hosts on loopback, as real daemons with keys: who is let in, who is not, and what each of them is told.
+"""Two hosts on loopback, as real daemons with keys: which peers are accepted or rejected, and what each one reports.
 
-What a host has is a CHIPLOG_DIR of its own. The centre runs a collector, the nodes agents.
+Each host has its own CHIPLOG_DIR. The centre runs a collector, the nodes run agents.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from tests.support.hosts import Centre, Host, free_ports, give
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 
-pytestmark = pytest.mark.xdist_group("security")  # one worker: what its fixture does is costly
+pytestmark = pytest.mark.xdist_group("security")  # one worker: the fixture is expensive
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = host_key_name()
@@ -66,7 +66,7 @@ SAFEGUARDS = [
         test="test_a_directory_that_others_can_write_stops_a_daemon_with_one_line",
     ),
     Safeguard(
-        "answers to a reader that was revoked meanwhile are not sent",
+        "answers to a reader that was revoked in the meantime are not sent",
         "schemas/chiplog_schemas/security/zap.py",
         old="        return self.permit(permit.public, domain, now) is not None",
         new="        return True",
@@ -87,14 +87,14 @@ SAFEGUARDS = [
         test="test_an_agent_without_keys_is_told_that_it_needs_them",
     ),
     Safeguard(
-        "a key that nobody allowed fails in the handshake",
+        "a key that is not allowed fails in the handshake",
         "schemas/chiplog_schemas/security/zap.py",
         old="        if public and self.permit(public, name, time.monotonic()) is not None:",
         new="        if public:",
         test="test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run",
     ),
     Safeguard(
-        "a change of state is said once, however often it is tried again",
+        "a change of state is reported once, however many retries follow",
         "agent/chiplog_agent/pipeline/collector_supervisor.py",
         old="        if said != self._said:",
         new="        if True:",
@@ -108,7 +108,7 @@ SAFEGUARDS = [
         test="test_an_agent_with_a_readers_key_is_refused",
     ),
     Safeguard(
-        "an agent is told that another collector answers than the one it has the key of",
+        "an agent reports that another collector answers than the one whose key it has",
         "schemas/chiplog_schemas/security/curve.py",
         old='    about = f"it has another key than ',
         new='    about = "it is another" or f"',
@@ -178,7 +178,7 @@ SAFEGUARDS = [
         test="test_sockets_and_secrets_are_of_their_user_alone",
     ),
     Safeguard(
-        "a ZAP handler that fails has let nobody in",
+        "a ZAP handler that fails accepts no peer",
         "schemas/chiplog_schemas/security/zap.py",
         old="                    socket.send_multipart(self._answer(socket.recv_multipart()))\n",
         new="                    request = socket.recv_multipart()\n                    try:\n"
@@ -207,7 +207,7 @@ SAFEGUARDS = [
 
 @pytest.fixture(scope="module")
 def centre(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Centre]:
-    """One collector with keys for all tests: nobody who is refused may change what it has."""
+    """One collector with keys for all tests: a rejected peer must not change its data."""
     centre = Centre(tmp_path_factory.mktemp("centre"))
     centre.keys("new", "collector")
     centre.start_collector()
@@ -225,9 +225,9 @@ def host(tmp_path: Path) -> Iterator[Host]:
 
 
 def refused(centre: Centre, host: Host, before: bytes, *words: str, answers: int = 0) -> str:
-    """Wait until an agent's log says why it is not let in, in one line; nothing of it came into the collector's log.
+    """Wait until an agent's log has one line why it is rejected; the collector's log has no record of it.
 
-    before: the collector's log. answers: how often it was let in before.
+    before: the collector's log. answers: how often the agent was accepted before.
     """
 
     def line() -> str:
@@ -239,7 +239,7 @@ def refused(centre: Centre, host: Host, before: bytes, *words: str, answers: int
     return str(wait_until(line, f"a line with {words} in:\n{host.output()}"))
 
 
-# -- who is let in --
+# -- accepted peers --
 
 
 def test_an_allowed_agent_delivers_and_an_allowed_reader_reads(
@@ -481,7 +481,7 @@ def test_a_rank_reaches_an_agent_over_tcp_with_its_key_alone(
             run.log({"x": value})
             wait_until(until, what)
 
-    log(301.0, lambda: "chiplog keys allow" in caplog.text, "one line, and the training goes on")
+    log(301.0, lambda: "chiplog keys allow" in caplog.text, "one line, and the training continues")
     assert 301.0 not in centre.stored()
     host.keys("allow", str(far.key_directory / "rank.pub"))
     time.sleep(1.0)
@@ -503,7 +503,7 @@ def test_a_rank_without_keys_for_another_host_says_so_once_and_trains_on(
 
 
 def refused_start(module: str, root: Path, *flags: str) -> tuple[int, str]:
-    """Start a daemon that is to end at once, and return its exit code and what it said. Fails when it serves."""
+    """Start a daemon that must exit at once; return its exit code and its output. Fails if it keeps running."""
     output = root.parent / "output"
     command = [sys.executable, "-P", "-m", module, "--dir", str(root), *flags]
     with open(output, "wb") as file:

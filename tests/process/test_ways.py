@@ -1,6 +1,6 @@
 """The three ways to track, with real ranks beside an agent that sees two GPUs, and the saved queries over them.
 
-What belongs to which label is held against the truth: what each rank was told, and the GPUs of the library.
+The rows of each label are compared with the truth: what each rank was given, and the GPUs of the library.
 """
 
 import json
@@ -20,8 +20,8 @@ from tests.support.waiting import wait_until
 SOURCE = Path(__file__).parents[1] / "support" / "fake_nvml" / "nvml.c"
 GPUS = [f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2)]
 pytestmark = [
-    pytest.mark.skipif(shutil.which("gcc") is None, reason="the library that stands in for NVML needs gcc"),
-    pytest.mark.xdist_group("ways"),  # one worker: what its fixture does is costly
+    pytest.mark.skipif(shutil.which("gcc") is None, reason="the substitute for NVML needs gcc"),
+    pytest.mark.xdist_group("ways"),  # one worker: the fixture is expensive
 ]
 
 # A rank: it stays until the agent has sampled its node while it ran.
@@ -67,7 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 def train(node: Node, arguments: str, *words: str, launch: str = "", **environ: str) -> None:
-    """Run two ranks, by torchrun or as a launcher of ours would start them, and wait for them."""
+    """Run two ranks, by torchrun or as a custom launcher would start them, and wait for them."""
     file = node.root / "rank.py"
     file.write_text(RANK)
     base = os.environ | {"CHIPLOG_DIR": str(node.root), "OMP_NUM_THREADS": "1"} | environ
@@ -105,7 +105,7 @@ BOTH = """(
 
 
 def gpus_of(node: Node, whose: str) -> dict[str, set[str]]:
-    """Return the GPUs that stand beside each label in `system`, while all of them ran."""
+    """Return the GPUs of each label in `system`, while all of them ran."""
     both = BOTH.replace("WHOSE", whose)
     node.until(f"SELECT count(DISTINCT device) AS n FROM {both}", lambda rows: rows[0]["n"] == len(GPUS))
     found: dict[str, set[str]] = {}
