@@ -11,12 +11,14 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from datetime import UTC, date, datetime
 from typing import IO, TYPE_CHECKING, Any, cast
 
 from chiplog.ops import daemons
 from chiplog.query.connection import CollectorConnection
 from chiplog.query.result import QueryError, Result
+from chiplog.safety.interrupts import handlers_held
 from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
@@ -36,6 +38,7 @@ CONNECT_WAIT_S = 5.0  # a starting collector answers within this
 DELIVER_WAIT_S = 10.0  # for waiting journals to reach the database; a query does not wait longer
 STALLED_S = 5.0  # an agent adopts journals twice a second; a large one takes seconds on a busy machine
 LOOK_AGAIN_S = 0.25  # between two checks of which process holds the database
+INTERRUPT_AGAIN_S = 0.05  # DuckDB ignores an interrupt that comes before its query runs
 
 _SYNCED = struct.Struct("<Q")  # the head of collector/synced: the number after the last record on stable storage
 _log = logging.getLogger("chiplog")
@@ -154,11 +157,8 @@ class Client:
             if self._remote is None:
                 opened = self._locate(keep_file=True)
                 if opened is not None:
-                    try:
-                        self._warn_stale(opened)
-                        return _ask_file(opened, query, params, timeout_s, time_zone)
-                    finally:
-                        opened.close()
+                    self._warn_stale(opened)
+                    return _ask_file(opened, query, params, timeout_s, time_zone)
             assert self._remote is not None
             try:
                 return self._remote.execute(query, params, timeout_s, self._collector_lives, time_zone)
@@ -309,22 +309,50 @@ def _ask_file(
     timeout_s: float,
     time_zone: str,
 ) -> memoryview:
+    """Run a query in a thread of its own, and close the connection. Raises QueryError.
+
+    Signal handlers run in the main thread. There DuckDB would replace what a handler raises by an error of the query,
+    and would call a handler only once a long task of the query has ended.
+    """
+    answer: Future[memoryview] = Future()
+    timed_out = threading.Event()
+
+    def work() -> None:
+        try:
+            answer.set_result(_read_file(connection, query, params, timeout_s, time_zone, timed_out))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    with handlers_held():
+        threading.Thread(target=work, name="chiplog-query", daemon=True).start()
+    try:
+        wait([answer], timeout_s)  # Thread.join() takes a running thread for ended if a handler raises
+    finally:  # also when a signal handler raises: the process must not end while the query runs
+        with handlers_held():
+            while not answer.done():
+                timed_out.set()
+                connection.interrupt()
+                wait([answer], INTERRUPT_AGAIN_S)
+            connection.close()
+    return answer.result()
+
+
+def _read_file(
+    connection: "duckdb.DuckDBPyConnection",
+    query: str,
+    params: "list[Any] | dict[str, Any] | None",
+    timeout_s: float,
+    time_zone: str,
+    timed_out: threading.Event,
+) -> memoryview:
+    """Return the Arrow IPC stream of a result. Raises QueryError. timed_out: set when the query is interrupted."""
     from arro3.io import write_ipc_stream
 
     from chiplog_schemas.query.result_sink import ResultSink
 
     sink = ResultSink()
-    timed_out = threading.Event()
-
-    def cancel() -> None:
-        timed_out.set()
-        connection.interrupt()
-
-    timer = threading.Timer(timeout_s, cancel)
-    timer.daemon = True
     try:
         admitted = query_messages.check_statement(query, connection.extract_statements)
-        timer.start()
         if time_zone:
             connection.execute(query_messages.time_zone_setting(time_zone))
         connection.execute("BEGIN TRANSACTION READ ONLY")
@@ -335,8 +363,6 @@ def _ask_file(
         if sink.too_large:
             raise QueryError("too_large", sink.too_large) from error
         raise _file_error(error, timed_out.is_set(), timeout_s) from error
-    finally:
-        timer.cancel()
     return memoryview(sink.data)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import zmq
 
 from chiplog.query.result import QueryError
+from chiplog.safety.interrupts import raise_interrupt
 from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, LINGER_MS, PEER_SILENT_S
@@ -98,6 +99,7 @@ class CollectorConnection:
             query_messages.check_query_size(query)
             frames = query_messages.request(id := os.urandom(ID_BYTES), query, params, timeout_s, time_zone)
         except (query_messages.QueryRejected, CodecError) as error:
+            raise_interrupt(error)
             raise QueryError("refused", one_line(str(error))) from error
         if len(frames[0]) > REQUEST_BYTES_MAX:
             raise QueryError(
@@ -155,7 +157,8 @@ class CollectorConnection:
             frames = self._socket.recv_multipart(copy=False)
             try:
                 return query_messages.parse([frame.buffer for frame in frames])
-            except QueryProtocolError:
+            except QueryProtocolError as error:
+                raise_interrupt(error)
                 continue  # ignored: without a valid answer the query ends as unreachable
 
     def _poll_handshake(self) -> None:

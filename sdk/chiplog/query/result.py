@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from chiplog.query.arrow_validation import validate_ipc_stream
+from chiplog.safety.interrupts import handlers_held, raise_interrupt
 from chiplog_schemas.query.query_messages import one_line
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class Result:
         except BaseException as error:  # arro3 raises nothing more specific, and its panics are not Exceptions
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
+            raise_interrupt(error)
             message = f"the answer is not an Arrow stream: {one_line(str(error))}; check that a collector answers there"
             raise QueryError("internal", message) from error
         self.columns: list[str] = unique_names(table.column_names)
@@ -71,7 +73,8 @@ class Result:
 
     def tuples(self) -> list[tuple[Any, ...]]:
         """Return a tuple per row, in the order of `columns`."""
-        return self.relation().fetchall()
+        with handlers_held():  # DuckDB would raise an error of its own in place of what a handler raises
+            return self.relation().fetchall()
 
     def relation(self) -> "duckdb.DuckDBPyRelation":
         """Return the result as a relation of a DuckDB in memory, for more SQL or to write it to a file.
@@ -110,7 +113,8 @@ class Result:
         Raises:
             ImportError: pandas is not installed.
         """
-        return self.relation().df()
+        with handlers_held():
+            return self.relation().df()
 
     def pl(self) -> Any:
         """Return a polars.DataFrame.

@@ -36,6 +36,15 @@ def is_interrupt(error: BaseException) -> bool:
     return False
 
 
+def raise_interrupt(error: BaseException) -> None:
+    """Raise what a signal handler raised, if that is the error or what the error was made from."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if is_interrupt(cause):
+            raise cause
+        cause = cause.__cause__
+
+
 @contextmanager
 def handlers_held() -> Iterator[None]:
     """Defer the training's signal handlers until after this block, so that no `except` of chiplog catches their errors.

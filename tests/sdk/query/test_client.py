@@ -21,13 +21,32 @@ from chiplog.query import client as client_module
 from chiplog.query import connection as remote_module
 from chiplog.query import result as result_module
 from chiplog.query.client import NoDataError, QueryError, Result, connect
+from chiplog_schemas import codec
 from chiplog_schemas.limits import QUERY_CHARS_MAX
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module
 from chiplog_schemas.sql import tables_sql, views_sql
+from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
+
+SAFEGUARDS = [
+    Safeguard(
+        "what a signal handler raises while the file is queried passes through Client.sql()",
+        "sdk/chiplog/query/client.py",
+        old='        threading.Thread(target=work, name="chiplog-query", daemon=True).start()',
+        new="        pass\n    work()",
+        test="test_what_a_handler_raises_while_a_query_runs_reaches_the_training",
+    ),
+    Safeguard(
+        "what a signal handler raises while an answer is read passes through Client.sql()",
+        "sdk/chiplog/query/result.py",
+        old="            raise_interrupt(error)\n",
+        new="",
+        test="test_what_a_handler_raises_while_an_answer_is_read_is_no_query_error",
+    ),
+]
 
 FOR_EVER = "SELECT count(*) FROM range(1000000000) a, range(1000000000) b WHERE (a.range * 7 + b.range) % 13 = 3"
 
@@ -230,6 +249,68 @@ def test_a_result_above_the_limit_is_too_large_from_the_file_too(where, monkeypa
         with pytest.raises(QueryError, match="exceeds the limit of 100000 bytes") as error:
             client.sql("SELECT hash(range) FROM range(1000000)")
         assert error.value.kind == "too_large"
+
+
+# -- signals of the training ------------------------------------------------------------------------------------------
+class AlarmError(ValueError):
+    """What the training's own handler raises: a type that chiplog catches elsewhere."""
+
+
+@pytest.fixture
+def raising_handler() -> Iterator[None]:
+    def raise_alarm(number: int, frame: object) -> None:
+        raise AlarmError("of the training")
+
+    previous = signal.signal(signal.SIGALRM, raise_alarm)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, previous)
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_what_a_handler_raises_while_a_query_runs_reaches_the_training(where, live, raising_handler):
+    running = Collector(where) if live else None
+    with connect(dir=where.root) as client:
+        signal.setitimer(signal.ITIMER_REAL, 0.3)
+        with pytest.raises(AlarmError, match="of the training"):
+            client.sql(FOR_EVER, timeout_s=20)
+        assert client.sql("SELECT 1 AS a").rows() == [{"a": 1}]
+    if running:
+        running.stop()
+
+
+def test_what_a_handler_raises_while_an_answer_is_read_is_no_query_error(where, raising_handler, monkeypatch):
+    with connect(dir=where.root) as client:
+        validate = result_module.validate_ipc_stream
+        monkeypatch.setattr(
+            result_module, "validate_ipc_stream", lambda data: (validate(data), signal.raise_signal(signal.SIGALRM))
+        )
+        with pytest.raises(AlarmError):
+            client.sql("SELECT 1 AS a")
+
+
+def test_what_a_handler_raises_while_a_message_is_decoded_is_no_bad_message(where, raising_handler, monkeypatch):
+    running = Collector(where)
+    with connect(dir=where.root) as client:
+        unpackb = codec.msgpack.unpackb
+
+        def interrupted(*given: object, **options: object) -> object:
+            monkeypatch.setattr(codec.msgpack, "unpackb", unpackb)
+            signal.raise_signal(signal.SIGALRM)
+
+        monkeypatch.setattr(codec.msgpack, "unpackb", interrupted)
+        with pytest.raises(AlarmError):
+            client.sql("SELECT 1 AS a")
+    running.stop()
+
+
+def test_what_a_handler_raises_while_rows_are_converted_reaches_the_training(where, raising_handler):
+    result = connect(dir=where.root).sql("SELECT range AS n, range::VARCHAR AS text FROM range(300000)")
+    for delay_s in (0.001, 0.01, 0.02, 0.03, 0.05, 0.1):
+        signal.setitimer(signal.ITIMER_REAL, delay_s)
+        with pytest.raises(AlarmError):
+            while True:
+                result.tuples()
 
 
 # -- values -----------------------------------------------------------------------------------------------------------
