@@ -10,13 +10,15 @@ from chiplog._version import __version__
 from chiplog.identity.gpus import gpu_claim, known_gpus
 from chiplog.identity.identity import Identity
 from chiplog.identity.process_info import host_name, node_name, owner
+from chiplog.safety.interrupts import is_interrupt
 from chiplog.torch.current_device import CurrentDevice
-from chiplog.values.metrics import Diagnostic, clean_utf8
+from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, uptime_us
 
 _DIGEST_CHARS = 8  # appended to a truncated name
+_FLAG_WORDS = {True: (True, "1", "true", "yes", "on"), False: (False, "0", "false", "no", "off")}  # True is 1, too
 _LINE_CHARS_MAX = 1_024  # of project, name, group and job type: the index keeps as many
 
 
@@ -42,6 +44,7 @@ class RunSettings:
     speaks_for_node: bool = False  # the other ranks of its node are not recorded
     update_finish_state: bool | None = None
     capture_console: bool = True
+    records_environment: bool = True  # commit, command line, versions and variables
     bounds: Limits = field(default_factory=Limits)
     unfinished_key: str = ""  # for `resume="auto"`, see unfinished_runs.py
     diagnostics: tuple[Diagnostic, ...] = ()  # of bad arguments
@@ -96,6 +99,22 @@ def clean_text(kind: str, value: Any) -> tuple[str | None, Diagnostic | None]:
         return clean_utf8(str(value)), None
     line, change = one_line(kind, str(value))
     return line, None if change is None else Diagnostic("bad_name", change[:60], change)
+
+
+def flag(name: str, given: Any) -> tuple[bool | None, Diagnostic | None]:
+    """Return a setting that is true or false, None for its default, and what is wrong with it, if anything."""
+    word = given.strip().lower() if isinstance(given, str) else given
+    if word is None or (isinstance(word, str) and not word):
+        return None, None
+    try:
+        for value, words in _FLAG_WORDS.items():
+            if word in words:
+                return value, None
+    except Exception as error:  # whatever the comparison of a foreign type raises
+        if is_interrupt(error):
+            raise
+    message = f"{name}={short_repr(given)} is neither true nor false; its default is used, so give one of"
+    return None, Diagnostic("bad_argument", name, f"{message} True, False, 1, 0, yes, no, on, off")
 
 
 def as_strings(words: Any) -> tuple[str, ...]:

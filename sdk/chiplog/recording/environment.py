@@ -13,7 +13,7 @@ from typing import Any
 
 from chiplog.values.metrics import clean_utf8
 
-ENV_DISABLE = "CHIPLOG_SURROUNDINGS"  # 0: record none of this
+RECORDS_ENVIRONMENT = "CHIPLOG_SURROUNDINGS"  # a variable; 0: record none of this
 # Only these variables are recorded: the environment may hold cloud tokens and other secrets of a cluster.
 VARIABLES = frozenset(
     {"CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_LAUNCH_BLOCKING", "CUBLAS_WORKSPACE_CONFIG", "PYTHONHASHSEED"}
@@ -133,9 +133,7 @@ class EnvironmentCollector:
         self._is_over = False
 
     def start(self) -> None:
-        """Start once, unless disabled. The sender thread and finish() may both call this."""
-        if self._environ.get(ENV_DISABLE) == "0":
-            return
+        """Start once. The sender thread and finish() may both call this."""
         with self._lock:
             if self._thread is None and not self._is_over:
                 thread = threading.Thread(target=self._run, name="chiplog-surroundings", daemon=True)

@@ -568,7 +568,8 @@ class Run(Recorder):
             self._complaints.report_internal_error("tick", error)
 
     def _collect_environment(self) -> None:
-        if self.is_primary and not self._disk_warned and self._settings.mode != "disabled":
+        settings = self._settings
+        if self.is_primary and not self._disk_warned and settings.mode != "disabled" and settings.records_environment:
             self._surroundings.start()
 
     def _poll_disk_and_group(self) -> None:

@@ -17,6 +17,7 @@ from chiplog.identity.identity import SETUP, Identity, encode_setup, initial_run
 from chiplog.identity.inherited_env import export_run
 from chiplog.identity.launch_cache import with_cached_run_id
 from chiplog.identity.modes import CREATE_NEW, RANK0, RETURN_PREVIOUS, beside, mode_of, reinit_of, with_own_run
+from chiplog.recording.environment import RECORDS_ENVIRONMENT
 from chiplog.recording.failures import attach_context, exit_status_of
 from chiplog.recording.main_frame import main_frame_returned, remember_main_frame
 from chiplog.recording.pickling import RunPickle, find_local, from_pickle, to_pickle
@@ -27,7 +28,7 @@ from chiplog.safety.diagnostics import error_text
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import handlers_held
 from chiplog.safety.lenient_calls import NO_DATA, ignore_unknown_arguments
-from chiplog.settings import RunSettings, as_strings, clean_text, safe_name
+from chiplog.settings import RunSettings, as_strings, clean_text, flag, safe_name
 from chiplog.values.config import config_entries
 from chiplog.values.metrics import Diagnostic
 from chiplog_schemas.bounds import read_bounds
@@ -35,7 +36,6 @@ from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.owners import note_good_end
 
-_TRUE, _FALSE = {"1", "true", "yes", "on"}, {"0", "false", "no", "off"}
 _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
 _current: Run | None = None
@@ -310,12 +310,14 @@ def _resolve_settings(environ: Mapping[str, str], *, nothing_given: bool = False
     identity, label = go_on(identity, asked, label, key, where, is_spawned=facts.spawned is not None)
     clean_id, clean_label = _name("run ID", identity.run_id, []), _name("label", identity.label, [])
     identity = replace(identity, run_id=clean_id or "", label=clean_label or "")
-    primary = given["primary"] if given["primary"] is not None else _flag(environ, "CHIPLOG_PRIMARY")
+    primary = _flag("primary", given["primary"], remarks)
+    if primary is None:
+        primary = _flag("CHIPLOG_PRIMARY", environ.get("CHIPLOG_PRIMARY"), remarks)
     mode, bad_mode = mode_of("disabled" if nothing_given else given["mode"], environ.get("CHIPLOG_MODE", ""), identity)
     if bad_mode is not None:
         remarks.append(bad_mode)
     if primary is not None:
-        identity = replace(identity, primary=bool(primary), is_fallback_primary=False)
+        identity = replace(identity, primary=primary, is_fallback_primary=False)
     if reinit == CREATE_NEW:
         labels = [(run._identity.run_id, run._identity.label) for run in opened]
         identity = beside(identity, labels, primary_given=primary is not None)
@@ -348,8 +350,9 @@ def _resolve_settings(environ: Mapping[str, str], *, nothing_given: bool = False
         primary_given=primary is not None or (group is not None and not run_id),
         gpu_device_ids=None if gpus is None else tuple(word.strip() for word in as_strings(gpus) if word.strip()),
         speaks_for_node=str(given["mode"] or environ.get("CHIPLOG_MODE")).strip().lower() == RANK0,
-        update_finish_state=given["update_finish_state"],
-        capture_console=given["capture_console"],
+        update_finish_state=_flag("update_finish_state", given["update_finish_state"], remarks),
+        capture_console=_flag("capture_console", given["capture_console"], remarks) is not False,
+        records_environment=_flag(RECORDS_ENVIRONMENT, environ.get(RECORDS_ENVIRONMENT), remarks) is not False,
         bounds=read_bounds(environ, lambda message: remarks.append(Diagnostic("bad_argument", message[:60], message))),
         unfinished_key=key,
         diagnostics=tuple(remarks),
@@ -382,9 +385,11 @@ def _line(kind: str, value: Any, remarks: list[Diagnostic]) -> str | None:
     return text
 
 
-def _flag(environ: Mapping[str, str], name: str) -> bool | None:
-    text = environ.get(name, "").lower()
-    return True if text in _TRUE else False if text in _FALSE else None
+def _flag(name: str, value: Any, remarks: list[Diagnostic]) -> bool | None:
+    known, bad = flag(name, value)
+    if bad is not None:
+        remarks.append(bad)
+    return known
 
 
 _warned_no_run = False

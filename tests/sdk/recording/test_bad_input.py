@@ -3,6 +3,7 @@
 Bad configs have separate tests (test_config.py), and so have bad values (test_run.py).
 """
 
+import numpy as np
 import pytest
 
 import chiplog
@@ -152,3 +153,65 @@ def test_an_address_that_is_none_is_named_with_the_form_of_an_address(chiplog_di
         run.log({"a": 1.0})
         wait_until(lambda: "garbage" in caplog.text, "a warning")
     assert "'garbage' is not an address; write tcp://HOST:PORT or ipc:///path" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["primary", "capture_console", "update_finish_state"])
+def test_a_yes_or_no_that_is_neither_is_one_warning_and_its_default(chiplog_dir, offline, caplog, name) -> None:
+    with chiplog.init(mode="offline", run_id="r", **{"capture_console": False, name: "maybe"}) as run:
+        assert run.is_primary, "as of a process without a launcher"
+    [message] = [text for text in said(caplog) if name in text]
+    assert message == (
+        f"chiplog: {name}='maybe' is neither true nor false; its default is used, so give one of "
+        "True, False, 1, 0, yes, no, on, off"
+    )
+    rows = [event.fields["message"] for event in offline(EventKind.NOTICE) if event.fields["notice"] == "bad_value"]
+    assert [f"chiplog: {row}" for row in rows] == [message]
+
+
+@pytest.mark.parametrize("name", ["CHIPLOG_PRIMARY", "CHIPLOG_SURROUNDINGS"])
+def test_a_variable_that_is_neither_true_nor_false_is_one_warning(chiplog_dir, monkeypatch, caplog, name) -> None:
+    monkeypatch.setenv(name, "si")
+    with chiplog.init(**QUIET, run_id="r") as run:
+        assert run.is_primary
+    [message] = said(caplog)
+    assert f"{name}='si' is neither true nor false" in message
+
+
+@pytest.mark.parametrize(
+    ("given", "is_primary"),
+    [
+        (False, False),
+        (0, False),
+        ("false", False),
+        (" No ", False),
+        ("OFF", False),
+        (np.False_, False),
+        (np.int64(0), False),
+        (True, True),
+        (1, True),
+        ("yes", True),
+        ("1", True),
+        (np.True_, True),
+        (None, True),
+        ("", True),
+    ],
+)
+def test_what_a_yes_or_no_is_taken_for_without_a_word(chiplog_dir, caplog, given, is_primary) -> None:
+    with chiplog.init(**QUIET, run_id="r", primary=given) as run:
+        assert run.is_primary is is_primary
+    assert said(caplog) == []
+
+
+@pytest.mark.parametrize("word", ["0", "false", "OFF", "no"])
+def test_every_word_for_no_keeps_the_environment_from_being_recorded(chiplog_dir, offline, monkeypatch, word) -> None:
+    monkeypatch.setenv("CHIPLOG_SURROUNDINGS", word)
+    chiplog.init(**QUIET, run_id="r").finish()
+    assert not [event for event in offline(EventKind.NOTICE) if event.fields["notice"] == "environment"]
+
+
+@pytest.mark.parametrize("bad", [object(), [], float("nan"), b"x", {"a": 1}, 7, np.ones(2)])
+def test_no_yes_or_no_makes_init_raise(chiplog_dir, offline, bad) -> None:
+    run = chiplog.init(mode="offline", run_id="r", primary=bad, capture_console=bad, update_finish_state=bad)
+    run.log({"x": 1.0})
+    run.finish()
+    assert len(offline(EventKind.METRICS)) == 1
