@@ -1,5 +1,6 @@
 """Open the journal of a run, on disk or else in memory, with the first events of every journal."""
 
+import errno
 import secrets
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,16 @@ from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import PRODUCER_BYTES, EventKind, encode
 from chiplog_schemas.paths import Paths, check_root
+
+_REMEDY = "set dir= or CHIPLOG_DIR to a directory that this user can write"
+_MORE_SPACE = "free space there, or set dir= or CHIPLOG_DIR to a directory on another disk"
+_MORE_FILES = "allow this process more open files (ulimit -n)"
+_REMEDIES = {
+    errno.ENOSPC: _MORE_SPACE,
+    errno.EDQUOT: _MORE_SPACE,
+    errno.EMFILE: _MORE_FILES,
+    errno.ENFILE: _MORE_FILES,
+}
 
 
 def open_journal(
@@ -31,10 +42,15 @@ def open_journal(
         journal.append(first)
         journal.publish()
     except OSError as error:
-        message = f"no journal in {parent}: {error}; events are kept in memory only, bounded"
+        message = f"no journal in {parent}: {_reason(error)}; events are kept in memory only, bounded, and end with"
+        message = f"{message} this process unless an agent takes them; {_REMEDIES.get(error.errno or 0, _REMEDY)}"
         warn(message)
         journal = PromisingJournal(None, producer, packed, bytes_max=memory)
         journal.append(first)
         journal.append(encode(EventKind.NOTICE, started_us, "journal_memory", "warning", message[:500], {}))
         return journal, False
     return journal, True
+
+
+def _reason(error: OSError) -> str:
+    return f"{error.strerror} ({error.filename})" if error.strerror and error.filename else str(error)

@@ -119,12 +119,12 @@ class SenderThread:
                 # Use libzmq only if keys need it: it aborts the process if the training closes one of its descriptors.
                 context: zmq.Context[zmq.Socket[bytes]] | None = None if curve is None else zmq.Context()
             except ValueError as error:  # a bad address, or keys that are missing or readable by others
-                self._warn(f"no agent can be reached: {error}; the journal keeps everything until one adopts it")
+                self._report(f"no agent can be reached: {error}", "the journal keeps everything until one adopts it")
                 self._offline_loop()
             except (OSError, zmq.ZMQError) as error:
                 if not told:
                     told = True
-                    self._warn(f"the agent cannot be reached yet: {error}; the journal keeps everything")
+                    self._report(f"the agent cannot be reached yet: {error}", "the journal keeps everything")
                 self._offline_loop(time.monotonic() + pause_s)
                 pause_s = min(2 * pause_s, _OPEN_AGAIN_MAX_S)
             else:
@@ -150,7 +150,7 @@ class SenderThread:
                 link.poll(now)
                 if link.handshake_error and not told:
                     told = True
-                    self._warn(f"{link.handshake_error}; the journal keeps everything")
+                    self._report(link.handshake_error, "the journal keeps everything")
                 if link.is_open:
                     self._probe_at = float("inf")
                 elif now >= self._probe_at and self._must_use_own_agent():
@@ -188,13 +188,12 @@ class SenderThread:
         found = probe(self._address)
         if found is None:
             return False
-        trouble = (
-            f"agent {self._address} cannot be reached: {found.text}; the journal in {self._places.journals} is kept"
-        )
+        trouble = f"agent {self._address} cannot be reached: {found.text}"
+        kept = f"the journal in {self._places.journals} is kept"
         if found.reason is not Reason.DENIED:
-            self._warn(f"{trouble} until an agent delivers it: start that one, or run `chiplog up`")
+            self._report(trouble, f"{kept} until an agent delivers it: start that one, or run `chiplog up`")
             return False
-        self._warn(f"{trouble}, and this user's own agent delivers it; unset CHIPLOG_AGENT to use that one")
+        self._report(trouble, f"{kept}, and this user's own agent delivers it; unset CHIPLOG_AGENT to use that one")
         self._may_start_agent = True
         return True
 
@@ -210,5 +209,11 @@ class SenderThread:
             lock = self._places.agent / "lock"
             return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places, lock, just_now_s)
         except OSError as error:
-            self._warn(f"no agent could be started: {error}; the journal keeps everything until one runs")
+            if self._journal.directory is not None:  # else the same directory refused the journal: reported
+                self._warn(f"no agent could be started: {error}; the journal keeps everything until one runs")
             return True
+
+    def _report(self, trouble: str, kept: str) -> None:
+        """Warn, and add where the events are in the meantime. kept: of a journal on disk."""
+        is_on_disk = self._journal.directory is not None
+        self._warn(f"{trouble}; {kept if is_on_disk else 'events are kept in memory, bounded, until an agent answers'}")

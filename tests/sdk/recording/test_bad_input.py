@@ -215,3 +215,23 @@ def test_no_yes_or_no_makes_init_raise(chiplog_dir, offline, bad) -> None:
     run.log({"x": 1.0})
     run.finish()
     assert len(offline(EventKind.METRICS)) == 1
+
+
+def test_a_directory_that_cannot_be_made_is_one_line_with_the_remedy_and_the_end_counts_what_is_lost(caplog) -> None:
+    with chiplog.init(dir="/dev/null/x", run_id="r", capture_console=False) as run:
+        run.log({"x": 1.0})
+        run._tick()
+    assert said(caplog) == [
+        "chiplog: no journal in /dev/null/x/journals: Not a directory (/dev/null/x); events are kept in memory only, "
+        "bounded, and end with this process unless an agent takes them; set dir= or CHIPLOG_DIR to a directory "
+        "that this user can write",
+        "chiplog: 4 events reached no agent and end with this process: there is no journal on disk",
+    ]
+
+
+def test_of_a_journal_in_memory_nothing_says_that_it_is_kept(caplog) -> None:
+    with chiplog.init(dir="/dev/null/x", agent="garbage", run_id="r", capture_console=False) as run:
+        run.log({"x": 1.0})
+        wait_until(lambda: "'garbage' is no address" in caplog.text, "a warning")
+    assert "keeps everything" not in caplog.text
+    assert "events are kept in memory, bounded, until an agent answers" in caplog.text
