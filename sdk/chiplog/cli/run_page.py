@@ -26,6 +26,8 @@ EVENTS_SHOWN = 8
 LAST_VALUES_SHOWN = 3  # for more labels a table shows the range
 DRIFT_SHOWN = 5  # labels whose config differs, and keys of each
 _ECHOES_SHOWN = 5
+_APART_MIN_S = 1e-3  # below it the order of two ends says nothing about their cause
+_APART_MAX_S = 999.5  # above it `.3g` would be a power of ten
 _ENDED_BADLY = ("failed", "crashed")
 _STYLES = {"error": "bold red", "warning": "yellow"}
 
@@ -89,6 +91,7 @@ def _summary_table(found: dict[str, Any], zone: Zone) -> Sheet:
         "started": f"{zone.text(times[0], 'seconds')} {named}" if found["created_at"] is not None else None,
         "ended": f"{zone.text(times[-1], 'seconds')} {named}" if found["ended_at"] is not None else None,
         "took": duration_text(took) if took is not None else None,
+        "interrupted": _interrupted_text(found["first_failure"]),
         "failed first": first_failure_text(found["first_failure"], found["n_attempts"]),
         "last event": _last_event(found["labels"]),
         "labels": f"{found['n_labels']}, primary {found['primary_label'] or 'not known yet'}",
@@ -128,16 +131,16 @@ def _drift(drift: dict[str, list[str]]) -> dict[str, str | None]:
 
 def first_failure_text(failure: dict[str, Any] | None, n_attempts: int = 1) -> str | None:
     """Return one line about the first failure: the label, the attempt if there are several, and the other failures."""
-    if failure is None:
+    if failure is None or failure.get("is_interrupted"):
         return None
     others = failure["others"]
     text = str(failure["label"]) + (f" in attempt {failure['attempt']}" if n_attempts > 1 else "")
     later = next((other for other in others if other["after_s"] >= 0), None)
     if later is not None:
-        when = f"{later['after_s']:.3g} s before" if later["after_s"] > 0 else "at the same time as"
+        when = f"{_apart_text(later['after_s'])} before" if later["after_s"] > 0 else "at the same time as"
         text += f", {when} {later['label']}"
     if not failure["is_certain"]:
-        by = f" by {failure['uncertainty_s']:.3g} s" if failure["uncertainty_s"] else ""
+        by = f" by {_apart_text(failure['uncertainty_s'])}" if failure["uncertainty_s"] else ""
         text += f" (uncertain{by})"
     text += f": {failure['reason'] or failure['state']}"
     if not failure["is_cause"]:
@@ -148,11 +151,29 @@ def first_failure_text(failure: dict[str, Any] | None, n_attempts: int = 1) -> s
     echoes = [other["label"] for other in others if other["is_echo"]]
     if not echoes:
         return text
-    more = len(echoes) - _ECHOES_SHOWN
-    named = ", ".join(echoes[:_ECHOES_SHOWN]) + (f" and {more} more" if more > 0 else "")
     sooner_s = -others[0]["after_s"]  # only an echo can be seen before its cause
-    seen = f", seen up to {sooner_s:.3g} s sooner" if sooner_s > 0 else ""
-    return f"{text}; {named} {'is an echo' if len(echoes) == 1 else 'are echoes'}{seen}"
+    up_to = "up to " if sooner_s >= _APART_MIN_S else ""
+    seen = f", seen {up_to}{_apart_text(sooner_s)} sooner" if sooner_s > 0 else ""
+    return f"{text}; {_names_text(echoes)} {'is an echo' if len(echoes) == 1 else 'are echoes'}{seen}"
+
+
+def _interrupted_text(failure: dict[str, Any] | None) -> str | None:
+    """Return which labels ended when the user interrupted the run; None if that is not why it ended."""
+    if failure is None or not failure.get("is_interrupted"):
+        return None
+    return f"by Ctrl-C (SIGINT): {_names_text([failure['label'], *(other['label'] for other in failure['others'])])}"
+
+
+def _names_text(labels: Sequence[str]) -> str:
+    more = len(labels) - _ECHOES_SHOWN
+    return ", ".join(labels[:_ECHOES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def _apart_text(seconds: float) -> str:
+    """Return how far two moments are apart."""
+    if seconds < _APART_MIN_S:
+        return "less than 1 ms"
+    return f"{seconds:.3g} s" if seconds < _APART_MAX_S else duration_text(seconds)
 
 
 def _last_event(labels: list[dict[str, Any]]) -> str | None:
@@ -311,7 +332,12 @@ def _phases(phases: list[dict[str, Any]], shown: int | None) -> Sheet | None:
 
 
 def _seconds_text(seconds: float) -> str:
-    return duration_text(seconds) if seconds >= 60 else f"{seconds:.3g}s" if seconds >= 1 else f"{seconds * 1e3:.3g}ms"
+    if seconds >= 60:
+        return duration_text(seconds)
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * factor >= 1:
+            return f"{float(f'{seconds * factor:.3g}'):g}{unit}"  # 1000, where .3g has 1e+03
+    return "0s"
 
 
 def _events(events: list[dict[str, Any]], zone: Zone) -> Sheet | None:

@@ -82,8 +82,13 @@ SELECT path, bytes, sha256, ts, sha256 IN (
 ) AS stored FROM files WHERE run_id = $run ORDER BY path
 """
 # The newest round in which a rank failed, else the newest: a label that is no rank counts its own attempts.
+# Also whether Ctrl-C ended it: shells report SIGINT as 130.
 _FIRST_FAILURE = """
-SELECT * FROM first_failure WHERE run_id = $run
+SELECT *, NOT is_cause AND (exit_signal IS NOT DISTINCT FROM 2 OR exit_code IS NOT DISTINCT FROM 130 OR EXISTS (
+    FROM events e WHERE e.run_id = $run AND e.label = f.label AND e.ts = f.ts AND e.kind = 'traceback'
+    AND e.body->>'exception' = 'KeyboardInterrupt'
+)) AS is_interrupted
+FROM first_failure f WHERE run_id = $run
 ORDER BY rank IS NOT NULL OR len(list_filter(others, lambda other: other.rank IS NOT NULL)) > 0 DESC, attempt DESC
 LIMIT 1
 """

@@ -13,7 +13,7 @@ import duckdb
 import pytest
 
 from chiplog.cli.root import main
-from chiplog.cli.run_page import first_failure_text
+from chiplog.cli.run_page import _seconds_text, first_failure_text
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.sql import tables_sql, views_sql
 from tests.support.safeguard import Safeguard
@@ -104,6 +104,32 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
     database.execute(  # the second attempt of rank1 is not as far as the first one was
         f"INSERT INTO base.metrics SELECT 30000 + attempt, 1, s, s, {BEGUN}, 400 - s "
         "FROM (VALUES (0, 363), (1, 20)) t(attempt, n), range(400) u(s) WHERE s < n"
+    )
+    fill_told(database)
+
+
+def fill_told(database: duckdb.DuckDBPyConnection) -> None:
+    """A run of three ranks that Ctrl-C ended, and one of two that were ended by SIGTERM."""
+    database.execute(
+        "INSERT INTO base.runs (run, run_id, tags, primary_label) "
+        "VALUES (5, 'interrupted', [], 'rank0'), (6, 'ended', [], 'rank0')"
+    )
+    database.execute(
+        "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, node, state, exit_code, "
+        "exit_signal, cause, reason, started_at, ended_at) "
+        f"SELECT run * 10000 + rank, 'rank', run, 'rank' || rank, 0, rank = 0, rank, 'vm', 'failed', code, signal, "
+        f"cause, reason, {BEGUN}, {BEGUN} + to_microseconds(us) FROM (VALUES "
+        "(5, 0, NULL, 2, 'exit_status', NULL, 100000001), "
+        "(5, 1, 1, NULL, 'interrupted', 'KeyboardInterrupt', 100000000), "
+        "(5, 2, 130, NULL, 'exit_status', NULL, 100000002), "
+        "(6, 0, NULL, 15, 'exit_status', NULL, 100000004), "
+        "(6, 1, 143, NULL, 'interrupted', 'SystemExit: 143', 100000000)"
+        ") t(run, rank, code, signal, cause, reason, us)"
+    )
+    database.execute(
+        "INSERT INTO base.events (producer, seq, ts, kind, level, message, body, cause) "
+        f"SELECT 50001, 9, {BEGUN} + to_microseconds(100000000), 'traceback', 'error', 'KeyboardInterrupt', "
+        "json_object('exception', 'KeyboardInterrupt'), 'interrupted'"
     )
 
 
@@ -235,8 +261,11 @@ def test_who_failed_first_is_of_the_newest_attempt_in_which_a_rank_failed_and_sa
             [("rank1", 0.0, True)],
             "rank0, at the same time as rank1 (uncertain): boom; ended from outside, no cause among the labels",
         ),
+        (True, True, [("rank1", 4e-06, True)], "rank0, less than 1 ms before rank1: boom; rank1 is an echo"),
+        (True, True, [("rank1", -4e-06, True)], "rank0: boom; rank1 is an echo, seen less than 1 ms sooner"),
+        (True, True, [("rank1", 7380.0, True)], "rank0, 2h03m before rank1: boom; rank1 is an echo"),
     ],
-    ids=["later", "sooner", "both", "together"],
+    ids=["later", "sooner", "both", "together", "at once", "hardly sooner", "much later"],
 )
 def test_nobody_fails_first_after_another(
     text: str, others: list[tuple[str, float, bool]], *, is_cause: bool, is_certain: bool
@@ -244,3 +273,20 @@ def test_nobody_fails_first_after_another(
     named = [dict(zip(("label", "after_s", "is_echo"), other, strict=True)) | {"rank": 1} for other in others]
     failure = {"label": "rank0", "rank": 0, "attempt": 0, "reason": "boom", "uncertainty_s": 0.0, "others": named}
     assert first_failure_text(failure | {"is_cause": is_cause, "is_certain": is_certain}) == text
+
+
+def test_a_run_that_ctrl_c_ended_has_nobody_who_failed_first(show: Any) -> None:
+    page = " ".join(show("interrupted").split())
+    assert "interrupted by Ctrl-C (SIGINT): rank1, rank0, rank2 " in page
+    assert "failed first" not in page
+    page = " ".join(show("ended").split())
+    assert "failed first rank1, less than 1 ms before rank0: SystemExit: 143; ended from outside" in page
+    assert "Ctrl-C" not in page
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0s"), (0.99999, "1000ms"), (4e-6, "4µs"), (2e-4, "200µs"), (0.0012, "1.2ms"), (1.5, "1.5s"), (61, "1m01s")],
+)
+def test_seconds_of_a_phase_are_short_and_never_in_powers_of_ten(seconds: float, text: str) -> None:
+    assert _seconds_text(seconds) == text
