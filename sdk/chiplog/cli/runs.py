@@ -121,15 +121,15 @@ def table_of(rows: list[dict[str, Any]], zone: Zone = UTC_ZONE) -> "Sheet":
     # Narrow terminals first lose what `chiplog show` repeats.
     columns = {
         "run": Column("run", is_name=True),
-        "project": Column("project", drop=4),
+        "project": Column("project", drop=7),
         **({"name": Column("name", drop=8)} if "name" in named else {}),
-        **({"group": Column("group", drop=7)} if "run_group" in named else {}),
-        **({"tags": Column("tags", drop=6)} if "tags" in named else {}),
+        **({"group": Column("group", drop=6)} if "run_group" in named else {}),
+        **({"tags": Column("tags", drop=3)} if "tags" in named else {}),
         "state": Column("state", is_whole=True),
         "labels": Column("labels", is_number=True, drop=2),
         **({"tries": Column("tries", is_number=True, drop=1)} if has_tries else {}),
         "started": Column(f"started {zone.name(started)}".rstrip(), is_whole=True, drop=9),
-        "took": Column("took", is_number=True, drop=3),
+        "took": Column("took", is_number=True, drop=4),
         "complete": Column("complete", drop=5),
     }
     sheet = Sheet(columns.values())

@@ -972,3 +972,24 @@ def test_text_of_others_cannot_steer_the_terminal():
     assert output.printable("a\x1b[2Jb\nc\td") == "a\\x1b[2Jb⏎c  d"
     assert output.console_text("a\x1b]0;title\x07b\x1b[31mc\x1b[Hd\x08", True) == "ab\x1b[31mcd\x1b[0m"
     assert output.console_text("a\x1b[31mc\x1b[H", False) == "ac"
+
+
+def test_at_eighty_columns_runs_lose_their_tags_before_their_project():
+    moment = datetime(2026, 1, 3, 3, 4, 5)
+    row = {"run_id": "gpt-20260103-11aa22", "project": "transformers", "name": "first try", "run_group": "ablation"}
+    row |= {
+        "state": "finished",
+        "labels": 8,
+        "attempts": 1,
+        "created_at": moment,
+        "duration_s": 7600.0,
+        "tags": ["a", "b"],
+    }
+    target = io.StringIO()
+    Console(file=target, width=80, color_system=None).print(
+        table_of([row | {"pending": 0, "lost": 0, "is_over": True}])
+    )
+    text = target.getvalue()
+    assert text.split()[:2] == ["run", "project"]
+    assert "transformers" in text
+    assert "tags" in text.splitlines()[-1], "among those that a wider terminal shows"
