@@ -5,7 +5,9 @@ import os
 import click
 
 from chiplog.ops import daemons
-from chiplog_schemas.paths import own_dir, paths_for_root
+from chiplog_schemas.paths import Paths, own_dir, paths_for_root
+
+_STARTS_MAX = 5  # of one daemon: a rank starts one at most every second, and few meet the moment
 
 
 @click.command()
@@ -19,13 +21,30 @@ def up(directory: str | None) -> None:
     wanted = [daemons.AGENT]
     if not os.environ.get("CHIPLOG_COLLECTOR"):
         wanted.insert(0, daemons.COLLECTOR)
-    for module in wanted:
-        try:
-            if daemons.daemon_pid(where, module) and daemons.is_embedded(where, module):
-                daemons.stop(where, module)  # it would exit when idle; the new one stays
-            before = daemons.daemon_pid(where, module)
-            pid = daemons.start(where, module, [])
-        except OSError as error:
-            raise click.ClickException(str(error)) from error
-        word = "runs already" if pid == before else "started"
+    try:
+        before = {module: daemons.daemon_pid(where, module) for module in wanted}
+        for module in reversed(wanted):  # the agent first: it would start another collector
+            _stop_embedded(where, module)
+        for module in wanted:
+            _start_to_stay(where, module)
+        pids = {module: daemons.start(where, module, []) for module in wanted}
+    except OSError as error:
+        raise click.ClickException(str(error)) from error
+    for module, pid in pids.items():
+        word = "runs already" if pid == before[module] else "started"
         click.echo(f"{module.removeprefix('chiplog_')} {word} (process {pid}) for {where.root}")
+
+
+def _start_to_stay(where: Paths, module: str) -> None:
+    """Start a daemon that stays. One that a training starts at the same moment exits when idle: it is stopped."""
+    for _ in range(_STARTS_MAX):
+        daemons.start(where, module, [])
+        if not daemons.is_embedded(where, module):
+            return
+        _stop_embedded(where, module)
+    raise OSError(f"{module} is started by a training again and again in {where.root}; try again")
+
+
+def _stop_embedded(where: Paths, module: str) -> None:
+    if daemons.daemon_pid(where, module) and daemons.is_embedded(where, module):
+        daemons.stop(where, module)

@@ -53,19 +53,26 @@ def collector_link_status(where: Paths) -> LinkStatus | None:
 
 
 def start(where: Paths, module: str, arguments: list[str]) -> int:
-    """Start a daemon unless it runs, wait until it listens, and return its PID. Raises OSError with its last output."""
-    running = daemon_pid(where, module)
-    if running:
-        if not _wait_until(START_WAIT_S, lambda: _accepts_connections(socket_path(where, module))):
-            raise OSError(f"{module} (process {running}) runs and does not listen at {socket_path(where, module)}")
-        return running
-    ensure_private_dir(where.run)
-    start_daemon(module, arguments, where)
-    if _wait_until(
-        START_WAIT_S, lambda: daemon_pid(where, module) > 0 and _accepts_connections(socket_path(where, module))
-    ):
-        return daemon_pid(where, module)
-    raise OSError(f"{module} did not come up within {START_WAIT_S:g} s: {last_output_line(where, module)}")
+    """Start a daemon unless one runs; return the PID of the one that holds the lock and listens.
+
+    One that exits in the meantime is replaced. Raises OSError with the daemon's last output.
+    """
+    path = socket_path(where, module)
+    running = pid = daemon_pid(where, module)
+    has_started = False
+    deadline = time.monotonic() + START_WAIT_S
+    while not (pid and _accepts_connections(path) and daemon_pid(where, module) == pid):
+        if not pid and not has_started:
+            ensure_private_dir(where.run)
+            start_daemon(module, arguments, where)
+            has_started = True
+        if time.monotonic() > deadline:
+            if running and not has_started:
+                raise OSError(f"{module} (process {running}) runs and does not listen at {path}")
+            raise OSError(f"{module} did not come up within {START_WAIT_S:g} s: {last_output_line(where, module)}")
+        time.sleep(_LOOK_AGAIN_S)
+        pid = daemon_pid(where, module)
+    return pid
 
 
 def stop(where: Paths, module: str) -> int:

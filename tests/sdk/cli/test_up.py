@@ -1,0 +1,77 @@
+"""`chiplog up`: the daemons that it names are those that run in the end, and stay."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chiplog.cli.root import main
+from chiplog.ops import daemons
+from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.process.daemon import start_daemon
+from tests.support.safeguard import Safeguard
+from tests.support.waiting import wait_until
+
+SAFEGUARDS = [
+    Safeguard(
+        "up names the daemon that stays",
+        "sdk/chiplog/cli/up.py",
+        old="        if not daemons.is_embedded(where, module):\n",
+        new="        if True:\n",
+        test="test_a_collector_that_a_training_started_in_between_is_not_the_one_that_up_names",
+    ),
+]
+MODULES = (daemons.COLLECTOR, daemons.AGENT)
+
+
+@pytest.fixture
+def where(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paths]:
+    monkeypatch.delenv("CHIPLOG_COLLECTOR", raising=False)
+    found = paths_for_root(tmp_path / "chiplog")
+    yield found
+    assert main(["down", "--dir", str(found.root)]) == 0
+
+
+def check(where: Paths, said: str) -> None:
+    """Check that what `up` printed are the daemons that hold the locks, and that they stay."""
+    for module, line in zip(MODULES, said.splitlines(), strict=True):
+        assert f"started (process {daemons.daemon_pid(where, module)})" in line, said
+        assert not daemons.is_embedded(where, module), f"{module} would leave when idle"
+
+
+def test_up_replaces_the_daemons_of_a_training(where, capsys) -> None:
+    daemons.start(where, daemons.AGENT, ["--embedded"])
+    wait_until(lambda: daemons.daemon_pid(where, daemons.COLLECTOR) > 0, "the agent's own collector")
+    assert main(["up", "--dir", str(where.root)]) == 0
+    check(where, capsys.readouterr().out)
+
+
+def test_a_collector_that_a_training_started_in_between_is_not_the_one_that_up_names(
+    where, capsys, monkeypatch
+) -> None:
+    starts = []
+
+    def outrun(module, arguments, places) -> None:
+        starts.append(module)
+        if starts == [daemons.COLLECTOR]:
+            start_daemon(module, ["--embedded"], places)
+            wait_until(lambda: daemons.daemon_pid(where, module) > 0, "a collector that is faster")
+        start_daemon(module, arguments, places)
+
+    monkeypatch.setattr(daemons, "start_daemon", outrun)
+    assert main(["up", "--dir", str(where.root)]) == 0
+    check(where, capsys.readouterr().out)
+
+
+def test_a_daemon_that_leaves_while_it_is_waited_for_is_followed_by_another(where, monkeypatch) -> None:
+    holder = daemons.start(where, daemons.COLLECTOR, ["--embedded"])
+    accepts = daemons._accepts_connections
+
+    def stop_first(path: Path) -> bool:
+        monkeypatch.setattr(daemons, "_accepts_connections", accepts)
+        daemons.stop(where, daemons.COLLECTOR)
+        return accepts(path)
+
+    monkeypatch.setattr(daemons, "_accepts_connections", stop_first)
+    pid = daemons.start(where, daemons.COLLECTOR, [])
+    assert pid == daemons.daemon_pid(where, daemons.COLLECTOR) != holder
