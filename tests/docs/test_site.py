@@ -6,9 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import pytest
 
 import chiplog
+from chiplog_schemas.query.query_messages import disable_faulty_optimizers
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -74,3 +76,15 @@ def test_every_variable_that_a_page_names_is_read_by_the_code() -> None:
 def test_every_page_is_in_the_menu() -> None:
     menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
     assert {str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md")} == set(re.findall(r"[\w/-]+\.md", menu))
+
+
+def test_the_page_about_the_file_names_every_optimizer_that_chiplog_switches_off() -> None:
+    [statement] = re.findall(r"^SET disabled_optimizers = .*;$", (DOCS / "sql/index.md").read_text(), re.MULTILINE)
+    with duckdb.connect() as by_hand, duckdb.connect() as chiplogs:
+        by_hand.execute(statement)
+        disable_faulty_optimizers(chiplogs)
+        off = [
+            set(connection.sql("SELECT current_setting('disabled_optimizers')").fetchall()[0][0].split(","))
+            for connection in (by_hand, chiplogs)
+        ]
+    assert off[0] == off[1]
