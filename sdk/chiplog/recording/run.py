@@ -374,6 +374,10 @@ class Run(Recorder):
     def finish(self, exit_code: int = 0) -> None:
         """End the run for this label. Waits at most a second for the agent; the rest is delivered later.
 
+        When it returns, the agent or the journal on this node has every event. The database follows, within a second
+        as a rule. A query that must see the whole run waits until the label's state is not running and its
+        `completeness.pending` is 0.
+
         Args:
             exit_code: 0 marks the label as finished, any other number as failed.
         """

@@ -251,7 +251,7 @@ def log(data: Mapping[str, Any] = NO_DATA, step: int | None = None, *more: Any, 
 
 @ignore_unknown_arguments
 def finish(exit_code: int = 0) -> None:
-    """Finish the current run, if there is one.
+    """Finish the current run, if there is one. Queries see its last events a moment later; see `Run.finish`.
 
     Args:
         exit_code: 0 marks the label as finished, any other number as failed.
