@@ -49,7 +49,14 @@ from chiplog_schemas.query.query_messages import (
     one_line,
 )
 from chiplog_schemas.query.result_sink import ResultSink
-from chiplog_schemas.security.zap import AuthenticatedClient, ZapAuthenticator, receive
+from chiplog_schemas.security.zap import (
+    AuthenticatedClient,
+    PeerConnection,
+    ReceivedMessage,
+    ZapAuthenticator,
+    connection_of,
+    receive,
+)
 from chiplog_schemas.transport.router import TcpListenerThrottle, bind_any
 
 __all__ = ["QueryService", "lock_down"]
@@ -81,6 +88,7 @@ class _Job:
 
     peer: bytes
     visitor: AuthenticatedClient
+    connection: PeerConnection | None
     id: bytes
     sql: str
     params: list[Any] | dict[str, Any] | None
@@ -96,6 +104,11 @@ class _Job:
     is_answered: bool = False
     ended: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Return True if the client has left without its answer."""
+        return self.connection is not None and self.connection.is_closed
 
     def timeout(self) -> list[bytes]:
         """Return the answer that the query took too long, or has no time left."""
@@ -448,24 +461,27 @@ class QueryService:
                 }
                 self._send_frames(socket, peer, query_messages.pong(question.id, info))
             elif question.kind == QueryMessageKind.ASK:
-                self._enqueue(socket, peer, question, received.visitor)
+                self._enqueue(socket, question, received)
             else:
                 self.counts["unexpected"] += 1
 
     def _enqueue(
         self,
         socket: "zmq.Socket[bytes]",
-        peer: bytes,
         question: query_messages.QueryMessage,
-        visitor: AuthenticatedClient,
+        received: ReceivedMessage,
     ) -> None:
+        peer = received.routing
         if (peer, question.id) in self._pending_ids:
             return  # sent again although it is here: its answer will follow
         timeout_s = min(question.timeout_s, self._bounds.query_timeout_s)
-        job = _Job(peer, visitor, question.id, question.sql, question.params, timeout_s, time.monotonic())
+        sender = (peer, received.visitor, connection_of(received))
+        job = _Job(*sender, question.id, question.sql, question.params, timeout_s, time.monotonic())
         job.time_zone = question.time_zone
         job.digest = digest_of(job.sql, job.params)
         self._pending_ids.add((peer, question.id))
+        if len(self._waiting) >= self._bounds.queries_waiting_max:
+            self._drop_abandoned()
         if self._running.is_refused(job.digest):
             self.counts["refused_for_ends"] += 1
             message = f"query {one_line(job.sql)[:_EXCERPT_CHARS]} ended the index twice; rewrite it"
@@ -482,7 +498,9 @@ class QueryService:
         for worker in self._workers:
             if not self._waiting or sum(size for _, size in self._in_flight) > ANSWERS_BYTES_MAX:
                 return
-            if worker.job is None:
+            while self._waiting and self._waiting[0].is_abandoned:
+                self._drop(self._waiting.popleft())
+            if worker.job is None and self._waiting:
                 place = self._running.begin(self._waiting[0].digest)
                 if place is None:
                     return  # a suspect runs alone, or waits to
@@ -490,6 +508,16 @@ class QueryService:
                 worker.job.place = place
                 worker.job.deadline = now + worker.job.timeout_s
                 worker.jobs.put(worker.job)
+
+    def _drop_abandoned(self) -> None:
+        """Drop what waits for a client that has left: it takes the place of others."""
+        for job in [job for job in self._waiting if job.is_abandoned]:
+            self._waiting.remove(job)
+            self._drop(job)
+
+    def _drop(self, job: _Job) -> None:
+        self._pending_ids.discard((job.peer, job.id))
+        self.counts["abandoned"] += 1
 
     def _refuse_overdue(self, socket: "zmq.Socket[bytes]", now: float) -> None:
         while self._waiting and now - self._waiting[0].arrived > QUERY_WAIT_S:
@@ -500,6 +528,8 @@ class QueryService:
     def _interrupt_overdue(self, socket: "zmq.Socket[bytes]", now: float) -> None:
         # Repeatedly, because a cursor ignores an interruption between two statements.
         for worker in self._workers:
+            if worker.job is not None and worker.job.is_abandoned:
+                worker.interrupt(worker.job)
             if worker.job is not None and now >= worker.job.deadline:
                 worker.interrupt(worker.job)
                 # A single function on one long value does not see an interruption before it has ended.

@@ -9,6 +9,7 @@ The handler fails closed: without it, or without its answer, libzmq rejects ever
 
 import contextlib
 import logging
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -66,6 +67,36 @@ class ReceivedMessage:
     frames: list[bytes]
     visitor: AuthenticatedClient
     peer_pid: int | None = None
+    first: zmq.Frame | None = None  # knows its connection, see `PeerConnection`
+
+
+@dataclass(frozen=True, slots=True)
+class PeerConnection:
+    """The connection that a message came through: libzmq's descriptor of it, and which socket that was then."""
+
+    descriptor: int
+    inode: tuple[int, int]
+
+    @property
+    def is_closed(self) -> bool:
+        """Return True if libzmq has closed the connection: the peer has ended, or does not answer."""
+        try:
+            about = os.fstat(self.descriptor)
+        except OSError:
+            return True
+        return (about.st_dev, about.st_ino) != self.inode
+
+
+def connection_of(message: ReceivedMessage) -> PeerConnection | None:
+    """Return the connection that a message came through; None if libzmq does not know it, or it is closed already."""
+    if message.first is None:
+        return None
+    try:
+        descriptor = int(message.first.get(zmq.SRCFD))
+        about = os.fstat(descriptor)
+    except (zmq.ZMQError, OSError, ValueError):
+        return None
+    return PeerConnection(descriptor, (about.st_dev, about.st_ino))
 
 
 class ZapAuthenticator:
@@ -164,7 +195,7 @@ def receive(socket: "zmq.Socket[bytes]", gate: ZapAuthenticator | None, domain: 
     # Only the first frame is received as zmq.Frame: it is small, and libzmq attaches the key of the message to it.
     first = socket.recv(zmq.DONTWAIT, copy=False)
     visitor = LOCAL if gate is None else gate.identify_client(first, domain, now)
-    return ReceivedMessage(first.bytes, socket.recv_multipart(zmq.DONTWAIT), visitor, _peer_pid(first))
+    return ReceivedMessage(first.bytes, socket.recv_multipart(zmq.DONTWAIT), visitor, _peer_pid(first), first)
 
 
 def _peer_pid(frame: zmq.Frame) -> int | None:

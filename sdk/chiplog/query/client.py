@@ -167,6 +167,9 @@ class Client:
                 if error.kind not in ("unreachable", "stopping") or last or self._where is None:
                     raise
                 self._disconnect()
+            except BaseException:  # of a signal handler: the collector drops the query of a connection that is closed
+                self._disconnect()
+                raise
         raise AssertionError("the second try returns or raises")
 
     def _start_daemons(self) -> list[bytes]:

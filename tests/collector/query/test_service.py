@@ -5,6 +5,7 @@ import signal
 import socket as sockets
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -42,6 +43,13 @@ SAFEGUARDS = [
         old="        if job.time_zone != self._time_zone:\n",
         new="        if False:\n",
         test="test_a_query_runs_in_the_time_zone_that_it_names",
+    ),
+    Safeguard(
+        "queries of clients that left are not run",
+        "schemas/chiplog_schemas/security/zap.py",
+        old="        return (about.st_dev, about.st_ino) != self.inode\n",
+        new="        return False\n",
+        test="test_queries_of_clients_that_left_are_not_run_and_make_room",
     ),
     Safeguard(
         "queries that wait for texts which hang the parser are not stuck",
@@ -535,6 +543,40 @@ def test_a_client_that_leaves_without_its_answer_is_counted(service, asker):
         if service.counts["undeliverable"]:
             return
     raise AssertionError("its answer was never in vain")
+
+
+def test_queries_of_clients_that_left_are_not_run_and_make_room(service, asker, monkeypatch):
+    run: list[str] = []
+    check = service._examiner.check
+    monkeypatch.setattr(service._examiner, "check", lambda sql, *more: (run.append(sql), check(sql, *more))[1])
+    blockers = [asker.send(FOR_EVER, timeout_s=30) for _ in range(2)]
+    clients = [Asker(service.address) for _ in range(QUERIES_WAITING_MAX)]
+    for client in clients:
+        client.send(f"{FOR_EVER} AND true", timeout_s=30)
+    wait_until(lambda: len(service._waiting) == QUERIES_WAITING_MAX, "a queue that is full")
+    for client in clients:
+        client.close()
+    last = asker.send("SELECT 1 AS a")
+    wait_until(lambda: len(service._waiting) == 1, "their queries gone, and a place for another one")
+    for worker in service._workers:
+        worker.interrupt(worker.job)
+    answers = {answer.id: answer for answer in (asker.receive() for _ in range(3))}
+    assert answers.keys() == {*blockers, last}
+    assert answers[last].kind == QueryMessageKind.RESULT, answers[last].message
+    assert set(run) == {FOR_EVER, "SELECT 1 AS a"}
+    assert service.counts["abandoned"] == QUERIES_WAITING_MAX
+
+
+def test_a_query_whose_client_leaves_while_it_runs_is_interrupted(service, asker):
+    gone = [Asker(service.address) for _ in service._workers]
+    for client in gone:
+        client.send(FOR_EVER, timeout_s=30)
+    wait_until(lambda: all(worker.job is not None and worker.job.begun for worker in service._workers), "two that run")
+    deadlines = [worker.job.deadline for worker in service._workers]
+    for client in gone:
+        client.close()
+    assert asker.rows("SELECT 1 AS a") == [{"a": 1}]
+    assert time.monotonic() < max(deadlines), "it did not wait for their time-outs"
 
 
 # -- life -------------------------------------------------------------------------------------------------------------

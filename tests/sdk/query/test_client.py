@@ -274,6 +274,7 @@ def test_what_a_handler_raises_while_a_query_runs_reaches_the_training(where, li
         signal.setitimer(signal.ITIMER_REAL, 0.3)
         with pytest.raises(AlarmError, match="of the training"):
             client.sql(FOR_EVER, timeout_s=20)
+        assert client._remote is None, "so that the collector notices"
         assert client.sql("SELECT 1 AS a").rows() == [{"a": 1}]
     if running:
         running.stop()

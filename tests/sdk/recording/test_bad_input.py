@@ -232,6 +232,6 @@ def test_a_directory_that_cannot_be_made_is_one_line_with_the_remedy_and_the_end
 def test_of_a_journal_in_memory_nothing_says_that_it_is_kept(caplog) -> None:
     with chiplog.init(dir="/dev/null/x", agent="garbage", run_id="r", capture_console=False) as run:
         run.log({"x": 1.0})
-        wait_until(lambda: "'garbage' is no address" in caplog.text, "a warning")
+        wait_until(lambda: "'garbage' is not an address" in caplog.text, "a warning")
     assert "keeps everything" not in caplog.text
     assert "events are kept in memory, bounded, until an agent answers" in caplog.text
