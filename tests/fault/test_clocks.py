@@ -82,8 +82,8 @@ SAFEGUARDS = [
     Safeguard(
         "receive times are those of the receipts, not of the index's own past",
         "collector/chiplog_collector/index/applier.py",
-        old="            self.received_us = receipt.received_us",
-        new="            self.received_us = max(self.received_us, receipt.received_us)",
+        old="            self._context.received_us = receipt.received_us",
+        new="            self._context.received_us = max(self._context.received_us, receipt.received_us)",
         test="test_a_rebuild_is_the_same_when_the_collectors_clock_was_set_back",
     ),
     Safeguard(

@@ -111,7 +111,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "records that are missing are settled when their producer has ended",
-        "collector/chiplog_collector/index/applier.py",
+        "collector/chiplog_collector/index/apply_context.py",
         old="                self.declare_lost(producer, first, last, _MISSING)\n",
         new="                pass\n",
         test="test_a_collector_started_on_a_damaged_log_answers_all_the_rest_and_declares_the_loss",

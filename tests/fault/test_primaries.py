@@ -48,7 +48,7 @@ SAFEGUARDS = [
     Safeguard(
         "a refused claim is a row",
         "collector/chiplog_collector/index/registry.py",
-        old='        self._applier.emit_event(\n            producer, seq, ts, "primary_refused"',
+        old='        self._context.emit_event(\n            producer, seq, ts, "primary_refused"',
         new='        (lambda *_: None)(\n            producer, seq, ts, "primary_refused"',
         test="test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models",
     ),

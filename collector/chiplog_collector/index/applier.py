@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from chiplog_collector.index.apply_context import ApplyContext, without_range
 from chiplog_collector.index.authorization import NodeAuthorization
 from chiplog_collector.index.definitions import definition_of, hashes_of
 from chiplog_collector.index.label_checks import LabelChecks
@@ -31,7 +32,6 @@ from chiplog_collector.index.validation import (
 from chiplog_collector.index.write_batch import Batch, Matrix
 from chiplog_collector.receiver.commit import Receipt, RestrictedSender, decode_receipt
 from chiplog_schemas.codec import CodecError, short_repr, unpack
-from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.blocks import OPAQUE, Block, BlockError, Group, NewerBlockError, decode_block, keys_of
 from chiplog_schemas.model.codes import EndCause, QuarantineCode, end_cause
 from chiplog_schemas.model.end_text import cause_of_exception
@@ -48,14 +48,11 @@ from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 
 _QUARANTINE_BYTES_MAX = 65_536
 _REASON_CHARS_MAX = 500
-_NAME_CHARS_MAX = 4 * KEY_BYTES_MAX  # of a metric, kept in memory forever; each byte may be shown as \xNN
 _KEY_IDS_BYTES_MAX = 64 << 20  # of tuples of keys whose integers are cached: those of the active runs
-_MISSING = "missing after its label ended, and records were lost: see events of kind gap and quarantined"
 _KEPT_PER_RECEIPT_MAX = 500  # records of up to 2 MiB, many MB in total: one transaction must hold them
 _CLOCK_US_MAX = 1 << 53  # between two clocks: 285 years
 _KINDS_WITH_EVENTS = frozenset({-1, Kind.BLOCK, Kind.QUARANTINE})  # -1: bytes of the log that are not a record
 _NOTHING_LOST = frozenset({QuarantineCode.NEWER_BLOCK, QuarantineCode.SEQ_OUT_OF_RANGE})
-_LEVELS = ("debug", "info", "warning", "error")
 
 # Events that define identities or depend on them: a producer's are applied in its order, whatever their kinds.
 _IN_ORDER = frozenset(
@@ -72,16 +69,14 @@ class Applier:
 
     def __init__(self, state: State, read_again: Callable[[int], Record | None] = lambda number: None) -> None:
         """Initialise. read_again: returns a record of the log by its number, None if it can no longer be read."""
-        self.state = state
+        self._context = ApplyContext(state)
         self._read_again = read_again
         self._n_refused = 0  # events of the block being applied
         self._again: frozenset[bytes] = frozenset()  # producers whose refused data is being applied again
-        self.batch = Batch()
-        self.received_us = 0
-        self.labels = LabelChecks(state, self)
-        self._registry = RunRegistry(state, self)
-        self._speakers = NodeAuthorization(self)
-        self._absence = NodeLossTracker(state, self)
+        self._labels = LabelChecks(self._context)
+        self._registry = RunRegistry(self._context, self._labels)
+        self._speakers = NodeAuthorization(self._context)
+        self._absence = NodeLossTracker(self._context)
         self._sender: bytes | None = None  # of the record being applied, if its receipt names it
         self._speaker: tuple[RestrictedSender, int] | None = (
             None  # of the record being applied, and its number, if restricted
@@ -91,6 +86,21 @@ class Applier:
         self._key_ids: dict[bytes, tuple[int, ...]] = {}
         self._key_ids_bytes = 0
 
+    @property
+    def state(self) -> State:
+        """The known producers, runs and names, and which events have been applied."""
+        return self._context.state
+
+    @property
+    def batch(self) -> Batch:
+        """What the next transaction writes, as far as it is known."""
+        return self._context.batch
+
+    @property
+    def received_us(self) -> int:
+        """When the collector received the current records, in microseconds since 1970."""
+        return self._context.received_us
+
     # -- records --
 
     def apply(self, item: Record | CorruptRange, number: int) -> None:
@@ -99,7 +109,7 @@ class Applier:
             self.quarantine(number, -1, QuarantineCode.LOG_DAMAGED, f"log damaged: {item.reason}", b"")
         elif item.kind == Kind.RECEIPT:
             receipt = decode_receipt(item.payload, item.number) or Receipt(self.received_us)
-            self.received_us = receipt.received_us
+            self._context.received_us = receipt.received_us
             waiting, self._waiting = self._waiting, []
             numbers, self._numbers = self._numbers, []
             unfinished = receipt.uncommitted(numbers)
@@ -122,7 +132,7 @@ class Applier:
 
     def flush(self) -> Batch:
         """Return the collected rows and reset the batch."""
-        batch, self.batch = self.batch, Batch()
+        batch, self._context.batch = self.batch, Batch()
         return batch
 
     def quarantine(
@@ -146,7 +156,7 @@ class Applier:
         row = (number, kind, reason, data[:_QUARANTINE_BYTES_MAX], code.value, block_version, loses_events)
         self.batch.add("quarantine", row)
         body = {"record": number, "code": code.value}
-        self.emit_event(None, 0, self.received_us, "quarantined", "error", reason, body)
+        self._context.emit_event(None, 0, self.received_us, "quarantined", "error", reason, body)
 
     def _apply(self, record: Record) -> None:
         if record.kind == Kind.BLOCK:
@@ -170,7 +180,9 @@ class Applier:
             message = f"an agent's records {short_repr(first)}..{short_repr(last)} can never arrive: {why}"
         except (CodecError, ValueError, TypeError) as error:
             message = f"a gap record cannot be read: {error}"
-        self.emit_event(None, record.number, self.received_us, "gap", "error", message, {"record": record.number})
+        self._context.emit_event(
+            None, record.number, self.received_us, "gap", "error", message, {"record": record.number}
+        )
         self._mark_log_damaged()
 
     def _apply_stored(self, record: Record) -> None:
@@ -213,7 +225,7 @@ class Applier:
                 names = ", ".join(speaker.nodes)
                 message = f"{n_applied} refused events are applied: their key now speaks for {names}"
                 body = {"events": n_applied, "sender": speaker.sender.hex(), "nodes": list(speaker.nodes)}
-                self.emit_event(None, receipt.first, self.received_us, "accepted_node", "info", message, body)
+                self._context.emit_event(None, receipt.first, self.received_us, "accepted_node", "info", message, body)
 
     def _apply_again(self, speaker: RestrictedSender, number: int) -> None:
         nodes, n_events = self.state.kept[speaker.sender].pop(number)
@@ -272,7 +284,7 @@ class Applier:
             else:
                 self._apply_group(group, numbers, ids.get(group.keys_bin, ()), mask)
         self._apply_rows(sorted(in_order, key=lambda row: row[:2]))
-        self.labels.check_block(block, numbers)
+        self._labels.check_block(block, numbers)
 
     # -- exactly once --
 
@@ -284,7 +296,7 @@ class Applier:
         for index, (uuid, ranges) in enumerate(block.producers):
             if index in refused:
                 continue
-            producer = self.producer(uuid)
+            producer = self._context.producer(uuid)
             delay_us = self.received_us - block.created_ts
             if abs(delay_us) < _CLOCK_US_MAX and (producer.clock_us is None or delay_us < producer.clock_us):
                 producer.clock_us = delay_us
@@ -321,19 +333,6 @@ class Applier:
 
         return mask_of, numbers
 
-    def declare_lost(self, producer: Producer, first: int, last: int, reason: str) -> int:
-        """Enter seqs that can never arrive, except those that have arrived; return how many are missing."""
-        if not 0 <= first <= last < SEQ_END:
-            return 0
-        lost = self.state.lost.setdefault(producer.producer, [])
-        ranges = self.state.have[producer.producer].missing(first, last)
-        n_missing = sum(b - a + 1 for a, b in ranges)
-        for known_first, known_last in [(a, b) for a, b, _ in lost if a <= last and b >= first]:
-            ranges = [part for a, b in ranges for part in _without(a, b, known_first, known_last)]
-        lost += [(a, b, reason) for a, b in ranges]
-        self.batch.losses[producer.producer] = list(lost)
-        return n_missing
-
     def _mark_log_damaged(self) -> None:
         """Record that the log lost records.
 
@@ -342,23 +341,16 @@ class Applier:
         if not self.state.damaged:
             self.state.damaged = True
             for producer in self.state.producers.values():
-                self.declare_missing(producer)
-
-    def declare_missing(self, producer: Producer) -> None:
-        """If records were lost, declare lost what an ended producer lacks. It may still arrive."""
-        if self.state.damaged and producer.state is not None and producer.produced:
-            have = self.state.have[producer.producer]
-            for first, last in have.missing(0, producer.produced - 1):
-                self.declare_lost(producer, first, last, _MISSING)
+                self._context.declare_missing(producer)
 
     def _retract_lost(self, producer: Producer, ranges: list[tuple[int, int]]) -> None:
         lost = self.state.lost[producer.producer]
         for first, last in ranges:
-            lost = [(a, b, reason) for x, y, reason in lost for a, b in _without(x, y, first, last)]
+            lost = [(a, b, reason) for x, y, reason in lost for a, b in without_range(x, y, first, last)]
         self.state.lost[producer.producer] = lost
         self.batch.losses[producer.producer] = list(lost)
         if not lost:
-            self.emit_event(
+            self._context.emit_event(
                 producer, 0, self.received_us, "found", "info", "all events that were declared lost have arrived", {}
             )
 
@@ -369,7 +361,7 @@ class Applier:
             target = self.batch.metrics if group.kind == EventKind.METRICS else self.batch.phases
             self._add_matrix(target, group, group.columns["step"], numbers, keys, mask)
         elif group.kind == EventKind.SYSTEM:
-            devices = [self.name(clean(str(device))[:_REASON_CHARS_MAX]) for device in group.columns["device"]]
+            devices = [self._context.name(clean(str(device))[:_REASON_CHARS_MAX]) for device in group.columns["device"]]
             self._add_matrix(self.batch.system, group, np.array(devices, dtype=np.int64), numbers, keys, mask)
         else:
             self._apply_rows(self._rows_of(group, numbers, mask))
@@ -434,17 +426,17 @@ class Applier:
         """Reject one event. The ledger has it, so the event does not count as lost. kind: of the event."""
         row = (-1, kind, reason, data[:_QUARANTINE_BYTES_MAX], code.value, None, False)
         self.batch.add("quarantine", row)
-        self.emit_event(producer, seq, ts, "quarantined", "error", reason, {"code": code.value})
+        self._context.emit_event(producer, seq, ts, "quarantined", "error", reason, {"code": code.value})
 
     def _dispatch(self, kind: int, producer: Producer, seq: int, ts: int, fields: list[Any]) -> None:
         number = producer.producer
         match kind:
             case EventKind.TEXT:
                 step, key, value = fields
-                self.batch.add("texts", (number, self.name(text_of(key)), step, seq, ts, text_of(value)))
+                self.batch.add("texts", (number, self._context.name(text_of(key)), step, seq, ts, text_of(value)))
             case EventKind.HISTOGRAM:
                 step, key, edges, counts = fields
-                key_id = self.name(text_of(key))
+                key_id = self._context.name(text_of(key))
                 self.batch.add("histograms", (number, key_id, step, seq, ts, floats_of(edges), floats_of(counts)))
             case EventKind.CONSOLE:
                 stream, line_no, line = fields
@@ -467,25 +459,27 @@ class Applier:
                 self._registry.ended(producer, ts, fields[0], by_itself=True, seq=seq)
             case EventKind.PEER:
                 if self._is_authorized(uuid := uuid_of(fields[0])):
-                    self._apply_peer(self.producer(uuid), seq, ts, fields[1])
+                    self._apply_peer(self._context.producer(uuid), seq, ts, fields[1])
             case EventKind.LOST:
                 if fields[0] and not self._is_authorized(uuid_of(fields[0])):
                     return
-                about = self.producer(uuid_of(fields[0])) if fields[0] else producer
+                about = self._context.producer(uuid_of(fields[0])) if fields[0] else producer
                 first, last, reason = fields[1], fields[2], text_of(fields[3])[:_REASON_CHARS_MAX]
-                n_missing = self.declare_lost(about, first, last, reason)
+                n_missing = self._context.declare_lost(about, first, last, reason)
                 some = "" if n_missing == last - first + 1 else f"{n_missing} of "
                 level = "error" if n_missing else "info"
-                self.emit_event(about, seq, ts, "lost", level, f"{some}events {first}..{last} are lost: {reason}", {})
+                self._context.emit_event(
+                    about, seq, ts, "lost", level, f"{some}events {first}..{last} are lost: {reason}", {}
+                )
             case EventKind.NOTICE:
                 notice, level, message, body = text_of(fields[0]), text_of(fields[1]), text_of(fields[2]), fields[3]
                 cause = _cause_of(message, body) if notice == "traceback" else None
-                self.emit_event(producer, seq, ts, notice, level, message, body, cause=cause)
+                self._context.emit_event(producer, seq, ts, notice, level, message, body, cause=cause)
             case EventKind.METRICS | EventKind.PHASES:
                 step, keys_bin, values = fields
                 target = "metrics" if kind == EventKind.METRICS else "phases"
                 for key, value in zip(keys_of(keys_bin), floats_of(values), strict=True):
-                    self.batch.add(target, (number, self.name(clean(key)), step, seq, ts, value))
+                    self.batch.add(target, (number, self._context.name(clean(key)), step, seq, ts, value))
             case _:
                 raise ValueError(f"kind {kind} does not come row by row")
 
@@ -506,56 +500,13 @@ class Applier:
         self._n_refused += 1
         return False
 
-    # -- shared with the registry --
-
-    def producer(self, uuid: bytes) -> Producer:
-        """Return the entry of a producer, creating it on first sight."""
-        found = self.state.producers.get(uuid)
-        if found is None:
-            number = len(self.state.producers) + 1
-            found = self.state.add_producer(Producer(number, uuid))
-            self.batch.producers.add(number)
-        return found
-
-    def name(self, name: str) -> int:
-        """Return the integer of a metric name, phase, system metric or device."""
-        name = name[:_NAME_CHARS_MAX]
-        number = self.state.names.get(name)
-        if number is None:
-            number = self.state.names[name] = len(self.state.names) + 1
-            self.batch.names.append((number, name))
-        return number
-
-    def emit_event(
-        self,
-        producer: Producer | None,
-        seq: int,
-        ts: int,
-        kind: str,
-        level: str,
-        message: str,
-        body: Any,
-        *,
-        cause: EndCause | None = None,
-        outcome: str | None = None,
-    ) -> None:
-        """Add a row to `events`.
-
-        cause: of a `traceback`. outcome: the predicate of the message, where its subject is not known yet.
-        """
-        level = level if level in _LEVELS else "info"
-        text = json_text(body) if isinstance(body, dict) else "{}"
-        number = producer.producer if producer is not None else None
-        codes = (None if cause is None else cause.value, None if outcome is None else clean(outcome))
-        self.batch.add("events", (number, seq, ts, kind[:128], level, clean(message), text, *codes))
-
     def _keys(self, keys_bin: bytes) -> tuple[int, ...]:
         ids = self._key_ids.get(keys_bin)
         if ids is None:
             self._key_ids_bytes += len(keys_bin)
             if self._key_ids_bytes > _KEY_IDS_BYTES_MAX:
                 self._key_ids, self._key_ids_bytes = {}, len(keys_bin)
-            ids = self._key_ids[keys_bin] = tuple(self.name(clean(key)) for key in keys_of(keys_bin))
+            ids = self._key_ids[keys_bin] = tuple(self._context.name(clean(key)) for key in keys_of(keys_bin))
         return ids
 
 
@@ -563,13 +514,3 @@ def _cause_of(message: str, body: Any) -> EndCause:
     """Return the cause of a `traceback`: its writer's code, or derived from the message of an older writer."""
     named = end_cause(body.get("cause")) if isinstance(body, dict) else None
     return cause_of_exception(message, named)
-
-
-def _without(first: int, last: int, cut_first: int, cut_last: int) -> list[tuple[int, int]]:
-    """Return [first, last] without [cut_first, cut_last]."""
-    parts = []
-    if first < cut_first:
-        parts.append((first, min(last, cut_first - 1)))
-    if last > cut_last:
-        parts.append((max(first, cut_last + 1), last))
-    return parts

@@ -12,8 +12,9 @@ is neither applied nor entered in the ledger, so that the data of the rightful s
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from chiplog_collector.index.apply_context import ApplyContext
 from chiplog_collector.index.validation import clean
 from chiplog_collector.receiver.commit import RestrictedSender
 from chiplog_schemas.codec import CodecError
@@ -28,9 +29,6 @@ from chiplog_schemas.model.events import (
     select_typed,
 )
 
-if TYPE_CHECKING:
-    from chiplog_collector.index.applier import Applier
-
 REFUSALS_PER_KEY_MAX = 1_000  # rows in `events` per set of nodes; a peer can invent producers and senders
 _NODE_CHARS = 128  # of the node names in a message, which may be the whole list of a key
 
@@ -38,9 +36,9 @@ _NODE_CHARS = 128  # of the node names in a message, which may be the whole list
 class NodeAuthorization:
     """Rejects what a restricted sender reports about producers of other nodes."""
 
-    def __init__(self, applier: "Applier") -> None:
-        self._applier = applier
-        self._state = applier.state
+    def __init__(self, context: ApplyContext) -> None:
+        self._context = context
+        self._state = context.state
         self._identities: dict[bytes, dict[str, Any]] = {}  # in the block being checked, by producer
 
     def unauthorized(self, speaker: RestrictedSender, number: int, block: Block) -> frozenset[int]:
@@ -51,7 +49,7 @@ class NodeAuthorization:
         for uuid, node, is_remote in _located(block):  # first, because the rest of this block depends on it
             if (
                 self.authorize(speaker, uuid, number, [node])
-                and (about := self._applier.producer(uuid)).agent_node is None
+                and (about := self._context.producer(uuid)).agent_node is None
             ):
                 about.agent_node, about.is_remote = node, is_remote
         claims: dict[int, list[str]] = {}
@@ -87,10 +85,10 @@ class NodeAuthorization:
         if foreign is not None:
             self._record(speaker, uuid, number, foreign)
             return False
-        producer = self._applier.producer(uuid)
+        producer = self._context.producer(uuid)
         if producer.key_node is None and not producer.nodes:
             producer.nodes = list(speaker.nodes)
-            self._applier.batch.producers.add(producer.producer)
+            self._context.batch.producers.add(producer.producer)
         return True
 
     def _foreign_node(self, nodes: tuple[str, ...], uuid: bytes, claimed: list[str] | tuple[str, ...]) -> str | None:
@@ -129,7 +127,7 @@ class NodeAuthorization:
             "run_id": run_id,
             "label": label,
         }
-        self._applier.emit_event(None, number, self._applier.received_us, "refused_node", "error", message, body)
+        self._context.emit_event(None, number, self._context.received_us, "refused_node", "error", message, body)
 
     def _run_of(self, uuid: bytes) -> tuple[str | None, str | None]:
         """Return run ID and label of a producer: its own, else those that its identity in this block names."""

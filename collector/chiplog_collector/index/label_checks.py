@@ -3,16 +3,12 @@
 The checks decide and drop nothing: they add a row to `events`, once for each label or run.
 """
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
 
-from chiplog_collector.index.state import Producer, Run, State
+from chiplog_collector.index.apply_context import ApplyContext
+from chiplog_collector.index.state import Producer, Run
 from chiplog_schemas.model.blocks import Block
-
-if TYPE_CHECKING:
-    from chiplog_collector.index.applier import Applier
 
 # How much later than the start of the next process an event must be, to prove that both ran at the same time. On one
 # node a clock may be stepped between a death and the next start; clocks of two nodes differ.
@@ -23,9 +19,9 @@ _TOLD_MAX = 1_000  # of one run; a peer can invent labels
 class LabelChecks:
     """Runs the checks on the labels of a State."""
 
-    def __init__(self, state: State, applier: "Applier") -> None:
-        self._state = state
-        self._applier = applier
+    def __init__(self, context: ApplyContext) -> None:
+        self._context = context
+        self._state = context.state
 
     def check_block(self, block: Block, numbers: NDArray[np.int32]) -> None:
         """Check the producers of an applied block. numbers: their integers, 0 for a refused one."""
@@ -58,7 +54,7 @@ class LabelChecks:
             f"kept, as attempts {older.attempt} and {younger.attempt}; give each its own by label= or CHIPLOG_LABEL"
         )
         both = [{"pid": one.pid, "node": one.node, "attempt": one.attempt} for one in (older, younger)]
-        self._applier.emit_event(older, seq, ts, "label_twice", "warning", message, {"processes": both})
+        self._context.emit_event(older, seq, ts, "label_twice", "warning", message, {"processes": both})
         self._tell(run, f"label_twice:{older.label}")
 
     def check_run_end(self, producer: Producer, seq: int, ts: int) -> None:
@@ -72,7 +68,7 @@ class LabelChecks:
                 f"no label of run {run.run_id} is its primary: the run has no config, and its state is the worst "
                 "of all labels; leave primary= and CHIPLOG_PRIMARY to rank 0, or set them on one rank"
             )
-            self._applier.emit_event(producer, seq, ts, "no_primary", "warning", message, {})
+            self._context.emit_event(producer, seq, ts, "no_primary", "warning", message, {})
             self._tell(run, "no_primary")
 
     def _was_emitted(self, run: Run, what: str) -> bool:
@@ -80,7 +76,7 @@ class LabelChecks:
 
     def _tell(self, run: Run, what: str) -> None:
         run.told.append(what)
-        self._applier.batch.runs.add(run.run)
+        self._context.batch.runs.add(run.run)
 
 
 def _named(producer: Producer) -> str:

@@ -7,16 +7,14 @@ holds for labels whose events another agent delivers: from then on that agent re
 """
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from chiplog_collector.index.state import Producer, State
+from chiplog_collector.index.apply_context import ApplyContext
+from chiplog_collector.index.state import Producer
 from chiplog_collector.index.validation import clean, text_of, uuid_of
 from chiplog_schemas.codec import CodecError, unpack
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S
 from chiplog_schemas.storage.record import Record
-
-if TYPE_CHECKING:
-    from chiplog_collector.index.applier import Applier
 
 _HEARTBEAT_US = int(HEARTBEAT_INTERVAL_S * 1e6)
 _SILENT_US_MAX = 1 << 53  # a receiver cannot have measured more
@@ -26,9 +24,9 @@ _LABELS_NAMED_MAX = 20  # in one row of `events`
 class NodeLossTracker:
     """Applies PRESENCE records to the labels of a State."""
 
-    def __init__(self, state: State, applier: "Applier") -> None:
-        self._state = state
-        self._applier = applier
+    def __init__(self, context: ApplyContext) -> None:
+        self._context = context
+        self._state = context.state
 
     def apply(self, record: Record, received_us: int) -> None:
         """Apply one record. Raises ValueError or TypeError if it is invalid."""
@@ -49,13 +47,13 @@ class NodeLossTracker:
     def brought(self, producer: Producer, sender: bytes, new: list[tuple[int, int]], received_us: int) -> None:
         """Note that another agent delivers a producer's events: a producer that was presumed dead is running again."""
         self._state.set_sender(producer, sender)
-        self._applier.batch.producers.add(producer.producer)
+        self._context.batch.producers.add(producer.producer)
         if producer.is_presumed:
             _mark_running(producer)
             name = producer.node or "?"
             message = f"node {name} is back: another agent delivers events of {producer.label or 'a label'}"
             body = {"node": name, "labels": 1}
-            self._applier.emit_event(producer, new[0][0], received_us, "node_back", "info", message, body)
+            self._context.emit_event(producer, new[0][0], received_us, "node_back", "info", message, body)
 
     def _mark_lost(self, running: list[Producer], number: int, received_us: int, silent_us: int, node: str) -> None:
         for run in _by_run(running):
@@ -66,10 +64,10 @@ class NodeLossTracker:
                 producer.reason = f"node {producer.node or name} is lost: its agent sent nothing for {seconds}"
                 # It died between its last message and the next heartbeat, which did not arrive.
                 producer.ended_at, producer.late_us = received_us - silent_us + _HEARTBEAT_US, _HEARTBEAT_US
-                self._applier.batch.producers.add(producer.producer)
+                self._context.batch.producers.add(producer.producer)
             message = f"node {name} is lost: its agent sent nothing for {seconds}; {_named(run)} may have ended"
             body: dict[str, Any] = {"node": name, "silent_s": silent_us / 1e6, "labels": len(run)}
-            self._applier.emit_event(run[0], number, received_us, "node_lost", "error", message, body)
+            self._context.emit_event(run[0], number, received_us, "node_lost", "error", message, body)
 
     def _mark_back(self, mine: list[Producer], number: int, received_us: int, node: str, boot: str) -> None:
         for run in _by_run([producer for producer in mine if producer.is_presumed]):
@@ -77,11 +75,11 @@ class NodeLossTracker:
             alive = [producer for producer in run if not (boot and producer.boot and producer.boot != boot)]
             for producer in alive:
                 _mark_running(producer)
-                self._applier.batch.producers.add(producer.producer)
+                self._context.batch.producers.add(producer.producer)
             gone = "" if len(alive) == len(run) else "; its machine was rebooted, and its ranks are gone"
             message = f"node {name} is back: its agent has reconnected{gone}"
             body = {"node": name, "labels": len(alive)}
-            self._applier.emit_event(run[0], number, received_us, "node_back", "info", message, body)
+            self._context.emit_event(run[0], number, received_us, "node_back", "info", message, body)
 
 
 def _mark_running(producer: Producer) -> None:

@@ -2,19 +2,18 @@
 
 import itertools
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from chiplog_collector.index.apply_context import ApplyContext
 from chiplog_collector.index.authorization import matches_node
-from chiplog_collector.index.state import Producer, Run, State
+from chiplog_collector.index.label_checks import LabelChecks
+from chiplog_collector.index.state import Producer, Run
 from chiplog_collector.index.validation import SEQ_END, clean, count_of, detail_of, digest_of, json_of, text_of
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.model.codes import end_cause
 from chiplog_schemas.model.end_text import cause_of_old_reason
 from chiplog_schemas.model.events import IDENTITY_FIELDS, RESUME_DEMANDS, STATE_FIELDS, STATES, select_typed
 from chiplog_schemas.storage.content_files import invalid_path_reason
-
-if TYPE_CHECKING:
-    from chiplog_collector.index.applier import Applier
 
 _RUN_FIELDS = {
     "project": "project",
@@ -48,16 +47,17 @@ _ENTRIES_MAX = 64  # tags of a run, GPUs of a process
 class RunRegistry:
     """The identities of a State. Every decision is recorded in the applier's batch."""
 
-    def __init__(self, state: State, applier: "Applier") -> None:
-        self._state = state
-        self._applier = applier
+    def __init__(self, context: ApplyContext, labels: LabelChecks) -> None:
+        self._context = context
+        self._labels = labels
+        self._state = context.state
 
     def identity(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
         """Apply an identity of a producer. A later value replaces an earlier one."""
         said, cut = _plain(select_typed(body, _KEPT_FIELDS))
         if cut:
             message = f"identity: {', '.join(cut)} cut to the limit; shorten it"
-            self._applier.emit_event(producer, seq, ts, "bad_value", "warning", message, {"fields": cut})
+            self._context.emit_event(producer, seq, ts, "bad_value", "warning", message, {"fields": cut})
         for name in _INT32_FIELDS:
             if not -(1 << 31) <= said.get(name, 0) < 1 << 31:
                 del said[name]
@@ -65,7 +65,7 @@ class RunRegistry:
             message = (
                 f"identity: a console of {said.get('of', 'no producer')!r:.80}, or a producer of another role before"
             )
-            self._applier.emit_event(producer, seq, ts, "bad_value", "warning", message, {})
+            self._context.emit_event(producer, seq, ts, "bad_value", "warning", message, {})
             return
         for name in _PRODUCER_FIELDS:
             if name in said:
@@ -79,7 +79,7 @@ class RunRegistry:
         if producer.uptime_us is None:
             producer.uptime_us = said.get("uptime")
         producer.started_at = said.get("started_at", producer.started_at or ts)
-        self._applier.batch.producers.add(producer.producer)
+        self._context.batch.producers.add(producer.producer)
         if "run_id" in said and "label" in said:
             run = self._demanded_run(said, producer, seq, ts)
             if "formerly" in said:
@@ -113,12 +113,12 @@ class RunRegistry:
         if not producer.is_remote:
             producer.node = producer.agent_node
         producer.pid, producer.start_ticks = found.get("pid"), found.get("start")
-        self._applier.batch.producers.add(producer.producer)
+        self._context.batch.producers.add(producer.producer)
 
     def assign_gpus(self, producer: Producer, gpus: list[Any]) -> None:
         """Note the GPUs of a producer as its agent resolved them."""
         producer.gpus, producer.are_gpus_resolved = _plain({"gpus": gpus})[0]["gpus"], True
-        self._applier.batch.producers.add(producer.producer)
+        self._context.batch.producers.add(producer.producer)
 
     def _take_console(self, producer: Producer, said: dict[str, Any]) -> bool:
         """Note whose lines a console sends, and drop the fields that would make it a label.
@@ -129,7 +129,7 @@ class RunRegistry:
         if producer.run is not None or not _UUID.fullmatch(of):
             return False
         said.pop("run_id", None)
-        producer.owner = self._applier.producer(bytes.fromhex(of)).producer
+        producer.owner = self._context.producer(bytes.fromhex(of)).producer
         return producer.owner != producer.producer
 
     def _demanded_run(self, said: dict[str, Any], producer: Producer, seq: int, ts: int) -> Run:
@@ -150,13 +150,13 @@ class RunRegistry:
         else:
             run = self._run(self._free_run_id(run_id), producer)
         self._state.demands[(run_id, launch)] = run.run
-        self._applier.batch.add("demands", (run_id, launch, run.run))
+        self._context.batch.add("demands", (run_id, launch, run.run))
         if is_there != (demand == "must"):
             self._join(producer, run, said["label"])  # so that the row is in the run that people query
             why = "exists already" if is_there else "does not exist"
             message = f"resume={demand!r}, but run {run_id} {why}: {run.run_id} is used instead"
             body = {"resume": demand, "asked": run_id, "used": run.run_id}
-            self._applier.emit_event(producer, seq, ts, "resume_refused", "error", message, body)
+            self._context.emit_event(producer, seq, ts, "resume_refused", "error", message, body)
         return run
 
     def _is_there(self, run_id: str, launch: str) -> bool:
@@ -187,7 +187,7 @@ class RunRegistry:
         run = self._state.runs.get(run_id)
         if run is None:
             run = self._state.add_run(Run(len(self._state.runs) + 1, run_id))
-            self._applier.batch.runs.add(run.run)
+            self._context.batch.runs.add(run.run)
         passed = set()
         while run.alias_of is not None and run.run not in passed and may_act_for(run.alias_nodes, producer):
             passed.add(run.run)  # keys that redirect to each other's runs could form a cycle
@@ -205,7 +205,7 @@ class RunRegistry:
         def refuse(why: str, *, stay: int, **more: str) -> None:
             message = f"{producer.label} reports that run {run_id} is {run.run_id}, but {why}"
             body = {"from": run_id, "to": run.run_id, "stay": stay, "nodes": producer.nodes, **more}
-            self._applier.emit_event(producer, seq, ts, "merge_refused", "warning", message, body)
+            self._context.emit_event(producer, seq, ts, "merge_refused", "warning", message, body)
 
         former = self._run(run_id, producer)
         if former is run or producer.run != former.run:
@@ -217,10 +217,10 @@ class RunRegistry:
         for mate in moved:
             self._join(mate, run, mate.label or "")
             mate.is_primary = mate.label == (run.primary_label or before[0])
-            self._applier.batch.producers.add(mate.producer)
+            self._context.batch.producers.add(mate.producer)
         if run.primary_label is None and any(mate.label == before[0] for mate in moved):
             run.primary_label, run.primary_launch, run.primary_restart = before
-        self._applier.batch.runs |= {former.run, run.run}
+        self._context.batch.runs |= {former.run, run.run}
         if len(moved) < len(mates):
             others = len(mates) - len(moved)
             why = (
@@ -242,7 +242,7 @@ class RunRegistry:
         message = (
             f"run {run_id} is {run.run_id}: its ranks agreed on this ID after their start, and it has all their data"
         )
-        self._applier.emit_event(producer, seq, ts, "run_merged", "info", message, {"from": run_id, "to": run.run_id})
+        self._context.emit_event(producer, seq, ts, "run_merged", "info", message, {"from": run_id, "to": run.run_id})
 
     def _join(self, producer: Producer, run: Run, label: str) -> None:
         """Put a producer under a label, and recount the label's attempts."""
@@ -258,7 +258,7 @@ class RunRegistry:
                 # The label was provisional and is unused now: restore the previous primary, else let any label claim.
                 old.primary_label = old.primary_launch = None
                 old.primary_restart = 0
-                self._applier.batch.runs.add(old.run)
+                self._context.batch.runs.add(old.run)
                 self._restore_primary(old)
         producer.run, producer.label, producer.is_primary = run.run, label, False
         self._state.members.setdefault(run.run, {})[producer.producer] = producer
@@ -277,7 +277,7 @@ class RunRegistry:
             heir = max(candidates, key=lambda mate: (mate.state is None, mate.producer))
             run.primary_label, run.primary_launch, run.primary_restart = heir.label, heir.launch, heir.restart
             heir.is_primary = True
-            self._applier.batch.producers.add(heir.producer)
+            self._context.batch.producers.add(heir.producer)
 
     def _count_attempts(self, run: int, label: str) -> None:
         """Recount the label's attempts: by launch, then by restart count, then by log order."""
@@ -287,7 +287,7 @@ class RunRegistry:
         for attempt, mate in enumerate(mates):
             if mate.attempt != attempt:
                 mate.attempt = attempt
-                self._applier.batch.producers.add(mate.producer)
+                self._context.batch.producers.add(mate.producer)
 
     def _order_launches(self, mates: list[Producer]) -> None:
         """Order a label's launches by their start, not by their arrival, if all are of one boot of one machine.
@@ -304,7 +304,7 @@ class RunRegistry:
         for mate in mates:
             if mate.launch_order != (order := orders[mate.launch or ""]):
                 mate.launch_order = order
-                self._applier.batch.producers.add(mate.producer)
+                self._context.batch.producers.add(mate.producer)
 
     def _claim(self, producer: Producer, run: Run, claims: bool, seq: int, ts: int) -> None:
         """Decide who is primary: within a launch the higher restart count, else the holder until it has ended."""
@@ -328,12 +328,12 @@ class RunRegistry:
             before = run.primary_restart if same_label and producer.launch == run.primary_launch else 0
             run.primary_launch, run.primary_restart = producer.launch, max(producer.restart, before)
             producer.is_primary = True
-            self._applier.batch.runs.add(run.run)
+            self._context.batch.runs.add(run.run)
             return
         if producer.fallback:
             return  # its siblings claim too; one event is enough
         message = f"{producer.label} claims to be primary; {run.primary_label} is, and has not ended"
-        self._applier.emit_event(
+        self._context.emit_event(
             producer, seq, ts, "primary_refused", "warning", message, {"holder": run.primary_label}
         )
 
@@ -352,13 +352,13 @@ class RunRegistry:
         for holder in self._state.by_label.get((run.run, run.primary_label), []):
             holder.is_coauthor |= shares and holder.is_primary
             holder.is_primary = False
-            self._applier.batch.producers.add(holder.producer)
+            self._context.batch.producers.add(holder.producer)
 
     def _share(self, producer: Producer) -> None:
         """Let a producer write config and files of the run in addition to the primary."""
         if not producer.is_coauthor:
             producer.is_coauthor = True
-            self._applier.batch.producers.add(producer.producer)
+            self._context.batch.producers.add(producer.producer)
 
     def _is_shared(self, run: Run, producer: Producer) -> bool:
         """Return True if this label, or its parent's, shared the run before: a notebook that trains again."""
@@ -396,7 +396,7 @@ class RunRegistry:
             "nodes": producer.nodes,
             "producer": producer.uuid.hex(),
         }
-        self._applier.emit_event(producer, seq, ts, "primary_moved", "warning", message, body)
+        self._context.emit_event(producer, seq, ts, "primary_moved", "warning", message, body)
 
     def _beside_parent(self, run: Run, producer: Producer, said: dict[str, Any]) -> dict[str, Any]:
         """Return what a rank may add to a run that its parent describes: fields that the parent left out, and tags."""
@@ -412,7 +412,7 @@ class RunRegistry:
                 value = said[name]
                 if getattr(run, column) != value:
                     setattr(run, column, value)
-                    self._applier.batch.runs.add(run.run)
+                    self._context.batch.runs.add(run.run)
 
     def config(self, producer: Producer, seq: int, ts: int, values: Any) -> None:
         """Store a config as sent; the view shows the primary's.
@@ -421,9 +421,9 @@ class RunRegistry:
         """
         if (primary := self._primary_beside(producer)) is not None:
             message = f"config of {producer.label} is refused: {primary} is the primary"
-            self._applier.emit_event(producer, seq, ts, "config_refused", "warning", message, {"keys": sorted(values)})
+            self._context.emit_event(producer, seq, ts, "config_refused", "warning", message, {"keys": sorted(values)})
         for key, value in values.items():
-            self._applier.batch.add("config", (producer.producer, seq, ts, text_of(key), json_of(value)))
+            self._context.batch.add("config", (producer.producer, seq, ts, text_of(key), json_of(value)))
 
     def _primary_beside(self, producer: Producer) -> str | None:
         """Return the primary if this producer is not it and a refusal must be reported, else None."""
@@ -441,8 +441,8 @@ class RunRegistry:
             raise ValueError(f"path {path!r:.80}: {objection}")
         if (primary := self._primary_beside(producer)) is not None:
             message = f"file {path!r:.200} of {producer.label} is refused: {primary} is the primary"
-            self._applier.emit_event(producer, seq, ts, "file_refused", "warning", message, {"path": path})
-        self._applier.batch.add("files", (producer.producer, seq, ts, path, count_of(n_bytes), digest_of(digest)))
+            self._context.emit_event(producer, seq, ts, "file_refused", "warning", message, {"path": path})
+        self._context.batch.add("files", (producer.producer, seq, ts, path, count_of(n_bytes), digest_of(digest)))
 
     def ended(self, producer: Producer, ts: int, body: Any, *, by_itself: bool, seq: int) -> None:
         """Note how a producer ended. Its own report has priority over its agent's, in whichever order they arrive."""
@@ -455,9 +455,9 @@ class RunRegistry:
             producer.produced = max(said["produced"], producer.produced or 0)
         if by_itself:
             producer.produced = max(seq + 1, producer.produced or 0)
-        self._applier.batch.producers.add(producer.producer)
+        self._context.batch.producers.add(producer.producer)
         self._note_end(producer, ts, said, detail, by_itself=by_itself, seq=seq)
-        self._applier.declare_missing(producer)
+        self._context.declare_missing(producer)
 
     def _note_end(
         self, producer: Producer, ts: int, said: dict[str, Any], detail: dict[str, Any], *, by_itself: bool, seq: int
@@ -478,15 +478,15 @@ class RunRegistry:
         if state != "finished" and producer.role == CONSOLE:
             # The label continues: an event of kind `crashed` would look like its end.
             message = f"the helper that recorded the console {state}: {producer.reason or 'no reason given'}"
-            self._applier.emit_event(producer, seq, ts, "console_helper", "warning", message, {})
+            self._context.emit_event(producer, seq, ts, "console_helper", "warning", message, {})
         elif state != "finished":
             outcome = f"{state}: {producer.reason or 'no reason given'}"
             message = f"{producer.label or 'a producer'} {outcome}"
             body, is_early = detail_of(detail), producer.label is None
-            self._applier.emit_event(
+            self._context.emit_event(
                 producer, seq, ts, state, "error", message, body, outcome=outcome if is_early else None
             )
-        self._applier.labels.check_run_end(producer, seq, ts)
+        self._labels.check_run_end(producer, seq, ts)
 
 
 def _cause_of(said: dict[str, Any]) -> str | None:

@@ -35,7 +35,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a metric's name is bounded where it is kept",
-        "collector/chiplog_collector/index/applier.py",
+        "collector/chiplog_collector/index/apply_context.py",
         old="        name = name[:_NAME_CHARS_MAX]\n",
         new="",
         test="test_what_the_index_keeps_of_one_identity_is_bounded",

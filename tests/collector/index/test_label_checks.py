@@ -46,7 +46,7 @@ SAFEGUARDS = [
     Safeguard(
         "a label that two live processes use is reported",
         "collector/chiplog_collector/index/applier.py",
-        old="        self.labels.check_block(block, numbers)\n",
+        old="        self._labels.check_block(block, numbers)\n",
         new="",
         test="test_a_label_that_two_processes_use_at_a_time_is_told_once_and_nothing_of_either_is_dropped",
     ),
