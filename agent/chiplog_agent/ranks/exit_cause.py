@@ -90,8 +90,11 @@ class ExitCauseResolver:
         return self._deaths.look(now_us)
 
     def is_alive(self, producer: bytes) -> bool:
-        """Return True if the process of a producer is watched and has not ended."""
-        return producer in self._pids and not self._deaths.is_due(producer) and self._deaths.exit_of(producer) is None
+        """Return True if the process of a producer is watched and has not ended.
+
+        A process that ended before it could be watched is not: the kernel will never report its end.
+        """
+        return self._deaths.is_alive(producer) and not self._deaths.is_due(producer)
 
     def is_dead(self, producer: bytes) -> bool:
         """Return True if the process of a producer was watched and its end was noted."""

@@ -49,6 +49,13 @@ SAFEGUARDS = [
         new="        if False:",
         test="test_a_living_rank_that_closes_all_descriptors_keeps_its_journal",
     ),
+    Safeguard(
+        "a process whose end nobody can see is not taken for alive",
+        "agent/chiplog_agent/ranks/exit_cause.py",
+        old="        return self._deaths.is_alive(producer) and not self._deaths.is_due(producer)",
+        new="        return producer in self._pids and not self._deaths.is_due(producer)",
+        test="test_a_journal_without_a_lock_is_adopted_although_its_process_was_gone_before_it_was_watched",
+    ),
 ]
 LOCKS = """
 import pathlib, sys
@@ -409,6 +416,21 @@ def test_of_many_dead_journals_only_some_are_held_at_once(journals: Path, monkey
     assert adopted == [2, 2, 1]
     assert agent.adoption.is_idle
     assert sorted(p for p, _, _ in agent.rows if p != AGENT) == [bytes([number]) * 16 for number in range(1, 6)]
+
+
+def test_a_journal_without_a_lock_is_adopted_although_its_process_was_gone_before_it_was_watched(
+    journals: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = rank_that(journals, KILL)
+    (journal / LOCK_NAME).unlink()
+    agent = Agent(journals)
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    agent.endings.greet(b"\1" * 16, gone.pid)  # the agent read the PID a moment before the process ended
+    assert agent.adopt() == [], "a living rank makes its lock again within a second"
+    monkeypatch.setattr("chiplog_agent.ranks.orphan_journals._LOCKLESS_S", 0.0)
+    assert agent.adopt() == [b"\1" * 16]
+    assert agent.seqs() == [0]
 
 
 def test_a_late_word_of_a_dead_rank_does_not_cost_the_lock_of_its_journal(journals) -> None:
