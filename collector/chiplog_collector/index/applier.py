@@ -276,7 +276,7 @@ class Applier:
             mask = None if masks is None else masks(group)
             if self._again and group.kind in (EventKind.PEER, EventKind.LOST):
                 again = np.array([isinstance(a, bytes) and a in self._again for a in group.columns["about"]])
-                mask = again if mask is None else again | mask  # they are in the ledger, from the producer's own agent
+                mask = again if mask is None else again | mask  # the ledger has them, as the agent's own events
             if mask is not None and not mask.any():
                 continue
             if group.kind in _IN_ORDER:
