@@ -197,7 +197,7 @@ def _warn_of_foreign_name(name: str) -> None:
     what = f"chiplog.{name}"
     message = f"{what} is not available: its calls do nothing and record nothing"
     if (run := current()) is not None and not run.disabled:
-        run.complain(Diagnostic("not_available", what, message))
+        run._complain(Diagnostic("not_available", what, message))
     else:
         _warn_once(what, message)
 

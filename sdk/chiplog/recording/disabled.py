@@ -63,7 +63,6 @@ class DisabledRun:
     alert: Callable[..., None] = _call
     define_metric: Callable[..., None] = _call
     finish: Callable[..., None] = _call
-    mark_failed: Callable[..., None] = _call
     watch: Callable[..., None] = _call
 
     def __enter__(self) -> "DisabledRun":

@@ -33,7 +33,7 @@ from chiplog.recording.unfinished_runs import UNFINISHED, UnfinishedRun
 from chiplog.safety.diagnostics import Diagnostics
 from chiplog.safety.dynamo import exclude_from_dynamo
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.safety.lenient_calls import ignore_unknown_arguments
+from chiplog.safety.lenient_calls import ignore_unknown_arguments, report_unknown
 from chiplog.settings import RunSettings, as_strings, identity_event_fields, safe_name
 from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog.values.metrics import Diagnostic, clean_utf8, is_encodable
@@ -220,11 +220,11 @@ class Run(Recorder):
         if name not in foreign_names.RUN_NAMES:
             raise AttributeError(f"'Run' object has no attribute {name!r}")
         message = f"run.{name} is not available: it is empty, and its calls do nothing"
-        self.complain(Diagnostic("not_available", f"run.{name}", message))
+        self._complain(Diagnostic("not_available", f"run.{name}", message))
         return foreign_names.RUN_VALUES[name] if name in foreign_names.RUN_VALUES else foreign_names.stand_in(name)
 
     @property
-    def produced(self) -> int:
+    def _produced(self) -> int:
         """How many events this process has given a seq."""
         return self._journal.next_seq
 
@@ -236,10 +236,10 @@ class Run(Recorder):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
         if error is not None:
-            self.mark_exit(error)
+            self._mark_exit(error)
         self.finish()
 
-    def is_same(self, settings: RunSettings) -> bool:
+    def _is_same(self, settings: RunSettings) -> bool:
         """Return True if another `init` of this process means this run: its current or first ID, and its label.
 
         Without a launcher a rank has a generated ID until its process group exists. Then it is in the group's run.
@@ -253,7 +253,7 @@ class Run(Recorder):
             is_run = is_unnamed and is_alike and is_in_group()
         return is_run and is_label and not self._is_inherited
 
-    def complain(self, bad: Diagnostic) -> None:
+    def _complain(self, bad: Diagnostic) -> None:
         """Report a bad argument once, to the log and in `events`."""
         if not self._finished:  # otherwise the call itself warns that it is too late
             self._complaints.report(bad)
@@ -451,12 +451,12 @@ class Run(Recorder):
         yield lambda: self._ending.set_exit_code(exit_code)
 
     @ignore_unknown_arguments
-    def mark_failed(self, reason: str, exit_code: int = 1) -> None:
+    def _mark_failed(self, reason: str, exit_code: int = 1) -> None:
         """Mark this process as failed; `finish` reports it."""
         reason = str(reason)
         self._ending.set_failed(reason, exit_code, cause_of_exception(reason))
 
-    def mark_exit(self, error: BaseException) -> None:
+    def _mark_exit(self, error: BaseException) -> None:
         """Set the exception that ends this process, unless a failure is set."""
         code, reason = exit_status_of(error)
         if code and not self._ending.is_failed and not self._finished:
@@ -464,14 +464,14 @@ class Run(Recorder):
             if detail := failure_detail(error):  # at once: a process that hangs at exit never emits its state
                 self._emit_notice("traceback", reason, detail)
 
-    def leave(self) -> None:
+    def _leave(self) -> None:
         """Note that this process exits although its code did not return and no hook saw a reason."""
         settings, journal = self._settings, self._journal
         has_agent_here = settings.agent_address in (None, settings.places.agent_address)
         is_on_disk = isinstance(journal, Journal) and journal.directory is not None
         self._ending.leave_open(is_adopted=is_on_disk and has_agent_here)
 
-    def note_thread(self, name: str, error: BaseException) -> None:
+    def _note_thread(self, name: str, error: BaseException) -> None:
         """Emit a notice of an exception that ended a thread. The process and the run continue."""
         if self._alerts.allow(f"thread {name}", time.monotonic()):
             self._emit_notice(
@@ -651,7 +651,7 @@ class Run(Recorder):
 
     # -- fork --
 
-    def after_fork(self) -> None:
+    def _after_fork(self) -> None:
         """Detach a forked child from its parent's journal, socket and streams; its first `log()` opens a journal."""
         if self._settings.mode == "disabled" or self._finished:
             return
@@ -687,6 +687,11 @@ class Run(Recorder):
         self._started_us = time.time_ns() // 1000
         self._open()
         return self._journal
+
+
+@report_unknown.register
+def _(run: Run, bad: Diagnostic) -> None:
+    run._complain(bad)
 
 
 # Open runs that capture the console, in the order of opening. The first one records it, so each line is in one run.

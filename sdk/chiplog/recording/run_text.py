@@ -20,5 +20,5 @@ class RunText:
     def __set__(self, run: Any, value: Any) -> None:
         text, change = clean_text(self._name, value)
         if change is not None:
-            run.complain(change)
+            run._complain(change)
         run._describe(**{self._name: text})

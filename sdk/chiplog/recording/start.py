@@ -149,11 +149,11 @@ def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
     previous = _previous(settings, reinit_of(given["reinit"])[0])
     if previous is not None:
         for remark in settings.diagnostics:
-            previous.complain(remark)
+            previous._complain(remark)
         return previous
     run = _open(settings)
     for remark in settings.diagnostics:
-        run.complain(remark)
+        run._complain(remark)
     if run.mode != "disabled":
         _opened.add(initial_run_id(settings.identity))
     with _lock:
@@ -174,7 +174,7 @@ def _previous(settings: RunSettings, reinit: str) -> Run | None:
         return None
     if reinit == RETURN_PREVIOUS:
         return opened[-1]
-    same = next((run for run in reversed(opened) if run.is_same(settings)), None) if not reinit else None
+    same = next((run for run in reversed(opened) if run._is_same(settings)), None) if not reinit else None
     if same is not None:
         _log.warning("chiplog: init() was called twice for run %s; the open run is returned", same.id)
         return same
@@ -417,7 +417,7 @@ def _install_hooks() -> None:
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
         for run in _all_runs():
-            run.mark_exit(error)
+            run._mark_exit(error)
         previous(kind, error, traceback)
 
     sys.excepthook = hook
@@ -427,7 +427,7 @@ def _install_hooks() -> None:
         if arguments.exc_value is not None and arguments.exc_type is not SystemExit:
             name = arguments.thread.name if arguments.thread is not None else "?"
             for run in _open_runs():
-                run.note_thread(name, arguments.exc_value)
+                run._note_thread(name, arguments.exc_value)
         previous_of_threads(arguments)
 
     threading.excepthook = thread_hook
@@ -480,9 +480,9 @@ def _at_exit(*, is_seen: bool = False) -> None:
         note_good_end(here.owners)
     for run in _all_runs():
         if error is not None:
-            run.mark_exit(error)
+            run._mark_exit(error)
         elif not returned:
-            run.leave()  # `raise SystemExit(4)`: no hook gets the exit code
+            run._leave()  # `raise SystemExit(4)`: no hook gets the exit code
         run.finish()
 
 
@@ -500,7 +500,7 @@ def _after_fork() -> None:
     remember_main_frame()
     if _current is not None:
         for run in _all_runs():
-            run.after_fork()
+            run._after_fork()
         _register_child_finalizer()
 
 

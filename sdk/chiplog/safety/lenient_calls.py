@@ -5,7 +5,7 @@ A TypeError would end the training. Type checkers still see the declared signatu
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from functools import wraps
+from functools import singledispatch, wraps
 from inspect import Parameter, Signature, signature
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
@@ -21,6 +21,12 @@ _PLAIN = (bool, int, float, str, type(None))
 _OPTIONS_ELSEWHERE = frozenset(("commit", "sync", "on_step", "on_epoch", "prog_bar", "logger"))
 NO_DATA: Mapping[str, Any] = MappingProxyType({})  # log() got no dict
 _log = logging.getLogger("chiplog")
+
+
+@singledispatch
+def report_unknown(owner: object, bad: Diagnostic) -> None:
+    """Report an unknown argument. owner: the object whose call it is; a class registers how its objects report."""
+    _log.warning("chiplog: %s", bad.message)
 
 
 def ignore_unknown_arguments(call: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -82,12 +88,11 @@ def _call_with_known(
     bad = unknown_argument_diagnostic(call.__name__, extra_args, sorted(extra_kwargs), f"is left out; it takes {takes}")
     is_method, is_bad = "self" in fitting, bool(extra_args or extra_kwargs)
     if is_bad and is_method:
-        fitting["self"].complain(bad)
+        report_unknown(fitting["self"], bad)
     for name in has:
         if has[name].default is Parameter.empty:
             fitting.setdefault(name, None)  # the call itself reports what is missing
     returned = call(**fitting)
     if is_bad and not is_method:
-        complain = getattr(returned, "complain", None)
-        complain(bad) if complain is not None else _log.warning("chiplog: %s", bad.message)
+        report_unknown(returned, bad)
     return returned

@@ -11,9 +11,11 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import chiplog
+from chiplog.query.client import Client, Result
 from chiplog.recording import api, foreign_names
 from chiplog.recording.disabled import DisabledRun
 from chiplog_schemas.model.events import EventKind
@@ -22,9 +24,19 @@ from tests.support.sdk_events import numbers
 from tests.support.waiting import wait_until
 
 PACKAGE = Path(chiplog.__file__).parent
-# Methods of Run that are public by accident, and no part of the API.
-INTERNAL = {"after_fork", "complain", "is_same", "leave", "mark_exit", "mark_failed", "note_thread", "produced"}
-PUBLIC = {name for name in dir(chiplog.Run) if not name.startswith("_")} - INTERNAL
+OF_A_DICT = {"clear", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"}
+DOCUMENTED = {
+    "Run": {
+        *("alert", "attempt", "config", "data", "define_metric", "dir", "disabled", "finish", "group", "id"),
+        *("is_primary", "job_type", "label", "log", "mode", "name", "notes", "offline", "phase", "project", "rank"),
+        *("restart_count", "save", "step", "summary", "tags", "url", "watch"),
+    },
+    "Config": {*OF_A_DICT, "as_dict", "setdefaults"},
+    "Summary": OF_A_DICT,
+    "Client": {"close", "sql"},
+    "Result": {"arrow", "columns", "df", "pl", "relation", "rows", "tuples", "wall_times"},
+}
+PUBLIC = DOCUMENTED["Run"]
 CALLS = {name for name in PUBLIC if inspect.isfunction(getattr(chiplog.Run, name))}
 
 SAFEGUARDS = [
@@ -82,6 +94,25 @@ def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run(chiplog_dir: Path) -> chiplog.Run:
     return chiplog.init("p", run_id="r", mode="offline", capture_console=False)
+
+
+@pytest.mark.parametrize("name", sorted(DOCUMENTED))
+def test_the_public_attributes_of_a_class_are_the_documented_ones(chiplog_dir: Path, name: str) -> None:
+    run = chiplog.init("p", run_id="r", mode="offline", capture_console=False)
+    with pa.BufferOutputStream() as sink, pa.ipc.new_stream(sink, pa.schema([("a", pa.int64())])) as stream:
+        stream.close()
+    objects = {
+        "Run": run,
+        "Config": run.config,
+        "Summary": run.summary,
+        "Client": Client("ipc:///nowhere/query.sock", None),
+        "Result": Result(sink.getvalue().to_pybytes()),
+    }
+    found = objects[name]
+    assert type(found).__name__ == name
+    assert {attribute for attribute in dir(found) if not attribute.startswith("_")} == DOCUMENTED[name]
+    own = {attribute for attribute in vars(type(found)) if not attribute.startswith("_")}
+    assert {attribute for attribute in own if not inspect.getdoc(getattr(type(found), attribute))} == set()
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))

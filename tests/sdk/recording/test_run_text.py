@@ -13,7 +13,7 @@ class Run:
         self._settings = SimpleNamespace(name="first")
         self.described: list[dict[str, Any]] = []
         self.complaints: list[Any] = []
-        self.complain = self._report = self.complaints.append
+        self._complain = self._report = self.complaints.append
 
     def _describe(self, **changes: Any) -> None:
         self.described.append(changes)

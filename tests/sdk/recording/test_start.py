@@ -24,8 +24,8 @@ SAFEGUARDS = [
     Safeguard(
         "an uncaught exception ends every open run",
         "sdk/chiplog/recording/start.py",
-        old="        for run in _all_runs():\n            run.mark_exit(error)",
-        new="        _all_runs()[-1].mark_exit(error)",
+        old="        for run in _all_runs():\n            run._mark_exit(error)",
+        new="        _all_runs()[-1]._mark_exit(error)",
         test="test_an_uncaught_exception_is_how_every_open_run_ends_and_each_line_is_in_one_of_them",
     ),
     Safeguard(
