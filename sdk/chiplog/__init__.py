@@ -29,6 +29,8 @@ from chiplog.recording.api import (
 from chiplog.values.metrics import Histogram
 
 if TYPE_CHECKING:
+    import os
+
     from chiplog.query.client import Client, NoDataError, QueryError
     from chiplog.query.result import Result
     from chiplog.recording.config import Config, Summary
@@ -70,11 +72,34 @@ _QUERY_NAMES = {
 }
 
 
-def connect(url: str | None = None, **options: Any) -> "Client":
-    """Return a client for SQL over all runs; see `chiplog.query.client.connect`."""
+def connect(url: str | None = None, *, dir: "str | os.PathLike[str] | None" = None) -> "Client":
+    """Return a client that answers SQL: from the collector at `url`, or about what was recorded under `dir`.
+
+    With neither it uses the variable CHIPLOG_COLLECTOR, else CHIPLOG_DIR, else ~/.chiplog. There it starts the embedded
+    daemons if journals of ended processes wait and no agent runs, with one line on stderr, and waits for a collector
+    that is starting.
+
+    Args:
+        url: The collector's address as agents have it: tcp://HOST:PORT (SQL is answered at the next port) or
+            ipc:///PATH.
+        dir: A CHIPLOG_DIR.
+
+    Returns:
+        A client; close it, or use it as a context manager.
+
+    Raises:
+        NoDataError: Nothing has been recorded there.
+        QueryError: The collector does not answer within 5 s, or refuses this host's key; `kind` is unreachable.
+        ValueError: The address is malformed, or its keys are missing (`chiplog keys`): a collector on another host
+            needs a reader's key.
+
+    Examples:
+        >>> with chiplog.connect() as client:
+        ...     client.sql("SELECT step, value FROM metrics WHERE key = ?", ["train/loss"]).df()
+    """
     from chiplog.query import client  # importing chiplog must not cost what a client needs
 
-    return client.connect(url, **options)
+    return client.connect(url, dir=dir)
 
 
 def __getattr__(name: str) -> Any:

@@ -12,7 +12,7 @@ import pytest
 
 import chiplog
 from chiplog.ops import daemons
-from chiplog.query.client import NoDataError
+from chiplog.query.client import NoDataError, connect
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME
@@ -155,7 +155,7 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
         assert done.returncode == 1
         assert "nothing has been recorded" in done.stderr
     with pytest.raises(NoDataError):
-        chiplog.connect(start=False)
+        connect(start=False)
     os.chown(where.journals, 12345, 12345)  # another user's
     assert daemons.waiting_journals(where) == []
     os.chown(where.journals, os.geteuid(), os.getegid())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import chiplog
+from chiplog.query.client import connect
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.process.procfs import read_proc_stat
@@ -75,7 +76,7 @@ class Node:
             return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def sql(self, query: str, params: Any = None) -> list[dict[str, Any]]:
-        with chiplog.connect(dir=self.root, start=False) as client:
+        with connect(dir=self.root, start=False) as client:
             rows: list[dict[str, Any]] = client.sql(query, params).rows()
             return rows
 
