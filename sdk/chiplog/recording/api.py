@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from chiplog.recording import foreign_names
 from chiplog.recording.disabled import DisabledRun
+from chiplog.safety.lenient_calls import hide_unknown_arguments
 from chiplog.values.metrics import Diagnostic
 
 try:
@@ -53,6 +54,7 @@ _warned: set[str] = set()
 _stand_ins: dict[str, Any] = {}
 
 
+@hide_unknown_arguments
 def alert(title: str, text: str = "", level: str = "warning", *more: Any, **unknown: Any) -> None:
     """Record an alert of the current run; see `Run.alert`.
 
@@ -60,29 +62,31 @@ def alert(title: str, text: str = "", level: str = "warning", *more: Any, **unkn
         title: One line; alerts of one title are limited to 5 at once, then one in 10 s.
         text: What the reader needs to know.
         level: debug, info, warning or error.
-        *more: Arguments that the call does not have; reported once and ignored.
-        **unknown: Likewise.
 
+    Examples:
+        >>> chiplog.alert("loss is NaN", f"at step {step}", level="error")
     """
     _run("alert()").alert(title, text, level, *more, **unknown)
 
 
+@hide_unknown_arguments
 def save(path: "str | os.PathLike[str]", name: str | None = None, *more: Any, **unknown: Any) -> list[str]:
     """Save files of the current run; see `Run.save`.
 
     Args:
         path: A file, a directory or a pattern.
         name: Name in the run of the file, or of the directory that several files go into.
-        *more: Arguments that the call does not have; reported once and ignored.
-        **unknown: Likewise.
 
     Returns:
         The names in the run of the saved files.
 
+    Examples:
+        >>> chiplog.save("configs/*.yaml", "configs")
     """
     return _run("save()").save(path, name, *more, **unknown)
 
 
+@hide_unknown_arguments
 def define_metric(
     name: str, summary: str | None = None, step_metric: str | None = None, *more: Any, **unknown: Any
 ) -> None:
@@ -92,49 +96,54 @@ def define_metric(
         name: A metric's name, or a pattern such as `val/*`.
         summary: min, max, mean, last, first or none.
         step_metric: The metric that is the x axis.
-        *more: Arguments that the call does not have; reported once and ignored.
-        **unknown: Likewise.
 
+    Examples:
+        >>> chiplog.define_metric("val/*", summary="max", step_metric="epoch")
     """
     _run("define_metric()").define_metric(name, summary, step_metric, *more, **unknown)
 
 
+@hide_unknown_arguments
 def phase(name: str = "", on_host: bool = False, *more: Any, **unknown: Any) -> "Phase":
     """Return a context manager or decorator that times a phase of the current run's step; see `Run.phase`.
 
     Args:
         name: The name of the phase.
         on_host: Measure wall time even if CUDA is in use.
-        *more: Arguments that the call does not have; reported once and ignored.
-        **unknown: Likewise.
 
+    Examples:
+        >>> with chiplog.phase("forward"):
+        ...     loss = model(batch)
     """
     return _run("phase()").phase(name, on_host, *more, **unknown)
 
 
+@hide_unknown_arguments
 def step(*more: Any, **unknown: Any) -> "Step":
-    """Mark the end of a step of the current run, or time one: `with chiplog.step():`; see `Run.step`.
+    """Mark the end of a step of the current run, or time one; see `Run.step`.
 
-    Args:
-        *more: Arguments that the call does not have; reported once and ignored.
-        **unknown: Likewise.
-
+    Examples:
+        >>> with chiplog.step():
+        ...     train(batch)
     """
     return _run("step()").step(*more, **unknown)
 
 
+@hide_unknown_arguments
 def data(loader: Iterable[Any], *more: Any, **unknown: Any) -> "TimedLoader":
     """Return the loader with its waiting timed as the phase `data` of the current run; see `Run.data`.
 
     Args:
         loader: Any iterable, such as a DataLoader.
-        *more: Arguments that the call does not have; reported once and ignored.
-        **unknown: Likewise.
 
+    Examples:
+        >>> for batch in chiplog.data(loader):
+        ...     train(batch)
     """
     return _run("data()").data(loader, *more, **unknown)
 
 
+@hide_unknown_arguments
 def watch(model: Any, every: int = 100, name: str = "watch", *more: Any, **unknown: Any) -> None:
     """Log norms of gradients and parameters with the current run; see `Run.watch`.
 
@@ -142,9 +151,9 @@ def watch(model: Any, every: int = 100, name: str = "watch", *more: Any, **unkno
         model: A torch.nn.Module.
         every: Number of optimizer steps between two measurements.
         name: First part of the metrics' names.
-        *more: Arguments that the call does not have; reported once and ignored.
-        **unknown: Likewise.
 
+    Examples:
+        >>> chiplog.watch(model, every=100)
     """
     _run("watch()").watch(model, every, name, *more, **unknown)
 

@@ -82,7 +82,16 @@ class _ObservedDict(MutableMapping[str, Any]):
 
 
 class Config(_ObservedDict):
-    """The configuration that the run started with. The primary's is the run's; changes on other ranks stay local."""
+    """The configuration that the run started with. The primary's is the run's; changes on other ranks stay local.
+
+    A dict whose entries are attributes, too. Values are stored as JSON, one row per key in the view `config`.
+
+    Examples:
+        >>> run.config["lr"] = 3e-4
+        >>> run.config.update({"depth": 12, "width": 768})
+        >>> run.config.lr
+        0.0003
+    """
 
     def update(self, *arguments: Any, allow_val_change: bool | None = None, **values: Any) -> None:
         """Set many entries as one event. A wrong argument is counted as bad, never raised.
@@ -115,7 +124,14 @@ class Config(_ObservedDict):
 
 
 class Summary(_ObservedDict):
-    """The summary of this label. For each metric that is not set here, it is the last value."""
+    """The summary of this label. For each metric that is not set here, it is the last value.
+
+    A dict whose entries are attributes, too. `define_metric` chooses another default than the last value.
+
+    Examples:
+        >>> run.summary["best/epoch"] = 7
+        >>> run.summary.accuracy = 0.93
+    """
 
 
 class ConfigPublisher:

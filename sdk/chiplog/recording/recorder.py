@@ -12,7 +12,13 @@ from chiplog.journal.null import EventSink, LazyJournal, NullJournal
 from chiplog.safety.diagnostics import Diagnostics, error_text
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.safety.lenient_calls import NO_DATA, ignore_unknown_arguments, split_unknown, unknown_argument_diagnostic
+from chiplog.safety.lenient_calls import (
+    NO_DATA,
+    hide_unknown_arguments,
+    ignore_unknown_arguments,
+    split_unknown,
+    unknown_argument_diagnostic,
+)
 from chiplog.timing.phases import DATA, GC, STEP, Phase, Timing
 from chiplog.timing.stall_detector import StallDetector
 from chiplog.timing.steps import Step, Steps, TimedLoader
@@ -85,19 +91,20 @@ class Recorder:
     # -- logging --
 
     @dynamo_disable
+    @hide_unknown_arguments
     def log(self, data: Mapping[str, Any] = NO_DATA, step: int | None = None, *more: Any, **unknown: Any) -> None:
         """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
 
         Host values are durable when the call returns: they survive SIGKILL of the process. Values on a GPU are durable
         once they are copied; the call does not wait for that. NaN and infinities are kept.
 
+        Arguments of other loggers are reported once and ignored. Without a dict, named values are logged as if in one.
+
         Args:
             data: Values by key: int, float, bool, str, `Histogram`, numpy scalars and arrays of one element, tensors
                 of one element on any device, and nested dicts, whose keys are joined with `/`.
             step: int64, in any order. Default: one more than the largest step that this label has logged, also after a
                 resume; 0 in the first call.
-            *more: Arguments of other loggers; reported once and ignored.
-            **unknown: Metrics if there is no dict; else likewise.
 
         Examples:
             >>> run.log({"train/loss": loss, "opt": {"lr": 3e-4}}, step=step)
@@ -320,6 +327,7 @@ class Recorder:
     # -- phases and steps --
 
     @dynamo_disable
+    @hide_unknown_arguments
     def phase(self, name: str = "", on_host: bool = False, *more: Any, **unknown: Any) -> Phase:
         """Time a phase of the step: `with run.phase("forward"):`, or as a decorator.
 
@@ -330,11 +338,13 @@ class Recorder:
         Args:
             name: The name of the phase.
             on_host: True measures wall time also with CUDA in use.
-            *more: Arguments that the call does not have; reported once and ignored.
-            **unknown: Likewise.
 
         Returns:
             A context manager that is also a decorator.
+
+        Examples:
+            >>> with run.phase("forward"):
+            ...     loss = model(batch)
         """
         if (more or unknown) and not self._finished:
             self._complaints.report(
@@ -362,6 +372,7 @@ class Recorder:
         return Phase(Timing(), key)  # its time is discarded
 
     @dynamo_disable
+    @hide_unknown_arguments
     def step(self, *more: Any, **unknown: Any) -> Step:
         """Mark the end of a step: `run.step()` after each step, or `with run.step():` around each, not both.
 
@@ -369,12 +380,12 @@ class Recorder:
         `log()` without a step logs to the current step, phases belong to it, and the phase `gc` has the seconds of the
         garbage collector. The step's number is the one that was logged last, else the label's own count.
 
-        Args:
-            *more: Arguments that the call does not have; reported once and ignored.
-            **unknown: Likewise.
-
         Returns:
             A context manager.
+
+        Examples:
+            >>> with run.step():
+            ...     train(batch)
         """
         if (more or unknown) and not self._finished:
             self._complaints.report(
@@ -387,7 +398,18 @@ class Recorder:
     @dynamo_disable
     @ignore_unknown_arguments
     def data(self, loader: Iterable[Any]) -> TimedLoader:
-        """Return the loader with its waiting timed: `for batch in run.data(loader):`. Seconds are the phase `data`."""
+        """Return the loader with its waiting timed as the phase `data`.
+
+        Args:
+            loader: Any iterable, such as a DataLoader.
+
+        Returns:
+            An iterable of the same batches. Each wait for the next one counts for the step that the batch is of.
+
+        Examples:
+            >>> for batch in run.data(loader):
+            ...     train(batch)
+        """
         return TimedLoader(loader, self._steps)
 
     @ignore_unknown_arguments
@@ -402,6 +424,9 @@ class Recorder:
             model: A torch.nn.Module.
             every: Number of optimizer steps between two measurements.
             name: First part of the metrics' names.
+
+        Examples:
+            >>> run.watch(model, every=100)
         """
         torch = sys.modules.get("torch")
         try:

@@ -319,6 +319,9 @@ class Run(Recorder):
                 row counts the others.
             text: What the reader needs to know.
             level: debug, info, warning or error. Any other word means warning.
+
+        Examples:
+            >>> run.alert("loss is NaN", f"at step {step}", level="error")
         """
         try:
             if self._is_finished_warn("alert()"):
@@ -344,6 +347,9 @@ class Run(Recorder):
 
         Returns:
             The names of the saved files in the run.
+
+        Examples:
+            >>> run.save("configs/*.yaml", "configs")
         """
         try:
             if self._settings.mode == "disabled" or self._is_finished_warn("save()"):
@@ -367,6 +373,9 @@ class Run(Recorder):
             name: A metric's name, or a pattern such as `val/*`.
             summary: min, max, mean, last, first, or none for no row. Default: the last value.
             step_metric: The metric that is the x axis. Default: the step.
+
+        Examples:
+            >>> run.define_metric("val/*", summary="max", step_metric="epoch")
         """
         self._shared.define(name, summary, step_metric)
 
@@ -380,6 +389,9 @@ class Run(Recorder):
 
         Args:
             exit_code: 0 marks the label as finished, any other number as failed.
+
+        Examples:
+            >>> run.finish()
         """
         with self._finish_lock:
             if self._finished:

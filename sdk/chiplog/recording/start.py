@@ -27,7 +27,7 @@ from chiplog.recording.unfinished_runs import key_of
 from chiplog.safety.diagnostics import error_text
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import handlers_held
-from chiplog.safety.lenient_calls import NO_DATA, ignore_unknown_arguments
+from chiplog.safety.lenient_calls import NO_DATA, hide_unknown_arguments, ignore_unknown_arguments
 from chiplog.settings import RunSettings, as_strings, clean_text, flag, safe_name
 from chiplog.values.config import config_entries
 from chiplog.values.metrics import Diagnostic
@@ -238,8 +238,19 @@ def _all_runs() -> list[Run]:
 
 
 @dynamo_disable
+@hide_unknown_arguments
 def log(data: Mapping[str, Any] = NO_DATA, step: int | None = None, *more: Any, **unknown: Any) -> None:
-    """Log to the current run; see `Run.log`. Without a run, warn once and do nothing."""
+    """Log a dict of values to the current run; see `Run.log`. Never raises; without a run it does nothing.
+
+    Args:
+        data: Values by key: int, float, bool, str, `Histogram`, numpy scalars, tensors of one element, and nested
+            dicts, whose keys are joined with `/`.
+        step: int64, in any order. Default: one more than the largest step that this label has logged; 0 in the first
+            call.
+
+    Examples:
+        >>> chiplog.log({"train/loss": loss, "opt": {"lr": 3e-4}}, step=step)
+    """
     run = current() if _earlier else _current
     if run is None:
         _warn_no_run()
@@ -255,6 +266,9 @@ def finish(exit_code: int = 0) -> None:
 
     Args:
         exit_code: 0 marks the label as finished, any other number as failed.
+
+    Examples:
+        >>> chiplog.finish()
     """
     run = current()
     if run is not None:
@@ -269,6 +283,10 @@ def setup() -> None:
     process group shows that they belong together. It is never required: a parent that calls `init` itself, a launcher,
     torch.multiprocessing.spawn() and torch.distributed have the same effect. Calling it again prepares another run. In
     a child, which may import the parent's script, it changes nothing.
+
+    Examples:
+        >>> chiplog.setup()
+        >>> workers = [subprocess.Popen(["python", "worker.py"]) for _ in range(8)]
     """
     with handlers_held():
         _install_hooks()

@@ -15,6 +15,7 @@ from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
+_C = TypeVar("_C", bound=Callable[..., Any])
 _SHOWN_CHARS = 100
 _PLAIN = (bool, int, float, str, type(None))
 # Options of other loggers' `log()`, which are not metrics.
@@ -27,6 +28,21 @@ _log = logging.getLogger("chiplog")
 def report_unknown(owner: object, bad: Diagnostic) -> None:
     """Report an unknown argument. owner: the object whose call it is; a class registers how its objects report."""
     _log.warning("chiplog: %s", bad.message)
+
+
+def hide_unknown_arguments(call: _C) -> _C:
+    """Leave `*more` and `**unknown`, and the default for no data, out of the signature that `help()` shows.
+
+    For calls that take unknown arguments themselves, because a wrapper would cost too much for every step.
+    """
+    declared = signature(call)
+    shown = [
+        parameter.replace(default=Parameter.empty) if parameter.default is NO_DATA else parameter
+        for parameter in declared.parameters.values()
+        if parameter.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    ]
+    call.__signature__ = declared.replace(parameters=shown)  # type: ignore[attr-defined]  # any attribute may be set
+    return call
 
 
 def ignore_unknown_arguments(call: Callable[_P, _R]) -> Callable[_P, _R]:

@@ -74,7 +74,18 @@ class Histogram:
 
     @classmethod
     def of(cls, values: Any, bins: int = 64) -> "Histogram":
-        """Count values in bins of equal width: `Histogram(values, num_bins=bins)`."""
+        """Return the histogram of some values, counted in bins of equal width. Never raises.
+
+        Args:
+            values: Anything that numpy can make an array of. NaN and infinities are left out.
+            bins: Number of bins.
+
+        Returns:
+            A histogram that `log()` takes.
+
+        Examples:
+            >>> run.log({"weights": chiplog.Histogram.of(model.weight)})
+        """
         return cls(sequence=values, num_bins=bins)
 
 

@@ -6,6 +6,7 @@ import inspect
 import json
 import os
 import pickle
+import pydoc
 import subprocess
 import sys
 import time
@@ -113,6 +114,33 @@ def test_the_public_attributes_of_a_class_are_the_documented_ones(chiplog_dir: P
     assert {attribute for attribute in dir(found) if not attribute.startswith("_")} == DOCUMENTED[name]
     own = {attribute for attribute in vars(type(found)) if not attribute.startswith("_")}
     assert {attribute for attribute in own if not inspect.getdoc(getattr(type(found), attribute))} == set()
+
+
+FUNCTIONS = sorted(CALLS | {"connect", "init", "setup"})
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_help_shows_a_clean_signature_and_an_example(name: str) -> None:
+    calls = [getattr(chiplog, name)] + ([getattr(chiplog.Run, name)] if name in CALLS else [])
+    for call in calls:
+        shown = inspect.signature(call)
+        kinds = {parameter.kind for parameter in shown.parameters.values()}
+        assert kinds & {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD} == set()
+        assert "mappingproxy" not in pydoc.render_doc(call)
+        assert ">>> " in (inspect.getdoc(call) or "")
+
+
+def test_the_signatures_that_the_contract_names() -> None:
+    for log in (chiplog.log, chiplog.Run.log):
+        assert [(p.name, p.default) for p in inspect.signature(log).parameters.values() if p.name != "self"] == [
+            ("data", inspect.Parameter.empty),
+            ("step", None),
+        ]
+    connect = inspect.signature(chiplog.connect).parameters.values()
+    assert [(p.name, p.default, p.kind.name) for p in connect] == [
+        ("url", None, "POSITIONAL_OR_KEYWORD"),
+        ("dir", None, "KEYWORD_ONLY"),
+    ]
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
