@@ -1,4 +1,4 @@
-"""The only module that reads DuckDB's messages: where its Python client has no type, or one that is too general.
+"""The only module that reads DuckDB's messages: where its Python client has no type, or too general a type.
 
 A message of DuckDB 2.0 begins with its kind, `<Kind> Error: ` (`Exception::ExceptionTypeToString` of its sources). An
 error after the first rows arrives through Arrow's C stream as a plain Exception, with STREAM_PREFIX in front (from

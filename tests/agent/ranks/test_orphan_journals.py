@@ -50,7 +50,7 @@ SAFEGUARDS = [
         test="test_a_living_rank_that_closes_all_descriptors_keeps_its_journal",
     ),
     Safeguard(
-        "a process whose end nobody can see is not taken for alive",
+        "a process whose end cannot be observed does not count as alive",
         "agent/chiplog_agent/ranks/exit_cause.py",
         old="        return self._deaths.is_alive(producer) and not self._deaths.is_due(producer)",
         new="        return producer in self._pids and not self._deaths.is_due(producer)",
