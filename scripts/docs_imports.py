@@ -45,7 +45,7 @@ def _imported(tree: ast.Module, package: str) -> Iterator[str]:
 def drawing(package: str) -> str:
     """Return the source of a Mermaid diagram. An arrow points from the importing part to the imported one.
 
-    An arrow that a path over other parts implies is left out. A dashed arrow joins parts that import each other.
+    An arrow that a path over other parts implies is left out.
     """
     edges = imports(package)
     base = os.path.join(ROOT, PACKAGES[package])
@@ -54,23 +54,19 @@ def drawing(package: str) -> str:
         is_folder = os.path.isdir(os.path.join(base, part))
         lines.append(f'    {part}["{part}/"]' if is_folder else f"    {part}({part}.py)")
     for one, other in sorted(edges):
-        if (other, one) in edges:
-            if one < other:
-                lines.append(f"    {one} <-.-> {other}")
-        elif not _has_detour(one, other, edges):
+        if not _has_detour(one, other, edges):
             lines.append(f"    {one} --> {other}")
     return "\n".join(lines) + "\n"
 
 
 def _has_detour(one: str, other: str, edges: set[tuple[str, str]]) -> bool:
-    """Return True if a path of one-way imports leads from `one` to `other` over a third part."""
-    one_way = {edge for edge in edges if edge[::-1] not in edges}
-    reached, waiting = {one}, [step for start, step in one_way if start == one and step != other]
+    """Return True if a path of imports leads from `one` to `other` over a third part."""
+    reached, waiting = {one}, [step for start, step in edges if start == one and step != other]
     while waiting:
         part = waiting.pop()
         if part == other:
             return True
         if part not in reached:
             reached.add(part)
-            waiting += [step for start, step in one_way if start == part]
+            waiting += [step for start, step in edges if start == part]
     return False

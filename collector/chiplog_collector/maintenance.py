@@ -14,8 +14,8 @@ import duckdb
 from rich.console import Console
 from rich.progress import Progress
 
-from chiplog_collector.index.memory_limit import limit_memory
 from chiplog_collector.index.process import move_to_quarantine, rebuild_into
+from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.paths import Paths

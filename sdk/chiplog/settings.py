@@ -10,9 +10,10 @@ from chiplog._version import __version__
 from chiplog.identity.gpus import gpu_claim, known_gpus
 from chiplog.identity.identity import Identity
 from chiplog.identity.process_info import host_name, node_name, owner
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.torch.current_device import CurrentDevice
-from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.procfs import boot_id, pid_namespace, uptime_us

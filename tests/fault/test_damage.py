@@ -23,7 +23,6 @@ from chiplog.journal.journal import Journal
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.pipeline.spool import DAMAGED, TRIMMED, Spool
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector
-from chiplog_collector.index.database import corruption_reason
 from chiplog_collector.index.process import LogFollower, open_index, quarantine_database
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings
@@ -32,6 +31,7 @@ from chiplog_schemas.model.blocks import block_to_rows, decode_block
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from chiplog_schemas.query.duckdb_errors import corruption_reason
 from chiplog_schemas.storage.journal_dir import HEAD_NAME
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 from chiplog_schemas.storage.record import encode as frame

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from chiplog_collector.index.state import Producer, Run, State
 from chiplog_collector.index.write_batch import Batch, Columns, turn
 from chiplog_schemas.model.blocks import BLOCK_VERSION
-from chiplog_schemas.query.duckdb_errors import is_damage, is_refused_commit
+from chiplog_schemas.query.duckdb_errors import is_refused_commit
 from chiplog_schemas.sql import MIGRATION, tables_sql, views_sql
 
 _TS_FIRST, _TS_LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999, as Python's datetime
@@ -81,12 +81,6 @@ _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 
 
 class StaleDatabaseError(Exception):
     """The file has another migration or log, or lacks blocks that this version can read: rebuild it from the log."""
-
-
-def corruption_reason(error: BaseException) -> str | None:
-    """Return a line that names the damage when an error proves that the file holds wrong bytes, else None."""
-    text = str(error)
-    return text.partition("\n")[0] if is_damage(text) else None
 
 
 def is_disk_error(error: BaseException) -> bool:

@@ -18,8 +18,8 @@ import zmq
 
 from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.checkpoints import Checkpoints
-from chiplog_collector.index.database import Database, StaleDatabaseError, corruption_reason, is_disk_error
-from chiplog_collector.index.memory_limit import bound_memory, limit_memory
+from chiplog_collector.index.database import Database, StaleDatabaseError, is_disk_error
+from chiplog_collector.memory_limit import bound_memory, limit_memory
 from chiplog_collector.query.running import PAGE_BYTES, RunningQueries
 from chiplog_collector.receiver.commit import decode_receipt
 from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
@@ -28,6 +28,7 @@ from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
 from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.query.duckdb_errors import corruption_reason
 from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_gate

@@ -22,7 +22,6 @@ import duckdb
 import zmq
 from arro3.io import read_ipc_stream, write_ipc_stream
 
-from chiplog_collector.index.database import corruption_reason
 from chiplog_collector.query.binding import bind_ipc
 from chiplog_collector.query.running import RunningQueries, digest_of
 from chiplog_collector.query.sql_guard import Connection, SqlError, SqlGuardProcess, lock_down
@@ -37,7 +36,7 @@ from chiplog_schemas.limits import (
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.file_lock import file_id
 from chiplog_schemas.query import query_messages
-from chiplog_schemas.query.duckdb_errors import is_out_of_memory, is_stream_error
+from chiplog_schemas.query.duckdb_errors import corruption_reason, is_out_of_memory, is_stream_error
 from chiplog_schemas.query.query_messages import (
     QUERY_WAIT_S,
     QUESTION_VERSIONS,

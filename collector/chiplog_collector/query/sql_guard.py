@@ -19,7 +19,7 @@ from typing import Any, BinaryIO
 
 import duckdb
 
-from chiplog_collector.index.memory_limit import limit_memory
+from chiplog_collector.memory_limit import limit_memory
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import QUERY_MEMORY_BYTES
 from chiplog_schemas.query import query_messages

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import zmq
 
-from chiplog_collector.index.memory_limit import ALLOCATOR_SETTING
+from chiplog_collector.memory_limit import ALLOCATOR_SETTING
 from chiplog_collector.query.running import PAGE_BYTES
 from chiplog_collector.receiver.agent_liveness import AgentLiveness, LivenessChange
 from chiplog_collector.receiver.commit import CommitBuilder, LogEntry, recover_lost, recover_senders

@@ -39,6 +39,12 @@ def is_damage(text: str) -> bool:
     return _DAMAGE.match(text) is not None
 
 
+def corruption_reason(error: BaseException) -> str | None:
+    """Return a line that names the damage when an error proves that the file holds wrong bytes, else None."""
+    text = str(error)
+    return text.partition("\n")[0] if is_damage(text) else None
+
+
 def is_refused_commit(text: str) -> bool:
     """Return True if a message of a failed transaction reports that the disk refused it."""
     return _REFUSED_COMMIT.match(text) is not None

@@ -55,7 +55,7 @@ def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, f
 
 def _fly(where: Paths, events: int, timeout_s: float) -> Finding:
     """Send canaries. Start an agent and a collector if none runs, as a training does."""
-    from chiplog.ops import canary
+    from chiplog.cli import canary
 
     address = os.environ.get("CHIPLOG_AGENT")
     if not address and not daemons.daemon_pid(where, daemons.AGENT):

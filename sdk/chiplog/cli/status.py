@@ -76,7 +76,7 @@ def _is_rank_journal(journal: Path) -> bool:
 def _fly(where: Paths, *, running: bool) -> tuple[str, bool]:
     if not running and not os.environ.get("CHIPLOG_AGENT"):
         return "not sent: no agent runs (a training starts one, or `chiplog up`)", False
-    from chiplog.ops import canary  # imported late: --no-canary needs no sockets
+    from chiplog.cli import canary  # imported late: --no-canary needs no sockets
 
     flight = canary.send_canaries(where, os.environ.get("CHIPLOG_AGENT"), CANARY_WAIT_S)
     if flight.visible_s is not None and flight.acknowledged_s is not None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from chiplog.identity.identity import Identity, ProcessFacts
-from chiplog.values.metrics import Diagnostic, short_repr
+from chiplog.safety.diagnostics import Diagnostic
+from chiplog.safety.text import short_repr
 
 RANK0 = "rank0"  # the mode that records rank 0 only
 MODES = ("online", "offline", "disabled")

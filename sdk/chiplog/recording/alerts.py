@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
+from chiplog.safety.diagnostics import Diagnostic
+from chiplog.safety.text import clean_utf8, short_repr
 
 ALERT_BURST = 5  # of one title, at once
 ALERT_INTERVAL_S = 10.0  # then one of this title in this time

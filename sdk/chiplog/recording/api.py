@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from chiplog.recording import foreign_names
 from chiplog.recording.disabled import DisabledRun
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.lenient_calls import hide_unknown_arguments
-from chiplog.values.metrics import Diagnostic
 
 try:
     import fcntl  # noqa: F401  # journals and locks need it

@@ -5,9 +5,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import is_interrupt
+from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.values.config import Fingerprints, config_entries, to_plain
-from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX
 from chiplog_schemas.model.events import SUMMARIES, EventKind
 

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from chiplog.values.metrics import clean_utf8
+from chiplog.safety.text import clean_utf8
 
 RECORDS_ENVIRONMENT = "CHIPLOG_SURROUNDINGS"  # a variable; 0: record none of this
 # Only these variables are recorded: the environment may hold cloud tokens and other secrets of a cluster.

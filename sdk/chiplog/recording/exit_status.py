@@ -12,7 +12,7 @@ from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
 from chiplog.safety.diagnostics import Diagnostics
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import clean_utf8
+from chiplog.safety.text import clean_utf8
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT

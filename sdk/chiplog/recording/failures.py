@@ -5,7 +5,7 @@ import traceback
 from typing import Any
 
 from chiplog.safety.diagnostics import error_text
-from chiplog.values.metrics import clean_utf8
+from chiplog.safety.text import clean_utf8
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.end_text import (
     INTERRUPTED_TYPES,

@@ -10,9 +10,10 @@ from typing import Any
 from chiplog.identity.identity import Identity
 from chiplog.identity.process_info import host_name
 from chiplog.recording.run import Run
+from chiplog.safety.diagnostics import Diagnostic
+from chiplog.safety.text import short_repr
 from chiplog.settings import RunSettings
 from chiplog.values.config import to_plain
-from chiplog.values.metrics import Diagnostic, short_repr
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.paths import paths_for_root, resolve_root
 

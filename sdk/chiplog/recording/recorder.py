@@ -9,7 +9,7 @@ from typing import Any
 
 from chiplog.journal.deferred import DeferredEvents
 from chiplog.journal.null import EventSink, LazyJournal, NullJournal
-from chiplog.safety.diagnostics import Diagnostics, error_text
+from chiplog.safety.diagnostics import Diagnostic, Diagnostics, error_text
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import (
@@ -19,6 +19,7 @@ from chiplog.safety.lenient_calls import (
     split_unknown,
     unknown_argument_diagnostic,
 )
+from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.timing.phases import DATA, GC, STEP, Phase, Timing
 from chiplog.timing.stall_detector import StallDetector
 from chiplog.timing.steps import Step, Steps, TimedLoader
@@ -26,7 +27,7 @@ from chiplog.torch.backends import BACKENDS
 from chiplog.torch.device_values import DeviceValues
 from chiplog.torch.poller import TorchPoller
 from chiplog.torch.watch import Watch
-from chiplog.values.metrics import FLOAT_TYPES, DeviceScalar, Diagnostic, Histogram, clean_utf8, flatten, short_repr
+from chiplog.values.metrics import FLOAT_TYPES, DeviceScalar, Histogram, flatten
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack, packer
 from chiplog_schemas.limits import KEY_BYTES_MAX

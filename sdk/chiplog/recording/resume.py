@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from chiplog.identity.identity import Identity
 from chiplog.recording.step_counter import STEPS, is_known, label_to_resume
 from chiplog.recording.unfinished_runs import UNFINISHED, last_unfinished
-from chiplog.values.metrics import Diagnostic, short_repr
+from chiplog.safety.diagnostics import Diagnostic
+from chiplog.safety.text import short_repr
 from chiplog_schemas.paths import Paths
 
 ALLOW, MUST, NEVER, AUTO = "allow", "must", "never", "auto"

@@ -30,13 +30,13 @@ from chiplog.recording.resume import unmet_demand
 from chiplog.recording.run_text import RunText
 from chiplog.recording.step_counter import STEPS, StepCounterFile
 from chiplog.recording.unfinished_runs import UNFINISHED, UnfinishedRun
-from chiplog.safety.diagnostics import Diagnostics
+from chiplog.safety.diagnostics import Diagnostic, Diagnostics
 from chiplog.safety.dynamo import exclude_from_dynamo
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import ignore_unknown_arguments, report_unknown
+from chiplog.safety.text import clean_utf8, is_encodable
 from chiplog.settings import RunSettings, as_strings, identity_event_fields, safe_name
 from chiplog.torch.current_device import CurrentDevice, current_device
-from chiplog.values.metrics import Diagnostic, clean_utf8, is_encodable
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
 from chiplog_schemas.model.end_text import cause_of_exception

@@ -24,13 +24,12 @@ from chiplog.recording.pickling import RunPickle, find_local, from_pickle, to_pi
 from chiplog.recording.resume import go_on, requested_run, warn_unknown_run, working_directory
 from chiplog.recording.run import Run
 from chiplog.recording.unfinished_runs import key_of
-from chiplog.safety.diagnostics import error_text
+from chiplog.safety.diagnostics import Diagnostic, error_text
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import handlers_held
 from chiplog.safety.lenient_calls import NO_DATA, hide_unknown_arguments, ignore_unknown_arguments
 from chiplog.settings import RunSettings, as_strings, clean_text, flag, safe_name
 from chiplog.values.config import config_entries
-from chiplog.values.metrics import Diagnostic
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root

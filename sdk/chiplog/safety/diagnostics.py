@@ -4,16 +4,27 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import Diagnostic, clean_utf8
+from chiplog.safety.text import clean_utf8
 from chiplog_schemas.model.events import EventKind
 
 _WARNINGS_PER_KIND = 10  # logged and emitted, so that each kind is visible; all are counted
 _NOT_FINITE = "not_finite"  # the only kind of bad value that is recorded
 _REPORT_INTERVAL_S = 60.0  # between two notices of the counts, while they change
 _log = logging.getLogger("chiplog")
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """A value or key that cannot be logged. `kind` is the code for counts, `message` one line with the remedy."""
+
+    kind: str
+    key: str
+    message: str
+    level: str = "warning"  # or error: the run is not recorded as requested
 
 
 class Diagnostics:

@@ -10,8 +10,9 @@ from inspect import Parameter, Signature, signature
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
+from chiplog.safety.text import clean_utf8, short_repr
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")

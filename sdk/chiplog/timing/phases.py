@@ -7,9 +7,9 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Protocol
 
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import Diagnostic
 
 DATA, STEP, GC = "data", "step", "gc"  # phases that are always recorded; the view `data_wait` uses the first two
 

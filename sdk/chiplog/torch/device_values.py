@@ -17,9 +17,9 @@ from threading import RLock, get_ident
 from typing import Any
 
 from chiplog.journal.deferred import DeferredEvents
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.torch.backends import BACKENDS, Backend, Event
-from chiplog.values.metrics import Diagnostic
 
 RING_BYTES = 1 << 20  # 131,072 values in flight on each device: at 20 per step, thousands of steps
 SLOTS_MAX = 1024  # calls in flight on each device: an event each

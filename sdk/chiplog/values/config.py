@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from typing import Any
 
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import is_interrupt
-from chiplog.values.metrics import Diagnostic, clean_utf8, short_repr
+from chiplog.safety.text import clean_utf8, short_repr
 from chiplog_schemas.limits import KEY_BYTES_MAX
 
 VALUES_MAX = 100_000  # in one config: more is a data set, and reading it would delay init()

@@ -7,22 +7,13 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import handlers_held, is_interrupt
+from chiplog.safety.text import REPR_CHARS, clean_utf8, is_encodable, short_repr
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
 FLOAT_TYPES: set[type] = {float, int}  # struct packs these as float64; numpy's scalar types are added when seen
 DEVICE_TYPES = {"cuda"}  # of torch: tensors there are read later, others at once
-_REPR_CHARS = 60
-
-
-def short_repr(value: Any) -> str:
-    """Return the beginning of a value's repr, or its type if repr() raises, as for an int of 10,000 digits."""
-    try:
-        return repr(value)[:_REPR_CHARS]
-    except Exception as error:
-        if is_interrupt(error):
-            raise
-        return f"<{type(value).__name__}>"
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -111,16 +102,6 @@ def _count(values: Any, bins: int) -> tuple[Any, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Diagnostic:
-    """A value or key that cannot be logged. `kind` is the code for counts, `message` one line with the remedy."""
-
-    kind: str
-    key: str
-    message: str
-    level: str = "warning"  # or error: the run is not recorded as requested
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceScalar:
     """A tensor of one element whose value is on a device; reading it now would block."""
 
@@ -164,7 +145,7 @@ def flatten(
             message = f"key {name!r:.60} has {size} bytes, the limit is {KEY_BYTES_MAX}; shorten it"
             if not name:
                 message = "a metric has no name: its key is ''; give the metric a name"
-            yield Diagnostic("key_length", name[:_REPR_CHARS], message)
+            yield Diagnostic("key_length", name[:REPR_CHARS], message)
             continue
         if not is_encodable(name):
             yield Diagnostic(
@@ -226,20 +207,6 @@ def _said(error: Exception) -> str:
         if is_interrupt(fault):
             raise
         return ""
-
-
-def is_encodable(text: str) -> bool:
-    """Return True if a text can be UTF-8. Bytes that Python decoded with surrogateescape can."""
-    try:
-        text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def clean_utf8(text: str) -> str:
-    r"""Return a text with its lone surrogates written as \udXXX."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def convert_value(key: str, value: Any) -> Logged | Diagnostic:

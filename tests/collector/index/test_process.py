@@ -18,11 +18,11 @@ from chiplog.query.connection import CollectorConnection
 from chiplog.query.result import QueryError
 from chiplog_collector.cli import collector
 from chiplog_collector.index.checkpoints import Checkpoints
-from chiplog_collector.index.database import corruption_reason
 from chiplog_collector.index.process import main, open_index, quarantine_database
 from chiplog_collector.receiver import daemon as receiver_module
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import Paths, ensure_private_dir
+from chiplog_schemas.query.duckdb_errors import corruption_reason
 from chiplog_schemas.storage.watermark import Watermark
 from tests.support.collector_log import VIEWS, Rank, contents_of, whole
 from tests.support.index import Index

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from chiplog.ops import canary, daemons, health_checks
+from chiplog.cli import canary
+from chiplog.ops import daemons, health_checks
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.storage.journal_dir import list_journals
 from tests.support.node import Node

@@ -22,8 +22,7 @@ import torch
 import chiplog
 from chiplog.identity.identity import PARENT_RUN
 from chiplog.recording import start
-from chiplog.safety.diagnostics import Diagnostics
-from chiplog.values.metrics import Diagnostic
+from chiplog.safety.diagnostics import Diagnostic, Diagnostics
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB, MIB
 from chiplog_schemas.model.events import EventKind

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import chiplog
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import handlers_held, is_interrupt
-from chiplog.values.metrics import Diagnostic, Histogram, flatten
+from chiplog.values.metrics import Histogram, flatten
 from tests.support.safeguard import Safeguard
 
 N_INITS = 40

@@ -17,8 +17,8 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.values.config import HASHES_MAX, TEXT_CHARS_MAX, Fingerprints, config_entries, to_plain
-from chiplog.values.metrics import Diagnostic
 
 
 def plain(value: Any) -> Any:

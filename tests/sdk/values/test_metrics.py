@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from chiplog.safety.diagnostics import Diagnostic
 from chiplog.settings import as_strings, safe_name
 from chiplog.values.config import config_entries
-from chiplog.values.metrics import Diagnostic, Histogram, flatten
+from chiplog.values.metrics import Histogram, flatten
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
 
