@@ -106,7 +106,7 @@ class _Job:
 
     @property
     def is_abandoned(self) -> bool:
-        """Return True if the client has left without its answer."""
+        """Return True if the client has closed its connection."""
         return self.connection is not None and self.connection.is_closed
 
     def timeout(self) -> list[bytes]:
@@ -509,7 +509,7 @@ class QueryService:
                 worker.jobs.put(worker.job)
 
     def _drop_abandoned(self) -> None:
-        """Drop what waits for a client that has left: it takes the place of others."""
+        """Drop the waiting queries of clients that have disconnected, to make room for others."""
         for job in [job for job in self._waiting if job.is_abandoned]:
             self._waiting.remove(job)
             self._drop(job)

@@ -105,10 +105,10 @@ def fill(database: duckdb.DuckDBPyConnection) -> None:
         f"INSERT INTO base.metrics SELECT 30000 + attempt, 1, s, s, {BEGUN}, 400 - s "
         "FROM (VALUES (0, 363), (1, 20)) t(attempt, n), range(400) u(s) WHERE s < n"
     )
-    fill_told(database)
+    fill_interrupted(database)
 
 
-def fill_told(database: duckdb.DuckDBPyConnection) -> None:
+def fill_interrupted(database: duckdb.DuckDBPyConnection) -> None:
     """A run of three ranks that Ctrl-C ended, and one of two that were ended by SIGTERM."""
     database.execute(
         "INSERT INTO base.runs (run, run_id, tags, primary_label) "
@@ -275,7 +275,7 @@ def test_nobody_fails_first_after_another(
     assert first_failure_text(failure | {"is_cause": is_cause, "is_certain": is_certain}) == text
 
 
-def test_a_run_that_ctrl_c_ended_has_nobody_who_failed_first(show: Any) -> None:
+def test_a_run_that_ctrl_c_ended_names_no_first_failure(show: Any) -> None:
     page = " ".join(show("interrupted").split())
     assert "interrupted by Ctrl-C (SIGINT): rank1, rank0, rank2 " in page
     assert "failed first" not in page
