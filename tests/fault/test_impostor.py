@@ -37,7 +37,7 @@ SAFEGUARDS = [
         "what is refused is not entered in the ledger",
         "collector/chiplog_collector/index/applier.py",
         old="            if index in refused:\n                continue\n",
-        new="            if index in refused:\n                self.producer(uuid)\n",
+        new="            if index in refused:\n                self._context.producer(uuid)\n",
         test="test_own_ranks_of_a_block_are_stored_beside_a_strangers",
     ),
     Safeguard(

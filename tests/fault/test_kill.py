@@ -42,7 +42,7 @@ SAFEGUARDS = [
         old="                    self._core.add_slice(sender, first, last, payload, now, now_us())\n",
         # It acknowledges a third of a second early, so that a kill in between does not need luck.
         new="                    self._core.add_slice(sender, first, last, payload, now, now_us())\n"
-        "                    self._act(self._receiver.synced(sender, last + 1), now)\n"
+        "                    self._act(self._receiver.acknowledge(sender, last + 1), now)\n"
         "                    self._write_after = now + 0.3 if self._write_after < now - 0.3 else "
         "self._write_after\n",
         test="test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment",
