@@ -70,7 +70,8 @@ def new(own: Keys, role: str, name: str | None) -> None:
     click.echo(f"next: {_NEXT[Role(role)].format(file=public_path.name)}", err=True)
 
 
-@keys.command(context_settings={"ignore_unknown_options": True})  # a key may begin with a hyphen
+# A key may begin with a hyphen, and have an h: it must not be read as -h.
+@keys.command(context_settings={"ignore_unknown_options": True, "help_option_names": ["--help"]})
 @click.argument("key", metavar="FILE.pub|PUBLICKEY")
 @click.option("--name", metavar="NAME", help="On the list; default: the name in the file.")
 @click.option("--role", "roles", multiple=True, type=click.Choice([str(role) for role in CLIENT_ROLES]))

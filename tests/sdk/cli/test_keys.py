@@ -236,6 +236,7 @@ def test_list_shows_own_keys_servers_and_who_may_connect(directory: Path, tmp_pa
         assert secret is not None and secret.secret not in shown
 
 
-def test_a_key_may_begin_with_a_hyphen(directory: Path, capsys: Captured) -> None:
-    assert main(["keys", "allow", "-" + "0" * 39, "--name", "odd", "--role", "reader"]) == 0
+@pytest.mark.parametrize("key", ["-" + "0" * 39, "-0h" + "0" * 37], ids=["digits", "with an h"])
+def test_a_key_may_begin_with_a_hyphen(directory: Path, capsys: Captured, key: str) -> None:
+    assert main(["keys", "allow", key, "--name", "odd", "--role", "reader"]) == 0
     assert "odd may connect as reader" in capsys.readouterr().out
