@@ -1,4 +1,4 @@
-"""The holes that DESIGN.md's table of decisions closes, each with real processes and files, judged by the oracle."""
+"""Holes that a decision of the design closes, each with real processes and files, judged by the oracle."""
 
 import os
 import random

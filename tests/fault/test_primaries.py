@@ -1,6 +1,6 @@
 """Two primaries, a stale one, one that was restarted: one writer, the others refused, and each refusal is a row.
 
-The reference model is the sentence of DESIGN.md: a claim carries launch and restart count. Within one launch the higher
+The reference model is one rule: a claim carries launch and restart count. Within one launch the higher
 restart count wins; otherwise the holder keeps it until it has ended. Decided once, in log order; refusals recorded.
 """
 

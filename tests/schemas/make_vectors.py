@@ -1,6 +1,6 @@
 """Make the golden vectors of schemas/vectors/v1. Only ever adds: a file that exists is never written again.
 
-Run it from the repository: `python tests/schemas/make_vectors.py`. Each vector is a .bin file; index.json says of each
+Run it from the repository: `python -m tests.schemas.make_vectors`. Each vector is a .bin file; index.json says of each
 what it is and what it means. A multipart message is one file for each frame: name.0.bin, name.1.bin.
 """
 

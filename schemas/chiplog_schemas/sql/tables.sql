@@ -1,4 +1,4 @@
--- Migration 5: the tables behind the views. Users never see them.
+-- The tables behind the views. Users never see them. A change of them needs a higher MIGRATION.
 -- Facts carry integers and dimensions carry names, so that an identity that becomes known later changes one row.
 -- Facts are inserted sorted by key, producer, step and have no primary key: base.intervals keeps exactly-once.
 CREATE SCHEMA base;

@@ -14,6 +14,7 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import CorruptRange, Kind
+from tests.schemas.make_vectors import EVENTS
 from tests.support.collector_log import START_US, Rank, apply, block_of, receipt, records, whole
 from tests.support.index import Index
 from tests.support.safeguard import Safeguard
@@ -570,3 +571,10 @@ def test_counts_that_no_process_reaches_break_completeness_for_nobody(index: Ind
     assert (
         len(index.sql("SELECT 1 FROM events WHERE kind = 'quarantined' AND message LIKE 'seqs of 1 producers%'")) == 1
     )
+
+
+@pytest.mark.parametrize("kind", EventKind, ids=lambda kind: kind.name)
+def test_an_event_of_each_kind_can_be_applied(kind: EventKind) -> None:
+    rank = Rank(0)
+    rank.say(kind, *EVENTS[kind])
+    assert apply(whole(rank)).batch.rows.get("quarantine", []) == []

@@ -1,5 +1,6 @@
 """The database's file: what was written is loaded again, poison is passed, and rewriting it changes no view."""
 
+import hashlib
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ from chiplog_schemas.limits import MIB
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.sql import MIGRATION
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.segments import list_segments
 from chiplog_schemas.storage.watermark import Watermark
@@ -25,6 +27,7 @@ from tests.support.index import Index
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything, place_of
 
+TABLES = {5: "e8b56d9389838fb3"}  # migration -> digest of the columns of its tables
 COMPACTED_ROWS = 3_000_000
 SAFEGUARDS = [
     Safeguard(
@@ -330,6 +333,17 @@ def test_a_file_of_another_log_or_migration_is_not_used(index: Index, monkeypatc
         Database(index.path, LOG_ID)
     monkeypatch.undo()
     Database(index.path, LOG_ID).close()
+
+
+def test_other_tables_have_another_migration(index: Index) -> None:
+    """A database of an older version lacks what is new: only a higher MIGRATION has it rebuilt."""
+    columns = index.sql(
+        "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = 'base' AND NOT internal "
+        "AND table_name IN (SELECT table_name FROM duckdb_tables() WHERE schema_name = 'base') "
+        "ORDER BY table_name, column_index"
+    )
+    digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
+    assert TABLES.get(MIGRATION) == digest, f"add 1 to MIGRATION, and its number with {digest!r} to TABLES"
 
 
 @pytest.mark.parametrize("damage", ["garbage", "another log"])
