@@ -16,9 +16,12 @@ NAMED = {
     "schemas/chiplog_schemas/model/events.py": ["EventKind", "FIELDS"],
     "schemas/chiplog_schemas/sql/__init__.py": ["MIGRATION"],
     "sdk/chiplog/cli/root.py": ["COMMANDS"],
-    "tests/agent/stats/test_host.py": ["EVERYWHERE"],
+    "sdk/chiplog/recording/recorder.py": ["_emit"],
+    "tests/agent/stats/test_host.py": ["CUMULATIVE", "EVERYWHERE"],
+    "tests/collector/index/test_database.py": ["TABLES"],
     "tests/collector/views/test_views.py": ["COLUMNS"],
     "tests/schemas/make_vectors.py": ["EVENTS"],
+    "tests/sdk/recording/test_api.py": ["DOCUMENTED"],
     "tests/support/collector_log.py": ["VIEWS"],
 }
 
