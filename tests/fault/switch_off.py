@@ -15,9 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.support.safeguard import Safeguard
@@ -37,10 +38,12 @@ class Outcome:
     last_words: str
 
 
-def declared() -> Iterator[tuple[Path, Safeguard]]:
-    """Yield (test module, safeguard) of all modules that declare some."""
+def declared(accepts: Callable[[Path], bool] = lambda path: True) -> Iterator[tuple[Path, Safeguard]]:
+    """Yield (test module, safeguard) of all accepted modules that declare some."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        if not any(_assigns(node, "SAFEGUARDS") for node in ast.parse(path.read_text(encoding="utf-8")).body):
+        if not accepts(path) or not any(
+            _assigns(node, "SAFEGUARDS") for node in ast.parse(path.read_text(encoding="utf-8")).body
+        ):
             continue
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for safeguard in importlib.import_module(name).SAFEGUARDS:
@@ -52,15 +55,7 @@ def trouble(module: Path, safeguard: Safeguard) -> str:
     count = (ROOT / safeguard.file).read_text(encoding="utf-8").count(safeguard.old)
     if count != 1:
         return f"{safeguard.file} holds the text of {safeguard.promise!r} {count} times, not once"
-    names = {
-        node.name for node in ast.walk(ast.parse((ROOT / module).read_text())) if isinstance(node, ast.FunctionDef)
-    }
-    cases = {
-        f"{node.name}.TestCase"
-        for node in ast.walk(ast.parse((ROOT / module).read_text()))
-        if isinstance(node, ast.ClassDef)
-    }
-    if safeguard.test not in names | cases and not _assigned(module, safeguard.test):
+    if safeguard.test not in _tests_of(module) and not _assigned(module, safeguard.test):
         return f"{module} has no test {safeguard.test}"
     return ""
 
@@ -129,7 +124,20 @@ def _assigns(node: ast.stmt, name: str) -> bool:
 
 
 def _assigned(module: Path, name: str) -> bool:
-    return any(_assigns(node, name) for node in ast.parse((ROOT / module).read_text(encoding="utf-8")).body)
+    return any(_assigns(node, name) for node in _parsed(module).body)
+
+
+@cache  # of each module: many declare several safeguards
+def _tests_of(module: Path) -> frozenset[str]:
+    """Return the names of a module's test functions, and of the cases of its state machines."""
+    nodes = list(ast.walk(_parsed(module)))
+    functions = {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+    return frozenset(functions | {f"{node.name}.TestCase" for node in nodes if isinstance(node, ast.ClassDef)})
+
+
+@cache
+def _parsed(module: Path) -> ast.Module:
+    return ast.parse((ROOT / module).read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,17 @@
 """Every declared safeguard is in the code, and an existing test detects its removal."""
 
+import os
+import random
 import re
 
-from tests.fault.switch_off import ROOT, declared, trouble
+import pytest
+
+from tests.conftest import marks_of
+from tests.fault.switch_off import ROOT, declared, switch_off, trouble
+
+N_CHOSEN = 12  # of about seventy; `make switch-off` tries all of them
+# Their tests wait for seconds until what has been switched off fails to happen.
+WAITING = {"test_zap.py", "test_service.py", "test_checkpoints.py"}
 
 
 def test_every_safeguard_can_be_switched_off() -> None:
@@ -21,3 +30,13 @@ def test_no_module_has_two_lists_of_which_the_second_hides_the_first() -> None:
     assert [
         path.name for path in modules if len(re.findall("^SAFEGUARDS\\b", path.read_text(), re.MULTILINE)) > 1
     ] == []
+
+
+@pytest.mark.parametrize("number", range(N_CHOSEN))
+def test_a_safeguard_that_is_switched_off_turns_its_test_red(number: int, testrun_uid: str) -> None:
+    """Try another dozen in each run. CHIPLOG_SAFEGUARDS_SEED repeats one."""
+    seed = os.environ.get("CHIPLOG_SAFEGUARDS_SEED", testrun_uid)
+    quick = list(declared(lambda path: path.name not in WAITING and not marks_of(path) & {"process", "slow"}))
+    module, safeguard = random.Random(seed).sample(quick, N_CHOSEN)[number]
+    outcome = switch_off(module, safeguard)
+    assert outcome.is_red, f"seed {seed}: {safeguard.promise} [{module}::{safeguard.test}]: {outcome.last_words}"
