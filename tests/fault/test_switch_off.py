@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from tests.conftest import marks_of
 from tests.fault.switch_off import ROOT, declared, switch_off, trouble
+from tests.support.marks import marks_of
 
 N_CHOSEN = 12  # of about seventy; `make switch-off` tries all of them
 # Their tests wait for seconds until what has been switched off fails to happen.

@@ -196,9 +196,12 @@ def test_the_log_of_git_can_be_searched_left_and_interrupted(run, tmp_path: Path
     for number in range(12):
         subprocess.run([*git, "commit", "-q", "--allow-empty", "-m", f"commit number {number}"], check=True)
     terminal = run(f"os.system('git -C {repository} log')\n")
+    prompt = r":\x1b\[K"
     terminal.expect("commit number 11")
-    terminal.type("\x03")  # less rings the bell and continues
+    terminal.expect(prompt)
+    terminal.type("\x03")  # less rings the bell, paints the page again and continues
     terminal.expect("\x07")
+    terminal.expect(prompt)  # a key before it would be part of what was interrupted
     terminal.type("/number 2\n")
     terminal.expect("number 2")
     terminal.type("q")
