@@ -60,7 +60,7 @@ def trouble(module: Path, safeguard: Safeguard) -> str:
     return ""
 
 
-def switch_off(module: Path, safeguard: Safeguard) -> Outcome:
+def switch_off(module: Path, safeguard: Safeguard, patience_s: float = PATIENCE_S) -> Outcome:
     """Run a safeguard's test in a copy of the tree that lacks the safeguard."""
     with tempfile.TemporaryDirectory(prefix="chiplog-off-") as scratch:
         copy = Path(scratch)
@@ -74,7 +74,7 @@ def switch_off(module: Path, safeguard: Safeguard) -> Outcome:
         begun = time.monotonic()
         try:
             done = subprocess.run(
-                command, cwd=copy, env=environment, capture_output=True, text=True, errors="replace", timeout=PATIENCE_S
+                command, cwd=copy, env=environment, capture_output=True, text=True, errors="replace", timeout=patience_s
             )
         except subprocess.TimeoutExpired:
             return Outcome(False, time.monotonic() - begun, "the test did not end")
