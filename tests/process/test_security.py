@@ -68,7 +68,7 @@ SAFEGUARDS = [
     Safeguard(
         "answers to a reader that was revoked in the meantime are not sent",
         "schemas/chiplog_schemas/security/zap.py",
-        old="        return self.permit(permit.public, domain, now) is not None",
+        old="        return self.permission_for(permit.public, domain, now) is not None",
         new="        return True",
         test="test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer",
     ),
@@ -89,7 +89,7 @@ SAFEGUARDS = [
     Safeguard(
         "a key that is not allowed fails in the handshake",
         "schemas/chiplog_schemas/security/zap.py",
-        old="        if public and self.permit(public, name, time.monotonic()) is not None:",
+        old="        if public and self.permission_for(public, name, time.monotonic()) is not None:",
         new="        if public:",
         test="test_an_agent_with_a_key_that_nobody_allowed_is_told_what_to_run",
     ),
@@ -124,7 +124,7 @@ SAFEGUARDS = [
     Safeguard(
         "a reader that is not allowed fails in the handshake",
         "schemas/chiplog_schemas/security/zap.py",
-        old="        if public and self.permit(public, name, time.monotonic()) is not None:",
+        old="        if public and self.permission_for(public, name, time.monotonic()) is not None:",
         new="        if public:",
         test="test_a_reader_that_is_not_allowed_is_told_so_at_once",
     ),

@@ -313,7 +313,7 @@ class Applier:
                 self.batch.intervals.append((producer.producer, first, last, self.received_us))
                 self.batch.n_events += last - first + 1
             if self._sender not in (None, producer.sender) and (new or not producer.is_presumed):
-                self._absence.brought(producer, self._sender, new, self.received_us)
+                self._absence.on_new_sender(producer, self._sender, new, self.received_us)
             if new and self.state.lost.get(producer.producer):
                 self._retract_lost(producer, new)
         if not partial:

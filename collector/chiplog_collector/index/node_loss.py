@@ -36,15 +36,15 @@ class NodeLossTracker:
             raise ValueError(str(error)) from error
         if type(is_here) is not bool or type(silent_us) is not int or not 0 <= silent_us < _SILENT_US_MAX:
             raise TypeError("a presence is a boolean and a number of µs without a message")
-        on_new_sender = sorted(self._state.by_sender.get(uuid_of(sender), ()))  # in log order, also after a start
-        mine = [p for p in map(self._state.producers_by_number.__getitem__, on_new_sender) if p.role == "rank"]
+        numbers = sorted(self._state.by_sender.get(uuid_of(sender), ()))  # in log order, also after a start
+        mine = [p for p in map(self._state.producers_by_number.__getitem__, numbers) if p.role == "rank"]
         if is_here:
             self._mark_back(mine, record.number, received_us, clean(text_of(node)), clean(text_of(boot)))
         else:
             running = [producer for producer in mine if producer.state is None]
             self._mark_lost(running, record.number, received_us, silent_us, clean(text_of(node)))
 
-    def brought(self, producer: Producer, sender: bytes, new: list[tuple[int, int]], received_us: int) -> None:
+    def on_new_sender(self, producer: Producer, sender: bytes, new: list[tuple[int, int]], received_us: int) -> None:
         """Note that another agent delivers a producer's events: a producer that was presumed dead is running again."""
         self._state.set_sender(producer, sender)
         self._context.batch.producers.add(producer.producer)

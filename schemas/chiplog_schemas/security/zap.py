@@ -128,9 +128,9 @@ class ZapAuthenticator:
         except zmq.ZMQError:
             user = ""
         if user:
-            permission_for = self.permit(user, domain, now)
-            self.refused += permission_for is None
-            return AuthenticatedClient(False, permission_for, self._allowed.name_of(user) or user)
+            permission = self.permission_for(user, domain, now)
+            self.refused += permission is None
+            return AuthenticatedClient(False, permission, self._allowed.name_of(user) or user)
         # Without a key only a Unix socket is admitted. If libzmq ever admitted another peer, it is refused here.
         try:
             is_local = str(frame.get("Peer-Address")).startswith(_IPC_PEER)
@@ -139,14 +139,14 @@ class ZapAuthenticator:
         self.refused += not is_local
         return LOCAL if is_local else AuthenticatedClient(False)
 
-    def permit(self, public: str, domain: str, now: float) -> Permission | None:
+    def permission_for(self, public: str, domain: str, now: float) -> Permission | None:
         """Return the permit of a key that has the domain's role; None when it is not allowed there."""
         permit = self._allowed.find(public, now)
         return permit if permit is not None and DOMAINS.get(domain) in permit.roles else None
 
     def is_still_allowed(self, permit: Permission, domain: str, now: float) -> bool:
         """Return True if an admitted key may still receive an answer."""
-        return self.permit(permit.public, domain, now) is not None
+        return self.permission_for(permit.public, domain, now) is not None
 
     def close(self) -> None:
         """End the handler; from then on no client can connect. Call it before the context ends."""
@@ -184,7 +184,7 @@ class ZapAuthenticator:
         version, request_id, domain, _, _, mechanism, *credentials = request
         public = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and len(credentials) == 1 else ""
         name = domain.decode("utf-8", "replace")
-        if public and self.permit(public, name, time.monotonic()) is not None:
+        if public and self.permission_for(public, name, time.monotonic()) is not None:
             return [version, request_id, b"200", b"", public.encode(), b""]
         self.refused += 1
         return [version, request_id, b"400", b"", b"", b""]

@@ -237,12 +237,12 @@ class Journal:
             if payload:
                 layout.refuse()
             return True
-        set_counters = skipped or int(bool(payload))
+        n_events = skipped or int(bool(payload))
         records, number = b"", seq + skipped
         if layout.drop_first >= 0:
             in_vain = payload and not urgent and time.monotonic() < self._disk_again_at
             if in_vain or skipped:  # skipped seqs are declared together with dropped events
-                return self._count_dropped(tail, set_counters, refuse)
+                return self._count_dropped(tail, n_events, refuse)
             lost = encode(EventKind.LOST, now_us(), b"", layout.drop_first, seq - 1, "journal full")
             records, number = frame(Kind.EVENT, number, lost), number + 1
         if payload:
@@ -268,7 +268,7 @@ class Journal:
             elif self._make(layout, needed, urgent):
                 return False
             elif not has_room:
-                return not set_counters or self._count_dropped(tail, set_counters, refuse)
+                return not n_events or self._count_dropped(tail, n_events, refuse)
         after = (end, number, replace(layout, drop_first=-1, refuse=refuse))
         return self._commit(tail, after, records, position, is_counted=is_counted)
 

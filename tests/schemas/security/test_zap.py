@@ -41,7 +41,7 @@ SAFEGUARDS = [
     Safeguard(
         "the handshake asks the list of allowed keys",
         "schemas/chiplog_schemas/security/zap.py",
-        old="        if public and self.permit(public, name, time.monotonic()) is not None:",
+        old="        if public and self.permission_for(public, name, time.monotonic()) is not None:",
         new="        if public:",
         test="test_a_stranger_fails_in_the_handshake",
     ),
@@ -332,7 +332,7 @@ def test_a_key_that_is_revoked_while_connected_gets_no_answer_that_was_under_way
     assert client.socket.poll(180_000)
     client.socket.recv_multipart()
     (site.keys.allowed / "node1.pub").unlink()
-    wait_until(lambda: site.gate.permit(pair.public, "ingest", time.monotonic()) is None, "the revocation")
+    wait_until(lambda: site.gate.permission_for(pair.public, "ingest", time.monotonic()) is None, "the revocation")
     site.door.reply(reply, time.monotonic())
     assert not client.socket.poll(int(_LATE_S * 1000))
 
