@@ -78,9 +78,8 @@ class Applier:
         self._speakers = NodeAuthorization(self._context)
         self._absence = NodeLossTracker(self._context)
         self._sender: bytes | None = None  # of the record being applied, if its receipt names it
-        self._speaker: tuple[RestrictedSender, int] | None = (
-            None  # of the record being applied, and its number, if restricted
-        )
+        # Of the record being applied, and its number, if restricted.
+        self._speaker: tuple[RestrictedSender, int] | None = None
         self._waiting: list[Record] = []  # records that wait for the receipt with their time and sender
         self._numbers: list[int] = []  # of all records since the last receipt
         self._key_ids: dict[bytes, tuple[int, ...]] = {}
@@ -202,7 +201,7 @@ class Applier:
 
     def _apply_presence(self, record: Record) -> None:
         try:
-            self._absence.apply(record, self.received_us)
+            self._absence.apply(record)
         except (ValueError, TypeError) as error:
             reason = f"a presence record cannot be read: {error}"
             self.quarantine(record.number, record.kind, QuarantineCode.INVALID_RECORD, reason, b"")
@@ -313,7 +312,7 @@ class Applier:
                 self.batch.intervals.append((producer.producer, first, last, self.received_us))
                 self.batch.n_events += last - first + 1
             if self._sender not in (None, producer.sender) and (new or not producer.is_presumed):
-                self._absence.on_new_sender(producer, self._sender, new, self.received_us)
+                self._absence.on_new_sender(producer, self._sender, new)
             if new and self.state.lost.get(producer.producer):
                 self._retract_lost(producer, new)
         if not partial:

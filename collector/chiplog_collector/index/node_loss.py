@@ -28,7 +28,7 @@ class NodeLossTracker:
         self._context = context
         self._state = context.state
 
-    def apply(self, record: Record, received_us: int) -> None:
+    def apply(self, record: Record) -> None:
         """Apply one record. Raises ValueError or TypeError if it is invalid."""
         try:
             sender, is_here, silent_us, node, boot, *_ = unpack(record.payload)
@@ -39,12 +39,12 @@ class NodeLossTracker:
         numbers = sorted(self._state.by_sender.get(uuid_of(sender), ()))  # in log order, also after a start
         mine = [p for p in map(self._state.producers_by_number.__getitem__, numbers) if p.role == "rank"]
         if is_here:
-            self._mark_back(mine, record.number, received_us, clean(text_of(node)), clean(text_of(boot)))
+            self._mark_back(mine, record.number, clean(text_of(node)), clean(text_of(boot)))
         else:
             running = [producer for producer in mine if producer.state is None]
-            self._mark_lost(running, record.number, received_us, silent_us, clean(text_of(node)))
+            self._mark_lost(running, record.number, silent_us, clean(text_of(node)))
 
-    def on_new_sender(self, producer: Producer, sender: bytes, new: list[tuple[int, int]], received_us: int) -> None:
+    def on_new_sender(self, producer: Producer, sender: bytes, new: list[tuple[int, int]]) -> None:
         """Note that another agent delivers a producer's events: a producer that was presumed dead is running again."""
         self._state.set_sender(producer, sender)
         self._context.batch.producers.add(producer.producer)
@@ -53,9 +53,9 @@ class NodeLossTracker:
             name = producer.node or "?"
             message = f"node {name} is back: another agent delivers events of {producer.label or 'a label'}"
             body = {"node": name, "labels": 1}
-            self._context.emit_event(producer, new[0][0], received_us, "node_back", "info", message, body)
+            self._context.emit_event(producer, new[0][0], self._context.received_us, "node_back", "info", message, body)
 
-    def _mark_lost(self, running: list[Producer], number: int, received_us: int, silent_us: int, node: str) -> None:
+    def _mark_lost(self, running: list[Producer], number: int, silent_us: int, node: str) -> None:
         for run in _by_run(running):
             name = run[0].node or node or "?"
             seconds = f"{silent_us / 1e6:.0f} s"
@@ -63,13 +63,14 @@ class NodeLossTracker:
                 producer.state, producer.cause, producer.is_presumed = "crashed", None, True
                 producer.reason = f"node {producer.node or name} is lost: its agent sent nothing for {seconds}"
                 # It died between its last message and the next heartbeat, which did not arrive.
-                producer.ended_at, producer.late_us = received_us - silent_us + _HEARTBEAT_US, _HEARTBEAT_US
+                producer.ended_at = self._context.received_us - silent_us + _HEARTBEAT_US
+                producer.late_us = _HEARTBEAT_US
                 self._context.batch.producers.add(producer.producer)
             message = f"node {name} is lost: its agent sent nothing for {seconds}; {_named(run)} may have ended"
             body: dict[str, Any] = {"node": name, "silent_s": silent_us / 1e6, "labels": len(run)}
-            self._context.emit_event(run[0], number, received_us, "node_lost", "error", message, body)
+            self._context.emit_event(run[0], number, self._context.received_us, "node_lost", "error", message, body)
 
-    def _mark_back(self, mine: list[Producer], number: int, received_us: int, node: str, boot: str) -> None:
+    def _mark_back(self, mine: list[Producer], number: int, node: str, boot: str) -> None:
         for run in _by_run([producer for producer in mine if producer.is_presumed]):
             name = run[0].node or node or "?"
             alive = [producer for producer in run if not (boot and producer.boot and producer.boot != boot)]
@@ -79,7 +80,7 @@ class NodeLossTracker:
             gone = "" if len(alive) == len(run) else "; its machine was rebooted, and its ranks are gone"
             message = f"node {name} is back: its agent has reconnected{gone}"
             body = {"node": name, "labels": len(alive)}
-            self._context.emit_event(run[0], number, received_us, "node_back", "info", message, body)
+            self._context.emit_event(run[0], number, self._context.received_us, "node_back", "info", message, body)
 
 
 def _mark_running(producer: Producer) -> None:
