@@ -25,9 +25,7 @@ def up(directory: str | None) -> None:
         before = {module: daemons.daemon_pid(where, module) for module in wanted}
         for module in reversed(wanted):  # the agent first: it would start another collector
             _stop_embedded(where, module)
-        for module in wanted:
-            _start_to_stay(where, module)
-        pids = {module: daemons.start(where, module, []) for module in wanted}
+        pids = {module: _start_to_stay(where, module) for module in wanted}
     except OSError as error:
         raise click.ClickException(str(error)) from error
     for module, pid in pids.items():
@@ -35,12 +33,12 @@ def up(directory: str | None) -> None:
         click.echo(f"{module.removeprefix('chiplog_')} {word} (process {pid}) for {where.root}")
 
 
-def _start_to_stay(where: Paths, module: str) -> None:
-    """Start a daemon that stays. One that a training starts at the same moment exits when idle: it is stopped."""
+def _start_to_stay(where: Paths, module: str) -> int:
+    """Start a daemon that stays; return its PID. One that a training started is replaced: it would exit."""
     for _ in range(_STARTS_MAX):
-        daemons.start(where, module, [])
-        if not daemons.is_embedded(where, module):
-            return
+        pid = daemons.start(where, module, [])
+        if not daemons.is_embedded(where, module) and daemons.daemon_pid(where, module) == pid:
+            return pid
         _stop_embedded(where, module)
     raise OSError(f"{module} is started by a training again and again in {where.root}; try again")
 
