@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from chiplog.identity import process_info
 from chiplog.identity.identity import SETUP, Identity, encode_setup, initial_run_id, resolve_identity
@@ -35,6 +35,7 @@ from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.owners import note_good_end
 
+_T = TypeVar("_T")
 _log = logging.getLogger("chiplog")
 _lock = threading.Lock()
 _current: Run | None = None
@@ -309,30 +310,27 @@ def _resolve_settings(environ: Mapping[str, str], *, nothing_given: bool = False
     run_id = _name("run ID", asked.run_id, remarks)
     asked = asked._replace(run_id=run_id)
     label = _name("label", given["label"] or environ.get("CHIPLOG_LABEL"), remarks)
-    reinit, bad_reinit = reinit_of(given["reinit"])
-    if bad_reinit is not None:
-        remarks.append(bad_reinit)
+    reinit = _checked(reinit_of(given["reinit"]), remarks)
     opened = _open_runs()
     still_open = initial_run_id(opened[-1]._settings.identity) if opened and not reinit else ""
     facts = process_info.read_process_facts(_opened - {still_open})
     identity = resolve_identity(environ, facts, label, run_id)
     where = paths_for_root(own_dir(given["dir"], environ))
-    group = _line("group", given["group"] or environ.get("CHIPLOG_GROUP"), remarks)
-    name = _line("name", given["name"], remarks)
+    group = _checked(clean_text("group", given["group"] or environ.get("CHIPLOG_GROUP")), remarks)
+    name = _checked(clean_text("name", given["name"]), remarks)
     if group is not None and not run_id:
         identity, name = with_own_run(identity, group, name, facts)
-    project = _line("project", given["project"] or environ.get("CHIPLOG_PROJECT"), remarks)
+    project = _checked(clean_text("project", given["project"] or environ.get("CHIPLOG_PROJECT")), remarks)
     own = f"rank{identity.rank}" if group is not None and not run_id and identity.rank is not None else ""
     key = key_of(working_directory(), project, group, own)
     identity, label = go_on(identity, asked, label, key, where, is_spawned=facts.spawned is not None)
     clean_id, clean_label = _name("run ID", identity.run_id, []), _name("label", identity.label, [])
     identity = replace(identity, run_id=clean_id or "", label=clean_label or "")
-    primary = _flag("primary", given["primary"], remarks)
+    primary = _checked(flag("primary", given["primary"]), remarks)
     if primary is None:
-        primary = _flag("CHIPLOG_PRIMARY", environ.get("CHIPLOG_PRIMARY"), remarks)
-    mode, bad_mode = mode_of("disabled" if nothing_given else given["mode"], environ.get("CHIPLOG_MODE", ""), identity)
-    if bad_mode is not None:
-        remarks.append(bad_mode)
+        primary = _checked(flag("CHIPLOG_PRIMARY", environ.get("CHIPLOG_PRIMARY")), remarks)
+    asked_mode = "disabled" if nothing_given else given["mode"]
+    mode = _checked(mode_of(asked_mode, environ.get("CHIPLOG_MODE", ""), identity), remarks)
     if primary is not None:
         identity = replace(identity, primary=primary, is_fallback_primary=False)
     if reinit == CREATE_NEW:
@@ -358,18 +356,18 @@ def _resolve_settings(environ: Mapping[str, str], *, nothing_given: bool = False
         project=project,
         name=name,
         group=group,
-        job_type=_line("job_type", given["job_type"], remarks),
+        job_type=_checked(clean_text("job_type", given["job_type"]), remarks),
         tags=as_strings(given["tags"]),
-        notes=_line("notes", given["notes"], remarks),
+        notes=_checked(clean_text("notes", given["notes"]), remarks),
         config=config,
         run_given=bool(run_id),
         label_given=bool(label),
         primary_given=primary is not None or (group is not None and not run_id),
         gpu_device_ids=None if gpus is None else tuple(word.strip() for word in as_strings(gpus) if word.strip()),
         speaks_for_node=str(given["mode"] or environ.get("CHIPLOG_MODE")).strip().lower() == RANK0,
-        update_finish_state=_flag("update_finish_state", given["update_finish_state"], remarks),
-        capture_console=_flag("capture_console", given["capture_console"], remarks) is not False,
-        records_environment=_flag(RECORDS_ENVIRONMENT, environ.get(RECORDS_ENVIRONMENT), remarks) is not False,
+        update_finish_state=_checked(flag("update_finish_state", given["update_finish_state"]), remarks),
+        capture_console=_checked(flag("capture_console", given["capture_console"]), remarks) is not False,
+        records_environment=_checked(flag(RECORDS_ENVIRONMENT, environ.get(RECORDS_ENVIRONMENT)), remarks) is not False,
         bounds=read_bounds(environ, lambda message: remarks.append(Diagnostic("bad_argument", message[:60], message))),
         unfinished_key=key,
         diagnostics=tuple(remarks),
@@ -395,18 +393,12 @@ def _name(kind: str, value: Any, remarks: list[Diagnostic]) -> str | None:
     return clean or None
 
 
-def _line(kind: str, value: Any, remarks: list[Diagnostic]) -> str | None:
-    text, change = clean_text(kind, value)
-    if change is not None:
-        remarks.append(change)
-    return text
-
-
-def _flag(name: str, value: Any, remarks: list[Diagnostic]) -> bool | None:
-    known, bad = flag(name, value)
+def _checked(found: tuple[_T, Diagnostic | None], remarks: list[Diagnostic]) -> _T:
+    """Return a setting; add what is wrong with it, if anything, to the remarks."""
+    value, bad = found
     if bad is not None:
         remarks.append(bad)
-    return known
+    return value
 
 
 _warned_no_run = False
