@@ -21,6 +21,7 @@ NAMES = (
     "size",
     "bounds",
     "contention",
+    "gpu",
 )
 
 
