@@ -58,7 +58,6 @@ UNTESTED = [
     "sdk/journal/deferred.py",
     "sdk/journal/factory.py",
     "sdk/journal/null.py",
-    "sdk/journal/promises.py",
     "sdk/journal/reachability.py",
     "sdk/journal/segment.py",
     "sdk/ops/daemons.py",

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from threading import RLock
 from typing import Protocol
 
+from chiplog.journal.journal import Journal
 from chiplog.journal.null import EventSink
-from chiplog.journal.promises import PromisingJournal
 from chiplog.safety.interrupts import is_interrupt
 
 _LOOK_AGAIN_S = 0.001  # poll interval while finish() waits for a device
@@ -132,7 +132,7 @@ class DeferredEvents:
     def _append_lost(self) -> None:
         journal = self._journal()
         for reason, count in list(self._lost.items()):
-            if isinstance(journal, PromisingJournal):
+            if isinstance(journal, Journal):
                 journal.lose(count, reason)
             with self._lock:
                 self._lost[reason] -= count
@@ -142,5 +142,5 @@ class DeferredEvents:
 
     def _promise(self) -> None:
         journal = self._journal()
-        if isinstance(journal, PromisingJournal):
+        if isinstance(journal, Journal):
             journal.promise(self.pending)

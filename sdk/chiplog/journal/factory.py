@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable
 from typing import Any
 
-from chiplog.journal.promises import PromisingJournal
+from chiplog.journal.journal import Journal
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import PRODUCER_BYTES, EventKind, encode
@@ -24,7 +24,7 @@ _REMEDIES = {
 
 def open_journal(
     places: Paths, mode: str, bounds: Limits, info: dict[str, Any], started_us: int, warn: Callable[[str], object]
-) -> tuple[PromisingJournal, bool]:
+) -> tuple[Journal, bool]:
     """Return a published journal whose first event is the identity, and whether it is on disk. Never raises OSError.
 
     info: the fields of the IDENTITY event. started_us: µs since the epoch. warn: called if it is not on disk.
@@ -38,14 +38,14 @@ def open_journal(
     try:
         path = parent / producer.hex()
         check_root(places)
-        journal = PromisingJournal(path, producer, packed, bytes_max=bytes_max, memory_bytes_max=memory)
+        journal = Journal(path, producer, packed, bytes_max=bytes_max, memory_bytes_max=memory)
         journal.append(first)
         journal.publish()
     except OSError as error:
         message = f"no journal in {parent}: {_reason(error)}; events are kept in memory only, bounded, and end with"
         message = f"{message} this process unless an agent takes them; {_REMEDIES.get(error.errno or 0, _REMEDY)}"
         warn(message)
-        journal = PromisingJournal(None, producer, packed, bytes_max=memory)
+        journal = Journal(None, producer, packed, bytes_max=memory)
         journal.append(first)
         journal.append(encode(EventKind.NOTICE, started_us, "journal_memory", "warning", message[:500], {}))
         return journal, False

@@ -66,6 +66,7 @@ _LOOK_AGAIN_S = 0.0005
 # interrupts it. Otherwise handlers that come faster than segments are made would each make one. 16 KiB hold about a
 # hundred events.
 _LAST_PART = 16
+_PROMISED_MAX = 0xFFFFFFFF  # a u32 on the head page
 _PRODUCED = slice(PRODUCED_OFFSET, PRODUCED_OFFSET + PRODUCED.size)  # on the head page
 _NOBODY = (0, 0.0)
 _NO_PLACE = slice(0, 0)
@@ -158,6 +159,7 @@ class Journal:
         segment.memory[:SEGMENT_HEADER_BYTES] = self._segment_header(0)
         self._tail: Tail = (SEGMENT_HEADER_BYTES, 0, _Layout(segment))
         self._cursor = (segment, SEGMENT_HEADER_BYTES, 0)  # position of the next record to send
+        self._promised = 0
         self.acked = 0
 
     # -- writing: any thread --
@@ -217,6 +219,24 @@ class Journal:
             return
         while not self._put(self._tail, last, urgent=True, refuse=on_refused):
             pass
+
+    def promise(self, count: int) -> None:
+        """Write to the head page how many events are promised: events without a seq, whose values are not ready.
+
+        The agent that adopts the journal declares them lost. One caller at a time.
+        """
+        self._promised = min(count, _PROMISED_MAX)
+        if (head := self._head) is not None:
+            head.promise(self._promised)
+
+    def lose(self, count: int, reason: str) -> None:
+        """Assign seqs to `count` events and declare them lost, with other dropped events of a full journal."""
+        while True:
+            tail = self._tail
+            seq = tail[1]
+            lost = encode(EventKind.LOST, now_us(), b"", seq, seq + count - 1, reason)
+            if self.is_sealed or self._put(tail, lost, urgent=True, skipped=count):
+                return
 
     def _put(
         self,

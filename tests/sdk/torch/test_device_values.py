@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import chiplog
 from chiplog.journal.deferred import DeferredEvents
-from chiplog.journal.promises import PromisingJournal
+from chiplog.journal.journal import Journal
 from chiplog.recording.run import Run
 from chiplog.torch import device_values as device_module
 from chiplog.torch.device_values import DeviceRing, DeviceValues
@@ -382,7 +382,7 @@ OPERATIONS = st.lists(
 def test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost(operations, n_bytes, slots_max) -> None:
     # Invariant: each call's event is in the journal once, in order and with its own values, or its seq is declared
     # lost; seqs have no gap; and the head page counts at every moment what is neither.
-    journal = PromisingJournal(None, bytes(16), b"")
+    journal = Journal(None, bytes(16), b"")
     later = DeferredEvents(lambda: journal, lambda error: None)
     stored: list[tuple[int, list[float]]] = []
 
