@@ -31,7 +31,6 @@ UNTESTED = [
     "schemas/storage/watermark.py",
     "schemas/transport/router.py",
     "sdk/cli/canary.py",
-    "sdk/cli/down.py",
     "sdk/cli/fitted_table.py",
     "sdk/cli/local_time.py",
     "sdk/cli/logs.py",

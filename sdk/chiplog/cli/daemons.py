@@ -1,4 +1,4 @@
-"""`chiplog up`: agent and collector in the background, until `chiplog down`."""
+"""`chiplog up` and `chiplog down`: agent and collector in the background."""
 
 import os
 
@@ -8,10 +8,11 @@ from chiplog.ops import daemons
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 
 _STARTS_MAX = 5  # of one daemon: a rank starts one at most every second, and few meet the moment
+_DIR = click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
 
 
 @click.command()
-@click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
+@_DIR
 def up(directory: str | None) -> None:
     """Start a collector and an agent in the background. They run until `chiplog down`.
 
@@ -46,3 +47,21 @@ def _start_to_stay(where: Paths, module: str) -> int:
 def _stop_embedded(where: Paths, module: str) -> None:
     if daemons.daemon_pid(where, module) and daemons.is_embedded(where, module):
         daemons.stop(where, module)
+
+
+@click.command()
+@_DIR
+def down(directory: str | None) -> None:
+    """Stop agent and collector, and return when they have exited. Logged data stays and is delivered later."""
+    where = paths_for_root(own_dir(directory, os.environ))
+    stopped = 0
+    for module in (daemons.AGENT, daemons.COLLECTOR):  # in this order no data is in flight at the end
+        try:
+            pid = daemons.stop(where, module)
+        except OSError as error:
+            raise click.ClickException(str(error)) from error
+        if pid:
+            click.echo(f"{module.removeprefix('chiplog_')} stopped (process {pid})")
+            stopped += 1
+    if not stopped:
+        click.echo(f"nothing runs for {where.root}")

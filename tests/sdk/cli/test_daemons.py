@@ -1,4 +1,4 @@
-"""`chiplog up`: the daemons that it names are those that run in the end, and stay."""
+"""`chiplog up`: the daemons that it names are those that run in the end, and stay until `chiplog down`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 SAFEGUARDS = [
     Safeguard(
         "up names the daemon that stays",
-        "sdk/chiplog/cli/up.py",
+        "sdk/chiplog/cli/daemons.py",
         old="        if not daemons.is_embedded(where, module) and ",
         new="        if ",
         test="test_a_collector_that_a_training_started_in_between_is_not_the_one_that_up_names",
