@@ -2,9 +2,10 @@
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import numpy as np
@@ -74,6 +75,7 @@ _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
     ),
 }
 _TIMES = ("started_at", "ended_at")
+_Entry = TypeVar("_Entry", Run, Producer)
 # Whether records were ever lost on the way, see State.damaged.
 _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 'gap') OR EXISTS (
     FROM base.quarantine WHERE loses_events)"""
@@ -149,16 +151,14 @@ class Database:
         """Read the dimensions and the ledger."""
         state = State()
         execute = self.connection.execute
-        for row in execute("SELECT * FROM base.runs ORDER BY run").fetchall():
-            run = Run(*row)
+        for run in self._entries(Run, "SELECT * FROM base.runs ORDER BY run"):
             run.tags = list(run.tags or [])
             run.told = list(run.told or [])
             run.alias_nodes = list(run.alias_nodes or [])
             state.add_run(run)
         times = ", ".join(f"epoch_us({name}) AS {name}" for name in _TIMES)
         query = f"SELECT * REPLACE ({times}) FROM base.producers ORDER BY launch_order, restart, producer"
-        for row in execute(query).fetchall():
-            producer = Producer(*row)
+        for producer in self._entries(Producer, query):
             producer.uuid = bytes(producer.uuid)
             producer.gpus = list(producer.gpus or [])
             producer.nodes = list(producer.nodes or [])
@@ -184,6 +184,13 @@ class Database:
         found = execute(_DAMAGED).fetchone()
         state.damaged = bool(found and found[0])
         return state
+
+    def _entries(self, kind: type[_Entry], query: str) -> Iterator[_Entry]:
+        """Yield the rows of a query: each column is the attribute of its name."""
+        cursor = self.connection.execute(query)
+        names = [column[0] for column in cursor.description]
+        for row in cursor.fetchall():
+            yield kind(**dict(zip(names, row, strict=True)))
 
     # -- writing --
 
@@ -311,7 +318,7 @@ class Database:
             f"DELETE FROM base.{table} WHERE {names[0]} IN (SELECT unnest(?::INTEGER[]))", [[row[0] for row in rows]]
         )
         selected = ", ".join(_from_json(index, name, types[name]) for index, name in enumerate(names))
-        query = f"INSERT INTO base.{table} SELECT {selected} FROM (SELECT unnest(?::JSON[]) AS r)"
+        query = f"INSERT INTO base.{table} ({', '.join(names)}) SELECT {selected} FROM (SELECT unnest(?::JSON[]) AS r)"
         self.connection.execute(query, [json.dumps(rows)])
 
 

@@ -473,11 +473,18 @@ class QueryService:
         peer = received.routing
         if (peer, question.id) in self._pending_ids:
             return  # sent again although it is here: its answer will follow
-        timeout_s = min(question.timeout_s, self._bounds.query_timeout_s)
-        sender = (peer, received.visitor, connection_of(received))
-        job = _Job(*sender, question.id, question.sql, question.params, timeout_s, time.monotonic())
-        job.time_zone = question.time_zone
-        job.digest = digest_of(job.sql, job.params)
+        job = _Job(
+            peer=peer,
+            visitor=received.visitor,
+            connection=connection_of(received),
+            id=question.id,
+            sql=question.sql,
+            params=question.params,
+            timeout_s=min(question.timeout_s, self._bounds.query_timeout_s),
+            time_zone=question.time_zone,
+            arrived=time.monotonic(),
+            digest=digest_of(question.sql, question.params),
+        )
         self._pending_ids.add((peer, question.id))
         if len(self._waiting) >= self._bounds.queries_waiting_max:
             self._drop_abandoned()

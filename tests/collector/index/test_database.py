@@ -13,6 +13,7 @@ from chiplog_collector import maintenance
 from chiplog_collector.cli import collector, compact, rebuild
 from chiplog_collector.index.database import Database, StaleDatabaseError
 from chiplog_collector.index.process import open_index, rebuild_into
+from chiplog_collector.index.write_batch import Batch
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import MIB
 from chiplog_schemas.model.blocks import BlockBuilder
@@ -72,6 +73,23 @@ def test_what_was_written_is_loaded_again(index: Index) -> None:
         k: [p.uuid for p in v] for k, v in state.by_label.items() if v
     }
     assert index.views() == views
+
+
+@pytest.mark.parametrize(("table", "column"), [("producers", "sender"), ("runs", "notes")])
+def test_dimensions_are_written_and_read_by_the_names_of_their_columns(index: Index, table: str, column: str) -> None:
+    index.take(*everything())
+    state = index.follower._applier.state
+    for statement in (
+        f"CREATE TABLE base.moved AS SELECT {column}, * EXCLUDE ({column}) FROM base.{table} LIMIT 0",
+        f"DROP TABLE base.{table}",
+        f"ALTER TABLE base.moved RENAME TO {table}",
+    ):
+        index.database.connection.execute(statement)
+    batch = Batch(producers=set(state.producers_by_number), runs=set(state.runs_by_number))
+    index.database.write(batch, state, index.database.next_number)
+    loaded = index.database.load()
+    assert loaded.runs == state.runs
+    assert loaded.producers == state.producers
 
 
 def test_a_database_that_is_opened_anew_after_every_record_is_the_same(index: Index, tmp_path) -> None:
