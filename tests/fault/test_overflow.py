@@ -277,7 +277,7 @@ def test_names_keys_and_lines_beyond_their_bounds_are_counted_in_events(
     run.log({"k" * (KEY_BYTES_MAX + 1): 1.0, "text": "x" * 70_000, "key 0": 2.0})
     for number in range(30):
         run.log({f"key {number}": 1.0})
-    produced_before = run._produced
+    produced_before = run._journal.next_seq
     run.finish()
     (row,) = node.until("SELECT * FROM completeness", lambda rows: rows[0]["pending"] == 0)
     assert row["lost"] == 0

@@ -17,7 +17,7 @@ from chiplog_collector.query.sql_guard import SqlGuardProcess
 from chiplog_collector.receiver.commit import decode_receipt, recover_lost, recover_senders
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import FILE_CHUNK_BYTES, KEY_BYTES_MAX, KEYS_MAX, NUMBER_LIMIT
-from chiplog_schemas.model.blocks import OPAQUE, Block, BlockBuilder, BlockError, block_to_rows, decode_block
+from chiplog_schemas.model.blocks import OPAQUE, Block, BlockBuilder, BlockError, decode_block
 from chiplog_schemas.model.events import (
     FIELDS,
     IDENTITY_FIELDS,
@@ -44,6 +44,7 @@ from tests.fuzz.grammar import (
     pick,
 )
 from tests.schemas.make_vectors import PRODUCER_A, PRODUCER_B, RECORD_PAYLOADS, SENDER, TS
+from tests.support.blocks import block_to_rows
 
 
 class Target(Protocol):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.model.blocks import BlockBuilder, block_to_rows, decode_block
+from chiplog_schemas.model.blocks import BlockBuilder, decode_block
 from chiplog_schemas.model.events import EventKind, decode, encode, matches_schema
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.query import query_messages
@@ -27,6 +27,7 @@ from tests.schemas.make_vectors import (
     TS,
     VECTORS,
 )
+from tests.support.blocks import block_to_rows
 
 
 def golden(name: str) -> bytes:

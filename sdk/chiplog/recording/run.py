@@ -39,7 +39,6 @@ from chiplog.settings import RunSettings, as_strings, identity_event_fields, saf
 from chiplog.torch.current_device import CurrentDevice, current_device
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
-from chiplog_schemas.model.end_text import cause_of_exception
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.owners import announce
@@ -222,11 +221,6 @@ class Run(Recorder):
         message = f"run.{name} is not available: it is empty, and its calls do nothing"
         self._complain(Diagnostic("not_available", f"run.{name}", message))
         return foreign_names.RUN_VALUES[name] if name in foreign_names.RUN_VALUES else foreign_names.stand_in(name)
-
-    @property
-    def _produced(self) -> int:
-        """How many events this process has given a seq."""
-        return self._journal.next_seq
 
     def __repr__(self) -> str:
         return f"<chiplog run {self.id} as {self.label}, {self.mode}>"
@@ -461,12 +455,6 @@ class Run(Recorder):
         yield self._complaints.emit_counts
         yield lambda: self._tell_suppressed_alerts(None)
         yield lambda: self._ending.set_exit_code(exit_code)
-
-    @ignore_unknown_arguments
-    def _mark_failed(self, reason: str, exit_code: int = 1) -> None:
-        """Mark this process as failed; `finish` reports it."""
-        reason = str(reason)
-        self._ending.set_failed(reason, exit_code, cause_of_exception(reason))
 
     def _mark_exit(self, error: BaseException) -> None:
         """Set the exception that ends this process, unless a failure is set."""

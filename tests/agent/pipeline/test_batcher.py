@@ -9,10 +9,11 @@ from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.ranks.origins import Origin
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, RECORD_BYTES_MAX, SPOOL_SYNC_BYTES, SPOOL_SYNC_INTERVAL_S
-from chiplog_schemas.model.blocks import block_to_rows, decode_block
+from chiplog_schemas.model.blocks import decode_block
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
+from tests.support.blocks import block_to_rows
 
 AGENT, RANK, OTHER = b"A" * 16, b"R" * 16, b"O" * 16
 

@@ -15,12 +15,12 @@ from chiplog_schemas.model.blocks import (
     BlockBuilder,
     BlockError,
     NewerBlockError,
-    block_to_rows,
     decode_block,
     keys_of,
 )
 from chiplog_schemas.model.events import FIELDS, MATRIX_KINDS, Column, EventKind, encode
 from tests.schemas.make_vectors import BLOCK_ROWS, LOSS_KEYS, PRODUCER_A, PRODUCER_B, TS, block, doubles
+from tests.support.blocks import block_to_rows
 
 PREFIX = struct.Struct("<IHH")
 

@@ -98,7 +98,7 @@ def test_a_finished_run_holds_no_descriptor_until_the_garbage_collector_comes(ch
     finally:
         gc.enable()
     events = by_run(offline)
-    assert [run._produced for run in runs] == [len(events[run.id]) for run in runs]
+    assert [run._journal.next_seq for run in runs] == [len(events[run.id]) for run in runs]
 
 
 def test_runs_of_a_sweep_are_runs_of_their_own_with_steps_and_labels_of_their_own(

@@ -91,7 +91,7 @@ def test_seqs_are_gapless_and_the_first_event_is_the_identity(run, offline) -> N
     assert events[0].kind == EventKind.IDENTITY
     assert events[0].fields["identity"]["label"] == "rank0"
     assert events[-1].kind == EventKind.STATE
-    assert run._produced == len(events)
+    assert run._journal.next_seq == len(events)
 
 
 class Hostile:
@@ -257,7 +257,7 @@ def test_arguments_that_a_call_has_not_are_said_and_left_out(offline, caplog) ->
     run.define_metric("x", summary="max", goal="maximize")
     run.watch(None, log="all", log_freq=7)
     run.save(__file__, policy="now")
-    for call in (run.alert, run.save, run.define_metric, run.watch, run._mark_failed):
+    for call in (run.alert, run.save, run.define_metric, run.watch):
         call()
     chiplog.setup(1)
     list(run.data([1], name="train"))
@@ -661,7 +661,7 @@ def test_disabled_does_nothing(chiplog_dir) -> None:
     with run.phase("p"):
         pass
     assert (threading.active_count(), sys.stdout, sys.stderr, os.environ.get(PARENT_RUN)) == before
-    assert (run._produced, run.config["lr"], run.mode) == (0, 1, "disabled")
+    assert (run._journal.next_seq, run.config["lr"], run.mode) == (0, 1, "disabled")
     run.finish()
     assert not chiplog_dir.exists()
 
@@ -701,7 +701,7 @@ def test_what_is_said_after_the_finish_is_harmless_and_said_to_be_for_nothing(ru
     run.step()
     assert run.save("late.pt") == []
     run.log({"x": 3.0})
-    assert len(offline()) == n_events == run._produced
+    assert len(offline()) == n_events == run._journal.next_seq
     assert [record.getMessage() for record in caplog.records] == [
         f"chiplog: {call} after finish() of r is not recorded; call init() again"
         for call in ("log()", "alert()", "summary", "config", "define_metric()", "step()", "save()")
@@ -867,7 +867,7 @@ def test_init_in_a_directory_that_is_gone_says_so_in_one_line_and_logs_nothing(t
     run.log({"loss": 1.0})
     assert run.save("x") == []
     run.finish()
-    assert (run.mode, run._produced) == ("disabled", 0)
+    assert (run.mode, run._journal.next_seq) == ("disabled", 0)
     [line] = [record.getMessage() for record in caplog.records]
     assert "No such file or directory" in line and "nothing is logged" in line
 
@@ -878,7 +878,7 @@ def test_a_directory_that_cannot_be_made_means_memory_and_a_warning(tmp_path, ca
     run.log({"x": 1.0})
     assert run.mode == "offline"
     assert len([record for record in caplog.records if "memory only" in record.getMessage()]) == 1
-    assert run._produced == 3
+    assert run._journal.next_seq == 3
     run.finish()
     assert caplog.records[-1].getMessage() == (
         "chiplog: 4 events reached no agent and end with this process: there is no journal on disk"

@@ -189,7 +189,7 @@ def test_a_full_ring_drops_counts_and_declares_and_holds_nobody_up(run, device, 
     assert {reason for _, reason in losses(events)} == {"values on a device: ring full"}
     assert resolved_before <= 20
     assert len(caplog.records) == 1
-    assert run._produced == len(events) + 12
+    assert run._journal.next_seq == len(events) + 12
 
 
 def test_what_interrupts_log_in_the_ring_is_declared_and_takes_nobodys_place(run, device, offline, monkeypatch) -> None:
@@ -267,7 +267,7 @@ def test_finish_waits_a_moment_for_a_device_and_declares_the_rest(run, device, o
     assert [step for _, step, _ in numbers(events)] == [0, 1, 2]
     assert losses(events) == [(2, "values on a device: not copied when the run finished")]
     assert events[-1].kind == EventKind.STATE
-    assert run._produced == len(events) + 2
+    assert run._journal.next_seq == len(events) + 2
     [(_, directory)] = list_journals(run._settings.places.local / "offline")
     assert decode_head((directory / HEAD_NAME).read_bytes()).promised == 0
 
@@ -342,7 +342,7 @@ device.advance(4)
 while run._later.pending > 6:
     time.sleep(0.01)
 run.log({"host": 10}, step=10)
-print(run._produced, flush=True)
+print(run._journal.next_seq, flush=True)
 time.sleep(60)
 """
 

@@ -22,7 +22,7 @@ def main() -> None:
     run = chiplog.init(project="oracle", run_id=run_id, label=label, primary=True, capture_console=False)
     target = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     step = 0
-    print(f"0 {run._produced}", flush=True)
+    print(f"0 {run._journal.next_seq}", flush=True)
     for line in sys.stdin:
         longest = 0.0
         for _ in range(int(line)):
@@ -32,10 +32,10 @@ def main() -> None:
             longest = max(longest, time.monotonic() - begun)
             os.write(target, f"{step} {struct.pack('<d', value).hex()}\n".encode())
             step += 1
-        print(f"{1000 * longest:.3f} {run._produced}", flush=True)
-    produced = run._produced
+        print(f"{1000 * longest:.3f} {run._journal.next_seq}", flush=True)
+    produced = run._journal.next_seq
     run.finish()
-    print(f"finished {max(produced, run._produced)}", flush=True)
+    print(f"finished {max(produced, run._journal.next_seq)}", flush=True)
 
 
 main()

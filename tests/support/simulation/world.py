@@ -24,7 +24,7 @@ from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.state import State
 from chiplog_collector.receiver import daemon as receiver_daemon
 from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.model.blocks import block_to_rows, decode_block
+from chiplog_schemas.model.blocks import decode_block
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.model.intervals import Intervals
 from chiplog_schemas.protocol.delivery import SenderProtocol
@@ -33,6 +33,7 @@ from chiplog_schemas.storage.record import HEADER_BYTES, CorruptRange, Kind, Rec
 from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.transport import dealer
 from chiplog_schemas.transport.dealer import LogSlice
+from tests.support.blocks import block_to_rows
 from tests.support.simulation.virtual import Clock, Dealer, Disk, DiskPath, File, Killed, Monitor, Network, Router
 
 CREDIT = 1_500
