@@ -31,6 +31,7 @@ from chiplog_agent.stats.sampler_process import (
     SamplerProcess,
 )
 from chiplog_schemas.addresses import ipc_path
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import (
     ADOPT_INTERVAL_S,
     BATCH_BYTES_MAX,
@@ -60,7 +61,6 @@ from chiplog_schemas.security.key_files import Keys
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_gate
 from chiplog_schemas.storage.journal_dir import list_journals
-from chiplog_schemas.storage.segments import now_us
 from chiplog_schemas.transport.dealer import DeliveryClient
 from chiplog_schemas.transport.router import RouterSocket
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from chiplog_agent.stats.gpu import GpuLostError, GpuStats, GpuUnavailableError
+from chiplog_schemas.clock import now_us
 
 CHECK_INTERVAL_S = 1.0  # between two checks whether GPUs appeared, disappeared or died
 RETRY_MIN_S = 1.0  # pause before NVML is initialised again after a failure; it doubles …
@@ -15,11 +16,6 @@ RETRY_MAX_S = 3.0  # … up to this while no GPU answers: including the check be
 RETRY_BESIDE_MAX_S = 60.0  # … and up to this while other GPUs are in use, or there is no driver at all
 HOLDERS_INTERVAL_S = 2.0  # between two queries which processes use a GPU
 _STOP_WAIT_S = 2.0  # for calls in progress; a call that hangs prevents another initialisation of NVML
-
-
-def now_us() -> int:
-    """Return microseconds since the epoch, UTC."""
-    return time.time_ns() // 1000
 
 
 class GpuThreads:

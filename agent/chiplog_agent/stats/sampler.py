@@ -12,9 +12,10 @@ import traceback
 from typing import Any
 
 from chiplog_agent.stats.frames import PERIOD_MAX_S, PERIOD_MIN_S, FrameReader, encode_frame
-from chiplog_agent.stats.gpu_threads import GpuThreads, now_us
+from chiplog_agent.stats.gpu_threads import GpuThreads
 from chiplog_agent.stats.host import HOST_DEVICE, HostStats
 from chiplog_agent.stats.process_tree import ProcessStats
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import SAMPLE_INTERVAL_S
 
 STALE_PERIODS = 5  # intervals without a sample; one slow call is not a failure

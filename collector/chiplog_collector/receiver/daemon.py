@@ -24,6 +24,7 @@ from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
 from chiplog_collector.receiver.refusals import RECORDS_MAX, read_refused
 from chiplog_schemas.addresses import ipc_path
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import (
     BACKOFF_MAX_S,
     CREDIT_BYTES,
@@ -56,7 +57,6 @@ from chiplog_schemas.storage.segments import (
     SegmentLog,
     list_segments,
     log_owner,
-    now_us,
     read_segment,
 )
 from chiplog_schemas.storage.watermark import Watermark

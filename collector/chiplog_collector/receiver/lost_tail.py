@@ -1,7 +1,8 @@
 """The empty receipt for a log that lost its end, written by the receiver at its start or by `chiplog rebuild`."""
 
 from chiplog_collector.receiver.commit import empty_receipt
-from chiplog_schemas.storage.segments import SegmentLog, now_us
+from chiplog_schemas.clock import now_us
+from chiplog_schemas.storage.segments import SegmentLog
 
 
 def append_receipt_for_lost_tail(log: SegmentLog) -> None:

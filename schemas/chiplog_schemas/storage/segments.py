@@ -19,12 +19,12 @@ import contextlib
 import errno
 import os
 import struct
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import NUMBER_LIMIT, RECORD_BYTES_MAX, SEGMENT_BYTES
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.storage.record import (
@@ -105,11 +105,6 @@ def _sync_file(path: Path) -> None:
         os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def now_us() -> int:
-    """Wall time in µs since the epoch, UTC."""
-    return time.time_ns() // 1000
 
 
 def read_segment(path: Path, *, sealed: bool = True) -> Iterator[Record | CorruptRange]:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from chiplog_schemas.storage.segments import now_us
+from chiplog_schemas.clock import now_us
 
 _BYTES_MAX = 64 * 1024  # of a file that any user may have written; an agent's has one line
 

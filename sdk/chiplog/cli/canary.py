@@ -10,11 +10,11 @@ from chiplog.identity.process_info import node_name
 from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
 from chiplog.query.client import Client, NoDataError, QueryError, connect
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import JOURNAL_MEMORY_BYTES_MAX
 from chiplog_schemas.model.events import PRODUCER_BYTES, EventKind, encode
 from chiplog_schemas.paths import Paths
-from chiplog_schemas.storage.segments import now_us
 
 EVENTS_MAX = 100_000  # half the capacity of a journal in memory
 _ASK_AGAIN_S = 0.02

@@ -21,6 +21,7 @@ from chiplog.console.lines import LineSplitter, TokenBucket, decode_line
 from chiplog.console.poll_policy import LOOK_INTERVAL_S, PollPolicy
 from chiplog.console.relay import CHUNK_BYTES, SharedCounters, SpliceRelay, StreamFds
 from chiplog.console.terminal import Keyboard, signal_resize
+from chiplog_schemas.clock import now_us
 
 if TYPE_CHECKING:
     from chiplog.console.line_journal import ConsoleJournal
@@ -260,7 +261,7 @@ class ConsoleHelper:
     def _add(self, stream: int, lines: list[bytes]) -> None:
         if not lines:
             return
-        now, now_us = time.monotonic(), time.time_ns() // 1000
+        now, ts_us = time.monotonic(), now_us()
         line_no = self._tally.line_no
         is_crowded = self._transcript is not None and self._transcript.is_crowded
         for line in lines:
@@ -269,7 +270,7 @@ class ConsoleHelper:
                 self._lost += 1
                 continue
             self._emit_lost_lines()
-            self._record_or_queue("line", now_us, stream, line_no, decode_line(line))
+            self._record_or_queue("line", ts_us, stream, line_no, decode_line(line))
         self._tally.line_no = line_no
 
     def _emit_lost_lines(self) -> None:

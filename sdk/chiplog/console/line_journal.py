@@ -8,6 +8,7 @@ from typing import Any
 from chiplog.journal.factory import open_journal
 from chiplog.journal.sender import SenderThread
 from chiplog_schemas.bounds import Limits
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.paths import Paths
 
@@ -23,7 +24,7 @@ class ConsoleJournal:
     def __init__(self, orders: dict[str, Any], warn: Callable[[str], object]) -> None:
         places = Paths(*(Path(path) for path in orders["places"]))
         bounds, mode = Limits(**orders["bounds"]), orders["mode"]
-        started_us = time.time_ns() // 1000
+        started_us = now_us()
         # No PID: the agent would take this process for a rank's, and sample it.
         info = {"role": "console", "started_at": started_us, **orders["identity"]}
         self._journal, _ = open_journal(places, mode, bounds, info, started_us, warn)
@@ -53,12 +54,12 @@ class ConsoleJournal:
 
     def notice(self, kind: str, message: str, body: dict[str, Any]) -> None:
         """Append a notice, which becomes a row of `events`."""
-        payload = encode(EventKind.NOTICE, time.time_ns() // 1000, kind, "warning", message, body)
+        payload = encode(EventKind.NOTICE, now_us(), kind, "warning", message, body)
         self._journal.append(payload, urgent=True)
 
     def seal(self) -> None:
         """Append the final state. Offline the journal is then complete, so close it."""
-        last = encode(EventKind.STATE, time.time_ns() // 1000, {"state": "finished"})
+        last = encode(EventKind.STATE, now_us(), {"state": "finished"})
         self._journal.seal(last, lambda: None)
         self._journal.mark_finished()
         self._sealed_at = time.monotonic()

@@ -28,6 +28,7 @@ from zlib import crc32
 
 from chiplog.journal.segment import HeadPage, Segment, find_offset, split_at
 from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import (
     FILES_LOOK_S,
     FILES_TOUCH_S,
@@ -51,7 +52,7 @@ from chiplog_schemas.storage.journal_dir import (
 )
 from chiplog_schemas.storage.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front
 from chiplog_schemas.storage.record import encode as frame
-from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, now_us, segment_name
+from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, segment_name
 from chiplog_schemas.transport.dealer import LogSlice
 
 _FIRST_SEGMENT_BYTES = 256 * KIB  # cheap at init; most runs log less than this in a minute

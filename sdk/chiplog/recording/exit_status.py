@@ -5,7 +5,6 @@ run has no last event. Its journal stays, marked LEFT, and its lock is held unti
 adopts it emits how the run ended, from the exit status.
 """
 
-import time
 from collections.abc import Callable, Iterable
 
 from chiplog.journal.journal import Journal
@@ -13,6 +12,7 @@ from chiplog.journal.sender import SenderThread
 from chiplog.safety.diagnostics import Diagnostics
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.process.exit_status import UNKNOWN_EXIT
@@ -43,7 +43,7 @@ class ExitStatus:
         """Set the failure that ends this process."""
         code = _to_int32(exit_code)
         self._fields = {"state": "failed", "exit_code": code, "reason": clean_utf8(reason), "cause": cause.value}
-        self._failed_us = time.time_ns() // 1000
+        self._failed_us = now_us()
 
     def set_exit_code(self, exit_code: object) -> None:
         """Set the exit code given to finish(), unless a failure is set."""
@@ -63,7 +63,7 @@ class ExitStatus:
         """Return the last event; None if the agent emits how the run ended."""
         if self.is_open:
             return None
-        return encode(EventKind.STATE, self._failed_us or time.time_ns() // 1000, self._fields)
+        return encode(EventKind.STATE, self._failed_us or now_us(), self._fields)
 
 
 def run_all(steps: Iterable[Callable[[], object]], complain: Callable[[Exception], object]) -> None:

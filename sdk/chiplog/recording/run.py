@@ -37,6 +37,7 @@ from chiplog.safety.lenient_calls import ignore_unknown_arguments, report_unknow
 from chiplog.safety.text import clean_utf8, is_encodable
 from chiplog.settings import RunSettings, as_strings, identity_event_fields, safe_name
 from chiplog.torch.current_device import CurrentDevice, current_device
+from chiplog_schemas.clock import now_us
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
 from chiplog_schemas.model.events import EventKind
@@ -61,7 +62,7 @@ class Run(Recorder):
         self._settings = settings
         bounds = settings.bounds
         self._identity = settings.identity
-        self._started_us = time.time_ns() // 1000
+        self._started_us = now_us()
         self._pid = os.getpid()
         self._ending = ExitStatus()
         self._alerts = AlertLimit()
@@ -557,7 +558,7 @@ class Run(Recorder):
             return
         try:
             if statistics := self._looking.poll(time.monotonic()):
-                self._append_resolved(self._last_step, time.time_ns() // 1000, statistics)
+                self._append_resolved(self._last_step, now_us(), statistics)
             self._poll_open_step()
             self._poll_disk_and_group()
             self._shared.publish_hashes(time.monotonic())
@@ -684,7 +685,7 @@ class Run(Recorder):
         self._journal = LazyJournal(self._open_lazily)
 
     def _open_lazily(self) -> EventSink:
-        self._started_us = time.time_ns() // 1000
+        self._started_us = now_us()
         self._open()
         return self._journal
 
