@@ -29,7 +29,7 @@ SAFEGUARDS = [
     Safeguard(
         "a rank that had too few descriptors checks again whether there are more",
         "sdk/chiplog/journal/sender.py",
-        old="                self._offline_loop(time.monotonic() + pause_s)\n",
+        old="                self._offline_loop(time.monotonic() + backoff.next_s())\n",
         new="                self._offline_loop()\n",
         test="test_a_rank_whose_descriptors_come_back_delivers_everything_itself",
     ),

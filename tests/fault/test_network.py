@@ -70,7 +70,7 @@ SAFEGUARDS = [
     Safeguard(
         "a peer that was given up is tried again soon",
         "schemas/chiplog_schemas/protocol/delivery.py",
-        old="        self._retry_at = now + self._backoff_s * self._jitter()\n",
+        old="        self._retry_at = now + self._backoff.next_s()\n",
         new="        self._retry_at = now + 600.0\n",
         test="test_a_cut_towards_the_agent_only_delays",
     ),
@@ -114,7 +114,7 @@ SAFEGUARDS = [
     Safeguard(
         "whatever ends a session, another is soon attempted",
         "schemas/chiplog_schemas/protocol/delivery.py",
-        old="        self._retry_at = now + self._backoff_s * self._jitter()\n",
+        old="        self._retry_at = now + self._backoff.next_s()\n",
         new="        self._retry_at = now + 600.0\n",
         test="test_a_network_that_fails_at_random_loses_and_doubles_nothing",
         environment={"CHIPLOG_FAULT_SEED": "561"},

@@ -11,7 +11,6 @@ import hashlib
 import logging
 import math
 import os
-import random
 import stat
 import time
 from collections import deque
@@ -23,6 +22,7 @@ from typing import Any
 import zmq
 
 from chiplog_schemas.addresses import is_ipv6
+from chiplog_schemas.backoff import half_to_whole
 from chiplog_schemas.limits import BACKOFF_MAX_S, FILE_PAUSE_MAX_S
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.delivery import Send
@@ -117,7 +117,7 @@ class FileUploader:
         self._curve = curve
         self._outbox = outbox
         self._say = say
-        self._machine = FileSenderProtocol(sender, info, lambda: os.urandom(8), lambda: random.uniform(0.5, 1.0))
+        self._machine = FileSenderProtocol(sender, info, lambda: os.urandom(8), half_to_whole)
         self._waiting: deque[str] = deque()  # names, from the last scan
         self._refused: dict[str, tuple[float, str]] = {}  # name -> when to offer it again, and the reported reason
         self._name = ""  # of the current file

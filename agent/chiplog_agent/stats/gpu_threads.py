@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from chiplog_agent.stats.gpu import GpuLostError, GpuStats, GpuUnavailableError
+from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.clock import now_us
 
 CHECK_INTERVAL_S = 1.0  # between two checks whether GPUs appeared, disappeared or died
@@ -70,16 +71,16 @@ class GpuThreads:
 
     def _supervise(self) -> None:
         """Initialise NVML, and again when devices were lost or changed."""
-        wait_s, retry_at = RETRY_MIN_S, 0.0
+        backoff, retry_at = Backoff(RETRY_MIN_S), 0.0
         while True:
             now = time.monotonic()
             is_changed = self._stats is not None and self._stats.look() != self._stats.signature
             if is_changed or (self._is_troubled and now >= retry_at):
                 self._initialise()
-                retry_at = time.monotonic() + wait_s
-                wait_s = min(wait_s * 2, RETRY_MAX_S if self._is_quick else RETRY_BESIDE_MAX_S)
+                backoff.max_s = RETRY_MAX_S if self._is_quick else RETRY_BESIDE_MAX_S
+                retry_at = time.monotonic() + backoff.next_s()
             elif not self._is_troubled:
-                wait_s = RETRY_MIN_S
+                backoff.reset()
             time.sleep(CHECK_INTERVAL_S)
 
     @property

@@ -13,6 +13,7 @@ from typing import Any
 
 from chiplog_agent.stats.claims import Gpu, MigDevice
 from chiplog_agent.stats.frames import FrameError, FrameReader, encode_frame
+from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import KIB, SAMPLE_INTERVAL_S
 
 SILENT_PERIODS = 10  # the host is sampled every interval: a sampler that is silent for ten is wedged …
@@ -110,7 +111,7 @@ class SamplerProcess:
         self._heard_at: float | None = None
         self._started_at: float | None = None
         self._restart_at = 0.0
-        self._restart_wait_s = RESTART_MIN_S
+        self._backoff = Backoff(RESTART_MIN_S, RESTART_MAX_S)
         # While no sampler runs, the number belongs to an idle pipe without data.
         self._idle_fd, self._idle_writer_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._fd = os.dup(self._idle_fd)
@@ -193,7 +194,7 @@ class SamplerProcess:
                 self.restarts += 1
                 self.start()
                 if self._process is None:
-                    self._back_off(now)
+                    self._restart_at = now + self._backoff.next_s()
             return
         if self._started_at is None:
             self._started_at = now
@@ -311,14 +312,10 @@ class SamplerProcess:
 
     def _end(self, reason: str, now: float) -> None:
         if self._started_at is not None and now - self._started_at >= _SETTLED_S:
-            self._restart_wait_s = RESTART_MIN_S
-        self._messages.append(SamplerLog(f"{reason}; a new one starts in {self._restart_wait_s:g} s"))
+            self._backoff.reset()
+        self._messages.append(SamplerLog(f"{reason}; a new one starts in {self._backoff.wait_s:g} s"))
         self._drop()
-        self._back_off(now)
-
-    def _back_off(self, now: float) -> None:
-        self._restart_at = now + self._restart_wait_s
-        self._restart_wait_s = min(self._restart_wait_s * 2, RESTART_MAX_S)
+        self._restart_at = now + self._backoff.next_s()
 
     def _drop(self) -> None:
         """Kill the sampler if it still runs, and close its pipes."""

@@ -24,6 +24,7 @@ from chiplog_collector.query.running import PAGE_BYTES, RunningQueries
 from chiplog_collector.receiver.commit import decode_receipt
 from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
 from chiplog_collector.receiver.refusals import Refused, write_refused
+from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
 from chiplog_schemas.model.codes import QuarantineCode
@@ -220,7 +221,7 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
     A file that is proven damaged, or of another log or migration, is set aside and recreated. Any other failure may be
     temporary, such as a full disk or another process that has the file open, so the function retries.
     """
-    pause_s = 0.0
+    backoff = Backoff(_AGAIN_MIN_S, _AGAIN_MAX_S)
     while True:
         try:
             if not place.index.exists():
@@ -237,10 +238,9 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
             if damage := corruption_reason(error):
                 quarantine_database(place.index, damage)
                 continue
-            if not pause_s:
+            if backoff.wait_s == _AGAIN_MIN_S:  # the first failure
                 _log.error("%s cannot be opened: %s; trying again", place.index, str(error).partition("\n")[0])
-            pause_s = min(max(2 * pause_s, _AGAIN_MIN_S), _AGAIN_MAX_S)
-            if input_ended(pause_s):
+            if input_ended(backoff.next_s()):
                 return None
 
 

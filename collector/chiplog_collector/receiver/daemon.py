@@ -24,6 +24,7 @@ from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
 from chiplog_collector.receiver.refusals import RECORDS_MAX, read_refused
 from chiplog_schemas.addresses import ipc_path
+from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import (
     BACKOFF_MAX_S,
@@ -72,6 +73,7 @@ _GUARDED_POLL_S = 0.05
 _WRITE_AGAIN_S = 1.0
 _SAID_AGAIN_S = 60.0  # how often a continuing failure is logged
 _REFUSED_INTERVAL_S = 1.0  # a small file, and only people read the result
+_INDEX_RESTART_MIN_S = 0.2  # a process start costs about as much
 _INDEX_STOP_S = 20.0  # for the log to reach DuckDB; the next start applies the rest
 _log = logging.getLogger("chiplog.collector")
 
@@ -376,7 +378,7 @@ class IndexSupervisor:
         self._settings = settings
         self._process: subprocess.Popen[bytes] | None = None
         self._start_after = 0.0
-        self._pause_s = 0.2
+        self._backoff = Backoff(min_s=_INDEX_RESTART_MIN_S)
         self._started_at = 0.0
         self._ended_with = 0
         self._is_refused = False  # by the system: no process, memory or descriptor is available
@@ -388,11 +390,11 @@ class IndexSupervisor:
         """Start the index if it is not running; detect that it ended."""
         if self._process is not None and (code := self._process.poll()) is not None:
             if now - self._started_at > 2 * BACKOFF_MAX_S:
-                self._pause_s = 0.2
-            _log.error("index ended with exit status %s; starting it again in %.1f s", code, self._pause_s)
+                self._backoff.reset()
+            _log.error("index ended with exit status %s; starting it again in %.1f s", code, self._backoff.wait_s)
             self._process = None
             self._ended_with = code
-            self._pause(now)
+            self._start_after = now + self._backoff.next_s()
         if self._process is None and now >= self._start_after:
             self._start(now)
 
@@ -404,15 +406,11 @@ class IndexSupervisor:
             if not self._is_refused:
                 _log.error("index cannot be started: %s; trying again, events are still received", error)
             self._is_refused = True
-            self._pause(now)
+            self._start_after = now + self._backoff.next_s()
         else:
             if self._is_refused:
                 _log.info("index could be started again")
             self._is_refused = False
-
-    def _pause(self, now: float) -> None:
-        self._start_after = now + self._pause_s
-        self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
         options = [argument for address in self._settings.query for argument in ("--query", address)]

@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from enum import Enum, StrEnum
 from typing import Any
 
+from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import (
-    BACKOFF_MAX_S,
-    BACKOFF_MIN_S,
     CREDIT_BYTES,
     HEARTBEAT_INTERVAL_S,
     PEER_SILENT_S,
@@ -166,10 +165,9 @@ class SenderProtocol:
         self.refused = 0  # events of this sender that the receiver keeps without applying, as of its last ACK
         self._sender = sender
         self._nonce = nonce
-        self._jitter = jitter
         self._session = b""
         self._retry_at = 0.0
-        self._backoff_s = BACKOFF_MIN_S
+        self._backoff = Backoff(jitter=jitter)
         self._heard_at = 0.0
         self._said_at = 0.0
         self._first = 0  # sent in HELLO
@@ -213,7 +211,7 @@ class SenderProtocol:
             self.state = SenderState.OPEN
             self.sessions += 1
             self.credit = message.credit
-            self._backoff_s = BACKOFF_MIN_S
+            self._backoff.reset()
             self._next = max(message.next, self._first)
             return [Resume(message.next)]
         if message.kind == MessageKind.ACK and self.state is SenderState.OPEN:
@@ -269,8 +267,7 @@ class SenderProtocol:
         self._session = b""
         self._in_flight.clear()
         self.in_flight_bytes = 0
-        self._retry_at = now + self._backoff_s * self._jitter()
-        self._backoff_s = min(self._backoff_s * 2, BACKOFF_MAX_S)
+        self._retry_at = now + self._backoff.next_s()
         return [Disconnect(reason)]
 
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import (
-    BACKOFF_MAX_S,
     BACKOFF_MIN_S,
     FILE_CHUNK_BYTES,
     FILE_CREDIT_BYTES,
@@ -88,13 +88,13 @@ class FileSenderProtocol:
         self._heard_at = 0.0
         self._asked_at = 0.0
         self._again_at: float | None = None  # after a RESET
-        self._pause_s = BACKOFF_MIN_S
+        self._backoff = Backoff(jitter=jitter)
 
     def offer(self, digest: bytes, n_bytes: int, now: float) -> list[FileSenderAction]:
         """Start to send a file."""
         self.digest, self._n_bytes = digest, n_bytes
         self._heard_at = now
-        self._pause_s = BACKOFF_MIN_S
+        self._backoff.reset()
         return self._offer(now)
 
     def receive(self, frames: list[bytes], now: float) -> list[FileSenderAction]:
@@ -121,8 +121,7 @@ class FileSenderProtocol:
                 return [DigestMismatch(digest)]
             case MessageKind.RESET if self._again_at is None:  # each chunk in flight may cause one
                 self._is_open = False
-                self._again_at = now + self._pause_s * self._jitter()
-                self._pause_s = min(2 * self._pause_s, BACKOFF_MAX_S)
+                self._again_at = now + self._backoff.next_s()
         return []
 
     def tick(self, now: float) -> list[FileSenderAction]:
@@ -176,7 +175,7 @@ class FileSenderProtocol:
             self._is_open = True
             self._next = message.offset
             self._limit = 0
-        self._pause_s = BACKOFF_MIN_S
+        self._backoff.reset()
         self._limit = max(self._limit, message.offset + message.credit)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import zmq
 from zmq.utils import z85
 
-from chiplog_schemas.limits import BACKOFF_MIN_S
+from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.security.curve import HANDSHAKE_MS
 from chiplog_schemas.security.key_files import AllowList, Keys
 from chiplog_schemas.security.permissions import DOMAINS, Permission, Role
@@ -156,18 +156,18 @@ class ZapAuthenticator:
     # -- the handler's thread --
 
     def _run(self) -> None:
-        pause_s = BACKOFF_MIN_S
+        backoff = Backoff(max_s=_PAUSE_MAX_S)
         while not self._closing.is_set():
             started = time.monotonic()
             try:
                 self._serve()
             except Exception as error:
                 if time.monotonic() - started > 2 * _PAUSE_MAX_S:
-                    pause_s = BACKOFF_MIN_S
+                    backoff.reset()
+                pause_s = backoff.next_s()
                 _log.error("ZAP handler ended: %r; no client can connect until it runs again in %.2g s", error, pause_s)
                 self._bound.set()  # a caller that waits may bind its socket: the gate fails closed
                 self._closing.wait(pause_s)
-                pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 
     def _serve(self) -> None:
         socket: zmq.Socket[bytes] = self._context.socket(zmq.REP)

@@ -7,7 +7,6 @@ socket that the system refuses or an error of the log's disk, costs the session,
 import contextlib
 import errno
 import os
-import random
 import resource
 import time
 from collections.abc import Callable
@@ -17,7 +16,8 @@ from typing import Any, Protocol
 import zmq
 
 from chiplog_schemas.addresses import is_ipv6
-from chiplog_schemas.limits import BACKOFF_MAX_S, BACKOFF_MIN_S, BATCH_BYTES_MAX, LINGER_MS, RECORD_BYTES_MAX
+from chiplog_schemas.backoff import Backoff, half_to_whole
+from chiplog_schemas.limits import BATCH_BYTES_MAX, LINGER_MS, RECORD_BYTES_MAX
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.delivery import (
     Acknowledged,
@@ -116,7 +116,7 @@ class DeliveryClient:
         on_change: Callable[[SenderState, str], None] | None = None,
     ) -> None:
         self.address = address
-        self.machine = SenderProtocol(sender, info, lambda: os.urandom(8), lambda: random.uniform(0.5, 1.0))
+        self.machine = SenderProtocol(sender, info, lambda: os.urandom(8), half_to_whole)
         self._context = context
         self._source = source
         self._curve = curve
@@ -126,7 +126,7 @@ class DeliveryClient:
         self._monitor: zmq.Socket[bytes] | None = None
         self._plain: Dealer | None = None
         self._again_at = 0.0  # no attempt before this time
-        self._pause_s = BACKOFF_MIN_S
+        self._backoff = Backoff()
         self._has_said_open = False
         self._has_threads = False  # the first socket starts the context's threads; a later one may be refused
 
@@ -143,14 +143,13 @@ class DeliveryClient:
             self._step(now)
         except (OSError, zmq.ZMQError) as error:  # a disk that refuses, or a system without a free socket
             self._apply(self.machine.abort(now, str(error)))
-            self._again_at = now + self._pause_s  # WELCOME resets the session's own back-off, so this one is separate
-            self._pause_s = min(self._pause_s * 2, BACKOFF_MAX_S)
+            # WELCOME resets the session's own back-off, so this one is separate.
+            self._again_at = now + self._backoff.next_s()
             return
-        if self.is_open:
-            self._pause_s = BACKOFF_MIN_S
-            if not self._has_said_open:
-                self._has_said_open = True
-                self._on_change(SenderState.OPEN, self.address)
+        if not self._has_said_open and self.is_open:
+            self._backoff.reset()
+            self._has_said_open = True
+            self._on_change(SenderState.OPEN, self.address)
 
     def beat(self, now: float) -> None:
         """Send a heartbeat if one is due, and nothing else: the log may be in use."""

@@ -20,6 +20,7 @@ from typing import Any
 from chiplog.identity.identity import Identity, with_group
 from chiplog.safety.background_threads import start_thread
 from chiplog.safety.interrupts import is_interrupt
+from chiplog_schemas.backoff import Backoff
 
 _KEY = "chiplog/run_id"
 PROPOSAL_FIRM, _NEW = "firm:", "new:"
@@ -137,7 +138,7 @@ class RunIdRendezvous:
             self.close()
         offer = (PROPOSAL_FIRM if self._is_settled else _NEW) + candidate
         clone, word = None, candidate
-        pause_s = _PAUSE_S
+        backoff = Backoff(_PAUSE_S, float("inf"))
         for _ in range(_TRIES):
             try:
                 clone = store.clone()
@@ -145,8 +146,7 @@ class RunIdRendezvous:
                 word = self._compare_and_set(clone, offer)
                 break
             except (RuntimeError, AttributeError, ValueError, TypeError):
-                time.sleep(pause_s)
-                pause_s *= 2
+                time.sleep(backoff.next_s())
         self._answer = Agreement(word, rank, world_size, name)
         self._heard_rpc, self._heard_group = name is not None, True
         self._is_settled = True  # processes that RPC adds follow the group

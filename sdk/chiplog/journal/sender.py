@@ -15,6 +15,7 @@ import zmq
 from chiplog.journal.journal import Journal
 from chiplog.journal.reachability import Reason, probe
 from chiplog_schemas.addresses import check_connect
+from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.daemon import STARTING_S, start_daemon_once
@@ -109,7 +110,7 @@ class SenderThread:
 
     def _open(self) -> tuple[zmq.Context[zmq.Socket[bytes]] | None, DeliveryClient] | None:
         """Return a context and a client as soon as they can be opened; None if the run ends before."""
-        pause_s, told = _OPEN_AGAIN_MIN_S, False
+        backoff, told = Backoff(_OPEN_AGAIN_MIN_S, _OPEN_AGAIN_MAX_S), False
         while self._deadline == float("inf"):
             try:
                 require_free_fds()
@@ -125,8 +126,7 @@ class SenderThread:
                 if not told:
                     told = True
                     self._report(f"the agent cannot be reached yet: {error}", "the journal keeps everything")
-                self._offline_loop(time.monotonic() + pause_s)
-                pause_s = min(2 * pause_s, _OPEN_AGAIN_MAX_S)
+                self._offline_loop(time.monotonic() + backoff.next_s())
             else:
                 journal = self._journal
                 return context, DeliveryClient(
