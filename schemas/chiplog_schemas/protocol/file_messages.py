@@ -22,6 +22,7 @@ from chiplog_schemas.protocol.messages import (
     SENDER_BYTES,
     MessageKind,
     WireError,
+    check_field,
     parse_head,
 )
 from chiplog_schemas.storage.content_files import DIGEST_BYTES
@@ -136,14 +137,4 @@ def _checked(name: str, value: Any) -> Any:
         if not (isinstance(value, bytes) and len(value) == _SIZES[name]):
             raise WireError(f"{name} is {_SIZES[name]} bytes")
         return value
-    if name == "versions":
-        if not (isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value)):
-            raise WireError("versions are [lowest, highest]")
-        return value[0], value[1]
-    if name == "info":
-        if not isinstance(value, dict):
-            raise WireError("info is a map")
-        return value
-    if not isinstance(value, str):
-        raise WireError("a reason is text")
-    return value[:REASON_CHARS_MAX]
+    return check_field(name, value)

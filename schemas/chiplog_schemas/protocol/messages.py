@@ -124,6 +124,7 @@ _SHAPES: dict[int, tuple[str, ...]] = {
     MessageKind.BYE: (),
     MessageKind.RESET: ("reason",),
 }
+_NUMBERS = frozenset({"first", "last", "next", "credit", "version"})
 
 
 def parse_head(
@@ -145,6 +146,21 @@ def parse_head(
     return kind, session, names, values
 
 
+def check_field(name: str, value: Any) -> Any:
+    """Return a field that both lanes have: `versions`, `info` or `reason`. Raises WireError."""
+    if name == "versions":
+        if not (isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value)):
+            raise WireError("versions are [lowest, highest]")
+        return value[0], value[1]
+    if name == "info":
+        if not isinstance(value, dict):
+            raise WireError("info is a map")
+        return value
+    if not isinstance(value, str):
+        raise WireError("a reason is text")
+    return value[:REASON_CHARS_MAX]
+
+
 def parse(frames: list[bytes]) -> Message:
     """Decode a message and check every type and bound. Unknown fields at the end are ignored. Raises WireError."""
     kind, session, names, values = parse_head(frames, _SHAPES)
@@ -152,7 +168,7 @@ def parse(frames: list[bytes]) -> Message:
         raise WireError(f"{MessageKind(kind).name} has {len(values)} fields and {len(frames)} frames")
     message = Message(kind, session)
     for name, value in zip(names, values, strict=False):
-        if name in ("first", "last", "next", "credit", "version"):
+        if name in _NUMBERS:
             if type(value) is not int or not 0 <= value < 1 << 63:
                 raise WireError(f"{MessageKind(kind).name}.{name} is {short_repr(value)}, not a number")
             if name != "version":
@@ -161,18 +177,8 @@ def parse(frames: list[bytes]) -> Message:
             if not (isinstance(value, bytes) and len(value) == SENDER_BYTES):
                 raise WireError("a sender is 16 bytes")
             message.sender = value
-        elif name == "versions":
-            if not (isinstance(value, list) and len(value) == 2 and all(type(v) is int for v in value)):
-                raise WireError("versions are [lowest, highest]")
-            message.versions = (value[0], value[1])
-        elif name == "info":
-            if not isinstance(value, dict):
-                raise WireError("info is a map")
-            message.info = value
-        elif isinstance(value, str):
-            message.reason = value[:REASON_CHARS_MAX]
         else:
-            raise WireError("a reason is text")
+            setattr(message, name, check_field(name, value))
     if kind == MessageKind.ACK and len(values) > 2 and type(values[2]) is int:
         message.refused = max(0, values[2])
     if message.last >= NUMBER_LIMIT:

@@ -145,8 +145,8 @@ _N_FIELDS = {
 }
 
 
-def parse(frames: Sequence[bytes | memoryview]) -> QueryMessage:
-    """Decode a message and check every type and bound. Raises QueryProtocolError, with the id where it can be read."""
+def _parse_head(frames: Sequence[bytes | memoryview]) -> tuple[int, bytes, list[Any]]:
+    """Return (kind, id, fields) of a message. Raises QueryProtocolError."""
     if not frames or len(frames) > 2 or len(frames[0]) > REQUEST_BYTES_MAX:
         raise QueryProtocolError(f"a message has one or two frames, the first of at most {REQUEST_BYTES_MAX} bytes")
     try:
@@ -155,9 +155,15 @@ def parse(frames: Sequence[bytes | memoryview]) -> QueryMessage:
         raise QueryProtocolError(str(error)) from error
     if not (isinstance(head, list) and len(head) >= 2 and type(head[0]) is int):
         raise QueryProtocolError("a first frame is an array of kind, id and fields")
-    kind, id, fields = head[0], head[1], head[2:]
+    kind, id, *fields = head
     if not (isinstance(id, bytes) and len(id) == ID_BYTES):
         raise QueryProtocolError(f"an id is {ID_BYTES} bytes")
+    return kind, id, fields
+
+
+def parse(frames: Sequence[bytes | memoryview]) -> QueryMessage:
+    """Decode a message and check every type and bound. Raises QueryProtocolError, with the id where it can be read."""
+    kind, id, fields = _parse_head(frames)
     if kind not in _N_FIELDS:
         raise QueryProtocolError(
             f"message kind {kind} is unknown to versions {QUESTION_VERSIONS}; upgrade this side", id
