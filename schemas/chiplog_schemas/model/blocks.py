@@ -82,9 +82,10 @@ class Block:
 class _Rows:
     """The rows of a group under construction: one Python list per column."""
 
-    __slots__ = ("columns", "producer", "seq", "ts")
+    __slots__ = ("columns", "producer", "seq", "ts", "values_bytes")
 
-    def __init__(self, n_fields: int) -> None:
+    def __init__(self, n_fields: int, values_bytes: int = 0) -> None:
+        self.values_bytes = values_bytes  # of a row of the matrix
         self.producer: list[int] = []
         self.seq: list[int] = []
         self.ts: list[int] = []
@@ -118,14 +119,10 @@ class BlockBuilder:
             self._seqs.append([])
             self.n_bytes += _PRODUCER_BYTES
         seqs = self._seqs[index]
-        seen = self._seen.get(index)
-        if seen is None and seqs and seq <= seqs[-1]:
-            seen = self._seen[index] = set(seqs)
-        if seen is not None:
-            if seq in seen:
-                return None
-            seen.add(seq)
-        if not seqs or seq != seqs[-1] + 1:
+        last = seqs[-1] if seqs else -2
+        if (seq <= last or index in self._seen) and not self._is_new(index, seq):
+            return None
+        if seq != last + 1:
             self.n_bytes += _RANGE_BYTES
         seqs.append(seq)
         self.n_events += 1
@@ -143,12 +140,8 @@ class BlockBuilder:
             _, ts, lead, keys, values = event
             rows = self._groups.get((kind, keys))
             if rows is None:
-                if not _keys_are_valid(keys, values):
-                    self._add_opaque(index, seq, ts, payload)
-                    return event
-                rows = self._groups[(kind, keys)] = _Rows(2)
-                self.n_bytes += _GROUP_BYTES + len(keys)
-            elif len(values) != len(rows.columns[1][0]):
+                rows = self._begin_matrix(kind, keys, values)
+            if rows is None or len(values) != rows.values_bytes:
                 self._add_opaque(index, seq, ts, payload)
                 return event
             rows.columns[0].append(lead)
@@ -167,6 +160,23 @@ class BlockBuilder:
         rows.seq.append(seq)
         rows.ts.append(ts)
         return event
+
+    def _is_new(self, index: int, seq: int) -> bool:
+        """Return True, and note the seq, if the builder lacks it. For a producer whose seqs arrive out of order."""
+        seen = self._seen.get(index)
+        if seen is None:
+            seen = self._seen[index] = set(self._seqs[index])
+        is_new = seq not in seen
+        seen.add(seq)
+        return is_new
+
+    def _begin_matrix(self, kind: int, keys: bytes, values: bytes) -> _Rows | None:
+        """Return an empty group for rows with these keys; None if the keys are invalid or do not match the values."""
+        if not _keys_are_valid(keys, values):
+            return None
+        rows = self._groups[(kind, keys)] = _Rows(2, len(values))
+        self.n_bytes += _GROUP_BYTES + len(keys)
+        return rows
 
     def _add_opaque(self, index: int, seq: int, ts: int, payload: bytes | memoryview) -> None:
         rows = self._groups.setdefault((OPAQUE, b""), _Rows(1))
