@@ -1,4 +1,4 @@
-"""A device for machines that have none: it copies on request, in the order of its side stream.
+"""A device for machines that have none: it copies on request, in the order of the calls.
 
 The outermost edge only: tensors, packing and rings are the real ones, in host memory.
 """

@@ -32,7 +32,7 @@ class Backend(Protocol):
         ...
 
     def copy(self, host: Any, staged: Any, done: Any) -> None:
-        """Copy to the host in a side stream, after the current stream's work so far; then record the mark `done`."""
+        """Copy to the host in the current stream, after its work so far; then record the mark `done`."""
         ...
 
     def poll_context(self) -> AbstractContextManager[object]:
@@ -47,14 +47,10 @@ class CudaBackend:
         self._torch = torch
         self._cuda = torch.cuda
         self._device = device
-        self._side: Any = None
-        self._reached: Any = None  # one event for all calls: a waiting stream keeps the state at wait_event()
 
     def allocate(self, n_bytes: int) -> tuple[Any, Any]:
         """Return `n_bytes` on the GPU and page-locked on the host: without page-locking a copy would block."""
         torch = self._torch
-        self._side = self._cuda.Stream(self._device)
-        self._reached = self._cuda.Event()
         staging = torch.empty(n_bytes, dtype=torch.uint8, device=self._device)
         return staging, torch.empty(n_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
 
@@ -64,19 +60,30 @@ class CudaBackend:
 
     def event(self) -> Any:
         """Return an event without timing."""
-        return self._cuda.Event()
+        return new_event(self._torch)
 
     def copy(self, host: Any, staged: Any, done: Any) -> None:
-        """Copy in the side stream, which waits for the current one's work so far. The current one does not wait."""
-        self._reached.record(self._cuda.current_stream(self._device))
-        self._side.wait_event(self._reached)
-        with self._cuda.stream(self._side):
-            host.copy_(staged, non_blocking=True)
-        done.record(self._side)
+        """Copy in the current stream: a side stream would cost the host three times as much, to spare the GPU 5 µs."""
+        host.copy_(staged, non_blocking=True)
+        if self._cuda.current_device() == self._device.index:
+            done.record()
+        else:
+            with self._cuda.device(self._device):
+                done.record()
 
     def poll_context(self) -> AbstractContextManager[object]:
         """Return a context in which querying an event cannot break a graph capture of another thread."""
         return relaxed_capture()
+
+
+def new_event(torch: Any, *, with_timing: bool = False) -> Any:
+    """Return an event of CUDA whose `record()` takes the current stream of the current device.
+
+    `torch.Event` looks that stream up in C++, in 2 µs. `torch.cuda.Event` does it in Python, in 10 µs.
+    """
+    if (event := getattr(torch, "Event", None)) is None:  # before torch 2.4
+        return torch.cuda.Event(enable_timing=with_timing)
+    return event("cuda", enable_timing=with_timing)
 
 
 @contextmanager

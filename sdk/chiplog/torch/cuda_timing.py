@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Any
 
 from chiplog.journal.deferred import DeferredEvents
+from chiplog.torch.backends import new_event
 
 MARKS_MAX = 4096  # events, two for each phase; beyond this bound on memory the host times
 _LANE = "phases"
@@ -31,12 +32,13 @@ class CudaTiming:
     """Time the phases of one run on the devices of torch.cuda."""
 
     def __init__(
-        self, cuda: Any, later: DeferredEvents, append: Callable[[int, int, Mapping[str, float]], None]
+        self, torch: Any, later: DeferredEvents, append: Callable[[int, int, Mapping[str, float]], None]
     ) -> None:
-        self._cuda = cuda
+        self._torch = torch
+        self._cuda = torch.cuda
         self._later = later
         self._append = append
-        self._free: dict[Any, list[Any]] = {}  # by device: an event stays with the one that recorded it first
+        self._free: dict[int, list[Any]] = {}  # by device: an event stays with the one that recorded it first
         self._n_made = 0
         self._spans: deque[Span] = deque()  # without a step yet; the sender thread may take them too
 
@@ -44,13 +46,13 @@ class CudaTiming:
         """Record a mark in the current stream and return it; None if the host must time the phase."""
         if self._cuda.is_current_stream_capturing():
             return None
-        return self._mark(self._cuda.current_stream())
+        return self._mark(self._cuda.current_device())
 
     def end(self, name: str, mark: Any) -> bool:
         """Record the span from that mark to now. Return False if the host must time this phase."""
-        stream = self._cuda.current_stream()
-        is_other = self._cuda.is_current_stream_capturing() or stream.device != mark[0]
-        end = None if is_other else self._mark(stream)
+        device = self._cuda.current_device()
+        is_other = self._cuda.is_current_stream_capturing() or device != mark[0]
+        end = None if is_other else self._mark(device)
         if end is None:
             self._give_back(mark)
             return False
@@ -85,8 +87,7 @@ class CudaTiming:
         for mark in chain.from_iterable((span.begin, span.end) for span in spans):
             self._give_back(mark)
 
-    def _mark(self, stream: Any) -> tuple[Any, Any] | None:
-        device = stream.device
+    def _mark(self, device: int) -> tuple[int, Any] | None:
         free = self._free.setdefault(device, [])
         try:
             event = free.pop()
@@ -94,8 +95,8 @@ class CudaTiming:
             if self._n_made >= MARKS_MAX:
                 return None
             self._n_made += 1
-            event = self._cuda.Event(enable_timing=True)
-        event.record(stream)
+            event = new_event(self._torch, with_timing=True)
+        event.record()
         return device, event
 
     def _give_back(self, mark: tuple[Any, Any]) -> None:

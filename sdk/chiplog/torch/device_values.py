@@ -1,8 +1,7 @@
 """Values on a device: copied without blocking, and logged once the copy is complete.
 
-    current stream   … training … │ pack into the staging ring │ … training …
-    side stream                            waits ─► copy to the pinned ring ─► event
-    sender thread                                                  queries the event, then reads
+    current stream   … training … │ pack into the staging ring ─► copy to the pinned ring ─► event │ … training …
+    sender thread                                                                queries the event, then reads
 
 One fused operation per dtype packs the values after the work that computes them, so a later change in place has no
 effect. The first such call allocates the staging ring on the device and the pinned ring on the host. A slot in them is
@@ -13,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
+from struct import unpack_from
 from threading import RLock, get_ident
 from typing import Any
 
@@ -84,6 +84,8 @@ class DeviceRing:
         self._backend = backend
         self._size = n_bytes
         self._staging, self._host = backend.allocate(n_bytes)
+        self._bytes = memoryview(self._host.numpy())
+        self._codes = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i"}
         self._head = self._tail = 0  # total bytes ever reserved, and ever freed
         self._n_slots = 0
         self._slots_max = slots_max
@@ -155,8 +157,12 @@ class DeviceRing:
             torch, staging = self._torch, self._staging
             with torch.no_grad():
                 for dtype, indices, _, begin, end in slot.parts:
-                    flat = [tensors[index].detach().reshape(-1) for index in indices]
-                    torch.cat(flat, out=staging[begin:end].view(dtype))
+                    packed = staging[begin:end].view(dtype)
+                    part = [tensors[index] for index in indices]
+                    if any(tensor.dim() for tensor in part):
+                        torch.cat([tensor.reshape(-1) for tensor in part], out=packed)
+                    else:
+                        torch.stack(part, out=packed)
                 begin, end = slot.begin % self._size, slot.begin % self._size + slot.end - slot.begin
                 self._backend.copy(self._host[begin:end], staging[begin:end], slot.done)
             slot.launched = True
@@ -166,10 +172,17 @@ class DeviceRing:
                 raise
 
     def read(self, slot: CopySlot) -> list[float]:
-        """Return the numbers of a slot whose copy is complete, in the order of its tensors."""
-        found: dict[int, list[float]] = {}
+        """Return the numbers of a slot whose copy is complete, in the order of its tensors.
+
+        Calls torch for rare dtypes only: each call hands the interpreter to the training, and has to get it back.
+        """
+        found: dict[int, tuple[float, ...] | list[float]] = {}
         for dtype, indices, counts, begin, end in slot.parts:
-            numbers = self._host[begin:end].view(dtype).to(self._torch.float64).tolist()
+            numbers: tuple[float, ...] | list[float]
+            if (code := self._codes.get(dtype)) is not None:
+                numbers = tuple(map(float, unpack_from(f"={sum(counts)}{code}", self._bytes, begin)))
+            else:
+                numbers = self._host[begin:end].view(dtype).to(self._torch.float64).tolist()
             at = 0
             for index, count in zip(indices, counts, strict=True):
                 found[index] = numbers[at : at + count]

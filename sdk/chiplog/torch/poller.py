@@ -32,7 +32,7 @@ class TorchPoller:
         if cuda is None or not getattr(cuda, "is_initialized", bool)():
             return {}
         if self._timing.device is None:
-            self._timing.device = CudaTiming(cuda, self._later, self._append_times)
+            self._timing.device = CudaTiming(sys.modules["torch"], self._later, self._append_times)
         if now < self._sample_at:
             return {}
         self._sample_at = now + SAMPLE_INTERVAL_S

@@ -5,6 +5,7 @@ import math
 import sys
 import warnings
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -291,14 +292,16 @@ class Event:
 
     made = 0
 
-    def __init__(self, enable_timing: bool) -> None:
+    def __init__(self, cuda: "Cuda", device: str, enable_timing: bool) -> None:
+        assert device == "cuda"
         assert enable_timing
         Event.made += 1
+        self.cuda = cuda
         self.at_ms: float | None = None
 
-    def record(self, stream) -> None:
+    def record(self) -> None:
         self.at_ms = None
-        stream.events.append(self)
+        self.cuda.events.append(self)
 
     def query(self) -> bool:
         return self.at_ms is not None
@@ -311,28 +314,27 @@ class Event:
 class Cuda:
     """As much of torch.cuda as times phases."""
 
-    Event = Event
-
     def __init__(self) -> None:
-        self.stream = SimpleNamespace(device="cuda:0", events=[])
+        self.events: list[Event] = []
         self.capturing = False
 
-    def current_stream(self):
-        return self.stream
+    def current_device(self) -> int:
+        return 0
 
     def is_current_stream_capturing(self) -> bool:
         return self.capturing
 
     def happen(self, every_ms: float) -> None:
-        for number, event in enumerate(self.stream.events):
+        for number, event in enumerate(self.events):
             event.at_ms = number * every_ms
-        self.stream.events.clear()
+        self.events.clear()
 
 
 @pytest.fixture
 def cuda(run):
     cuda = Cuda()
-    run._timing.device = CudaTiming(cuda, run._later, run._append_times)
+    stand_in = SimpleNamespace(cuda=cuda, Event=partial(Event, cuda))
+    run._timing.device = CudaTiming(stand_in, run._later, run._append_times)
     yield cuda
     cuda.happen(1.0)
 
@@ -377,17 +379,17 @@ def test_events_are_used_again_and_a_capture_is_timed_by_the_host(run, cuda, off
 
 
 def test_a_device_that_fails_leaves_the_host_to_time_and_raises_nothing(run, cuda, offline, caplog) -> None:
-    def fail(stream=None):
+    def fail():
         raise RuntimeError("CUDA error: device-side assert triggered")
 
-    cuda.current_stream = fail
+    cuda.current_device = fail
     with run.phase("forward"):
         pass
-    del cuda.current_stream
+    del cuda.current_device
     with run.phase("backward"):
-        cuda.current_stream = fail
+        cuda.current_device = fail
     run.log({"x": 1.0})
-    del cuda.current_stream
+    del cuda.current_device
     run.finish()
     assert [list(seconds) for _, seconds in phases(offline())] == [["forward", "backward"]]
     assert counted(offline()) == {"device_timing_failed": 2}
