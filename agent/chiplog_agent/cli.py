@@ -22,7 +22,7 @@ SAMPLE_INTERVAL_MIN_S = 0.1  # ten samples a second of every device: a database 
 
 def _check_interval(context: click.Context, option: click.Parameter, seconds: float) -> float:
     """Return the interval if the sampler accepts it. NaN compares false, so it is refused too."""
-    if not SAMPLE_INTERVAL_MIN_S <= seconds <= PERIOD_MAX_S:
+    if not SAMPLE_INTERVAL_MIN_S <= seconds <= PERIOD_MAX_S:  # safeguard: sample-interval-refused-early
         limits = f"{SAMPLE_INTERVAL_MIN_S:g} to {PERIOD_MAX_S:g} s"
         raise click.BadParameter(f"{seconds:g} s is outside of the limits; choose {limits}, or --no-stats")
     return seconds
@@ -68,7 +68,7 @@ def agent(
         keys = Keys(keys_dir(keys_directory, os.environ, place.root))
         check_root(place)
         ensure_private_dir(place.agent)
-        lock = take_lock(
+        lock = take_lock(  # safeguard: successor-waits-for-leaver
             place.agent / "lock", patient_s=LEAVER_WAIT_S if embedded else 0.0, note="embedded" if embedded else ""
         )
         # After the lock is taken: of many agents that race, all but one exit before they load numpy.

@@ -185,7 +185,7 @@ class AgentDaemon:
             self._door.throttle_listeners(now)
             self._look_for_journals(now)
             self._flush(now)
-            now = time.monotonic()  # the sync may have taken long
+            now = time.monotonic()  # the sync may have taken long  # safeguard: clock-read-after-sync
             self._link.poll(now)
             self._files.step(now, is_open=self._link.is_open)
             # In every turn: the collector's acknowledgement makes room even when there is nothing to flush.
@@ -203,6 +203,7 @@ class AgentDaemon:
         The more ranks log as fast as they can, the more data waits in this process's memory.
         """
         share = max(_CREDIT_MIN_BYTES, _CREDIT_SUM_BYTES // max(1, len(self._receiver.senders)))
+        # safeguard: full-spool-withholds-credit
         return 0 if self._spool.is_full else min(self.settings.credit_bytes, share)
 
     def _poll(self, now: float) -> None:
@@ -244,6 +245,7 @@ class AgentDaemon:
         for action in actions:
             match action:
                 case DataReceived(sender, first, last, payload):
+                    # safeguard: acknowledged-after-sync
                     self._core.add_slice(sender, first, last, payload, now, now_us())
                 case Reply():
                     self._door.reply(action, now)
@@ -274,7 +276,7 @@ class AgentDaemon:
         if self._lease.poll(now):
             self._report_lease(now)
         for item in self._feed.read():
-            if not self._lease.is_held and _is_of_node(item):
+            if not self._lease.is_held and _is_of_node(item):  # safeguard: one-agent-samples-host
                 continue
             match item:
                 case Sample(ts_us, device, names, values) if self._has_room:
@@ -356,6 +358,7 @@ class AgentDaemon:
         """
         try:
             adopted = self._adoption.scan(self._synced)
+        # safeguard: descriptors-short-agent-continues
         except OSError as error:  # unknown peers may have used up all descriptors
             self._warn_throttled("journals cannot be listed", error)
             return False
@@ -365,6 +368,7 @@ class AgentDaemon:
             self._watch()
         known = self._adoption.known | self._receiver.senders
         # Only watched: it sent BYE before it removed its journal, and a scan in between watched it once more.
+        # safeguard: peer-state-dropped, process-watched-while-needed
         for producer in (self._core.peers.keys() | self._synced.keys() | self._endings.watched) - known:
             self._forget(producer)  # delivered, and its process removed the journal
         return True
@@ -373,7 +377,7 @@ class AgentDaemon:
         """Drop the state of a producer. An agent runs for months, so descriptors and memory must not leak."""
         self._core.forget(producer)
         self._receiver.forget(producer)
-        self._endings.forget(producer)
+        self._endings.forget(producer)  # safeguard: finished-producer-frees-descriptor
         self._synced.pop(producer, None)
 
     def _warn_throttled(self, what: str, error: Exception) -> None:
@@ -391,11 +395,11 @@ class AgentDaemon:
             return
         self._append_pending()
         try:
-            self._disk.run(self._spool.sync)
+            self._disk.run(self._spool.sync)  # safeguard: spool-synced-before-acknowledge
         except OSError as error:
             if self._write_after == 0.0:
                 _log.warning("spool cannot be written: %s; ranks keep their events until it can", error)
-            self._write_after = now + _WRITE_AGAIN_S
+            self._write_after = now + _WRITE_AGAIN_S  # safeguard: refused-spool-retried
             return
         if self._write_after:
             _log.info("spool can be written again")
@@ -411,8 +415,8 @@ class AgentDaemon:
     def _beat(self) -> None:
         """Send heartbeats to ranks and collector while the disk is slow."""
         now = time.monotonic()
-        self._act(self._receiver.beat(), now)
-        self._link.beat(now)
+        self._act(self._receiver.beat(), now)  # safeguard: agent-beats-to-ranks
+        self._link.beat(now)  # safeguard: agent-beats-to-collector
 
     def _append_pending(self) -> None:
         """Append all events so far, so that the next sync covers every pending acknowledgement and removal."""
@@ -427,7 +431,7 @@ class AgentDaemon:
             return
         alive = self._receiver.senders
         self._core.has_news = False
-        ranks = {
+        ranks = {  # safeguard: sampled-pid-from-kernel
             producer: peer.origin.pid
             for producer, peer in self._core.peers.items()
             if producer in alive
@@ -459,7 +463,7 @@ class AgentDaemon:
     # -- the end --
 
     def _is_idle(self, now: float) -> bool:
-        return (
+        return (  # safeguard: leave-after-drain
             self.settings.embedded
             and self._adoption.is_idle
             and not self._receiver.senders
@@ -510,6 +514,7 @@ class AgentDaemon:
         try:
             self._door = self._bind()
             self._poller.register(self._door.socket, zmq.POLLIN)
+        # safeguard: failed-socket-retried
         except (OSError, zmq.ZMQError) as error:  # a full disk or no descriptor: retried later; ranks keep events
             self._warn_throttled("cannot listen for ranks", error)
 
@@ -551,13 +556,14 @@ class AgentDaemon:
         """
         places = self.settings.places
         try:
+            # safeguard: no-successor-for-known-journals
             if {producer for producer, _ in list_journals(places.journals)} - self._adoption.known:
                 start_daemon_once("chiplog_agent", ["--embedded"], places, places.agent / "lock", 0.0)
         except OSError as error:
             _log.warning("no agent can be started for the journals in %s: %s", places.journals, error)
 
     def _bind(self) -> RouterSocket:
-        return RouterSocket(
+        return RouterSocket(  # safeguard: ranks-domain
             self._context, [self.settings.places.agent_address, *self.settings.bind], self._gate, "ranks"
         )
 

@@ -113,6 +113,6 @@ class _exclusive:  # noqa: N801
 
 
 def _held(place: Paths, error: LockHeldError) -> click.ClickException:
-    return click.ClickException(
+    return click.ClickException(  # safeguard: named-command-complete
         f"{place.collector} is held by collector process {error.pid}; stop it first (chiplog down, or kill {error.pid})"
     )

@@ -41,7 +41,7 @@ def rebuild(place: Paths) -> str:
         return f"{directory} holds no log; nothing to rebuild"
     log = SegmentLog(directory, identifier)
     try:
-        append_receipt_for_lost_tail(log)
+        append_receipt_for_lost_tail(log)  # safeguard: rebuild-declares-lost-tail
         limit = log.next_number
     finally:
         log.close()
@@ -54,7 +54,7 @@ def rebuild(place: Paths) -> str:
         task = progress.add_task("rebuilding", total=limit)
         follower = rebuild_into(place, target, limit, lambda number: progress.update(task, completed=number))
         follower.database.close()
-        if follower.first_damage and _stored(place.index) > _stored(target):
+        if follower.first_damage and _stored(place.index) > _stored(target):  # safeguard: fuller-database-kept
             kept = move_to_quarantine(place.index)
     line = f"{place.index} rebuilt from {follower.records_read:,} records"
     if follower.first_damage:
@@ -81,6 +81,7 @@ def _copy_sorted(path: Path, target: Path) -> None:
     connection = duckdb.connect(str(path))
     try:
         connection.execute(f"SET enable_progress_bar = {sys.stdout.isatty()}")
+        # safeguard: compaction-memory-bounded
         limit_memory(connection, read_bounds(os.environ).query_memory_bytes)  # above the limit the sort spills to disk
         connection.execute(f"ATTACH '{str(target).replace(chr(39), chr(39) * 2)}' AS target")
         connection.execute("USE target")
@@ -115,8 +116,8 @@ def _replacement(path: Path, word: str) -> Iterator[Path]:
         sync_directory(path.parent)  # else a power failure may leave the old write-ahead log next to the new file
         os.replace(target, path)
         sync_directory(path.parent)
-    except (duckdb.Error, OSError) as error:
-        with contextlib.suppress(OSError):
+    except (duckdb.Error, OSError) as error:  # safeguard: duckdb-write-error-one-line
+        with contextlib.suppress(OSError):  # safeguard: failed-database-removed
             _remove(target)
         reason = str(error).partition("\n")[0]
         raise MaintenanceError(f"{word} {path} failed: {reason}; the existing file is unchanged") from error

@@ -31,7 +31,7 @@ def check_bind(address: str, *, keyed: bool = False, role: str = "collector") ->
     if address.startswith("ipc://"):
         return check_connect(address)
     _host_and_port(address)
-    if not keyed and not is_loopback(address):
+    if not keyed and not is_loopback(address):  # safeguard: no-foreign-bind-without-keys
         raise AddressError(
             f"{address!r} is reachable from other hosts, which needs CURVE keys; make this host's with "
             f"`chiplog keys new {role}` and let others in with `chiplog keys allow`, or bind tcp://127.0.0.1:PORT"

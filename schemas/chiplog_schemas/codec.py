@@ -13,7 +13,7 @@ def _refuse(code: int, data: bytes) -> Any:
     raise ValueError(f"extension type {code} is not a plain value")
 
 
-_UNPACK_LIMITS = {
+_UNPACK_LIMITS = {  # safeguard: extension-types-refused
     "raw": False,
     "strict_map_key": False,
     "use_list": True,
@@ -51,6 +51,7 @@ def unpack(data: bytes | memoryview) -> Any:
     """Decode exactly one value. Raises CodecError for anything else, also for hostile input."""
     try:
         return msgpack.unpackb(data, **_UNPACK_LIMITS)
+    # safeguard: one-decode-error
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError, OverflowError, MemoryError) as error:
         raise CodecError(f"{len(data)} bytes are not a msgpack value: {type(error).__name__} {error}") from error
 

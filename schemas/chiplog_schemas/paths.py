@@ -125,6 +125,7 @@ def own_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str])
     """
     global _has_told_foreign
     chosen = resolve_root(argument, environ)
+    # safeguard: foreign-directory-unused
     if argument or not environ.get("CHIPLOG_DIR") or not (why := _foreign(chosen)):
         return chosen
     own = resolve_root(None, {name: value for name, value in environ.items() if name != "CHIPLOG_DIR"})
@@ -192,7 +193,7 @@ def require_private(directory: Path) -> None:
     about = os.stat(directory)
     if about.st_uid != os.geteuid():
         raise PermissionError(f"{directory} belongs to uid {about.st_uid}, not to {os.geteuid()}; chown or remove it")
-    if about.st_mode & 0o022:
+    if about.st_mode & 0o022:  # safeguard: writable-directory-refused
         raise PermissionError(f"{directory} is writable by others; chmod go-w it")
 
 

@@ -2,8 +2,9 @@
 
     python -m tests.fault.switch_off [-k WORDS] [--jobs N]
 
-Test modules declare SAFEGUARDS. For each one the tree is copied, the safeguard's line changed in the copy, and its test
-run there, in processes that import the copy. Exit code 1 when a test stays green.
+Test modules declare SAFEGUARDS (tests/support/safeguard.py). For each one the tree is copied, the statement with its
+comment is changed in the copy, and its test runs there, in processes that import the copy. Exit code 1 when a test
+stays green.
 """
 
 import argparse
@@ -21,9 +22,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from tests.support.safeguard import Safeguard
+from tests.support.safeguard import ROOT, AnchorError, Safeguard, anchors, changed_file
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGE_ROOTS = ("sdk", "agent", "collector", "schemas")
 TEST_FAILED = 1  # pytest's exit status; others mean that the test could not be run
 PATIENCE_S = 2400.0  # longer than the timeout of any test
@@ -50,11 +50,23 @@ def declared(accepts: Callable[[Path], bool] = lambda path: True) -> Iterator[tu
             yield path.relative_to(ROOT), safeguard
 
 
-def trouble(module: Path, safeguard: Safeguard) -> str:
+def undeclared(root: Path = ROOT) -> list[str]:
+    """Return a line for each safeguard in the product that no test module declares."""
+    names = {safeguard.anchor for _, safeguard in declared()}
+    return [
+        f"{path}:{line}: no test declares the safeguard {name}; declare it, or remove the comment"
+        for name, places in anchors(root).items()
+        for path, line in places
+        if name not in names
+    ]
+
+
+def trouble(module: Path, safeguard: Safeguard, root: Path = ROOT) -> str:
     """Return why a declaration cannot be carried out; '' when it can."""
-    count = (ROOT / safeguard.file).read_text(encoding="utf-8").count(safeguard.old)
-    if count != 1:
-        return f"{safeguard.file} holds the text of {safeguard.promise!r} {count} times, not once"
+    try:
+        changed_file(safeguard, root)
+    except AnchorError as error:
+        return f"{module}: {error}"
     if safeguard.test not in _tests_of(module) and not _assigned(module, safeguard.test):
         return f"{module} has no test {safeguard.test}"
     return ""
@@ -65,8 +77,8 @@ def switch_off(module: Path, safeguard: Safeguard, patience_s: float = PATIENCE_
     with tempfile.TemporaryDirectory(prefix="chiplog-off-") as scratch:
         copy = Path(scratch)
         _copy_tree(copy)
-        target = copy / safeguard.file
-        target.write_text(target.read_text(encoding="utf-8").replace(safeguard.old, safeguard.new), encoding="utf-8")
+        path, text = changed_file(safeguard)
+        (copy / path).write_text(text, encoding="utf-8")
         environment = dict(os.environ, CHIPLOG_ROUNDS_TIMES="3", **safeguard.environment)
         environment.pop("CHIPLOG_SOAK_MINUTES", None)
         environment["PYTHONPATH"] = os.pathsep.join([*(str(copy / name) for name in PACKAGE_ROOTS), str(copy)])
@@ -86,13 +98,13 @@ def switch_off(module: Path, safeguard: Safeguard, patience_s: float = PATIENCE_
 def main() -> int:
     """Switch off what is asked for; print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("-k", dest="words", default="", help="only those whose promise, file or test holds this")
+    parser.add_argument("-k", dest="words", default="", help="only those whose promise, name, file or test holds this")
     parser.add_argument("--jobs", type=int, default=2, help="how many at once")
     arguments = parser.parse_args()
     chosen = [
         (module, safeguard)
         for module, safeguard in declared()
-        if arguments.words in f"{module} {safeguard.promise} {safeguard.file} {safeguard.test}"
+        if arguments.words in f"{module} {safeguard.promise} {safeguard.anchor} {_file_of(safeguard)} {safeguard.test}"
     ]
     green = 0
     with ThreadPoolExecutor(arguments.jobs) as pool:
@@ -106,6 +118,10 @@ def main() -> int:
             print(f"               {outcome.last_words[:180]}", flush=True)
     print(f"{len(chosen)} safeguards switched off, {len(chosen) - green} tests turned red, {green} did not")
     return 1 if green else 0
+
+
+def _file_of(safeguard: Safeguard) -> str:
+    return ", ".join(str(path) for path, _ in anchors().get(safeguard.anchor, []))
 
 
 def _copy_tree(target: Path) -> None:

@@ -17,30 +17,26 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a rank without keys has no descriptor of libzmq",
-        "sdk/chiplog/journal/sender.py",
-        old="None if curve is None else zmq.Context()",
-        new="zmq.Context()",
+        "no-zmq-without-keys",
+        value="zmq.Context()",
         test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
     ),
     Safeguard(
         "a lock that was released by closing its descriptor is acquired again",
-        "schemas/chiplog_schemas/process/file_lock.py",
-        old="        return self.is_ours and file_id(self.path) == self._file\n",
-        new="        return file_id(self.path) == self._file\n",
+        "closed-lock-acquired-again",
+        part="self.is_ours and",
         test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
     ),
     Safeguard(
         "a mapping closes no descriptor of the training",
-        "sdk/chiplog/journal/segment.py",
-        old="        if not is_ours:\n",
-        new="        if False:\n",
+        "mapping-spares-foreign-descriptor",
+        condition=False,
         test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
     ),
     Safeguard(
         "the console leaves the numbers of closed descriptors to the training",
-        "sdk/chiplog/console/redirect.py",
-        old="        if all(descriptor.is_ours for descriptor in self._owned.values()):\n",
-        new="        if True:\n",
+        "console-spares-foreign-descriptors",
+        condition=True,
         test="test_a_training_that_closes_all_descriptors_lives_and_loses_nothing",
     ),
 ]

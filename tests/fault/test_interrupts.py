@@ -28,35 +28,29 @@ RAISED_IN_A_SOAK = 40_000
 SAFEGUARDS = [
     Safeguard(
         "an append that was overtaken after it read the tail begins again",
-        "sdk/chiplog/journal/journal.py",
-        old="            if self._tail is tail: memory[place] = record; self._tail = after; return",
-        new="            if True: memory[place] = record; self._tail = after; return",
+        "overtaken-append-restarts",
+        condition=True,
         test="test_finalisers_that_log_lose_nothing",
     ),
     Safeguard(
         "what a signal handler raises passes through log()",
-        "sdk/chiplog/recording/recorder.py",
-        old="        except Exception as error:\n"
-        "            if is_interrupt(error):\n"
-        "                raise\n"
-        "            self._log_any(data, step)",
-        new="        except Exception as error:\n            self._log_any(data, step)",
+        "interrupt-passes-log",
+        condition=False,
         test="test_what_a_handler_raises_reaches_the_training_and_nothing_that_returned_is_lost",
     ),
     Safeguard(
         "an exception of a signal handler while a value is read is not an error of the value",
-        "sdk/chiplog/values/metrics.py",
-        old="    except Exception as error:\n        if is_interrupt(error):\n            raise\n"
-        "        return _not_a_number(key, value)\n",
-        new="    except Exception:\n        return _not_a_number(key, value)\n",
+        "interrupt-is-no-bad-value",
+        condition=False,
         test="test_what_a_handler_raises_reaches_the_training_and_nothing_that_returned_is_lost",
     ),
     Safeguard(
         "the collector's callback runs no Python code",
-        "sdk/chiplog/timing/gc_pauses.py",
-        old="        self._on_gc: Any = partial(getattr, _Moments(self._began, self._ended))\n",
-        new="        noted: Any = partial(getattr, _Moments(self._began, self._ended))\n"
-        "        self._on_gc: Any = lambda phase, info: noted(phase, info)\n",
+        "gc-callback-without-python",
+        new=(
+            "noted: Any = partial(getattr, _Moments(self._began, self._ended))\n"
+            "self._on_gc: Any = lambda phase, info: noted(phase, info)"
+        ),
         test="test_what_a_handler_raises_during_a_collection_reaches_the_training",
     ),
 ]

@@ -31,27 +31,23 @@ SETTLE_S = 60.0
 SAFEGUARDS = [
     Safeguard(
         "what two hops send twice becomes rows once",
-        "collector/chiplog_collector/index/applier.py",
-        old="        if not partial:\n",
-        new="        if True:\n",
+        "events-stored-once",
+        condition=True,
         test="test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment",
     ),
     Safeguard(
         "the rank keeps a record until the agent has synced it",
-        "agent/chiplog_agent/daemon.py",
-        old="                    self._core.add_slice(sender, first, last, payload, now, now_us())\n",
-        # It acknowledges a third of a second early, so that a kill in between does not need luck.
-        new="                    self._core.add_slice(sender, first, last, payload, now, now_us())\n"
-        "                    self._act(self._receiver.acknowledge(sender, last + 1), now)\n"
-        "                    self._write_after = now + 0.3 if self._write_after < now - 0.3 else "
-        "self._write_after\n",
+        "acknowledged-after-sync",
+        new=(
+            "...\n"
+            "self._act(self._receiver.acknowledge(sender, last + 1), now)\n"
+            "self._write_after = now + 0.3 if self._write_after < now - 0.3 else self._write_after"
+        ),
         test="test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment",
     ),
     Safeguard(
         "an agent delivers what a dead rank left",
-        "agent/chiplog_agent/ranks/orphan_journals.py",
-        old="            core.add_record(adopted.producer, item, now, now_us)\n",
-        new="",
+        "orphan-journal-delivered",
         test="test_nothing_is_lost_or_doubled_when_any_process_is_killed_at_any_moment",
     ),
 ]

@@ -34,30 +34,25 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a commit of spool or log is synced before it counts",
-        "schemas/chiplog_schemas/storage/segments.py",
-        old="            if sync:\n                os.fdatasync(self._descriptor)\n",
-        new="",
+        "commit-synced",
+        condition=False,
         test="test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point",
     ),
     Safeguard(
         "a new segment's name is synced before its records",
-        "schemas/chiplog_schemas/storage/segments.py",
-        old="            os.fdatasync(descriptor)\n            sync_directory(self.directory)\n",
-        new="            os.fdatasync(descriptor)\n",
+        "segment-name-synced",
         test="test_what_the_spool_synced_is_there_after_a_power_failure_at_any_point",
     ),
     Safeguard(
         "the names of new directories around a log are synced",
-        "schemas/chiplog_schemas/storage/segments.py",
-        old="            fsync_parents(self.directory)  # new",
-        new="            pass  # new",
+        "directory-names-synced",
         test="test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point",
     ),
     Safeguard(
         "a receipt counts only with the records that it covers",
-        "collector/chiplog_collector/receiver/commit.py",
-        old="if is_whole else _firsts(body[1])",
-        new="if True else _firsts(body[1])",
+        "receipt-needs-whole-commit",
+        part="is_whole",
+        new="True",
         test="test_what_the_receiver_acknowledged_is_there_after_a_power_failure_at_any_point",
     ),
 ]

@@ -26,30 +26,26 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "within a launch the higher restart count wins",
-        "collector/chiplog_collector/index/registry.py",
-        old="            return producer.restart > run.primary_restart",
-        new="            return producer.restart >= run.primary_restart",
+        "higher-restart-is-primary",
+        part=">",
+        new=">=",
         test="test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models",
     ),
     Safeguard(
         "the holder keeps it until it has ended",
-        "collector/chiplog_collector/index/registry.py",
-        old="        return all(holder.state is not None for holder in holders)",
-        new="        return True",
+        "primary-kept-until-end",
+        value="True",
         test="test_a_second_primary_changes_nothing_until_the_first_has_ended",
     ),
     Safeguard(
         "a stale incarnation of the primary changes nothing",
-        "collector/chiplog_collector/index/registry.py",
-        old="max(producer.restart, before)",
-        new="producer.restart",
+        "stale-restart-changes-nothing",
+        value="producer.launch, producer.restart",
         test="test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models",
     ),
     Safeguard(
         "a refused claim is a row",
-        "collector/chiplog_collector/index/registry.py",
-        old='        self._context.emit_event(\n            producer, seq, ts, "primary_refused"',
-        new='        (lambda *_: None)(\n            producer, seq, ts, "primary_refused"',
+        "refused-claim-is-row",
         test="test_in_any_order_of_delivery_there_is_one_writer_and_it_is_the_models",
     ),
 ]

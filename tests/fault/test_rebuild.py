@@ -17,23 +17,18 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "the log before a lost end is applied and the loss is declared",
-        "collector/chiplog_collector/maintenance.py",
-        old="        append_receipt_for_lost_tail(log)\n",
-        new="",
+        "rebuild-declares-lost-tail",
         test="test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file",
     ),
     Safeguard(
         "a collector declares a lost end at its start",
-        "collector/chiplog_collector/receiver/daemon.py",
-        old="        append_receipt_for_lost_tail(self.log)\n",
-        new="",
+        "start-declares-lost-tail",
         test="test_a_collector_tells_of_a_lost_end_at_its_start",
     ),
     Safeguard(
         "a database that holds more than the log is kept",
-        "collector/chiplog_collector/maintenance.py",
-        old="        if follower.first_damage and _stored(place.index) > _stored(target):\n",
-        new="        if False:\n",
+        "fuller-database-kept",
+        condition=False,
         test="test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file",
     ),
 ]

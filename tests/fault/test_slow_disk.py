@@ -29,30 +29,23 @@ N_SYNCS = 6
 SAFEGUARDS = [
     Safeguard(
         "a collector whose disk is slow sends heartbeats to its agents",
-        "collector/chiplog_collector/receiver/daemon.py",
-        old="            self._disk.run(self.log.commit)\n",
-        new="            self.log.commit()\n",
+        "receiver-beats-while-syncing",
+        new="self.log.commit()",
         test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
     ),
     Safeguard(
         "an agent whose disk is slow sends heartbeats to its ranks",
-        "agent/chiplog_agent/daemon.py",
-        old="        self._act(self._receiver.beat(), now)\n",
-        new="",
+        "agent-beats-to-ranks",
         test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
     ),
     Safeguard(
         "an agent whose disk is slow sends heartbeats to its collector",
-        "agent/chiplog_agent/daemon.py",
-        old="        self._link.beat(now)\n",
-        new="",
+        "agent-beats-to-collector",
         test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
     ),
     Safeguard(
         "what arrived while the agent's disk was slow is no silence of the collector",
-        "agent/chiplog_agent/daemon.py",
-        old="            now = time.monotonic()  # the sync may have taken long\n",
-        new="",
+        "clock-read-after-sync",
         test="test_syncs_longer_than_the_silence_of_a_lost_peer_cost_no_session",
     ),
 ]

@@ -74,26 +74,21 @@ print(took_s, min(took_s, 0.02 * ticks))
 SAFEGUARDS = [
     Safeguard(
         "a stopped daemon keeps its lock, and with it every other one away",
-        "schemas/chiplog_schemas/process/file_lock.py",
-        old="            if time.monotonic() >= deadline:\n                raise\n",
-        new="            if time.monotonic() >= deadline:\n"
-        "                return Lock(path.with_name(f'second-{os.getpid()}'), note=note)\n",
-        test=TEST,
+        "stopped-daemon-keeps-lock",
+        new='return Lock(path.with_name(f"second-{os.getpid()}"), note=note)',
+        test="test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was",
     ),
     Safeguard(
         "log() does not wait for the agent",
-        "sdk/chiplog/journal/journal.py",
-        old="        size, checksum = len(payload), crc32(payload)\n",
-        new="        while self.next_seq > self.acked + 80:\n            __import__('time').sleep(0.01)\n"
-        "        size, checksum = len(payload), crc32(payload)\n",
-        test=TEST,
+        "log-never-waits",
+        new="while self.next_seq > self.acked + 80:\n    __import__('time').sleep(0.01)\n...",
+        test="test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was",
     ),
     Safeguard(
         "finish() waits a second for an agent that does not answer",
-        "sdk/chiplog/journal/sender.py",
-        old="        self._deadline = time.monotonic() + wait_s - _CLOSE_S\n",
-        new="        wait_s = 8.0\n        self._deadline = time.monotonic() + wait_s - _CLOSE_S\n",
-        test=TEST,
+        "finish-waits-one-second",
+        new="wait_s = 8.0\n...",
+        test="test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was",
     ),
 ]
 

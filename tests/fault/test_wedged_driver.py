@@ -31,19 +31,15 @@ TEST = "test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and
 SAFEGUARDS = [
     Safeguard(
         "no thread waits for the thread of a GPU",
-        "agent/chiplog_agent/stats/sampler.py",
-        old="        self._gpus.request()\n",
-        new="        self._gpus.request()\n"
-        "        while any(worker.event.is_set() for worker in self._gpus._workers):\n"
-        "            time.sleep(0.01)\n",
-        test=TEST,
+        "sampler-never-waits-for-gpu",
+        new=("...\nwhile any(worker.event.is_set() for worker in self._gpus._workers):\n    time.sleep(0.01)"),
+        test="test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_comes_back",
     ),
     Safeguard(
         "a device that does not answer is reported stale",
-        "agent/chiplog_agent/stats/sampler.py",
-        old="        self._stale.update(late)\n",
-        new="        late.clear()\n",
-        test=TEST,
+        "stale-device-reported",
+        new="late.clear()",
+        test="test_a_driver_that_hangs_stalls_neither_host_statistics_nor_delivery_and_comes_back",
     ),
 ]
 

@@ -13,17 +13,14 @@ pytestmark = pytest.mark.xdist_group("torchrun")
 SAFEGUARDS = [
     Safeguard(
         "a word that a launch had before a restart replaces one that was made up",
-        "sdk/chiplog/identity/rendezvous.py",
-        old="        if offer.startswith(PROPOSAL_FIRM) and word.startswith(_NEW):\n",
-        new="        if False:\n",
+        "firm-run-id-wins",
+        condition=False,
         test="test_the_first_word_is_everybodys_until_a_firm_one_comes",
     ),
     Safeguard(
         "a thread of its own waits for the group's store",
-        "sdk/chiplog/identity/rendezvous.py",
-        old="                is_asked = start_thread(self._exchange_in_thread, *found, candidate, "
-        'name="chiplog-agreement")\n',
-        new="                self._exchange_in_thread(*found, candidate)\n                is_asked = True\n",
+        "agreement-in-own-thread",
+        new="self._exchange_in_thread(*found, candidate)\nis_asked = True",
         test="test_a_store_whose_host_stands_still_holds_nobody_up",
     ),
 ]

@@ -19,9 +19,9 @@ pytestmark = pytest.mark.xdist_group("spark")
 SAFEGUARDS = [
     Safeguard(
         "ranks name the process with an open run that started their launcher",
-        "sdk/chiplog/identity/identity.py",
-        old="        parent=parent.label if parent is not None and joins",
-        new="        parent=parent.label if parent is not None and False",
+        "ranks-name-their-parent",
+        part="joins",
+        new="False",
         test="test_a_driver_with_an_open_run_and_its_ranks_both_write_the_run",
     ),
 ]

@@ -14,23 +14,21 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "an end that no hook saw is not taken for a normal one",
-        "sdk/chiplog/recording/start.py",
-        old="        elif not returned:",
-        new="        elif False:",
+        "unseen-exit-is-not-normal",
+        condition=False,
         test="test_an_exit_that_no_hook_sees_has_the_code_of_the_kernel",
     ),
     Safeguard(
         "the lock of a run whose exit status decides is held until the process is gone",
-        "sdk/chiplog/recording/exit_status.py",
-        old="keep_lock=is_open)",
-        new="keep_lock=False)",
+        "lock-held-until-exit",
+        part="keep_lock=is_open",
+        new="keep_lock=False",
         test="test_an_exit_that_no_hook_sees_has_the_code_of_the_kernel",
     ),
     Safeguard(
         "an unknown exit code does not become 0",
-        "sdk/chiplog/recording/start.py",
-        old="        elif not returned:",
-        new="        elif False:",
+        "unseen-exit-is-not-normal",
+        condition=False,
         test="test_an_exit_code_that_the_kernel_has_forgotten_is_null_and_never_finished",
     ),
 ]

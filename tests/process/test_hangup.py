@@ -20,23 +20,19 @@ from tests.support.waiting import WAIT_S, wait_until
 SAFEGUARDS = [
     Safeguard(
         "a daemon whose terminal closes ends in good order",
-        "schemas/chiplog_schemas/process/daemon.py",
-        old="        signal.signal(signal.SIGHUP, stop)",
-        new="        pass",
+        "hangup-ends-in-order",
         test="test_a_daemon_whose_terminal_closes_ends_in_good_order",
     ),
     Safeguard(
         "a daemon under nohup outlives its terminal",
-        "schemas/chiplog_schemas/process/daemon.py",
-        old="    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:",
-        new="    if True:",
+        "nohup-survives-hangup",
+        condition=True,
         test="test_a_daemon_under_nohup_outlives_its_terminal",
     ),
     Safeguard(
         "a report about the link counts only while its agent lives",
-        "schemas/chiplog_schemas/transport/link_status.py",
-        old="    return status if status.pid == pid else None",
-        new="    return status",
+        "link-report-of-live-agent",
+        value="status",
         test="test_no_report_about_the_link_outlives_its_agent",
     ),
 ]

@@ -27,23 +27,21 @@ pytestmark = [
 SAFEGUARDS = [
     Safeguard(
         "an agent reports its own node of what it delivers",
-        "agent/chiplog_agent/pipeline/batcher.py",
-        old='        about = {"node": self.node} | ',
-        new="        about = ",
+        "agent-reports-own-node",
+        part='{"node": self.node} |',
         test="test_a_container_with_another_hostname_delivers_all_with_its_agents_key",
     ),
     Safeguard(
         "the processes that are sampled are those that the kernel names",
-        "agent/chiplog_agent/daemon.py",
-        old="            producer: peer.origin.pid\n",
-        new='            producer: peer.identity["pid"]\n',
+        "sampled-pid-from-kernel",
+        part=".origin.pid",
+        new='.identity["pid"]',
         test="test_each_rank_of_a_pid_namespace_has_its_own_statistics",
     ),
     Safeguard(
         "a rank whose journal is elsewhere is known by its socket",
-        "agent/chiplog_agent/ranks/exit_cause.py",
-        old=" or peer_pid\n",
-        new="\n",
+        "pid-from-socket",
+        part="or peer_pid",
         test="test_each_rank_of_a_pid_namespace_has_its_own_statistics",
     ),
 ]

@@ -14,9 +14,7 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a worker that its pool terminated is finished when the owner ended well",
-        "sdk/chiplog/recording/start.py",
-        old="        note_good_end(here.owners)\n",
-        new="        pass\n",
+        "pool-worker-ends-well",
         test="test_workers_of_a_pool_that_was_terminated_end_as_their_owner_did",
     ),
 ]

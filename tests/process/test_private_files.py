@@ -11,9 +11,9 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "what DuckDB and the daemons make is for their user alone",
-        "schemas/chiplog_schemas/process/daemon.py",
-        old="    return os.umask(0o077)",
-        new="    return os.umask(os.umask(0o077))",
+        "private-umask",
+        part="0o077",
+        new="os.umask(0o077)",
         test="test_nobody_else_can_read_or_write_what_chiplog_makes_under_umask_000",
     ),
 ]

@@ -35,23 +35,19 @@ PACKAGES = ("chiplog", "chiplog_agent", "chiplog_collector", "chiplog_schemas")
 SAFEGUARDS = [
     Safeguard(
         "a directory of another user is not used",
-        "schemas/chiplog_schemas/paths.py",
-        old='    if argument or not environ.get("CHIPLOG_DIR") or not (why := _foreign(chosen)):\n',
-        new="    if True:\n",
+        "foreign-directory-unused",
+        condition=True,
         test="test_a_second_user_with_the_first_ones_environment_loses_nothing",
     ),
     Safeguard(
         "an agent that was named and cannot be reached is reported",
-        "sdk/chiplog/journal/sender.py",
-        old="                elif now >= self._probe_at and self._must_use_own_agent():\n",
-        new="                elif False:\n",
+        "unreachable-agent-reported",
+        condition=False,
         test="test_a_named_agent_that_does_not_listen_is_reported_while_the_run_goes_on",
     ),
     Safeguard(
         "where another user's agent is named, one's own delivers",
-        "sdk/chiplog/journal/sender.py",
-        old="        self._may_start_agent = True\n",
-        new="",
+        "own-agent-delivers",
         test="test_a_second_user_with_the_first_ones_environment_loses_nothing",
     ),
 ]

@@ -54,6 +54,7 @@ class Verdict:
     @property
     def is_exact(self) -> bool:
         """Whether as many events are declared lost as are missing here, and the rest is there once and unaltered."""
+        # safeguard: false-loss-is-inexact
         return self.declared == len(self.lost) and not (self.doubled or self.altered)
 
 
@@ -62,7 +63,7 @@ def read(file: Path) -> dict[int, float]:
     expected: dict[int, float] = {}
     for line in file.read_text(encoding="ascii").splitlines():
         step, _, bits = line.partition(" ")
-        if len(bits) == _HEX_DIGITS:
+        if len(bits) == _HEX_DIGITS:  # safeguard: cut-line-ignored
             expected[int(step)] = struct.unpack("<d", bytes.fromhex(bits))[0]
     return expected
 
@@ -79,7 +80,7 @@ def compare(file: Path, rows: Iterable[Mapping[str, Any]], lost: int = 0) -> Ver
         counts[row["step"]] += 1
         values[row["step"]] = row["value"]
     missing = sorted(step for step in expected if step not in counts)
-    return Verdict(
+    return Verdict(  # safeguard: values-equal-to-last-bit, double-rows-seen
         len(expected),
         missing,
         sorted(step for step, count in counts.items() if count > 1),

@@ -27,7 +27,7 @@ from chiplog_schemas.storage.record import CorruptRange, Record, scan_records
 _BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more event of the largest size must fit
 # Only the fields that the agent uses: a peer could fill memory with the rest.
 _PEER_NAMES = ("pid", "rank", "started_at", "error_file", "boot", "uptime", "pid_namespace", "owner", "gpu_claim")
-_PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in _PEER_NAMES}
+_PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in _PEER_NAMES}  # safeguard: peer-fields-kept
 _PATH_CHARS_MAX = 4_096  # PATH_MAX of Linux
 _REASON_CHARS_MAX = 1_000  # one line
 _LIGHT_BYTES = SPOOL_SYNC_BYTES // 16  # below this the agent need not hurry
@@ -120,7 +120,7 @@ class EventBatcher:
             if builder.n_bytes > _BLOCK_BYTES_MAX or len(item.payload) > EVENT_BYTES_MAX:
                 self._close_block(now_us)
             if len(item.payload) > EVENT_BYTES_MAX:
-                self._refuse(producer, item, now_us)
+                self._refuse(producer, item, now_us)  # safeguard: large-event-declared
                 continue
             event = builder.add(producer, item.number, item.payload)
             if event is not None and event[0] >= EventKind.IDENTITY:
@@ -169,6 +169,7 @@ class EventBatcher:
             return
         peer.origin = origin
         found = {"pid": origin.pid, "start": origin.start, "remote": origin.is_remote}
+        # safeguard: agent-reports-own-node
         about = {"node": self.node} | {name: value for name, value in found.items() if value}
         self._say(EventKind.PEER, now_us, now, producer, about)
 
@@ -208,6 +209,7 @@ class EventBatcher:
         self.declare_lost(producer, record.number, record.number, reason, now_us)
 
     def _say(self, kind: EventKind, ts_us: int, now: float, *fields: Any) -> None:
+        # safeguard: block-size-bounded
         if self._builder.n_bytes > _BLOCK_BYTES_MAX:  # hostile bytes can cause very many of these events at once
             self._close_block(ts_us)
         self._builder.add(self.producer, self._own_seq, encode(kind, ts_us, *fields))

@@ -55,7 +55,7 @@ class CollectorSupervisor:
             said, link_state = f"collector {self._link.address} is out of reach: {reason}", LinkState.CLOSED
         else:
             return
-        if said != self._said:
+        if said != self._said:  # safeguard: state-change-reported-once
             self._said = said
             _log.info("%s", said)
             self._report(link_state, said)
@@ -120,6 +120,7 @@ class CollectorSupervisor:
                     file.write(own)
                     file.flush()
                 except OSError:
+                    # safeguard: truncated-host-name-removed
                     os.unlink(path)  # a truncated name would be another host's
                     raise
         except FileExistsError:

@@ -202,6 +202,7 @@ class FileUploader:
             raise OSError(errno.EINVAL, "it is not a regular file")
         if self.socket is None:
             self.socket = self._connect()
+        # safeguard: file-copy-kept-until-stored
         self._act(self._machine.offer(bytes.fromhex(name), about.st_size, now), now)
 
     def _send_chunks(self, now: float) -> None:
@@ -303,7 +304,7 @@ class FileUploader:
             socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS)
             if self._curve is not None:
                 self._curve.configure(socket)
-            socket.setsockopt(zmq.IPV6, is_ipv6(self._address))
+            socket.setsockopt(zmq.IPV6, is_ipv6(self._address))  # safeguard: files-over-ipv6
             socket.connect(self._address)
         except BaseException:
             socket.close(0)

@@ -39,6 +39,7 @@ class Spool:
         # the open one alone would keep the spool full forever.
         segment_bytes = min(SEGMENT_BYTES, max(bytes_max // 8, 64 * KIB))
         self._log = SegmentLog(directory, self.id, segment_bytes=segment_bytes)
+        # safeguard: seen-numbers-not-reused
         if self.id != new_id and not self._log.segments():  # all segments were damaged: the numbers are used up
             self._log.close()
             self.id = new_id
@@ -85,6 +86,7 @@ class Spool:
                     file.set(0)
                     file.sync()
         elif file is not None:
+            # safeguard: raised-numbers-survive-restart, unreadable-offset-resends-all
             self._raised, self._offset_is_known = found, file.is_valid
         else:  # a file that could not be written because the disk is full is empty
             self._offset_is_known = not _has_bytes(self._directory / RAISED_NAME)
@@ -125,6 +127,7 @@ class Spool:
 
     def seek(self, number: int) -> None:
         """Continue at this number. Raises OSError and changes nothing then, so the caller can retry."""
+        # safeguard: rewound-spool-raises-numbers
         if number > self._log.next_number + self._raised or not self._offset_is_known:
             self._renumber_from(number)
         self._position = number - self._raised
@@ -198,7 +201,7 @@ class Spool:
             self._log.persist_end()  # no synced record is left that shows these numbers
             return self._lost_until(self._synced, DAMAGED)
         if self._read_ahead_queue[0].number > self._position:
-            return self._lost_until(self._read_ahead_queue[0].number, DAMAGED)
+            return self._lost_until(self._read_ahead_queue[0].number, DAMAGED)  # safeguard: valid-blocks-after-damage
         first = self._position
         parts: list[bytes | memoryview] = []
         size = 0
@@ -222,7 +225,7 @@ class Spool:
 
     def _lost_until(self, number: int, reason: str) -> LogSlice:
         first, self._position = self._position, number
-        return LogSlice(first, number - 1, b"", reason)
+        return LogSlice(first, number - 1, b"", reason)  # safeguard: damaged-blocks-declared
 
 
 def _has_bytes(path: Path) -> bool:

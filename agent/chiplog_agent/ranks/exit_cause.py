@@ -75,6 +75,7 @@ class ExitCauseResolver:
         self._leaving.pop(producer, None)
         if producer in self._pids:
             return
+        # safeguard: pid-from-socket
         pid = kernel_lock_holder_pid(self._journals / producer.hex() / LOCK_NAME) or peer_pid
         if pid > 0:
             self._pids[producer] = pid
@@ -94,6 +95,7 @@ class ExitCauseResolver:
 
         A process that ended before it could be watched is not: the kernel will never report its end.
         """
+        # safeguard: unwatched-end-is-not-alive
         return self._deaths.is_alive(producer) and not self._deaths.is_due(producer)
 
     def is_dead(self, producer: bytes) -> bool:
@@ -109,6 +111,7 @@ class ExitCauseResolver:
             return now - self._leaving.setdefault(producer, now) < _HELPER_MAX_S
         if self._awaits_owner(producer):
             return now - self._leaving.setdefault(producer, now) < _OWNER_MAX_S
+        # safeguard: live-process-keeps-journal
         if self._deaths.is_alive(producer) and not self._has_finished(producer):
             return now - self._leaving.setdefault(producer, now) < _RETAKE_MAX_S
         return False
@@ -167,7 +170,7 @@ class ExitCauseResolver:
         """
         death = self._deaths.exit_of(producer)
         if death is None or death.status is None:
-            death = self._told_by_helper(producer) or death
+            death = self._told_by_helper(producer) or death  # safeguard: helper-knows-exit
         state: dict[str, Any] = {"state": "crashed", "reason": _UNSEEN[finished, left], "cause": EndCause.UNSEEN}
         detail: dict[str, Any] = {}
         ts_us = now_us
@@ -198,7 +201,7 @@ class ExitCauseResolver:
                 if state["cause"] is not EndCause.OUT_OF_MEMORY and message and not failure:
                     cause = cause_of_exception(message)
                     state |= {"reason": f"{state['reason']}; its error file says: {message}", "cause": cause}
-        if failure and state["state"] != "finished":
+        if failure and state["state"] != "finished":  # safeguard: reported-exception-is-reason
             cause = cause_of_exception(failure, failure_cause)
             state |= {"state": "failed", "reason": _after(failure, death, state["reason"]), "cause": cause}
         if failure == "":

@@ -18,11 +18,11 @@ def origin_of_living(pid: int, identity: Mapping[str, Any], *, is_local: bool) -
     connected over TCP is on this machine if it names this boot, which all containers of a machine share; it is not
     sampled.
     """
-    if not is_local:
+    if not is_local:  # safeguard: no-samples-over-tcp
         return Origin(is_remote=identity.get("boot") != boot_id())
     start = start_ticks(pid) if pid > 0 else 0
     uptime_us = identity.get("uptime", start * 1_000_000 // _TICKS_PER_S)
-    if start * 1_000_000 // _TICKS_PER_S > uptime_us + _SLACK_US:
+    if start * 1_000_000 // _TICKS_PER_S > uptime_us + _SLACK_US:  # safeguard: reused-pid-is-another
         return Origin()  # the process is younger than the producer: the PID was reused
     return Origin(pid, start)
 
@@ -35,6 +35,6 @@ def origin_of_dead(pid: int, identity: Mapping[str, Any]) -> Origin:
     """
     if identity.get("boot", boot_id()) != boot_id():
         return Origin(is_remote=True)
-    if pid <= 0 and identity.get("pid_namespace", 0) == pid_namespace() != 0:
+    if pid <= 0 and identity.get("pid_namespace", 0) == pid_namespace() != 0:  # safeguard: pid-of-own-namespace
         pid = identity.get("pid", 0)
     return Origin(max(0, pid))

@@ -90,7 +90,7 @@ class OrphanJournalCollector:
         for producer, directory in journals:
             if producer in held:
                 continue
-            if len(self._adopted) + len(self._waiting) >= _ADOPTED_MAX:
+            if len(self._adopted) + len(self._waiting) >= _ADOPTED_MAX:  # safeguard: adopted-journals-bounded
                 alive += 1
                 continue
             try:
@@ -102,7 +102,7 @@ class OrphanJournalCollector:
             except OSError as error:
                 alive += error.errno in _OUT_OF_DESCRIPTORS or producer in self._lockless
                 continue  # it finished and was removed during the scan, or this user may not read it
-            if self._endings.exit_status_pending(producer):
+            if self._endings.exit_status_pending(producer):  # safeguard: wait-for-exit-status
                 alive += 1
                 lock.release()
                 continue  # its exit triggers another scan: if several end together, each is reported
@@ -127,12 +127,13 @@ class OrphanJournalCollector:
         if file_id(directory / LOCK_NAME) is not None or file_id(directory / HEAD_NAME) is None:
             self._lockless.pop(producer, None)
             return False
-        if self._endings.is_dead(producer):
+        if self._endings.is_dead(producer):  # safeguard: dead-rank-without-lock-adopted
             return True
         now = time.monotonic()
         if now - self._lockless.setdefault(producer, now) < _LOCKLESS_S:
             return False
         self._lockless[producer] = now
+        # safeguard: live-rank-without-lock-kept
         return not self._endings.is_alive(producer) and not is_mapped(f"{directory.name}/{HEAD_NAME}")
 
     def greet(self, producer: bytes, peer_pid: int = 0) -> None:
@@ -141,7 +142,7 @@ class OrphanJournalCollector:
         Not a producer whose journal is held here: its message is from before its end. Opening the lock file to find its
         holder would release the lock.
         """
-        if producer not in self._held():
+        if producer not in self._held():  # safeguard: adopted-lock-not-opened
             self._endings.greet(producer, peer_pid)
 
     def drain_into(self, core: EventBatcher, now: float, now_us: int) -> None:
@@ -151,7 +152,7 @@ class OrphanJournalCollector:
                 self._drain_one(core, adopted, now, now_us)
             except OSError as error:
                 del self._adopted[producer]
-                if error.errno in _OUT_OF_DESCRIPTORS:
+                if error.errno in _OUT_OF_DESCRIPTORS:  # safeguard: journal-waits-for-descriptor
                     adopted.records = adopted.journal.records(adopted.next_seq)
                     self._paused.append(adopted)
                     continue
@@ -177,7 +178,7 @@ class OrphanJournalCollector:
                 lost = reason or "not in the journal: in memory when the disk refused, or its file was removed"
                 core.declare_lost(adopted.producer, adopted.next_seq, item.number - 1, lost, now_us)
             reason = ""
-            core.add_record(adopted.producer, item, now, now_us)
+            core.add_record(adopted.producer, item, now, now_us)  # safeguard: orphan-journal-delivered
             adopted.next_seq = item.number + 1
             if not core.has_capacity:
                 return
@@ -189,14 +190,15 @@ class OrphanJournalCollector:
         head = adopted.journal.head
         peer = core.peers.get(adopted.producer)
         produced = max(adopted.next_seq, head.produced if head is not None else 0)
-        if produced > adopted.next_seq:
+        if produced > adopted.next_seq:  # safeguard: lost-end-of-rank-declared
             core.declare_lost(adopted.producer, adopted.next_seq, produced - 1, "not in the journal at its end", now_us)
         # A run's last event is its state: if the end is missing, so is the state.
         finished = bool(head is not None and head.finished)
         promised = head.promised if head is not None and not finished else 0
-        if promised:
+        if promised:  # safeguard: promised-loss-declared
             core.declare_lost(adopted.producer, produced, produced + promised - 1, NOT_COPIED, now_us)
             produced += promised
+        # safeguard: unfinished-rank-declared-dead
         if not (peer is not None and peer.finished) and not (finished and produced == adopted.next_seq):
             known = {**(head.identity if head is not None else {}), **(peer.identity if peer is not None else {})}
             left = bool(head is not None and head.left)
@@ -243,7 +245,7 @@ class OrphanJournalCollector:
             if adopted.journal.remove():
                 adopted.lock.release()
             else:
-                kept.append(adopted)
+                kept.append(adopted)  # safeguard: adopted-journal-kept-until-removed
         self._delivered = kept
 
 

@@ -63,7 +63,7 @@ class ProcessWatcher:
         """Watch a producer's process until `forget`. pid: in this process's namespace; not positive: no process."""
         if not 0 < pid < 1 << 31 or producer in self._descriptors:
             return
-        descriptor = self._newest.get(pid)
+        descriptor = self._newest.get(pid)  # safeguard: one-descriptor-per-process
         if descriptor is None or _has_ended(descriptor):  # a PID may have been reused since
             try:
                 descriptor = os.pidfd_open(pid)

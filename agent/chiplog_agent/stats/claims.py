@@ -90,7 +90,7 @@ class Claims:
                 self._resolved[producer] = resolve(claim, self._gpus)
             own = self._resolved.get(producer)
             is_fixed = "given" in claim or claim.get("whole", False)
-            gpus = own if is_fixed else self._held.get(pid, own)
+            gpus = own if is_fixed else self._held.get(pid, own)  # safeguard: nvml-corrects-claims
             if gpus is not None and gpus != self._said.get(producer, None if gpus else ()):
                 self._said[producer] = gpus
                 changes.append((producer, gpus))
@@ -107,12 +107,12 @@ def resolve(claim: Mapping[str, Any], gpus: Sequence[Gpu]) -> tuple[str, ...]:
         found = [_discover_gpus(str(entry), gpus) for entry in claim["given"][:_ENTRIES_MAX]]
         return tuple(dict.fromkeys(uuid for uuid in found if uuid is not None))
     current = _discover_gpus(claim.get("uuid", ""), gpus)
-    if current is not None:
+    if current is not None:  # safeguard: torch-device-first
         return (current,)
     visible = visible_gpus(claim.get("visible"), claim.get("order", ""), gpus)
     if 0 <= claim.get("current", -1) < len(visible):
         return (visible[claim["current"]],)
-    if visible and claim.get("local", -1) >= 0:
+    if visible and claim.get("local", -1) >= 0:  # safeguard: local-rank-owns-gpu
         return (visible[claim["local"] % len(visible)],)  # more ranks than GPUs share them in turn
     return visible
 
@@ -123,6 +123,7 @@ def visible_gpus(visible: str | None, order: str, gpus: Sequence[Gpu]) -> tuple[
     The rules are those of torch.cuda._parse_visible_devices and _transform_uuid_to_ordinals: entries after the first
     invalid one are not visible, and a duplicate entry hides all devices.
     """
+    # safeguard: cuda-order-fastest-first
     if order != "PCI_BUS_ID":  # FASTEST_FIRST; GPUs of equal speed keep NVML's order
         gpus = sorted(gpus, key=lambda gpu: -gpu.speed)
     if visible is None:

@@ -50,7 +50,7 @@ class FrameReader:
         start = 0
         while len(buffer) - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(buffer, start)
-            if length > FRAME_BYTES_MAX:
+            if length > FRAME_BYTES_MAX:  # safeguard: frame-length-bounded
                 raise FrameError(f"frame of {length} bytes exceeds the limit of {FRAME_BYTES_MAX}; restart the sampler")
             end = start + _LENGTH.size + length
             if end > len(buffer):

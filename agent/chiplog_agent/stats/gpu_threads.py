@@ -59,6 +59,7 @@ class GpuThreads:
         with self._lost_lock:
             fresh = [uuid for uuid in uuids if uuid not in self._lost]
             self._lost.update(fresh)
+        # safeguard: lost-gpu-is-error
         self.post(*(["event", "gpu.lost", "error", f"{uuid} is lost: {reason}", uuid] for uuid in fresh))
 
     def note_back(self, uuid: str) -> None:
@@ -74,8 +75,9 @@ class GpuThreads:
         backoff, retry_at = Backoff(RETRY_MIN_S), 0.0
         while True:
             now = time.monotonic()
+            # safeguard: gpu-count-change-noticed
             is_changed = self._stats is not None and self._stats.look() != self._stats.signature
-            if is_changed or (self._is_troubled and now >= retry_at):
+            if is_changed or (self._is_troubled and now >= retry_at):  # safeguard: nvml-retried-while-lost
                 self._initialise()
                 backoff.max_s = RETRY_MAX_S if self._is_quick else RETRY_BESIDE_MAX_S
                 retry_at = time.monotonic() + backoff.next_s()
@@ -97,7 +99,7 @@ class GpuThreads:
         if not self._stop_workers():
             return  # a call hangs, and would also hang NVML's shutdown
         if self._stats is not None:
-            self._stats.close()
+            self._stats.close()  # safeguard: nvml-closed-before-retry
             self._stats = None
         try:
             stats = GpuStats()
@@ -146,7 +148,7 @@ class GpuThreads:
             held.append(worker)
         is_stopped = len(held) == len(self._workers)
         for worker in held:
-            worker.is_stopped = is_stopped
+            worker.is_stopped = is_stopped  # safeguard: nvml-open-under-hung-call
             worker.lock.release()
             worker.event.set()
         if is_stopped:

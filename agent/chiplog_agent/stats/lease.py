@@ -24,6 +24,7 @@ class SamplerLease:
     """
 
     def __init__(self, boot: str, node: str, collector: str) -> None:
+        # safeguard: lease-per-collector
         digest = hashlib.sha256("\0".join((boot, node, _canonical(collector))).encode()).hexdigest()[:32]
         self._name = f"{_PREFIX}{digest}"
         self._socket: socket.socket | None = None

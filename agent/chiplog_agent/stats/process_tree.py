@@ -146,7 +146,7 @@ class ProcessStats:
                 for uuid, pids in holders.items()
                 if not pids.keys().isdisjoint(members)
             }
-            least = _INCIDENTAL_SHARE * max(held.values(), default=0)
+            least = _INCIDENTAL_SHARE * max(held.values(), default=0)  # safeguard: bare-context-is-incidental
             devices = sorted(uuid for uuid, n_bytes in held.items() if n_bytes < 0 or n_bytes >= least)
             if devices != rank.seen_devices:
                 rank.seen_devices, rank.devices_since = devices, now
@@ -174,7 +174,7 @@ class ProcessStats:
         """Return the memory of the rank's control group; nothing if there is none or its files are malformed."""
         try:
             if rank.group is None or look_again:  # a process may be moved to another group
-                rank.group = MemoryGroup(rank.pid, proc=self._proc)
+                rank.group = MemoryGroup(rank.pid, proc=self._proc)  # safeguard: own-memory-group
             memory = rank.group.read(self._host_bytes)
         except (OSError, ValueError):
             rank.group = memory = None  # the rank or its group has gone; the next sample tries again
@@ -267,10 +267,11 @@ def _spent_ticks(rank: _Rank, tree: _Tree) -> int:
         elif stat.start_ticks >= since_ticks:  # started since; an older one was only found now
             own += stat.cpu_ticks
             waited_for += stat.children_ticks
+    # safeguard: waited-rank-cpu-apart
     ended = sum(stat.total_ticks for stat in _ended(before, tree.members) + _ended(rank.tree.apart, tree.apart))
-    missing = ended + rank.expected_ticks - waited_for
+    missing = ended + rank.expected_ticks - waited_for  # safeguard: child-cpu-counts-once
     rank.expected_ticks = min(max(missing, 0), ended)
-    return max(own, 0) + max(-missing, 0)
+    return max(own, 0) + max(-missing, 0)  # safeguard: short-children-cpu-counts
 
 
 def _ended(before: Stats, now: Stats) -> list[Stat]:

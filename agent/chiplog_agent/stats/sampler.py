@@ -79,7 +79,7 @@ class Sampler:
         return bool(data)
 
     def _tick(self, now: float) -> list[list[Any]]:
-        self._gpus.request()
+        self._gpus.request()  # safeguard: sampler-never-waits-for-gpu
         frames: list[list[Any]] = [["sample", now_us(), HOST_DEVICE, *self._host.sample()]]
         samples = self._processes.sample()
         ts_us = now_us()
@@ -116,7 +116,7 @@ class Sampler:
     def _stale_frames(self, now: float) -> list[list[Any]]:
         patience_s = STALE_PERIODS * self._period_s
         late = [device for device, at in self._answered.items() if now - at > patience_s and device not in self._stale]
-        self._stale.update(late)
+        self._stale.update(late)  # safeguard: stale-device-reported
         frames: list[list[Any]] = [["stale", device] for device in late]
         if not self._gpus.initialised and not self._init_late and now - self._init_at > patience_s:
             self._init_late = True

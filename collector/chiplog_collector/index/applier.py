@@ -108,17 +108,17 @@ class Applier:
             self.quarantine(number, -1, QuarantineCode.LOG_DAMAGED, f"log damaged: {item.reason}", b"")
         elif item.kind == Kind.RECEIPT:
             receipt = decode_receipt(item.payload, item.number) or Receipt(self.received_us)
-            self._context.received_us = receipt.received_us
+            self._context.received_us = receipt.received_us  # safeguard: receive-time-of-receipt
             waiting, self._waiting = self._waiting, []
             numbers, self._numbers = self._numbers, []
             unfinished = receipt.uncommitted(numbers)
             for record in waiting:
-                if record.number not in unfinished:
+                if record.number not in unfinished:  # safeguard: unfinished-commit-not-applied
                     speaker = receipt.speaker_of(record.number)
                     self._speaker = None if speaker is None else (speaker, record.number)
                     self._sender = receipt.sender_of(record.number)
                     self._apply(record)
-            self._apply_kept(receipt)
+            self._apply_kept(receipt)  # safeguard: kept-blocks-applied
         else:
             self._numbers.append(item.number)
             if item.kind != Kind.SENDERS:
@@ -267,7 +267,7 @@ class Applier:
             self.quarantine(record.number, record.kind, code, str(error), b"", block_version=version)
             return
         except BlockError as error:
-            self._set_aside(record, QuarantineCode.INVALID_BLOCK, str(error))
+            self._set_aside(record, QuarantineCode.INVALID_BLOCK, str(error))  # safeguard: bad-block-quarantined
             return
         masks, numbers = self._admit(block, refused)
         in_order: list[Row] = []
@@ -283,7 +283,7 @@ class Applier:
             else:
                 self._apply_group(group, numbers, ids.get(group.keys_bin, ()), mask)
         self._apply_rows(sorted(in_order, key=lambda row: row[:2]))
-        self._labels.check_block(block, numbers)
+        self._labels.check_block(block, numbers)  # safeguard: shared-label-reported
 
     # -- exactly once --
 
@@ -294,7 +294,7 @@ class Applier:
         partial = bool(refused)
         for index, (uuid, ranges) in enumerate(block.producers):
             if index in refused:
-                continue
+                continue  # safeguard: refused-stays-out-of-ledger
             producer = self._context.producer(uuid)
             delay_us = self.received_us - block.created_ts
             if abs(delay_us) < _CLOCK_US_MAX and (producer.clock_us is None or delay_us < producer.clock_us):
@@ -304,7 +304,7 @@ class Applier:
             have = self.state.have[producer.producer]
             new: list[tuple[int, int]] = []
             for first, last in ranges:
-                new += have.add(first, last)
+                new += have.add(first, last)  # safeguard: stored-once
             if new != ranges:
                 partial = True
             fresh[index] = new
@@ -315,7 +315,7 @@ class Applier:
                 self._absence.on_new_sender(producer, self._sender, new)
             if new and self.state.lost.get(producer.producer):
                 self._retract_lost(producer, new)
-        if not partial:
+        if not partial:  # safeguard: events-stored-once
             return None, numbers
 
         bounds = {index: np.array(ranges, dtype=np.int64) for index, ranges in fresh.items() if ranges}
@@ -415,6 +415,7 @@ class Applier:
             self._dispatch(kind, producer, seq, ts, fields)
         except MemoryError:
             raise  # not caused by the event
+        # safeguard: bad-event-costs-itself
         except Exception as error:  # any exception caused by a peer's values costs only this event, and becomes a row
             reason = clean(f"event of kind {kind} cannot be applied: {type(error).__name__} {error}"[:500])
             self._reject(producer, seq, ts, kind, QuarantineCode.EVENT_REJECTED, reason, b"")
@@ -494,6 +495,7 @@ class Applier:
 
     def _is_authorized(self, uuid: bytes) -> bool:
         """Return True if the sender of the record being applied may report about a producer."""
+        # safeguard: foreign-loss-not-believed
         if self._speaker is None or self._speakers.authorize(self._speaker[0], uuid, self._speaker[1]):
             return True
         self._n_refused += 1
@@ -503,7 +505,7 @@ class Applier:
         ids = self._key_ids.get(keys_bin)
         if ids is None:
             self._key_ids_bytes += len(keys_bin)
-            if self._key_ids_bytes > _KEY_IDS_BYTES_MAX:
+            if self._key_ids_bytes > _KEY_IDS_BYTES_MAX:  # safeguard: key-cache-bounded
                 self._key_ids, self._key_ids_bytes = {}, len(keys_bin)
             ids = self._key_ids[keys_bin] = tuple(self._context.name(clean(key)) for key in keys_of(keys_bin))
         return ids
@@ -512,4 +514,4 @@ class Applier:
 def _cause_of(message: str, body: Any) -> EndCause:
     """Return the cause of a `traceback`: its writer's code, or derived from the message of an older writer."""
     named = end_cause(body.get("cause")) if isinstance(body, dict) else None
-    return cause_of_exception(message, named)
+    return cause_of_exception(message, named)  # safeguard: old-exception-cause-from-message

@@ -38,7 +38,7 @@ class ApplyContext:
 
     def name(self, name: str) -> int:
         """Return the integer of a metric name, phase, system metric or device."""
-        name = name[:_NAME_CHARS_MAX]
+        name = name[:_NAME_CHARS_MAX]  # safeguard: metric-name-bounded
         number = self.state.names.get(name)
         if number is None:
             number = self.state.names[name] = len(self.state.names) + 1
@@ -86,7 +86,7 @@ class ApplyContext:
         if self.state.damaged and producer.state is not None and producer.produced:
             have = self.state.have[producer.producer]
             for first, last in have.missing(0, producer.produced - 1):
-                self.declare_lost(producer, first, last, _MISSING)
+                self.declare_lost(producer, first, last, _MISSING)  # safeguard: missing-records-settled
 
 
 def without_range(first: int, last: int, cut_first: int, cut_last: int) -> list[tuple[int, int]]:

@@ -46,6 +46,7 @@ class NodeAuthorization:
 
         number: of the block's record.
         """
+        # safeguard: key-checked-against-node
         for uuid, node, is_remote in _located(block):  # first, because the rest of this block depends on it
             if (
                 self.authorize(speaker, uuid, number, [node])
@@ -87,7 +88,7 @@ class NodeAuthorization:
             return False
         producer = self._context.producer(uuid)
         if producer.key_node is None and not producer.nodes:
-            producer.nodes = list(speaker.nodes)
+            producer.nodes = list(speaker.nodes)  # safeguard: unnamed-producer-bound-to-key
             self._context.batch.producers.add(producer.producer)
         return True
 
@@ -109,7 +110,7 @@ class NodeAuthorization:
     def _record(self, speaker: RestrictedSender, uuid: bytes, number: int, node: str) -> None:
         """Add one row per producer and sender, however often the sender tries."""
         told = self._state.refused.setdefault(speaker.nodes, set())
-        if (uuid, speaker.sender) in told or len(told) >= REFUSALS_PER_KEY_MAX:
+        if (uuid, speaker.sender) in told or len(told) >= REFUSALS_PER_KEY_MAX:  # safeguard: refusal-is-one-row
             return
         told.add((uuid, speaker.sender))
         names = ", ".join(speaker.nodes) or "no node"
@@ -141,12 +142,12 @@ class NodeAuthorization:
 
 def matches_node(nodes: tuple[str, ...], node: str) -> bool:
     """Return True if names or patterns cover a node. A node's name is compared as far as the index keeps it."""
-    return _covers(nodes, node[:NAME_CHARS_MAX])
+    return _covers(nodes, node[:NAME_CHARS_MAX])  # safeguard: node-name-bounded
 
 
 @lru_cache(maxsize=4096)
 def _covers(nodes: tuple[str, ...], node: str) -> bool:
-    return any(fnmatchcase(node, pattern) for pattern in nodes)
+    return any(fnmatchcase(node, pattern) for pattern in nodes)  # safeguard: foreign-node-refused
 
 
 def _located(block: Block) -> Iterator[tuple[bytes, str, bool]]:
@@ -165,7 +166,7 @@ def _claimed_nodes(block: Block) -> Iterator[tuple[int, str, dict[str, Any]]]:
     for group in block.groups:
         if group.kind == EventKind.IDENTITY:
             bodies = group.columns["identity"]
-        elif group.kind == OPAQUE:
+        elif group.kind == OPAQUE:  # safeguard: opaque-identity-found
             bodies = [_identity_in(payload) for payload in group.columns["payload"]]
         else:
             continue

@@ -55,6 +55,7 @@ class Checkpoints:
         """Return True if nothing may be committed until a clean checkpoint has run."""
         if self._unclean_since is None or not self._is_dirty:
             return False
+        # safeguard: writer-pauses-for-checkpoint, wal-bounded
         return now - self._unclean_since >= CLEAN_WAIT_S or (self._is_refused and self._wal_bytes() >= WAL_BYTES_MAX)
 
     def turn(self, now: float) -> None:
@@ -64,6 +65,7 @@ class Checkpoints:
         is_due = now >= self._due_at and not self.holds_writer(
             now
         )  # another unclean one would only delay the clean one
+        # safeguard: deleted-rows-freed
         if not self._is_dirty or not (is_cleaning or is_due):  # without a commit DuckDB does nothing
             return
         try:

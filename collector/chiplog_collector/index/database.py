@@ -77,6 +77,7 @@ _ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
 _TIMES = ("started_at", "ended_at")
 _Entry = TypeVar("_Entry", Run, Producer)
 # Whether records were ever lost on the way, see State.damaged.
+# safeguard: lossless-quarantine-is-no-damage
 _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 'gap') OR EXISTS (
     FROM base.quarantine WHERE loses_events)"""
 
@@ -89,6 +90,7 @@ def is_disk_error(error: BaseException) -> bool:
     """Return True if an error is a refusal of the disk, or a lack of memory: a retry may succeed."""
     if isinstance(error, duckdb.IOException | duckdb.OutOfMemoryException):
         return True
+    # safeguard: refused-commit-is-no-record
     return isinstance(error, duckdb.TransactionException) and is_refused_commit(str(error))
 
 
@@ -126,7 +128,7 @@ class Database:
             raise StaleDatabaseError(f"{self.path} is of migration {migration}, not {MIGRATION}")
         if bytes(of_log) != log_id:
             raise StaleDatabaseError(f"{self.path} is the index of another log")
-        if n_parked := self._parked():
+        if n_parked := self._parked():  # safeguard: parked-blocks-applied
             raise StaleDatabaseError(f"{self.path} lacks {n_parked} blocks that an older version could not read")
         self.connection.execute(views_sql())
 
@@ -166,7 +168,7 @@ class Database:
             state.add_producer(producer)
         state.names = dict(execute("SELECT name, id FROM base.names ORDER BY id").fetchall())
         for run_id, launch, number in execute("SELECT run_id, launch, run FROM base.demands").fetchall():
-            state.demands[(run_id, launch)] = number
+            state.demands[(run_id, launch)] = number  # safeguard: demands-survive-restart
         ledger = execute("SELECT producer, first_seq, last_seq FROM base.intervals ORDER BY ALL").fetchall()
         for number, first, last in ledger:
             state.have[number].add(first, last)
@@ -222,7 +224,7 @@ class Database:
             self._write_dimension("runs", Run, [state.runs_by_number[n] for n in sorted(batch.runs)])
             # No UPDATE: DuckDB refuses to checkpoint while a reader needs the previous version of the row.
             position = [MIGRATION, self._log_id, next_number]
-            self.connection.execute("DELETE FROM base.position")
+            self.connection.execute("DELETE FROM base.position")  # safeguard: checkpoint-beside-readers
             self.connection.execute("INSERT INTO base.position VALUES (?, ?, ?)", position)
 
     def checkpoint(self) -> None:
@@ -252,7 +254,7 @@ class Database:
                 columns[name] = _objects(list(values))
                 selected.append(_NAN_KEPT_IN_LIST.format(name) if name in ("edges", "counts") else name)
             elif kind == "ts":
-                clipped = [min(max(value, _TS_FIRST), _TS_LAST) for value in values]
+                clipped = [min(max(value, _TS_FIRST), _TS_LAST) for value in values]  # safeguard: times-clipped
                 columns[name] = np.array(clipped, dtype=np.int64).view("datetime64[us]")
                 selected.append(name)
             elif name == "producer":

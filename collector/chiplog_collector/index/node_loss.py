@@ -48,7 +48,7 @@ class NodeLossTracker:
         """Note that another agent delivers a producer's events: a producer that was presumed dead is running again."""
         self._state.set_sender(producer, sender)
         self._context.batch.producers.add(producer.producer)
-        if producer.is_presumed:
+        if producer.is_presumed:  # safeguard: redelivered-label-runs-again
             _mark_running(producer)
             name = producer.node or "?"
             message = f"node {name} is back: another agent delivers events of {producer.label or 'a label'}"
@@ -84,7 +84,7 @@ class NodeLossTracker:
 
 
 def _mark_running(producer: Producer) -> None:
-    producer.state = producer.reason = producer.cause = producer.ended_at = None
+    producer.state = producer.reason = producer.cause = producer.ended_at = None  # safeguard: reconnected-label-runs
     producer.late_us, producer.is_presumed = 0, False
 
 

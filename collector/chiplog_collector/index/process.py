@@ -236,7 +236,7 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
             quarantine_database(place.index, str(error))
         except (duckdb.Error, OSError) as error:
             if damage := corruption_reason(error):
-                quarantine_database(place.index, damage)
+                quarantine_database(place.index, damage)  # safeguard: damaged-database-rebuilt
                 continue
             if backoff.wait_s == _AGAIN_MIN_S:  # the first failure
                 _log.error("%s cannot be opened: %s; trying again", place.index, str(error).partition("\n")[0])
@@ -246,7 +246,7 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
 
 def _create(place: Paths) -> None:
     """Create an empty index under a temporary name: a file that a full disk truncates must not look damaged."""
-    new = place.index.with_name(f"{place.index.stem}-new.duckdb")
+    new = place.index.with_name(f"{place.index.stem}-new.duckdb")  # safeguard: new-index-beside-old
     for path in (new, Path(f"{new}.wal"), Path(f"{place.index}.wal")):  # the last: of a file that was removed
         path.unlink(missing_ok=True)
     Database(new, log_owner(place.collector / "log") or bytes(16)).close()
@@ -306,10 +306,10 @@ def serve(place: Paths, queries: list[str], keys: Keys | None = None, page: mmap
     database = follower.database
     bounds = read_bounds(os.environ, lambda message: _log.warning("%s", message))
     lock_down(database.connection, bounds.query_memory_bytes)
-    bound_memory(bounds.query_memory_bytes)
+    bound_memory(bounds.query_memory_bytes)  # safeguard: index-memory-bounded
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     gate = open_gate(context, keys, Role.COLLECTOR)
-    running = RunningQueries(page)
+    running = RunningQueries(page)  # safeguard: running-queries-survive-crash
     if running.n_found:
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
     services = [QueryService(database.connection, address, gate, context, bounds, running) for address in queries]
@@ -341,7 +341,7 @@ def serve(place: Paths, queries: list[str], keys: Keys | None = None, page: mmap
         if not is_requested:
             running.freeze()
         for service in services:
-            service.close(answer=is_requested)
+            service.close(answer=is_requested)  # safeguard: crash-is-no-stop
         if gate is not None:
             gate.close()
         context.term()

@@ -73,7 +73,7 @@ class RunRegistry:
         self._locate_by_itself(producer, said)
         producer.sets_run = said.get("sets_run")
         producer.fallback = bool(said.get("fallback"))
-        if not producer.are_gpus_resolved:
+        if not producer.are_gpus_resolved:  # safeguard: resolved-gpus-stay
             producer.gpus = said.get("gpus", producer.gpus)
         producer.parent = said.get("parent", producer.parent)
         if producer.uptime_us is None:
@@ -141,7 +141,7 @@ class RunRegistry:
         if demand not in RESUME_DEMANDS:
             return self._run(run_id, producer)
         launch = said.get("resume_launch", said.get("launch", ""))
-        known = self._state.demands.get((run_id, launch))
+        known = self._state.demands.get((run_id, launch))  # safeguard: launch-in-one-run
         if known is not None:
             return self._run(self._state.runs_by_number[known].run_id, producer)
         is_there = self._is_there(run_id, launch)
@@ -189,6 +189,7 @@ class RunRegistry:
             run = self._state.add_run(Run(len(self._state.runs) + 1, run_id))
             self._context.batch.runs.add(run.run)
         passed = set()
+        # safeguard: alias-binds-own-nodes
         while run.alias_of is not None and run.run not in passed and may_act_for(run.alias_nodes, producer):
             passed.add(run.run)  # keys that redirect to each other's runs could form a cycle
             run = self._state.runs_by_number[run.alias_of]
@@ -229,7 +230,7 @@ class RunRegistry:
             )
             refuse(why, stay=others)
             return
-        if former.alias_of is not None:
+        if former.alias_of is not None:  # safeguard: alias-decided-once
             # The first alias stays: otherwise any key could redirect the producers that the name belongs to.
             meant = self._state.runs_by_number[former.alias_of].run_id
             refuse(f"it is already another name of {meant}: only {producer.label} moves", stay=0, **{"is": meant})
@@ -238,7 +239,7 @@ class RunRegistry:
             if not getattr(run, column):
                 setattr(run, column, getattr(former, column))
             setattr(former, column, [] if column == "tags" else None)  # only the name remains
-        former.alias_of, former.alias_nodes = run.run, producer.nodes
+        former.alias_of, former.alias_nodes = run.run, producer.nodes  # safeguard: late-agreement-merges-runs
         message = (
             f"run {run_id} is {run.run_id}: its ranks agreed on this ID after their start, and it has all their data"
         )
@@ -316,16 +317,17 @@ class RunRegistry:
             return
         same_label = run.primary_label == producer.label
         holders = self._state.by_label.get((run.run, run.primary_label or ""), [])
-        if any(_is_parent(producer, holder) for holder in holders):
+        if any(_is_parent(producer, holder) for holder in holders):  # safeguard: late-driver-not-refused
             self._share(producer)  # its ranks' rank 0 was applied before it
             return
-        takes_over = any(_is_parent(holder, producer) for holder in holders)
+        takes_over = any(_is_parent(holder, producer) for holder in holders)  # safeguard: child-rank-becomes-primary
         if run.primary_label is None or same_label or takes_over or self._can_take_primary(run, producer):
             if not same_label and run.primary_label is not None:
                 self._clear_primary(run, shares=takes_over or self._is_shared(run, producer))
             run.primary_label = producer.label
             # A stale incarnation of the same label, delivered late, changes nothing.
             before = run.primary_restart if same_label and producer.launch == run.primary_launch else 0
+            # safeguard: stale-restart-changes-nothing
             run.primary_launch, run.primary_restart = producer.launch, max(producer.restart, before)
             producer.is_primary = True
             self._context.batch.runs.add(run.run)
@@ -333,7 +335,7 @@ class RunRegistry:
         if producer.fallback:
             return  # its siblings claim too; one event is enough
         message = f"{producer.label} claims to be primary; {run.primary_label} is, and has not ended"
-        self._context.emit_event(
+        self._context.emit_event(  # safeguard: refused-claim-is-row
             producer, seq, ts, "primary_refused", "warning", message, {"holder": run.primary_label}
         )
 
@@ -343,8 +345,8 @@ class RunRegistry:
         if not producer.fallback and holders and all(holder.fallback for holder in holders):
             return True
         if producer.launch == run.primary_launch:
-            return producer.restart > run.primary_restart
-        return all(holder.state is not None for holder in holders)
+            return producer.restart > run.primary_restart  # safeguard: higher-restart-is-primary
+        return all(holder.state is not None for holder in holders)  # safeguard: primary-kept-until-end
 
     def _clear_primary(self, run: Run, *, shares: bool) -> None:
         """Revoke the role of primary from a label. shares: its config and files of the run remain the run's."""
@@ -382,7 +384,7 @@ class RunRegistry:
             for h in holders
             if h.nodes and h.key_node is not None and not matches_node(tuple(producer.nodes), h.key_node)
         ]
-        if not foreign or not producer.nodes:
+        if not foreign or not producer.nodes:  # safeguard: foreign-primary-leaves-row
             return
         before = foreign[-1]
         message = (
@@ -494,6 +496,7 @@ def _cause_of(said: dict[str, Any]) -> str | None:
     if said["state"] in ("finished", "running"):
         return None
     has_status = said["state"] == "failed" or "exit_code" in said or "exit_signal" in said
+    # safeguard: old-exit-cause-from-reason
     return end_cause(said.get("cause")) or cause_of_old_reason(said.get("reason", ""), has_status=has_status)
 
 
@@ -508,7 +511,7 @@ def _is_parent(holder: Producer, rank: Producer) -> bool:
 
 def may_act_for(nodes: list[str], mate: Producer) -> bool:
     """Return True if a report under a key for these nodes may move a producer. No nodes: the key was not restricted."""
-    if not nodes:
+    if not nodes:  # safeguard: foreign-nodes-merge-nothing
         return True
     return mate.nodes == nodes if mate.key_node is None else matches_node(tuple(nodes), mate.key_node)
 
@@ -527,7 +530,7 @@ def _plain(said: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     for name, value in said.items():
         if isinstance(value, str):
             text = clean(value)
-            kept[name] = text[: _CHARS_MAX.get(name, NAME_CHARS_MAX)]
+            kept[name] = text[: _CHARS_MAX.get(name, NAME_CHARS_MAX)]  # safeguard: identity-bounded
             if kept[name] != text:
                 cut.append(name)
         elif isinstance(value, list):

@@ -73,9 +73,10 @@ class RunningQueries:
         now = self._clock()
         with self._lock:
             is_suspect = self._n_ends(digest) > 0
+            # safeguard: suspect-gets-its-turn
             if self._claim is not None and self._claim[0] != digest and now < self._claim[1]:
                 return None
-            if self._alone is not None or (is_suspect and self._running):
+            if self._alone is not None or (is_suspect and self._running):  # safeguard: suspect-runs-alone
                 if is_suspect:
                     self._claim = (digest, now + _CLAIM_S)
                 return None
@@ -95,7 +96,7 @@ class RunningQueries:
             self._write_digest(place, _NONE)
             if place == self._alone:
                 self._alone = None
-                self._suspects.pop(digest, None)
+                self._suspects.pop(digest, None)  # safeguard: cleared-suspect-forgotten
                 self._write_suspects()
 
     def freeze(self) -> None:

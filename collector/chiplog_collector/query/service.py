@@ -147,7 +147,7 @@ class _Worker(threading.Thread):
         """Run the query and return its answer, None if the next process must answer."""
         sink = ResultSink()
         try:
-            self._service._examiner.check(job.sql, job.deadline)
+            self._service._examiner.check(job.sql, job.deadline)  # safeguard: parser-wait-bounded
             job.begun = time.monotonic()
             n_rows = self._run_query(job, sink)
         except QueryRejected as error:
@@ -158,7 +158,7 @@ class _Worker(threading.Thread):
             return job.timeout()
         # BaseException, because arro3 is Rust and its panics are not Exceptions. A worker that ends is never replaced.
         except BaseException as error:
-            if self._is_invalidated():
+            if self._is_invalidated():  # safeguard: invalidated-query-asked-again
                 self._service._broken(job, error)
                 return None
             return self._failure(job, sink, error)
@@ -168,10 +168,10 @@ class _Worker(threading.Thread):
         if job.timed_out:
             raise TimeoutError
         relation = None
-        if job.time_zone != self._time_zone:
+        if job.time_zone != self._time_zone:  # safeguard: query-time-zone
             self._cursor.execute(query_messages.time_zone_setting(job.time_zone))
             self._time_zone = job.time_zone
-        self._cursor.execute("BEGIN TRANSACTION READ ONLY")
+        self._cursor.execute("BEGIN TRANSACTION READ ONLY")  # safeguard: read-only-transaction
         try:
             relation = self._cursor.sql(job.sql, params=job.params)
             write_ipc_stream(relation, cast("IO[bytes]", sink), compression="lz4")
@@ -381,7 +381,7 @@ class QueryService:
         bound, look_at = self._file_id(), 0.0
         while not self._closing.is_set():
             now = time.monotonic()
-            shutter.tick(now)
+            shutter.tick(now)  # safeguard: index-descriptors-kept
             if now >= look_at:
                 look_at = now + FILES_LOOK_S
                 bound = self._mind_file(socket, bound)
@@ -401,7 +401,7 @@ class QueryService:
 
     def _mind_file(self, socket: "zmq.Socket[bytes]", bound: tuple[int, int] | None) -> tuple[int, int] | None:
         """Bind a Unix socket again whose file was removed, on the same ROUTER: queries in progress continue."""
-        if self._file_id() == bound:
+        if self._file_id() == bound:  # safeguard: removed-sql-socket-made-again
             return bound
         try:
             ensure_private_dir(ipc_path(self.address).parent)
@@ -446,7 +446,7 @@ class QueryService:
                 if error.id and not received.visitor.is_refused:
                     self._send_frames(socket, peer, query_messages.failure(error.id, "refused", str(error)))
                 continue
-            if received.visitor.is_refused:
+            if received.visitor.is_refused:  # safeguard: each-query-checked
                 self.counts["not_allowed"] += 1
                 self._send_frames(
                     socket, peer, query_messages.failure(question.id, "refused", received.visitor.refusal)
@@ -488,11 +488,11 @@ class QueryService:
         self._pending_ids.add((peer, question.id))
         if len(self._waiting) >= self._bounds.queries_waiting_max:
             self._drop_abandoned()
-        if self._running.is_refused(job.digest):
+        if self._running.is_refused(job.digest):  # safeguard: suspect-refused-third-time
             self.counts["refused_for_ends"] += 1
             message = f"query {one_line(job.sql)[:_EXCERPT_CHARS]} ended the index twice; rewrite it"
             self._send(socket, job, query_messages.failure(job.id, "refused", message))
-        elif len(self._waiting) >= (limit := self._bounds.queries_waiting_max):
+        elif len(self._waiting) >= (limit := self._bounds.queries_waiting_max):  # safeguard: waiting-queries-bounded
             message = f"{limit} queries are already waiting; try again later"
             self._send(socket, job, query_messages.failure(job.id, "busy", message))
         else:
@@ -536,7 +536,7 @@ class QueryService:
         for worker in self._workers:
             if worker.job is not None and worker.job.is_abandoned:
                 worker.interrupt(worker.job)
-            if worker.job is not None and now >= worker.job.deadline:
+            if worker.job is not None and now >= worker.job.deadline:  # safeguard: long-query-cancelled
                 worker.interrupt(worker.job)
                 # A single function on one long value does not see an interruption before it has ended.
                 if now >= worker.job.deadline + ANSWER_AFTER_S and not worker.job.is_answered:
@@ -544,8 +544,10 @@ class QueryService:
                     self._send(socket, worker.job, worker.job.timeout())
                 # A query that waits for the guard, after other queries' texts, is not stuck.
                 begun = worker.job.begun
+                # safeguard: waiting-for-parser-not-stuck, uncancellable-query-ends-process
                 is_stuck = begun is not None and now >= max(begun, worker.job.deadline) + STUCK_AFTER_S
                 self.must_restart = self.must_restart or is_stuck
+        # safeguard: stuck-parser-ends-process
         self.must_restart = self.must_restart or self._examiner.must_restart(now)
 
     def _pause_ms(self, now: float) -> int:

@@ -34,7 +34,7 @@ EXAMINE_MAX_S = EXAMINER_START_S + 2 * PARSE_TIMEOUT_S + 5.0
 # Functions that a SELECT can call although they change the database, its log or its settings. The read-only transaction
 # or the locked settings stop most of them too, but not checkpoint(). The functions of the last two lines run or parse a
 # text that only they see: a text that keeps the parser busy for hours would keep the index busy.
-FUNCTIONS_REFUSED = frozenset(
+FUNCTIONS_REFUSED = frozenset(  # safeguard: text-parsing-functions-refused, functions-reviewed
     {
         *("checkpoint", "force_checkpoint", "truncate_duckdb_logs", "write_log"),
         *("enable_logging", "disable_logging", "enable_profiling", "disable_profiling"),
@@ -88,7 +88,7 @@ def _check_functions(sql: str, connection: Connection) -> None:
     if not parsed.startswith('{"error":false'):
         raise QueryRejected("query cannot be checked for the functions that it calls; write it in another way")
     for name in _FUNCTION_NAME.findall(parsed):
-        if name.lower() in FUNCTIONS_REFUSED:
+        if name.lower() in FUNCTIONS_REFUSED:  # safeguard: writing-functions-refused
             raise QueryRejected(f"function {name}() is refused: queries only read; write one SELECT without it")
 
 

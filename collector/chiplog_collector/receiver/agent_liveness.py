@@ -86,7 +86,7 @@ class AgentLiveness:
         self._looked_at = now
         if not self._missed:
             return []
-        if not listens or stalled_s > _STALL_S:
+        if not listens or stalled_s > _STALL_S:  # safeguard: no-loss-while-deaf
             for missed in self._missed.values():
                 missed.since += stalled_s
                 missed.until += stalled_s

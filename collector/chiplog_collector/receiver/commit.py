@@ -86,7 +86,7 @@ class CommitBuilder:
             else:
                 accepted.append(LogEntry(item.kind, item))
         run = self._runs[-1] if self._runs else None
-        if run is None or (run.sender, run.nodes) != (sender, nodes):
+        if run is None or (run.sender, run.nodes) != (sender, nodes):  # safeguard: records-judged-by-sender
             run = _SenderBatch(sender, first, nodes)
             self._runs.append(run)
         run.next = max(run.next, last + 1)
@@ -141,7 +141,7 @@ class CommitBuilder:
                 done[run.sender] = max(run.next, done.get(run.sender, 0))
         for sender, next_number in done.items():
             self.next_numbers[sender] = max(next_number, self.next_numbers.pop(sender, 0))  # reinsert at the end
-        while len(self.next_numbers) > SENDERS_MAX:
+        while len(self.next_numbers) > SENDERS_MAX:  # safeguard: senders-record-fits
             gone = next(iter(self.next_numbers))  # silent for the longest time
             del self.next_numbers[gone]
             self._lost.discard(gone)
@@ -182,6 +182,7 @@ def recover_senders(records: Iterable[Record | CorruptRange]) -> dict[bytes, int
                 is_whole = n_covered >= sum(row[3] for row in body[1])
                 n_covered = 0
                 # Incomplete: the first row of each sender counts.
+                # safeguard: receipt-needs-whole-commit
                 rows = [[row[0], row[2]] for row in body[1]] if is_whole else _firsts(body[1])
             for sender, next_number, *_ in rows:
                 if _is_sender(sender) and _is_number(next_number):

@@ -122,7 +122,7 @@ class ReceiverDaemon:
         if not self.log.segments():  # a new log: this gives it an ID, which the index needs
             self.log.append(Kind.SENDERS, self._intake.senders_record().payload)
             self.log.commit()
-        append_receipt_for_lost_tail(self.log)
+        append_receipt_for_lost_tail(self.log)  # safeguard: start-declares-lost-tail
         self._presence = AgentLiveness(next_numbers, time.monotonic(), lost)
         self._receiver = ReceiverProtocol(next_numbers, settings.credit_bytes, scopes=True)
         self._synced_number = self.log.next_number
@@ -174,13 +174,13 @@ class ReceiverDaemon:
             time.sleep(wait_s)  # the disk refuses: unread messages stay with the agents
         elif self._poller.poll(int(wait_s * 1000)):
             self._take_messages(time.monotonic())
-        now = time.monotonic()
-        self._door.throttle_listeners(now)
+        now = time.monotonic()  # safeguard: receiver-monotonic-clock
+        self._door.throttle_listeners(now)  # safeguard: receiver-descriptors-kept
         self._mind_files(now)
         self._take_files(now)
         self._act(self._receiver.tick(now))
         self._report_refused(now)
-        for word in self._presence.tick(now, listens=not self._write_after):
+        for word in self._presence.tick(now, listens=not self._write_after):  # safeguard: lost-node-crashes-labels
             self._log_liveness(word)
         if self._since is not None and (
             now - self._since >= GATHER_S or self._intake.waiting_bytes >= GATHER_BYTES or self._write_after
@@ -190,7 +190,7 @@ class ReceiverDaemon:
             self._publish()
 
     def _take_messages(self, now: float) -> None:
-        for _ in range(MESSAGES_PER_TURN_MAX):
+        for _ in range(MESSAGES_PER_TURN_MAX):  # safeguard: turn-bounded
             if self._intake.waiting_bytes >= GATHER_BYTES:
                 return
             try:
@@ -231,6 +231,7 @@ class ReceiverDaemon:
                 case SessionClosed(sender, cause):
                     if not self._intake.next_numbers.get(sender):
                         continue  # it never delivered: no label depends on it, and a peer can invent senders
+                    # safeguard: silent-since-last-message
                     silent_s = PEER_SILENT_S if cause is LeaveCause.SILENT else 0.0
                     clean_exit = cause is LeaveCause.GOODBYE
                     self._presence.left(sender, time.monotonic(), goodbye=clean_exit, silent_s=silent_s)
@@ -276,7 +277,7 @@ class ReceiverDaemon:
             receipt = self._intake.receipt_record(now_us())
             self.log.append(receipt.kind, receipt.payload)
         try:
-            self._disk.run(self.log.commit)
+            self._disk.run(self.log.commit)  # safeguard: log-synced-before-acknowledge, receiver-beats-while-syncing
         except OSError as error:
             if not self._write_after:
                 _log.warning("log cannot be written: %s; agents keep their events until it can", error)
@@ -402,7 +403,7 @@ class IndexSupervisor:
         self._started_at = now
         try:
             self._process = self._spawn()
-        except OSError as error:
+        except OSError as error:  # safeguard: failed-spawn-retried
             if not self._is_refused:
                 _log.error("index cannot be started: %s; trying again, events are still received", error)
             self._is_refused = True

@@ -183,7 +183,7 @@ class FileStore:
             return ContentStored(token, digest, n_bytes)
         path = self._directory / f"{digest.hex()}{PART}"
         there = path.stat().st_size if path.exists() else 0
-        if there > n_bytes:
+        if there > n_bytes:  # safeguard: partial-file-continued
             self._remove(path)
             there = 0
         assert self._bytes is not None
@@ -198,7 +198,7 @@ class FileStore:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         part = self._parts[token] = _Part(path, descriptor, digest, n_bytes, hashlib.sha256(), 0)
         while piece := os.pread(descriptor, _PIECE_BYTES, part.offset):
-            part.hasher.update(piece)
+            part.hasher.update(piece)  # safeguard: digest-covers-earlier-part
             part.offset += len(piece)
         return OpenPhase(token, part.offset)
 
@@ -224,7 +224,7 @@ class FileStore:
         part = self._parts.get(token)
         if part is None:
             return None
-        if part.offset != part.n_bytes or part.hasher.digest() != part.digest:
+        if part.offset != part.n_bytes or part.hasher.digest() != part.digest:  # safeguard: file-digest-checked
             self._let_go(token)
             self._remove(part.path)
             return ContentMismatch(token)

@@ -70,7 +70,7 @@ class FileTransfers:
                 case ContentStored(token, digest, n_bytes):
                     sender, permit = self._machine.sender_of(token)
                     arrived.append(Arrived(sender, permit.nodes if permit is not None else None, digest, n_bytes))
-                    self._logged.append(token)
+                    self._logged.append(token)  # safeguard: stored-after-log
         return replies, arrived
 
     def committed(self) -> list[Reply]:

@@ -155,7 +155,7 @@ class BlockBuilder:
             for column, value in zip(rows.columns, event[2:], strict=True):
                 column.append(value)
             # A 32-bit float, which other writers may use, takes four more bytes when it is encoded again.
-            self.n_bytes += len(payload) + 4 * bytes(payload).count(_FLOAT32)
+            self.n_bytes += len(payload) + 4 * bytes(payload).count(_FLOAT32)  # safeguard: float32-growth-counted
         rows.producer.append(index)
         rows.seq.append(seq)
         rows.ts.append(ts)
@@ -262,10 +262,10 @@ def decode_block(data: bytes | memoryview) -> Block:
         created_ts, producers, groups = unpack(view[_PREFIX.size : start])
         if type(created_ts) is not int:
             raise BlockError("created_ts is not an integer")
-        _check_total_size(groups, len(area))
+        _check_total_size(groups, len(area))  # safeguard: columns-apart
         named = [(producer, _ranges(producer, flat)) for producer, flat in producers]
         block = Block(created_ts, named, [_decode_group(group, area, len(named)) for group in groups])
-        _check_ranges(block)
+        _check_ranges(block)  # safeguard: rows-match-seqs
         return block
     except BlockError:
         raise

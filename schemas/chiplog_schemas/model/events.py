@@ -187,6 +187,7 @@ def select_typed(body: Any, fields: dict[str, type | tuple[type, ...]]) -> dict[
     known = {}
     for name, kind in fields.items():
         value = body.get(name)
+        # safeguard: identity-types-checked
         if isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             known[name] = value
     return known

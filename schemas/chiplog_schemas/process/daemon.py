@@ -75,6 +75,7 @@ def spawn_detached(command: Sequence[str], environment: Mapping[str, str], actio
     }
     shell = ["sh", "-c", 'cd /; "$@" &', "sh", *command]
     try:
+        # safeguard: start-ignores-forked-workers
         return os.posix_spawn("/bin/sh", shell, environment, setsid=True, **options)
     except NotImplementedError:  # an older libc: the daemon stays in the session of the caller
         return os.posix_spawn("/bin/sh", shell, environment, **options)
@@ -148,8 +149,8 @@ def on_stop_signals(stop: Callable[..., object]) -> None:
     """
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signal.signal(signal.SIGHUP, stop)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # safeguard: nohup-survives-hangup
+        signal.signal(signal.SIGHUP, stop)  # safeguard: hangup-ends-in-order
 
 
 def keep_files_private() -> int:
@@ -157,7 +158,7 @@ def keep_files_private() -> int:
 
     DuckDB creates its files with 0666 minus the umask. Never called in a training process, whose umask is the user's.
     """
-    return os.umask(0o077)
+    return os.umask(0o077)  # safeguard: private-umask
 
 
 def raise_fd_limit() -> None:
@@ -167,7 +168,7 @@ def raise_fd_limit() -> None:
     """
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # "unlimited" beyond the kernel's maximum: keep the limit
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # safeguard: hard-limit-of-files
 
 
 def fds_nearly_exhausted() -> bool:

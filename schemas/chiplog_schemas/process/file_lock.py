@@ -70,7 +70,7 @@ class Lock:
 
         Without the name, another process can create and lock a new file.
         """
-        return self.is_ours and file_id(self.path) == self._file
+        return self.is_ours and file_id(self.path) == self._file  # safeguard: closed-lock-acquired-again
 
     @property
     def is_directory_there(self) -> bool:
@@ -171,10 +171,10 @@ def keep_lock(lock: Lock) -> str:
     """
     if lock.is_there:
         return ""
-    if not lock.is_directory_there:
+    if not lock.is_directory_there:  # safeguard: daemon-ends-without-directory
         return f"{lock.path.parent} was removed or renamed"
     try:
-        lock.renew()
+        lock.renew()  # safeguard: removed-lock-made-again
     except LockHeldError as error:
         return f"{error}, since its file was removed"
     except OSError:
@@ -204,7 +204,7 @@ def take_lock(path: Path, *, patient_s: float = 0.0, note: str = "") -> Lock:
             return Lock(path, note=note)
         except LockHeldError:
             if time.monotonic() >= deadline:
-                raise
+                raise  # safeguard: stopped-daemon-keeps-lock
             time.sleep(_LOOK_AGAIN_S)
 
 

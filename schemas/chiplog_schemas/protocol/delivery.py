@@ -184,7 +184,7 @@ class SenderProtocol:
             self._heard_at = self._said_at = now
             self._first = first
             return [Connect(messages.hello(self._session, self._sender, first, self.info))]
-        if now - self._heard_at > PEER_SILENT_S:
+        if now - self._heard_at > PEER_SILENT_S:  # safeguard: silent-peer-closed
             return self._close(now, f"peer silent for {PEER_SILENT_S:g} s")
         if self.state is SenderState.OPEN and now - self._said_at >= HEARTBEAT_INTERVAL_S:
             self._said_at = now
@@ -204,7 +204,7 @@ class SenderProtocol:
             message = messages.parse(frames)
         except messages.WireError:
             return []
-        if message.session != self._session or self.state is SenderState.CLOSED:
+        if message.session != self._session or self.state is SenderState.CLOSED:  # safeguard: foreign-session-dropped
             return []
         self._heard_at = now
         if message.kind == MessageKind.WELCOME and self.state is SenderState.GREETING:
@@ -213,7 +213,7 @@ class SenderProtocol:
             self.credit = message.credit
             self._backoff.reset()
             self._next = max(message.next, self._first)
-            return [Resume(message.next)]
+            return [Resume(message.next)]  # safeguard: session-resumes
         if message.kind == MessageKind.ACK and self.state is SenderState.OPEN:
             self.credit, self.refused = message.credit, message.refused
             while self._in_flight and self._in_flight[0][0] <= message.next:
@@ -225,6 +225,7 @@ class SenderProtocol:
 
     def window(self) -> int:
         """The number of payload bytes that may be sent now."""
+        # safeguard: sent-within-credit
         return max(0, self.credit - self.in_flight_bytes) if self.state is SenderState.OPEN else 0
 
     def data(self, first: int, last: int, payload: bytes | memoryview, now: float) -> Send:
@@ -247,7 +248,7 @@ class SenderProtocol:
         """
         assert self.state is SenderState.OPEN
         first = min(first, self._next)
-        self._next = max(last + 1, self._next)
+        self._next = max(last + 1, self._next)  # safeguard: loss-keeps-its-place
         return Send(messages.lost(self._session, first, last, reason))
 
     def abort(self, now: float, reason: str) -> list[SenderAction]:
@@ -266,8 +267,8 @@ class SenderProtocol:
         self.state = SenderState.CLOSED
         self._session = b""
         self._in_flight.clear()
-        self.in_flight_bytes = 0
-        self._retry_at = now + self._backoff.next_s()
+        self.in_flight_bytes = 0  # safeguard: closed-session-frees-credit
+        self._retry_at = now + self._backoff.next_s()  # safeguard: retry-soon
         return [Disconnect(reason)]
 
 
@@ -319,7 +320,7 @@ class ReceiverProtocol:
         """Process a message from the peer with this routing ID. `permit` is that of its key, if it has one."""
         try:
             message = messages.parse(frames)
-        except messages.WireError:
+        except messages.WireError:  # safeguard: malformed-messages-counted
             self.malformed += 1
             return []
         if message.kind == MessageKind.HELLO:
@@ -331,7 +332,7 @@ class ReceiverProtocol:
             return []
         session = self._sessions[sender]
         if self._scopes and permit is not None and permit != session.permit:  # it was allowed again, for other nodes
-            objection = permit.denial_reason(session.node)
+            objection = permit.denial_reason(session.node)  # safeguard: session-ends-with-key
             if objection is not None:
                 return [
                     Reply(routing, messages.reset(message.session, objection), permit),
@@ -342,7 +343,7 @@ class ReceiverProtocol:
         session.permit = permit
         expected = self.next_numbers.get(sender, 0)
         if message.kind in (MessageKind.DATA, MessageKind.LOST):
-            if message.first > expected:
+            if message.first > expected:  # safeguard: data-jump-is-loss
                 return self._reset_for_gap(sender, expected, message.first)
             if message.last < expected:
                 self.duplicates += 1
@@ -350,9 +351,10 @@ class ReceiverProtocol:
             self.next_numbers[sender] = message.last + 1
             if message.kind == MessageKind.LOST:
                 return [NumbersLost(sender, expected, message.last, message.reason)]
+            # safeguard: record-stored-whole
             return [DataReceived(sender, message.first, message.last, message.payload, permit)]
         if message.kind == MessageKind.PING:
-            if message.next > expected:
+            if message.next > expected:  # safeguard: ping-shows-loss
                 return self._reset_for_gap(sender, expected, message.next)
             return [self._ack(sender)]
         if message.kind == MessageKind.BYE:
@@ -419,10 +421,11 @@ class ReceiverProtocol:
             return [Reply(routing, messages.reset(message.session, reason), permit)]
         sender = message.sender
         if permit is not None and self._scopes:
+            # safeguard: agent-key-bound-to-node
             if (objection := permit.denial_reason(message.info.get("node"))) is not None:
                 return [Reply(routing, messages.reset(message.session, objection), permit)]
-            sender = scoped_sender_id(sender, permit)
-        if sender not in self._sessions and len(self._sessions) >= SESSIONS_MAX:
+            sender = scoped_sender_id(sender, permit)  # safeguard: numbers-scoped-by-key
+        if sender not in self._sessions and len(self._sessions) >= SESSIONS_MAX:  # safeguard: sessions-bounded
             reason = f"{SESSIONS_MAX} sessions are open here, which is the limit; retry after one has ended"
             return [Reply(routing, messages.reset(message.session, reason), permit)]
         owner = permit.name if permit is not None else ""
@@ -430,20 +433,21 @@ class ReceiverProtocol:
             reason = f"sender {sender.hex()} used another key before; only that key may continue"
             return [Reply(routing, messages.reset(message.session, reason), permit)]
         if sender in self._sessions:
-            self._senders.pop(self._sessions[sender].nonce, None)
+            self._senders.pop(self._sessions[sender].nonce, None)  # safeguard: replaced-session-forgotten
         self._sessions[sender] = _Session(message.session, routing, now, permit, message.info.get("node"))
         self._senders[message.session] = sender
         # A record that is appended but not yet synced counts as received: if this end dies before the sync, the session
         # ends too. A record that has left the sender's log cannot arrive; if this log lacks it, this end declares it
         # lost.
         previous = self.next_numbers.pop(sender, 0)
+        # safeguard: welcome-names-next
         next_number = self.next_numbers[sender] = max(previous, message.first)  # reinsert: the newest sender is last
         self._evict_oldest()
         actions: list[ReceiverAction] = [
             Reply(routing, messages.welcome(message.session, next_number, self._credit_of(sender)), permit),
             SessionOpened(sender, message.info),
         ]
-        if self._keeps_numbers and next_number > previous:
+        if self._keeps_numbers and next_number > previous:  # safeguard: rollback-declared
             actions.append(
                 NumbersLost(sender, previous, next_number - 1, "acknowledged to the sender, and not in this log")
             )
@@ -454,7 +458,7 @@ class ReceiverProtocol:
 
         Their next session sends again; duplicates are dropped.
         """
-        while len(self.next_numbers) > SENDERS_MAX:
+        while len(self.next_numbers) > SENDERS_MAX:  # safeguard: sender-numbers-bounded
             oldest = next(iter(self.next_numbers))
             if oldest in self._sessions:
                 self.next_numbers[oldest] = self.next_numbers.pop(oldest)
@@ -475,11 +479,12 @@ class ReceiverProtocol:
         return None if session is None else session.permit
 
     def _credit_of(self, sender: bytes) -> int:
-        return 0 if sender in self._full else self.credit
+        return 0 if sender in self._full else self.credit  # safeguard: refused-sender-without-credit
 
     def _ack(self, sender: bytes) -> Reply:
         session = self._sessions[sender]
         refused = self._refused.get(sender, 0)
+        # safeguard: acknowledge-only-synced
         frames = messages.ack(session.nonce, self._synced.get(sender, 0), self._credit_of(sender), refused)
         return Reply(session.routing, frames, session.permit)
 

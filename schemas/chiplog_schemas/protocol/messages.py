@@ -131,7 +131,7 @@ def parse_head(
     frames: list[bytes], shapes: Mapping[int, tuple[str, ...]]
 ) -> tuple[int, bytes, tuple[str, ...], list[Any]]:
     """Return (kind, session, names of its fields, values) of a message of a lane with these kinds. Raises WireError."""
-    if not frames or len(frames) > 2 or len(frames[0]) > HEAD_BYTES_MAX:
+    if not frames or len(frames) > 2 or len(frames[0]) > HEAD_BYTES_MAX:  # safeguard: first-frame-bounded
         raise WireError(f"a message has one or two frames, the first of at most {HEAD_BYTES_MAX} bytes")
     try:
         head = unpack(frames[0])
@@ -169,7 +169,7 @@ def parse(frames: list[bytes]) -> Message:
     message = Message(kind, session)
     for name, value in zip(names, values, strict=False):
         if name in _NUMBERS:
-            if type(value) is not int or not 0 <= value < 1 << 63:
+            if type(value) is not int or not 0 <= value < 1 << 63:  # safeguard: message-numbers-bounded
                 raise WireError(f"{MessageKind(kind).name}.{name} is {short_repr(value)}, not a number")
             if name != "version":
                 setattr(message, name, value)

@@ -31,7 +31,7 @@ def is_stream_error(text: str) -> bool:
 
 def is_out_of_memory(text: str) -> bool:
     """Return True if a message reports that a query needs more memory or disk than allowed."""
-    return _OUT_OF_MEMORY.match(text) is not None
+    return _OUT_OF_MEMORY.match(text) is not None  # safeguard: lack-of-memory-by-prefix
 
 
 def is_damage(text: str) -> bool:

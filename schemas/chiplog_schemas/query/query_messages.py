@@ -45,7 +45,7 @@ QUERY_WAIT_S = 60.0  # a query that has not started by then is answered "busy"
 SPILL_BYTES_MAX = 4 * GIB  # what queries may spill to disk when memory is short; DuckDB's default is 90% of the disk
 
 # For every connection that answers queries, in this order: the last setting locks the others.
-LOCKED_SETTINGS = (
+LOCKED_SETTINGS = (  # safeguard: external-access-off
     "SET GLOBAL TimeZone = 'UTC'",
     f"SET GLOBAL memory_limit = '{QUERY_MEMORY_BYTES // MIB}MiB'",
     f"SET GLOBAL max_temp_directory_size = '{SPILL_BYTES_MAX // MIB}MiB'",
@@ -277,10 +277,10 @@ def check_statement(sql: str, parse_sql: Callable[[str], Sequence[Any]]) -> str:
     statements = parse_sql(sql)
     if not statements:
         raise QueryRejected("query is empty; write one SELECT")
-    if len(statements) > 1:
+    if len(statements) > 1:  # safeguard: one-statement-per-query
         raise QueryRejected(f"query holds {len(statements)} statements; send exactly one SELECT at a time")
     kind = statements[0].type.name
-    if kind == "SELECT":
+    if kind == "SELECT":  # safeguard: select-only
         return sql
     if kind == "EXPLAIN":
         explained = _EXPLAIN.match(sql)

@@ -22,7 +22,7 @@ class ResultSink(io.RawIOBase):
 
     def write(self, part: Any) -> int:
         """Append a part of the stream."""
-        if len(self.data) + len(part) > RESULT_BYTES_MAX:
+        if len(self.data) + len(part) > RESULT_BYTES_MAX:  # safeguard: result-bounded
             self.too_large = (
                 f"result exceeds the limit of {RESULT_BYTES_MAX} bytes; select fewer rows or columns, or aggregate"
             )

@@ -47,7 +47,7 @@ def client_curve(keys: Keys, address: str, role: Role, server: Role) -> ClientCu
         return None
     whose = keys.server(server)
     if whose is None:
-        if is_loopback(address):
+        if is_loopback(address):  # safeguard: no-foreign-connect-without-keys
             return None
         raise AddressError(
             f"{address!r} is on another host, which needs CURVE keys, and {keys.directory}/{server}.pub is not there; "
@@ -95,6 +95,7 @@ def parse_handshake_failure(message: list[bytes], address: str, curve: ClientCur
     if other_mechanism:
         about = f"{curve.directory} has a key for it; nothing is sent in plain text"
         return HandshakeFailure(f"{address} speaks without keys, and {about}", True)
+    # safeguard: other-collector-named
     about = f"it has another key than {curve.directory}/{curve.server.role}.pub, or none, or admits no client right now"
     return HandshakeFailure(
         f"{address} broke the handshake with {who} off ({_name_of(event, value)}): {about}", is_final

@@ -61,13 +61,13 @@ def keys_dir(argument: str | os.PathLike[str] | None, environ: Mapping[str, str]
 
     It may not exist.
     """
-    chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_KEYS")
+    chosen = os.fspath(argument) if argument else environ.get("CHIPLOG_KEYS")  # safeguard: keys-option-wins
     return Path(os.path.abspath(os.path.expanduser(chosen))) if chosen else root / "keys"
 
 
 def key_name(text: str) -> str:
     """Return a key name unchanged if it is valid: it becomes a file name. Raises KeysError."""
-    if _NAME.fullmatch(text) is None:
+    if _NAME.fullmatch(text) is None:  # safeguard: key-name-checked
         raise KeysError(
             f"key name {text!r:.80} is invalid; use at most 64 letters, digits, dots, dashes and underscores"
         )
@@ -163,7 +163,7 @@ def write_pair(directory: Path, pair: KeyPair) -> tuple[Path, Path]:
     """Write the two files of a new key, .key and .pub, and return their paths. Raises FileExistsError if one exists."""
     secret, public = directory / f"{pair.role}.key", directory / f"{pair.role}.pub"
     known: dict[str, str | list[str]] = {"name": pair.name, "role": str(pair.role), "public": pair.public}
-    write_toml(secret, {**known, "secret": pair.secret}, over=False)
+    write_toml(secret, {**known, "secret": pair.secret}, over=False)  # safeguard: key-never-overwritten
     write_toml(public, known)
     return secret, public
 
@@ -192,6 +192,7 @@ def write_toml(path: Path, fields: Mapping[str, str | list[str]], *, over: bool 
     text = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in fields.items())
     making = path.with_name(f".{path.name}.{os.getpid()}")
     making.unlink(missing_ok=True)
+    # safeguard: secret-key-private
     descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         with open(descriptor, "w", encoding="utf-8") as file:
@@ -227,7 +228,7 @@ class AllowList:
 
     def find(self, public: str, now: float) -> Permission | None:
         """Return what a public key may do, or None if it is not allowed. `now`: seconds of any monotonic clock."""
-        with self._lock:
+        with self._lock:  # safeguard: key-list-read-under-lock
             if not now - self._look_at < LOOK_INTERVAL_S:
                 self._look_at = now
                 self._reload()
@@ -255,7 +256,7 @@ class AllowList:
             self._seen, self._permits = None, {}
             self._warn_once(f"no client is admitted: {error}")
             return
-        if seen == self._seen and seen is not None:
+        if seen == self._seen and seen is not None:  # safeguard: revocation-read-at-once
             return
         permits: dict[str, Permission] = {}
         read: dict[_Stamp, Permission] = {}

@@ -84,7 +84,7 @@ class PeerConnection:
             about = os.fstat(self.descriptor)
         except OSError:
             return True
-        return (about.st_dev, about.st_ino) != self.inode
+        return (about.st_dev, about.st_ino) != self.inode  # safeguard: queries-of-gone-clients-skipped
 
 
 def connection_of(message: ReceivedMessage) -> PeerConnection | None:
@@ -118,8 +118,8 @@ class ZapAuthenticator:
         socket.setsockopt(zmq.CURVE_SERVER, 1)
         socket.setsockopt(zmq.CURVE_SECRETKEY, self._secret)
         socket.setsockopt(zmq.ZAP_DOMAIN, domain.encode())
-        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)  # safeguard: no-admission-without-handler
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)  # safeguard: handshake-bounded
 
     def identify_client(self, frame: zmq.Frame, domain: str, now: float) -> AuthenticatedClient:
         """Return who sent a frame, according to libzmq and the current allow list."""
@@ -133,7 +133,7 @@ class ZapAuthenticator:
             return AuthenticatedClient(False, permission, self._allowed.name_of(user) or user)
         # Without a key only a Unix socket is admitted. If libzmq ever admitted another peer, it is refused here.
         try:
-            is_local = str(frame.get("Peer-Address")).startswith(_IPC_PEER)
+            is_local = str(frame.get("Peer-Address")).startswith(_IPC_PEER)  # safeguard: tcp-peer-never-local
         except zmq.ZMQError:
             is_local = False
         self.refused += not is_local
@@ -142,11 +142,12 @@ class ZapAuthenticator:
     def permission_for(self, public: str, domain: str, now: float) -> Permission | None:
         """Return the permit of a key that has the domain's role; None when it is not allowed there."""
         permit = self._allowed.find(public, now)
+        # safeguard: domain-needs-role
         return permit if permit is not None and DOMAINS.get(domain) in permit.roles else None
 
     def is_still_allowed(self, permit: Permission, domain: str, now: float) -> bool:
         """Return True if an admitted key may still receive an answer."""
-        return self.permission_for(permit.public, domain, now) is not None
+        return self.permission_for(permit.public, domain, now) is not None  # safeguard: revoked-reader-gets-no-answer
 
     def close(self) -> None:
         """End the handler; from then on no client can connect. Call it before the context ends."""
@@ -167,7 +168,7 @@ class ZapAuthenticator:
                 pause_s = backoff.next_s()
                 _log.error("ZAP handler ended: %r; no client can connect until it runs again in %.2g s", error, pause_s)
                 self._bound.set()  # a caller that waits may bind its socket: the gate fails closed
-                self._closing.wait(pause_s)
+                self._closing.wait(pause_s)  # safeguard: zap-handler-restarts
 
     def _serve(self) -> None:
         socket: zmq.Socket[bytes] = self._context.socket(zmq.REP)
@@ -177,16 +178,17 @@ class ZapAuthenticator:
             self._bound.set()
             while not self._closing.is_set():
                 if socket.poll(_POLL_MS):
-                    socket.send_multipart(self._answer(socket.recv_multipart()))
+                    socket.send_multipart(self._answer(socket.recv_multipart()))  # safeguard: failed-zap-admits-nobody
 
     def _answer(self, request: list[bytes]) -> list[bytes]:
         """Answer one request of RFC 27: version, ID, domain, address, routing ID, mechanism, key."""
         version, request_id, domain, _, _, mechanism, *credentials = request
         public = z85.encode(credentials[0]).decode() if mechanism == b"CURVE" and len(credentials) == 1 else ""
         name = domain.decode("utf-8", "replace")
+        # safeguard: handshake-checks-key
         if public and self.permission_for(public, name, time.monotonic()) is not None:
-            return [version, request_id, b"200", b"", public.encode(), b""]
-        self.refused += 1
+            return [version, request_id, b"200", b"", public.encode(), b""]  # safeguard: permit-from-handshake
+        self.refused += 1  # safeguard: handshake-leaves-nothing
         return [version, request_id, b"400", b"", b"", b""]
 
 

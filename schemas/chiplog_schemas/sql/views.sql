@@ -75,6 +75,7 @@ SELECT i.run_id, i.label, i.attempt, i.rank, n.name AS key, f.step, f.seq, f.ts,
 FROM base.histograms f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
 
 CREATE OR REPLACE VIEW phases AS
+-- safeguard: phase-has-time
 SELECT i.run_id, i.label, i.attempt, i.rank, f.step, n.name AS phase, f.value AS seconds, f.ts
 FROM base.phases f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
 
@@ -135,6 +136,7 @@ SELECT run_id, key, step, count(DISTINCT label) AS n_labels, min(value) AS min, 
 FROM metrics GROUP BY run_id, key, step;
 
 CREATE OR REPLACE VIEW system_samples AS
+-- safeguard: sample-of-agents-node
 SELECT coalesce(p.agent_node, p.node) AS node, d.name AS device, n.name AS name, s.ts, s.value
 FROM base.system s JOIN base.producers p ON p.producer = s.producer
 JOIN base.names d ON d.id = s.device JOIN base.names n ON n.id = s.key;
@@ -155,7 +157,7 @@ SELECT p.producer, r.run_id, p.label, p.rank, p.node, unnest(p.gpus) AS device, 
 FROM base.tenures p JOIN base.runs r ON r.run = p.run
 UNION ALL
 SELECT p.producer, r.run_id, p.label, p.rank, p.node, 'pid:' || p.pid, p.started_at,
-       least(p.left_at, min(p.started_at) OVER (
+       least(p.left_at, min(p.started_at) OVER (  -- safeguard: pid-sample-of-one-process
            PARTITION BY p.node, p.boot, p.pid ORDER BY coalesce(p.start_ticks, -1) RANGE BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
        ) - INTERVAL 1 MICROSECOND)
 FROM base.tenures p JOIN base.runs r ON r.run = p.run
@@ -184,6 +186,7 @@ WITH owners AS (
         FROM owners
     ) GROUP BY node, device, since
 ), spans AS (
+    -- safeguard: sharers-at-sample-time
     SELECT node, device, since, lead(since) OVER changes AS until, (sum(n) OVER changes)::BIGINT AS n_sharers
     FROM moments WINDOW changes AS (PARTITION BY node, device ORDER BY since)
 )
@@ -195,6 +198,7 @@ WHERE s.until IS NOT NULL;
 CREATE OR REPLACE VIEW system AS
 SELECT o.run_id, o.label, o.rank, s.node, s.device, s.name, s.ts, s.value, o.n_sharers
 FROM (
+    -- safeguard: unclaimed-gpu-has-no-run
     SELECT *, CASE WHEN regexp_matches(device, '^(pid:|GPU-|MIG-)') THEN device ELSE '' END AS owned_as
     FROM system_samples
 ) s JOIN base.shares o ON o.node = s.node AND o.device = s.owned_as AND s.ts >= o.since AND s.ts < o.until;
@@ -208,7 +212,8 @@ FROM base.console f JOIN base.identified i ON i.producer = f.producer;
 CREATE OR REPLACE VIEW config AS
 SELECT i.run_id, c.key, c.value::JSON AS value, c.ts, i.label
 FROM base.config c JOIN base.identified i ON i.producer = c.producer
-WHERE i.is_primary OR i.is_coauthor
+WHERE i.is_primary OR i.is_coauthor  -- safeguard: coauthor-rows-stay
+-- safeguard: config-value-by-seq
 QUALIFY row_number() OVER (PARTITION BY i.run_id, c.key ORDER BY i.is_primary DESC, i.attempt DESC, c.seq DESC) = 1;
 
 -- The latest definition of each metric name per label (define_metric).
@@ -249,7 +254,7 @@ SELECT run_id, label, key, arg_max(last, attempt) AS last, arg_min(first, attemp
        bool_or(is_primary) AS is_primary, min(rank) AS rank
 FROM (
     SELECT i.run_id, i.label, i.attempt, i.producer, i.is_primary, i.rank, f.key,
-           arg_max(f.value, f.seq) AS last, arg_min(f.value, f.seq) AS first,
+           arg_max(f.value, f.seq) AS last, arg_min(f.value, f.seq) AS first,  -- safeguard: last-value-by-seq
            min(nullif(f.value, 'nan'::DOUBLE)) AS min, max(nullif(f.value, 'nan'::DOUBLE)) AS max,
            fsum(nullif(f.value, 'nan'::DOUBLE)) AS sum, count(nullif(f.value, 'nan'::DOUBLE)) AS n
     FROM base.metrics f JOIN base.identified i ON i.producer = f.producer
@@ -361,7 +366,7 @@ SELECT e.producer, e.seq, e.ts, CASE WHEN is_helper THEN 'console_helper' ELSE e
 FROM (
     SELECT e.*, coalesce(i.run_id, CASE WHEN e.kind = 'refused_node' THEN e.body::JSON->>'run_id' END) AS run_id,
            coalesce(i.label, CASE WHEN e.kind = 'refused_node' THEN e.body::JSON->>'label' END) AS label, i.attempt,
-           i.node, e.outcome IS NOT NULL AS is_early,
+           i.node, e.outcome IS NOT NULL AS is_early,  -- safeguard: early-end-by-outcome
            is_early AND coalesce(i.role = 'console', false) AS is_helper
     FROM base.events e LEFT JOIN base.identified i ON i.producer = e.producer
 ) e;
@@ -390,8 +395,9 @@ WITH lost AS (
     FROM base.losses GROUP BY producer
 ), counted AS (
     SELECT i.owner, i.run_id, i.label, i.attempt, coalesce(s.stored, 0) AS stored, coalesce(l.lost, 0) AS lost, l.reasons,
+           -- safeguard: known-events-count
            greatest(coalesce(p.produced, 0), coalesce(s.last_seq + 1, 0), coalesce(l.last_seq + 1, 0)) AS produced,
-           coalesce(o.is_presumed, false) AS is_unknown
+           coalesce(o.is_presumed, false) AS is_unknown  -- safeguard: lost-node-pending-unknown
     FROM base.producers p JOIN base.identified i ON i.producer = p.producer JOIN base.producers o ON o.producer = i.owner
     LEFT JOIN base.seen s ON s.producer = p.producer LEFT JOIN lost l ON l.producer = p.producer
     WHERE o.role = 'rank' AND i.run_id IS NOT NULL
@@ -459,6 +465,7 @@ WITH said AS (
     WHERE kind = 'traceback' AND producer IS NOT NULL GROUP BY producer
 ), failed AS (
     SELECT p.producer, o.run_id, o.round, p.label, p.rank, p.node, p.state, p.exit_code, p.exit_signal,
+           -- safeguard: lost-peer-by-cause
            coalesce(s.cause, p.cause, '') AS cause, coalesce(s.message, p.reason) AS reason,
            coalesce(s.ts, p.ended_at) AS ts, CASE WHEN s.ts IS NULL THEN coalesce(p.late_us, 0) ELSE 0 END AS late_us,
            s.ts IS NULL AS is_by_status, coalesce(p.is_presumed, false) AS is_presumed, o.clock_us
@@ -470,7 +477,7 @@ WITH said AS (
            OR cause = 'interrupted' AS is_told,
            cause = 'peer_lost' AS is_ours, cause IN ('peer_lost', 'connection_lost') AND NOT is_told AS is_lost,
            is_by_status AND state = 'crashed' AND NOT is_presumed AND exit_code IS NULL AND exit_signal IS NULL
-               AND cause = 'unseen' AS is_unseen
+               AND cause = 'unseen' AS is_unseen  -- safeguard: unobserved-end-by-cause
     FROM failed
 ), outside AS (
     SELECT *, min(at_us) FILTER (is_told) OVER of_round
@@ -567,6 +574,7 @@ WITH counted AS NOT MATERIALIZED (
     ) b ON b.run_id = r.run_id AND b.round = r.round AND b.key = r.key
     QUALIFY row_number() OVER (
         PARTITION BY r.run_id, r.round
+        -- safeguard: resume-point-by-step-back
         ORDER BY CASE WHEN b.last_step >= r.step THEN b.n ELSE 0 END DESC, b.last_step::HUGEINT - r.step DESC NULLS LAST, r.at_us, r.key
     ) = 1
 ), costs AS (

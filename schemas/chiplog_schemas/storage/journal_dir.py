@@ -115,7 +115,7 @@ class JournalReader:
         for _, path in list_segments(self.directory):
             with open(path, "rb") as segment:
                 start = segment.read(SEGMENT_HEADER_BYTES)
-                if not any(start) and not any_nonzero(memoryview(segment.read())):
+                if not any(start) and not any_nonzero(memoryview(segment.read())):  # safeguard: zeroed-header-is-read
                     continue  # allocated ahead and never used
             header = decode_header(start)
             begun.append((header.base if header else _first_number(path), path))

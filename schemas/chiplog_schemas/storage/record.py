@@ -100,7 +100,7 @@ def parse_record(data: memoryview, offset: int) -> Record | str:
         return TORN_PAYLOAD
     payload = data[start:end]
     payload_crc = crc32(payload)
-    if crc32(data[offset + 8 : start], payload_crc) != crc:
+    if crc32(data[offset + 8 : start], payload_crc) != crc:  # safeguard: record-checksum-checked
         return MISMATCH
     return Record(kind, version, number, payload, payload_crc, end)
 
@@ -119,7 +119,7 @@ def scan_records(
     view = memoryview(data)
     offset, last = start, -1
     found = parse_record(view, offset) if offset < len(view) else TORN_HEADER
-    if isinstance(found, Record) and first not in (None, found.number):
+    if isinstance(found, Record) and first not in (None, found.number):  # safeguard: misplaced-segment-start-skipped
         found = _OUT_OF_ORDER
     while isinstance(found, Record):
         end = found.end
@@ -158,7 +158,7 @@ def _scan_with_damage(
         if cut and found in (TORN_HEADER, TORN_PAYLOAD):
             break
         searcher = searcher or _Resynchronizer(data)
-        resume = searcher.next_record(at + 1, last)
+        resume = searcher.next_record(at + 1, last)  # safeguard: resync-after-damage
         if resume is None:
             tail = "" if cut or not sealed or not any_nonzero(view[at:]) else found
             break
@@ -187,7 +187,7 @@ def _longest_increasing(sound: list[tuple[int, Record]], last: int) -> list[tupl
     wanted = len(tops)
     chain: list[tuple[int, Record]] = []
     for entry, length in zip(sound, reversed(lengths), strict=True):
-        if length == wanted and entry[1].number > last:
+        if length == wanted and entry[1].number > last:  # safeguard: misplaced-block-skipped
             chain.append(entry)
             last, wanted = entry[1].number, wanted - 1
     return chain
@@ -211,6 +211,7 @@ class _Resynchronizer:
             found = parse_record(view, at)
             if isinstance(found, Record) and found.number > above:
                 return at
+            # safeguard: resync-bounded
             if found == MISMATCH or isinstance(found, Record):  # records inside of payloads cost as much
                 self._checked += HEADER_BYTES + unpack_header(view, at)[2]
             at = self._raw.find(MAGIC_BYTES, at + 1)

@@ -158,7 +158,7 @@ class SegmentLog:
         """The lowest number on disk or pending; `next_number` without one."""
         if self._segments:
             return self._segments[0][0]
-        return self._pending_first if self._pending else self.next_number
+        return self._pending_first if self._pending else self.next_number  # safeguard: waiting-records-count
 
     @property
     def at_segment_start(self) -> bool:
@@ -216,11 +216,11 @@ class SegmentLog:
         base, size = self._segments[-1]
         try:
             self._write_all(self._pending)
-            if sync:
+            if sync:  # safeguard: commit-synced
                 os.fdatasync(self._descriptor)
         except OSError:
             self._cut(size)
-            raise
+            raise  # safeguard: failed-commit-waits
         self._segments[-1] = (base, size + count)
         self._pending = []
         self.pending_bytes = 0
@@ -287,6 +287,7 @@ class SegmentLog:
                 continue
             if torn:
                 os.truncate(path, end)
+            # safeguard: unsynced-tail-synced
             _sync_file(path)  # a killed writer may have written this without a sync; from now on it counts as synced
             self.next_number = max(self.next_number, base if last is None else last + 1)
             break
@@ -296,14 +297,16 @@ class SegmentLog:
     def _recover_end(self) -> None:
         """Never reuse numbers that were on stable storage: the next hop may have received them."""
         if not self._segments:
+            # safeguard: directory-names-synced
             fsync_parents(self.directory)  # new, perhaps with the directories around it
         end = self._end.get() if self._end is not None and self._end.is_valid else None
         if end is None and self._segments:
+            # safeguard: unknown-end-skips-numbers
             self.next_number += _UNKNOWN_END  # the last number assigned is unknown
             self._write_end()
         elif end is not None and end > self.next_number:
             self.lost_tail = (self.next_number, end - 1)
-            self.next_number = end
+            self.next_number = end  # safeguard: lost-end-numbers-not-reused
             self.persist_end()
         elif end != self.next_number:
             self._write_end()  # a power failure had set it back
@@ -338,7 +341,7 @@ class SegmentLog:
             if os.write(descriptor, header) < len(header):
                 raise OSError(errno.ENOSPC, "no room for a segment's header", str(path))
             os.fdatasync(descriptor)
-            sync_directory(self.directory)
+            sync_directory(self.directory)  # safeguard: segment-name-synced
         except OSError:
             os.close(descriptor)
             raise
@@ -347,7 +350,7 @@ class SegmentLog:
 
     def _cut(self, size: int) -> None:
         # Even if truncate fails: the next commit starts with the same bytes and overwrites the tail.
-        os.lseek(self._descriptor, size, os.SEEK_SET)
+        os.lseek(self._descriptor, size, os.SEEK_SET)  # safeguard: failed-truncate-overwritten
         try:
             os.ftruncate(self._descriptor, size)
         except OSError:

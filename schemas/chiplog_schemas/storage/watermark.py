@@ -57,7 +57,7 @@ class Watermark:
         data = os.pread(self._descriptor, _PAGE.size, 0)
         if len(data) == _PAGE.size:
             number, check = _PAGE.unpack(data)
-            if crc32(data[: _NUMBER.size]) == check and number < NUMBER_LIMIT:
+            if crc32(data[: _NUMBER.size]) == check and number < NUMBER_LIMIT:  # safeguard: watermark-checked
                 self._last = number
                 self.is_valid = True
         return self._last

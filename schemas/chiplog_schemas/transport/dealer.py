@@ -49,7 +49,7 @@ def require_free_fds() -> None:
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     used = sum(int(name) < limit for name in os.listdir(_DESCRIPTORS)) if os.path.isdir(_DESCRIPTORS) else 0
-    if limit - used < _SPARE_DESCRIPTORS:
+    if limit - used < _SPARE_DESCRIPTORS:  # safeguard: context-needs-descriptors
         raise OSError(errno.EMFILE, f"{used} of {limit} file descriptors are open; raise `ulimit -n`")
     taken: list[int] = []
     try:  # the system has a limit too
@@ -141,6 +141,7 @@ class DeliveryClient:
             return
         try:
             self._step(now)
+        # safeguard: unreadable-log-costs-session
         except (OSError, zmq.ZMQError) as error:  # a disk that refuses, or a system without a free socket
             self._apply(self.machine.abort(now, str(error)))
             # WELCOME resets the session's own back-off, so this one is separate.
@@ -195,12 +196,13 @@ class DeliveryClient:
         while (self.socket is not None or self._plain is not None) and (window := self.machine.window()) > 0:
             if self.machine.in_flight_bytes and window < RECORD_BYTES_MAX // 4:
                 return  # let acknowledgements accumulate instead of sending tiny slices
-            piece = self._source.read(min(window, BATCH_BYTES_MAX))
+            piece = self._source.read(min(window, BATCH_BYTES_MAX))  # safeguard: backlog-in-large-pieces
             if piece is None:
                 return
             if piece.lost:
-                self._apply([self.machine.lost(piece.first, piece.last, piece.lost)])
+                self._apply([self.machine.lost(piece.first, piece.last, piece.lost)])  # safeguard: lost-blocks-declared
             else:
+                # safeguard: spool-kept-until-acknowledged
                 self._apply([self.machine.data(piece.first, piece.last, piece.payload, now)])
 
     def close(self) -> None:
@@ -239,7 +241,7 @@ class DeliveryClient:
                     self._on_change(SenderState.CLOSED, reason)
                 case Resume(number):
                     self.handshake_error = ""
-                    self._source.seek(number)
+                    self._source.seek(number)  # safeguard: unacknowledged-sent-again
                 case Acknowledged(number):
                     self._source.acknowledged(number)
 
@@ -278,10 +280,10 @@ class DeliveryClient:
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, 1_000)
         socket.setsockopt(zmq.CONNECT_TIMEOUT, _CONNECT_TIMEOUT_MS)
         if self._curve is not None:
-            self._curve.configure(socket)
+            self._curve.configure(socket)  # safeguard: keys-used-or-nothing-sent
         self._monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED | HANDSHAKE_FAILED)
         self._monitor.setsockopt(zmq.LINGER, 0)
-        socket.setsockopt(zmq.IPV6, is_ipv6(self.address))
+        socket.setsockopt(zmq.IPV6, is_ipv6(self.address))  # safeguard: dealer-connects-ipv6
         socket.connect(self.address)
 
     def _drop_socket(self, linger_ms: int) -> None:

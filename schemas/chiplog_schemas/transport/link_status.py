@@ -54,7 +54,7 @@ def read_link_status(path: Path, pid: int) -> LinkStatus | None:
         status = LinkStatus(LinkState(found["state"]), str(found["text"]), found["pid"], found["at_us"])
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return status if status.pid == pid else None
+    return status if status.pid == pid else None  # safeguard: link-report-of-live-agent
 
 
 def remove_link_status(path: Path) -> None:

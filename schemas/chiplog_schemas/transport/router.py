@@ -61,7 +61,7 @@ class RouterSocket:
         A key that was revoked after it connected gets a refusal, which the gate counts.
         """
         received = receive(self.socket, self._gate, self._domain, now)
-        if not received.visitor.is_refused:
+        if not received.visitor.is_refused:  # safeguard: each-message-checked
             return received
         with contextlib.suppress(messages.WireError):
             session = messages.parse(received.frames).session
@@ -71,6 +71,7 @@ class RouterSocket:
     def reply(self, reply: Reply, now: float) -> None:
         """Send an answer, unless its key was revoked or the peer has left. The peer will send again."""
         permit = reply.permit
+        # safeguard: revoked-key-gets-nothing
         if permit is None or (self._gate is not None and self._gate.is_still_allowed(permit, self._domain, now)):
             self._send([reply.routing, *reply.frames])
 
@@ -87,7 +88,7 @@ class RouterSocket:
         The previous listener stays, which costs a descriptor. Raises OSError; call it again then.
         """
         for address, before in self._files.items():
-            if file_id(ipc_path(address)) != before and not self.socket.closed:
+            if file_id(ipc_path(address)) != before and not self.socket.closed:  # safeguard: removed-socket-made-again
                 bind_unix(self.socket, address)
                 self._files[address] = file_id(ipc_path(address))
                 _log.warning("the socket %s was removed and has been restored", ipc_path(address))
@@ -123,10 +124,10 @@ class TcpListenerThrottle:
         if not self._tcp or now < self._next_change_s or self._socket.closed:
             return
         try:
-            if self._is_unbound:
+            if self._is_unbound:  # safeguard: shut-sockets-reopen
                 for address in self._tcp:
                     bind_any(self._socket, address)
-            elif not fds_nearly_exhausted():
+            elif not fds_nearly_exhausted():  # safeguard: strangers-shut-out
                 return
             else:
                 if now - self._shut_at >= _SAID_AGAIN_S:
@@ -156,18 +157,18 @@ def bind_router(
     router.setsockopt(zmq.LINGER, 0)
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.ROUTER_HANDOVER, 1)
-    router.setsockopt(zmq.MAXMSGSIZE, messages.FRAME_BYTES_MAX)
+    router.setsockopt(zmq.MAXMSGSIZE, messages.FRAME_BYTES_MAX)  # safeguard: frame-size-bounded
     router.setsockopt(zmq.SNDHWM, _SEND_HWM)
     router.setsockopt(zmq.RCVHWM, _RECEIVE_HWM)
     router.setsockopt(zmq.BACKLOG, _BACKLOG)
-    router.setsockopt(zmq.TCP_KEEPALIVE, 1)
+    router.setsockopt(zmq.TCP_KEEPALIVE, 1)  # safeguard: idle-connection-probed
     router.setsockopt(zmq.TCP_KEEPALIVE_IDLE, _KEEPALIVE_IDLE_S)
     router.setsockopt(zmq.TCP_KEEPALIVE_INTVL, _KEEPALIVE_INTERVAL_S)
     router.setsockopt(zmq.TCP_KEEPALIVE_CNT, _KEEPALIVE_COUNT)
-    router.setsockopt(zmq.TCP_MAXRT, _UNANSWERED_MS)
-    for address in sorted(addresses, key=_is_tcp):
+    router.setsockopt(zmq.TCP_MAXRT, _UNANSWERED_MS)  # safeguard: unacknowledged-connection-closed
+    for address in sorted(addresses, key=_is_tcp):  # safeguard: unix-bound-before-keys
         if guard is not None and _is_tcp(address):
-            guard(router)
+            guard(router)  # safeguard: tcp-bound-with-keys
             guard = None
         try:
             if _is_tcp(address):
@@ -184,12 +185,12 @@ def bind_unix(router: "zmq.Socket[bytes]", address: str) -> None:
     """Create a Unix socket for this user alone, replacing a file of its name. Raises OSError (not zmq.ZMQError)."""
     prepare_ipc(address)
     router.bind(address)
-    os.chmod(ipc_path(address), 0o600)
+    os.chmod(ipc_path(address), 0o600)  # safeguard: private-socket
 
 
 def bind_any(socket: "zmq.Socket[bytes]", address: str) -> None:
     """Bind an address of any family; libzmq copies a socket's options at each bind. Raises zmq.ZMQError."""
-    socket.setsockopt(zmq.IPV6, is_ipv6(address))
+    socket.setsockopt(zmq.IPV6, is_ipv6(address))  # safeguard: bind-ipv6
     socket.bind(address)
 
 

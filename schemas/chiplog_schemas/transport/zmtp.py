@@ -108,7 +108,7 @@ class Dealer:
         assert self._socket is not None
         try:
             if self._owned is not None:
-                self._owned.check()
+                self._owned.check()  # safeguard: reused-descriptor-unused
         except OSError:
             self._drop()
             raise
@@ -134,6 +134,7 @@ class Dealer:
     def _flush(self) -> None:
         if not self._is_connected and not self._connect():
             return
+        # safeguard: send-after-handshake
         if self._send_all(self._handshake) and self._is_ready and self._send_all(self._out):
             self._out_bytes = 0
 

@@ -38,6 +38,7 @@ def _start_to_stay(where: Paths, module: str) -> int:
     """Start a daemon that stays; return its PID. One that a training started is replaced: it would exit."""
     for _ in range(_STARTS_MAX):
         pid = daemons.start(where, module, [])
+        # safeguard: up-names-lasting-daemon
         if not daemons.is_embedded(where, module) and daemons.daemon_pid(where, module) == pid:
             return pid
         _stop_embedded(where, module)

@@ -131,7 +131,7 @@ class Sheet:
             found.append(Cell(column.name).__rich_measure__(console, unbounded))
         most = max((measured.maximum for measured in found), default=0)
         if column.is_number or column.is_whole:
-            return most, most
+            return most, most  # safeguard: number-never-cut
         least = most if column.is_name else max((measured.minimum for measured in found), default=0)
         return min(least, _PIECE_MAX), most
 

@@ -83,20 +83,20 @@ def allow(own: Keys, key: str, name: str | None, roles: tuple[str, ...], nodes: 
         given = _given(key, name, roles)
         chosen = key_name(name or given.name)
         allowed_roles = frozenset(roles or [given.role])
-        if Role.COLLECTOR in allowed_roles:
+        if Role.COLLECTOR in allowed_roles:  # safeguard: collector-key-not-allowed
             raise KeysError(f"{key} is a collector's key, which connects nowhere; copy it to {own.directory} instead")
-        if not nodes and Role.AGENT in allowed_roles:
+        if not nodes and Role.AGENT in allowed_roles:  # safeguard: agent-key-names-node
             nodes = (given.name,)
         permit = Permission(chosen, allowed_roles, tuple(node_pattern(node) for node in nodes), given.public)
         _prepare(own.directory)
         _prepare(own.allowed)
         for other in _permits(own):
-            if other.name == chosen and other.public != given.public:
+            if other.name == chosen and other.public != given.public:  # safeguard: one-key-per-name
                 remedy = (
                     f"give this one another --name, or chiplog keys revoke {chosen} if that key is not used any more"
                 )
                 raise KeysError(f"{chosen} is allowed with another key; {remedy}")
-            if other.name != chosen and other.public == given.public:
+            if other.name != chosen and other.public == given.public:  # safeguard: one-name-per-key
                 raise KeysError(f"this key is allowed as {other.name}; chiplog keys revoke {other.name} first")
         path = write_permit(own.allowed, permit)
     except KeysError as error:
@@ -112,7 +112,7 @@ def revoke(own: Keys, name: str) -> None:
     """Revoke a key. Its open connections are refused within a second."""
     try:
         path = own.allowed / f"{key_name(name)}.pub"
-        path.unlink()
+        path.unlink()  # safeguard: revoked-key-removed
     except FileNotFoundError as error:
         raise click.UsageError(f"key {name!r} is not allowed here; chiplog keys list shows the allowed keys") from error
     except KeysError as error:
@@ -135,7 +135,7 @@ def list_(own: Keys, form: str) -> None:
         sheet = Sheet(Column(name, is_whole=name == "public") for name in _COLUMNS)
         for row in rows:
             texts = (", ".join(value) if isinstance(value, list) else str(value) for value in row)
-            sheet.add(*map(plain_cell, texts))
+            sheet.add(*map(plain_cell, texts))  # safeguard: key-shown-as-text
         print_tables(sheet)
         return
     with open_output(None) as target:
@@ -181,7 +181,7 @@ def _own_rows(own: Keys) -> list[list[object]]:
                 click.echo(f"chiplog keys: skipped: {error}", err=True)
                 continue
             if key is not None:
-                rows.append([key.name, what, [str(role)], [], key.public, str(path)])
+                rows.append([key.name, what, [str(role)], [], key.public, str(path)])  # safeguard: list-shows-no-secret
     return rows
 
 

@@ -51,7 +51,7 @@ def localized(client: Client, query: str, zone: str) -> str:
         if row["view"].lower() in words:
             times = ", ".join(f"timezone('UTC', {name}) AS {name}" for name in row["times"])
             copies.append(f"{row['view']} AS (SELECT * REPLACE ({times}) FROM main.{row['view']})")
-    if not copies:
+    if not copies:  # safeguard: literal-is-local
         return query
     return f"WITH {', '.join(copies)}\nSELECT * FROM (\n{_without_end(query)}\n)"
 

@@ -87,7 +87,7 @@ def runs(
         print_tables(table_of(rows, zone))
     else:
         click.echo("no runs match" if project or state else "no runs yet", err=True)
-    if rows and len(rows) < rows[0]["n_all"]:
+    if rows and len(rows) < rows[0]["n_all"]:  # safeguard: left-out-runs-counted
         click.echo(f"{len(rows)} of {rows[0]['n_all']} runs; --all or --limit N shows more", err=True)
 
 
@@ -99,7 +99,7 @@ def duration_s(started: datetime | None, ended: datetime | None, state: str, now
 
 def complete_text(pending: int | None, lost: int, is_over: bool) -> str:
     """Return `yes`, or what is missing; `so far` if nothing is but more may come. pending: None if unknown."""
-    missing = ["unknown"] if pending is None else []
+    missing = ["unknown"] if pending is None else []  # safeguard: lost-label-is-incomplete
     missing += [f"{n} {word}" for n, word in ((pending, "pending"), (lost, "lost")) if n]
     return ", ".join(missing) or ("yes" if is_over else "so far")
 

@@ -30,6 +30,7 @@ WHERE l.run_id = $run ORDER BY l.rank NULLS LAST, l.label, l.attempt
 # Attempts of a label follow one another, so the last value has the highest seq of the highest attempt. Its step is the
 # last one, even if an earlier attempt got further. The same query reads the summary: between two queries a run logs
 # more.
+# safeguard: last-step-of-newest-attempt
 _KEYS = f"""
 WITH per_label AS (
     SELECT key, label, min(rank) AS rank, count(*) AS points,
@@ -47,6 +48,7 @@ FROM per_label GROUP BY key ORDER BY key LIMIT {KEYS_MAX}
 # times: number of steps. A long step has several rows of a phase. mean_s is over the steps of all labels; slowest_s is
 # the largest mean of one label. The share is of the steps whose length is known: those that step() ended, without the
 # first.
+# safeguard: phase-mean-of-all-steps
 _PHASES = f"""
 WITH spent AS MATERIALIZED (
     SELECT phase, label, attempt, step, sum(seconds) AS seconds

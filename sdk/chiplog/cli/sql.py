@@ -115,7 +115,7 @@ class _Asker:
         """Run a query and write its result."""
         if self._zone.is_local:
             query = localized(self._client, query, self._zone_name)
-        encoded = self._json_columns(query) if self._form == "json" else []
+        encoded = self._json_columns(query) if self._form == "json" else []  # safeguard: json-columns-are-json
         result = self._client.sql(query, self._values, self._timeout_s, self._zone_name)
         write_result(result, self._form, self._output, self._zone, encoded)
 
@@ -134,7 +134,7 @@ class _Asker:
 def _form(form: str | None, output: str | None) -> str:
     if form is None:
         suffix = os.path.splitext(output or "")[1].removeprefix(".").lower()
-        if suffix and suffix not in SUFFIXES:
+        if suffix and suffix not in SUFFIXES:  # safeguard: unknown-suffix-refused
             known = ", ".join(f".{name}" for name in SUFFIXES)
             raise click.UsageError(f"file {output!r}: .{suffix} is not a known format; use one of {known}, or --format")
         form = SUFFIXES.get(suffix, "table")

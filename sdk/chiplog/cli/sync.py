@@ -49,7 +49,7 @@ def sync(source: Path | None, directory: str | None, delete: bool, again: bool, 
         click.echo(f"no journals in {source}")
         return
     before: list[Path] = []
-    if not again:
+    if not again:  # safeguard: delivered-journal-left-out
         before = [path for path in (*(path for _, path in found), *files) if is_delivered(path, where.root)]
         found = [(producer, path) for producer, path in found if path not in before]
         files = [path for path in files if path not in before]
@@ -156,6 +156,7 @@ def _stage_journal(path: Path, where: Paths) -> Path:
                 shutil.copyfile(entry, making / entry.name)
         os.rename(making, target)
     except OSError:
+        # safeguard: half-copy-removed
         shutil.rmtree(making, ignore_errors=True)  # half a copy must not keep a full disk full
         raise
     return target

@@ -44,6 +44,7 @@ class ConsoleCapture:
         self._pipes: StreamRedirect | None = None
         self._console: PythonStreamCapture | None = None
         captured = [stream for stream in (STDOUT, STDERR) if writes_to_fd(stream)]
+        # safeguard: pid-1-without-helper
         if captured and os.getpid() == 1:  # the kernel would kill the helper with it, and unrecorded lines
             self._tell("this process is PID 1 of a container; start it under an init, as `docker run --init` does")
             captured = []

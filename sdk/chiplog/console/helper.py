@@ -30,7 +30,7 @@ MESSAGE_BYTES_MAX = 65_536  # of the control socket: it carries paths and bounds
 _SIZE_INTERVAL_S = 0.25  # between checks of the terminal's size: no SIGWINCH reaches another session
 _OPEN_INTERVAL_S = 0.01  # between two checks whether the journal is open
 _EARLY_BYTES_MAX = 4 << 20  # queued until then: more than a second of any output
-_ORDERED = select.EPOLLIN | select.EPOLLET
+_ORDERED = select.EPOLLIN | select.EPOLLET  # safeguard: streams-in-written-order
 _DELIVER_INTERVAL_S = 0.05  # between two checks for delivery, once the run has finished
 _DELIVER_WAIT_S = 5.0  # then the journal is left to the process that adopts it
 
@@ -143,7 +143,7 @@ class ConsoleHelper:
         """Copy the real terminal's size to the pseudo-terminals and their modes back, and find readers of keys."""
         resized = [master for master in self._keyboards if self._passages[master].ends.sync_window_size()]
         if resized:
-            signal_resize(self._orders["pid"])
+            signal_resize(self._orders["pid"])  # safeguard: winch-after-resize
         for keyboard in self._keyboards.values():
             before = keyboard.descriptor
             keyboard.look(time.monotonic())

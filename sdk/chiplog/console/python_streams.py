@@ -172,7 +172,7 @@ class PythonStreamCapture:
 
     def _line(self, stream: int, line: str) -> None:
         self.line_no += 1
-        if not self._has_room() or not self._pace.allow(time.monotonic()):
+        if not self._has_room() or not self._pace.allow(time.monotonic()):  # safeguard: line-rate-bounded
             self._lost += 1
             return
         self._declare()

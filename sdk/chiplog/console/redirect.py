@@ -113,11 +113,12 @@ class StreamRedirect:
                 if "ready" in said:
                     self._helper = said["ready"]
                 elif "broken" in said:
-                    self._close_broken(said["broken"])
+                    self._close_broken(said["broken"])  # safeguard: training-meets-epipe
                 elif "gone" in said:
-                    self._restart_helper()
+                    self._restart_helper()  # safeguard: killed-helper-replaced
                     return
-            self._kill_stalled_helper()
+            self._kill_stalled_helper()  # safeguard: stopped-helper-ended
+            # safeguard: printing-waits-for-no-helper
             if not self._helper and any(map(is_filling, self._open_streams())):
                 # In a thread: the reader may be slow, and the sender has other work.
                 with contextlib.suppress(RuntimeError):  # no thread can be started now
@@ -131,6 +132,7 @@ class StreamRedirect:
         The numbers may belong to other files by then. The helper has its own descriptors, and records until the process
         ends.
         """
+        # safeguard: console-spares-foreign-descriptors
         if all(descriptor.is_ours for descriptor in self._owned.values()):
             return
         self._ends, self._inodes, self._owned = {}, {}, {}
@@ -271,7 +273,7 @@ class StreamRedirect:
                 return True
             self._restore()
             finished = self._finish_helper(deadline)
-            if not finished and (self._control is None or self._tally.lock()):
+            if not finished and (self._control is None or self._tally.lock()):  # safeguard: late-helper-loses-no-line
                 rest = self._drain()
                 if not self._is_given_up:  # else they were recorded when Python printed them
                     for stream, data in rest.items():
@@ -422,7 +424,7 @@ def _spawn(given: dict[int, int], control: int, places: Paths) -> int:
         (os.POSIX_SPAWN_OPEN, 1, _output(places), os.O_WRONLY | os.O_APPEND, 0),
         *((os.POSIX_SPAWN_DUP2, here, there) for here, there in given.items()),
     ]
-    return spawn_detached(helper, environment, actions)
+    return spawn_detached(helper, environment, actions)  # safeguard: helper-reads-under-gil
 
 
 def _output(places: Paths) -> str:

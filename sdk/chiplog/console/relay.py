@@ -184,7 +184,7 @@ class SpliceRelay:
         """Move the available bytes, at most CHUNK_BYTES, and return them; b"" if there are none."""
         if self.ends.master >= 0:
             self._pump_pty()
-        n_bytes = self._peek() if self._can_tee else -1
+        n_bytes = self._peek() if self._can_tee else -1  # safeguard: killed-helper-leaves-bytes
         if n_bytes < 0:
             return self._step_by_reading()
         if n_bytes == 0:

@@ -83,7 +83,7 @@ class Keyboard:
             if not keys:
                 self.close()
                 return
-            os.write(self._ends.master, keys)
+            os.write(self._ends.master, keys)  # safeguard: pager-gets-keys
         except BlockingIOError:
             pass  # another reader was first, or the program's queue is full: a terminal drops keys too
         except OSError:
@@ -97,7 +97,7 @@ class Keyboard:
 
     def _follow(self) -> None:
         """Make the real terminal's modes and the forwarding of keys match the pseudo-terminal's modes."""
-        group = foreground_of(self._rank) if self._is_changed else 0
+        group = foreground_of(self._rank) if self._is_changed else 0  # safeguard: background-leaves-terminal
         reads = bool(group) and self._has_reader(group)
         if reads and self.descriptor < 0:
             self.descriptor = _opened(self._ends.target)
@@ -113,7 +113,7 @@ class Keyboard:
         if is_read:
             wanted[3] &= ~termios.ECHO  # the pseudo-terminal echoes forwarded keys, if echo is on
         wanted[2], wanted[4], wanted[5] = before[2], before[4], before[5]  # speed and character size
-        if wanted != before:
+        if wanted != before:  # safeguard: terminal-follows-child-modes
             termios.tcsetattr(self._ends.target, termios.TCSANOW, wanted)
         self._is_mirrored = self._is_changed
 
@@ -127,7 +127,7 @@ class Keyboard:
 
     def _is_reader(self, pid: int) -> bool:
         try:
-            for number in os.listdir(f"/proc/{pid}/fd"):
+            for number in os.listdir(f"/proc/{pid}/fd"):  # safeguard: keys-left-to-reading-child
                 if os.readlink(f"/proc/{pid}/fd/{number}") == self._ends.name and (
                     number == "0" or _is_read_only(pid, number) or (number == "2" and self._is_young_without_keys(pid))
                 ):

@@ -174,6 +174,7 @@ def resolve_identity(
     given = given_label or environ.get("CHIPLOG_LABEL")
     identity = _identify(environ, facts, given, own_run, launcher, parent, joins)
     if joins and parent is not None and parent.demand:
+        # safeguard: child-follows-parents-demand
         return replace(identity, demand=parent.demand, demand_launch=parent.launch)
     return identity
 
@@ -216,7 +217,7 @@ def _identify(
             joined_existing_run=True,
             rank_from_launcher=True,
         )
-    return Identity(
+    return Identity(  # safeguard: ranks-name-their-parent
         run_id,
         given or own,
         launch,
@@ -437,7 +438,7 @@ def _run_id_of(launch: str, facts: ProcessFacts) -> str:
         return new_run_id(facts.now_s, facts.random)
     # Without a time: nodes' clocks differ, and may be set between the starts of two ranks or before a restart.
     word = base64.b32encode(hashlib.sha256(launch.encode()).digest()).decode()[:8].lower()
-    return f"{launch.split(':')[0]}-{word}"
+    return f"{launch.split(':')[0]}-{word}"  # safeguard: run-id-from-launch
 
 
 def _number(environ: Mapping[str, str], name: str) -> int | None:

@@ -61,12 +61,12 @@ def mode_of(given: Any, variable: str, identity: Identity) -> tuple[str, Diagnos
         f"mode {short_repr(asked)} is unknown, so this run is offline: chiplog sync delivers it; "
         f"give one of {', '.join((*MODES, RANK0))}"
     )
-    return "offline", Diagnostic("bad_argument", "mode", message, "error")
+    return "offline", Diagnostic("bad_argument", "mode", message, "error")  # safeguard: unknown-mode-is-offline
 
 
 def _mode(word: Any) -> str:
     """Return a mode in its normalized form; '' for none."""
-    text = str(word).strip().lower() if word else ""
+    text = str(word).strip().lower() if word else ""  # safeguard: mode-without-case
     return _ALIASES.get(text, text)
 
 

@@ -79,6 +79,7 @@ class RunIdRendezvous:
             found = self._find_group()
             if found is not None:
                 self._answered.clear()
+                # safeguard: agreement-in-own-thread
                 is_asked = start_thread(self._exchange_in_thread, *found, candidate, name="chiplog-agreement")
         except (AttributeError, RuntimeError, ValueError) as error:
             if is_interrupt(error):
@@ -164,7 +165,7 @@ class RunIdRendezvous:
     def _compare_and_set(self, clone: Any, offer: str) -> str:
         key = f"{_KEY}/{self._number}"
         word = _text(clone.compare_set(key, "", offer))
-        if offer.startswith(PROPOSAL_FIRM) and word.startswith(_NEW):
+        if offer.startswith(PROPOSAL_FIRM) and word.startswith(_NEW):  # safeguard: firm-run-id-wins
             word = _text(clone.compare_set(key, word, offer))
         return (word or offer).removeprefix(PROPOSAL_FIRM).removeprefix(_NEW)
 

@@ -143,4 +143,4 @@ class DeferredEvents:
     def _promise(self) -> None:
         journal = self._journal()
         if isinstance(journal, Journal):
-            journal.promise(self.pending)
+            journal.promise(self.pending)  # safeguard: pending-count-on-head-page

@@ -41,7 +41,7 @@ def open_journal(
         journal = Journal(path, producer, packed, bytes_max=bytes_max, memory_bytes_max=memory)
         journal.append(first)
         journal.publish()
-    except OSError as error:
+    except OSError as error:  # safeguard: memory-without-journal
         message = f"no journal in {parent}: {_reason(error)}; events are kept in memory only, bounded, and end with"
         message = f"{message} this process unless an agent takes them; {_REMEDIES.get(error.errno or 0, _REMEDY)}"
         warn(message)

@@ -191,7 +191,7 @@ class Journal:
         A full journal drops the event; a separate event declares its seq lost as soon as there is room. Raises only
         what a signal handler raises; then the event was appended completely or not at all.
         """
-        size, checksum = len(payload), crc32(payload)
+        size, checksum = len(payload), crc32(payload)  # safeguard: log-never-waits
         while True:
             tail = self._tail
             position, seq, layout = tail
@@ -205,12 +205,13 @@ class Journal:
             record = pack_front(MAGIC, crc32(back, checksum)) + back + payload
             # Built before the commit, including the slice: allocating a container may run finalisers.
             after, place, memory = (end, seq + 1, layout), slice(position, end), layout.memory
+            # safeguard: overtaken-append-restarts
             if self._tail is tail: memory[place] = record; self._tail = after; return  # fmt: skip  # noqa: E701, E702
 
     def declare_dropped(self) -> None:
         """Declare dropped events if there is room. The sender thread calls this, so it does not wait for a `log()`."""
         while self._tail[2].drop_first >= 0 and not self.is_sealed:
-            if self._put(self._tail, b""):
+            if self._put(self._tail, b""):  # safeguard: drop-declared-with-room
                 return
 
     def seal(self, last: bytes | None, on_refused: Callable[[], None]) -> None:
@@ -264,6 +265,7 @@ class Journal:
             in_vain = payload and not urgent and time.monotonic() < self._disk_again_at
             if in_vain or skipped:  # skipped seqs are declared together with dropped events
                 return self._count_dropped(tail, n_events, refuse)
+            # safeguard: dropped-range-whole
             lost = encode(EventKind.LOST, now_us(), b"", layout.drop_first, seq - 1, "journal full")
             records, number = frame(Kind.EVENT, number, lost), number + 1
         if payload:
@@ -322,8 +324,9 @@ class Journal:
         first = segment.first_seq if segment is current else seq
         page: Any = _NO_MEMORY
         counter, produced = _NO_PLACE, b""
-        if is_counted and (head := self._head) is not None:
+        if is_counted and (head := self._head) is not None:  # safeguard: memory-events-counted
             page, counter, produced = head.memory, _PRODUCED, PRODUCED.pack(after[1])
+        # safeguard: overtaken-long-append-restarts
         if self._tail is tail: memory[place] = records; page[counter] = produced; current.end, current.next_seq = end, seq; segment.first_seq = first; self._tail = after; return True  # fmt: skip  # noqa: E501, E701, E702
         return False
 
@@ -340,7 +343,7 @@ class Journal:
 
     def _make(self, layout: _Layout, needed: int, urgent: bool) -> bool:
         """Make a spare for a writer that needs one now. Return False if it would exceed the quota."""
-        allowed = self.bytes_max - (0 if urgent else JOURNAL_RESERVE_BYTES)
+        allowed = self.bytes_max - (0 if urgent else JOURNAL_RESERVE_BYTES)  # safeguard: journal-quota
         least = max(16 * KIB if urgent else _FIRST_SEGMENT_BYTES, needed)
         wanted = max(min(_SEGMENT_BYTES_MAX, 2 * layout.segment.size), needed)
         if layout.n_bytes + wanted > allowed:
@@ -366,6 +369,7 @@ class Journal:
         def change(layout: _Layout) -> _Layout:
             nonlocal before
             before = layout.spare
+            # safeguard: sealed-journal-stays-sealed
             is_useless = layout.refuse is not None or (before is not None and before.size >= made.size)
             return replace(layout) if is_useless else replace(layout, spare=made)
 
@@ -405,9 +409,9 @@ class Journal:
         if position * 4 <= layout.segment.size or layout.n_bytes + size > self.bytes_max - JOURNAL_RESERVE_BYTES:
             return  # not needed yet; or the quota is used up, and writers drop events
         # Reserved while it is made: a writer that finds no further room drops, and does not exceed the quota.
-        if not self._commit(tail, (*tail[:2], replace(layout, reserved=size))):
+        if not self._commit(tail, (*tail[:2], replace(layout, reserved=size))):  # safeguard: new-segment-counts
             return  # the tail has changed: retry at the next tick
-        self._making_by = (get_ident(), time.monotonic() + _MAKING_S)
+        self._making_by = (get_ident(), time.monotonic() + _MAKING_S)  # safeguard: writer-waits-for-segment
         try:
             made = self._new_segment(size)
             is_file = made is not None and made.path is not None
@@ -428,7 +432,7 @@ class Journal:
             try:
                 segment = Segment(directory / segment_name(next(self._ordinals)), size)
             except OSError as error:
-                if is_interrupt(error):
+                if is_interrupt(error):  # safeguard: timeout-is-no-disk-error
                     raise
                 self.disk_error = error
                 self._disk_again_at = time.monotonic() + _DISK_AGAIN_S
@@ -485,9 +489,9 @@ class Journal:
         if not tail.is_there and self._leave_segment():
             for segment in self._tail[2].full:
                 if segment.memory is not None and not segment.is_there:
-                    segment.restore()
+                    segment.restore()  # safeguard: removed-segment-restored
         if not lock.is_there:  # last: an agent that finds a lock assumes that the rest is complete
-            lock.renew()
+            lock.renew()  # safeguard: rank-makes-lock-again
 
     def _leave_segment(self) -> bool:
         """Replace the current segment by a new one. Return True if that was possible."""
@@ -578,7 +582,7 @@ class Journal:
             return self._read(max_bytes)
         except FileNotFoundError:
             segment, _, seq = self._cursor
-            self._cursor = (segment, segment.end, segment.next_seq)
+            self._cursor = (segment, segment.end, segment.next_seq)  # safeguard: removed-segment-declared-lost
             return LogSlice(seq, segment.next_seq - 1, b"", lost="a file of the journal was removed before it was sent")
         except OSError:
             return None

@@ -42,7 +42,7 @@ class Mapped(mmap.mmap):
             is_ours = self.closed or self.size() == len(self)  # size of the file that has the number now
         except (OSError, ValueError):
             is_ours = False
-        if not is_ours:
+        if not is_ours:  # safeguard: mapping-spares-foreign-descriptor
             import ctypes  # imported late: almost no process needs it
 
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
@@ -71,7 +71,7 @@ class Segment:
             return
         opened = OwnedDescriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
-            os.posix_fallocate(opened.number, 0, size)
+            os.posix_fallocate(opened.number, 0, size)  # safeguard: blocks-allocated-first
             self.memory = Mapped(opened.number, size)
             opened.check()
             self._prefault()

@@ -67,6 +67,7 @@ class SenderThread:
         self.delivered = False  # everything was acknowledged when the thread ended
         self._asleep = threading.Lock()  # released to wake the thread: the training could close a descriptor
         self._asleep.acquire()
+        # safeguard: sender-thread-is-daemon
         self._thread = threading.Thread(target=self._run, name="chiplog-sender", daemon=True)
 
     def start(self) -> None:
@@ -74,6 +75,7 @@ class SenderThread:
 
         A process may end before its thread has run: a worker of a pool by os._exit, a rank by SIGSEGV.
         """
+        # safeguard: agent-started-with-journal
         if self._online and self._may_start_agent and lock_holder_pid(self._places.agent / "lock") == 0:
             self._start_agent()
         self._thread.start()
@@ -85,7 +87,7 @@ class SenderThread:
 
     def stop(self, wait_s: float = FINISH_WAIT_S) -> bool:
         """Send the rest for at most `wait_s` and stop. Return True if everything was acknowledged."""
-        self._deadline = time.monotonic() + wait_s - _CLOSE_S
+        self._deadline = time.monotonic() + wait_s - _CLOSE_S  # safeguard: finish-waits-one-second
         self.wake()
         self._done.wait(wait_s)
         return self.delivered
@@ -118,15 +120,16 @@ class SenderThread:
                 keys = Keys(keys_dir(None, os.environ, self._places.root))
                 curve = client_curve(keys, self._address, Role.RANK, Role.AGENT)
                 # Use libzmq only if keys need it: it aborts the process if the training closes one of its descriptors.
+                # safeguard: no-zmq-without-keys
                 context: zmq.Context[zmq.Socket[bytes]] | None = None if curve is None else zmq.Context()
             except ValueError as error:  # a bad address, or keys that are missing or readable by others
                 self._report(f"no agent can be reached: {error}", "the journal keeps everything until one adopts it")
                 self._offline_loop()
-            except (OSError, zmq.ZMQError) as error:
+            except (OSError, zmq.ZMQError) as error:  # safeguard: unreadable-keys-end-nothing
                 if not told:
                     told = True
                     self._report(f"the agent cannot be reached yet: {error}", "the journal keeps everything")
-                self._offline_loop(time.monotonic() + backoff.next_s())
+                self._offline_loop(time.monotonic() + backoff.next_s())  # safeguard: descriptors-checked-again
             else:
                 journal = self._journal
                 return context, DeliveryClient(
@@ -153,7 +156,7 @@ class SenderThread:
                     self._report(link.handshake_error, "the journal keeps everything")
                 if link.is_open:
                     self._probe_at = float("inf")
-                elif now >= self._probe_at and self._must_use_own_agent():
+                elif now >= self._probe_at and self._must_use_own_agent():  # safeguard: unreachable-agent-reported
                     link.close()
                     link = DeliveryClient(
                         None, self._places.agent_address, self._journal.producer, self._info, self._journal
@@ -194,7 +197,7 @@ class SenderThread:
             self._report(trouble, f"{kept} until an agent delivers it: start that one, or run `chiplog up`")
             return False
         self._report(trouble, f"{kept}, and this user's own agent delivers it; unset CHIPLOG_AGENT to use that one")
-        self._may_start_agent = True
+        self._may_start_agent = True  # safeguard: own-agent-delivers
         return True
 
     def _maintain(self) -> None:
@@ -209,6 +212,7 @@ class SenderThread:
             lock = self._places.agent / "lock"
             return start_daemon_once(AGENT_MODULE, ["--embedded"], self._places, lock, just_now_s)
         except OSError as error:
+            # safeguard: failed-agent-start-retried
             if self._journal.directory is not None:  # else the same directory refused the journal: reported
                 self._warn(f"no agent could be started: {error}; the journal keeps everything until one runs")
             return True

@@ -77,6 +77,7 @@ def start(where: Paths, module: str, arguments: list[str]) -> int:
 
 def stop(where: Paths, module: str) -> int:
     """Stop a daemon with SIGTERM, wait for its exit, and return its PID; 0 if none ran. Raises OSError if it stays."""
+    # safeguard: down-waits-for-lock
     if not daemon_pid(where, module) and _accepts_connections(socket_path(where, module)):
         # Its lock file was removed: the daemon creates another one.
         _wait_until(
@@ -121,6 +122,7 @@ def waiting_journals(where: Paths) -> list[bytes]:
     if not is_ours or not all(os.access(path, os.W_OK) for path in (where.root, where.local, where.journals)):
         return []
     journals = list_journals(where.journals)
+    # safeguard: unadoptable-starts-nothing
     return [producer for producer, path in journals if not lock_holder_pid(path / LOCK_NAME) and is_adoptable(path)]
 
 

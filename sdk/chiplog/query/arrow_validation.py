@@ -39,7 +39,7 @@ def validate_ipc_stream(stream: "bytes | bytearray | memoryview") -> None:
                 raise StreamError(f"a message of {size} bytes does not fit")
             kind, header, body_size = _message(view[start : start + size])
             at = start + size + body_size
-            if not 0 <= body_size <= len(view) - start - size:
+            if not 0 <= body_size <= len(view) - start - size:  # safeguard: answer-size-checked
                 raise StreamError(f"a body of {body_size} bytes does not fit")
             if header is not None:
                 _check_batch(view[start : start + size], kind, header, view[start + size : at])
@@ -84,7 +84,7 @@ def _check_batch(flat: memoryview, kind: int, header: int, body: memoryview) -> 
         if not 0 <= offset <= offset + length <= len(body) or offset % 8:
             raise StreamError("a buffer lies outside of its body, or at no multiple of 8")
         room -= length
-        if room < 0:  # otherwise a small body could be unpacked once for each column
+        if room < 0:  # otherwise a small body could be unpacked once for each column  # safeguard: buffers-apart
             raise StreamError("buffers lie over each other")
         if compressed and length >= 8:
             claimed = _i64(body, offset)[0]

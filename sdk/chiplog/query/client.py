@@ -85,7 +85,7 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
     else:
         client = Client(None, paths_for_root(own_dir(dir, os.environ)))
     try:
-        waiting = client._start_daemons() if start else []
+        waiting = client._start_daemons() if start else []  # safeguard: waiting-journals-delivered
         client._locate()
         client._wait_for_ends(waiting)
     except BaseException:
@@ -164,6 +164,7 @@ class Client:
                 return self._remote.execute(query, params, timeout_s, self._collector_lives, time_zone)
             except QueryError as error:
                 # An embedded collector exits when it is idle, and aborts queries: its file is free then.
+                # safeguard: cut-query-asked-again
                 if error.kind not in ("unreachable", "stopping") or last or self._where is None:
                     raise
                 self._disconnect()
@@ -203,7 +204,7 @@ class Client:
             left = [producer for producer in producers if (self._where.journals / producer.hex()).exists()]
             if len(left) < n_left:
                 n_left, stalled_at = len(left), time.monotonic() + STALLED_S
-            is_stalled = time.monotonic() >= stalled_at
+            is_stalled = time.monotonic() >= stalled_at  # safeguard: stalled-delivery-ends-wait
             ended = [producer.hex().upper() for producer in producers if not (is_stalled and producer in left)]
             if self.sql(query, {"ended": ended}).rows()[0]["n"] == len(ended):
                 return
@@ -248,6 +249,7 @@ class Client:
                     return None
                 self._disconnect()
                 reason = f"the collector of {where.root} (process {pid}) does not answer; see chiplog status"
+            # safeguard: connect-waits-for-collector
             elif not where.index.exists() and daemons.is_coming_up(where, daemons.AGENT):
                 reason = f"the agent of {where.root} has not started a collector yet; see chiplog status"
             elif not where.index.exists():
@@ -326,7 +328,7 @@ def _ask_file(
         except BaseException as error:
             answer.set_exception(error)
 
-    with handlers_held():
+    with handlers_held():  # safeguard: interrupt-passes-sql
         threading.Thread(target=work, name="chiplog-query", daemon=True).start()
     try:
         wait([answer], timeout_s)  # Thread.join() takes a running thread for ended if a handler raises

@@ -54,7 +54,7 @@ class CollectorConnection:
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._monitor, zmq.POLLIN)
         try:
-            self._socket.setsockopt(zmq.IPV6, is_ipv6(address))
+            self._socket.setsockopt(zmq.IPV6, is_ipv6(address))  # safeguard: reader-connects-ipv6
             self._socket.connect(address)
         except zmq.ZMQError as error:
             self.close()

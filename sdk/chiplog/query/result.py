@@ -41,7 +41,7 @@ class Result:
         except BaseException as error:  # arro3 raises nothing more specific, and its panics are not Exceptions
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
-            raise_interrupt(error)
+            raise_interrupt(error)  # safeguard: interrupt-passes-answer
             message = f"the answer is not an Arrow stream: {one_line(str(error))}; check that a collector answers there"
             raise QueryError("internal", message) from error
         self.columns: list[str] = unique_names(table.column_names)

@@ -36,7 +36,7 @@ class AttemptLookup:
 
     def _ask(self, label: str, started_us: int) -> None:
         row = _ask_collector(self._places, label, started_us)
-        self._attempt = row["attempt"] if row else None
+        self._attempt = row["attempt"] if row else None  # safeguard: attempt-of-collector
         self._next_ask_s = time.monotonic() + _ASK_AGAIN_S
 
 

@@ -37,7 +37,7 @@ def collect_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
     main = getattr(sys.modules.get("__main__"), "__file__", None)
     torch = sys.modules.get("torch")
-    facts = {
+    facts = {  # safeguard: secret-hidden-before-journal
         **git_of(os.path.dirname(os.path.abspath(main)) if main else os.getcwd()),
         "command": [clean_utf8(argument) for argument in redact_command(command_line())],
         "directory": os.getcwd(),

@@ -95,7 +95,7 @@ def close(
         delivered = sender.stop(wait_s) if sender is not None else False
         complaints.warn_undelivered(journal.unpersisted_events, journal.disk_error)
     finally:
-        journal.close(remove=delivered and not is_open, keep_lock=is_open)
+        journal.close(remove=delivered and not is_open, keep_lock=is_open)  # safeguard: lock-held-until-exit
 
 
 def _to_int32(exit_code: object) -> int:

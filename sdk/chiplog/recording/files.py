@@ -79,7 +79,7 @@ class FileSaver:
                 self._refuse(pattern, "too_many_files", message)
                 break
             try:
-                if saved and left < os.stat(source).st_size <= self._file_bytes_max:
+                if saved and left < os.stat(source).st_size <= self._file_bytes_max:  # safeguard: save-bytes-bounded
                     limit = f"more than {self._outbox_bytes_max} bytes at once, set by CHIPLOG_OUTBOX_BYTES_MAX"
                     message = f"{limit}; {clean_utf8(in_run)[:_SHOWN_CHARS]!r} and the files after it are not saved"
                     self._refuse(pattern, "too_many_bytes", f"{message}, so save fewer files")
@@ -135,7 +135,7 @@ class FileSaver:
 
     def _walk_directory(self, directory: str, in_run: str) -> Iterator[tuple[str, str]]:
         """Yield all files of a directory tree. Links to directories are not followed, because they may form cycles."""
-        if self._is_forbidden_root(directory):
+        if self._is_forbidden_root(directory):  # safeguard: save-refuses-whole-disk
             return
         own = {os.path.realpath(self._places.root), os.path.realpath(self._places.local)}
 
@@ -206,6 +206,7 @@ class FileSaver:
             size, digest = self._copy_and_hash(source, target)
             os.rename(new, self._outbox / digest.hex())  # replaces a copy of the same content
         except BaseException:
+            # safeguard: interrupt-passes-save
             new.unlink(missing_ok=True)  # a signal handler may raise after the rename too
             raise
         finally:

@@ -125,8 +125,9 @@ class Recorder:
             elif type(step) is not int or not -0x8000000000000000 <= step <= 0x7FFFFFFFFFFFFFFF:
                 step = self._step(step)
             # No call in between, so a smaller step cannot overwrite another thread's.
-            if step > self._top_step:
+            if step > self._top_step:  # safeguard: step-after-largest
                 self._top_step = step
+                # safeguard: step-within-64-bits
                 self._next_step = step + self._steps_per_log if step < _STEP_MAX else self._stay_at_last_step()
             elif not self._steps_per_log:
                 self._next_step = step
@@ -138,7 +139,7 @@ class Recorder:
             keys, pack_values = shape
             payload = self._pack((1, time_ns() // 1000, step, keys, pack_values(*values)))
         except Exception as error:
-            if is_interrupt(error):
+            if is_interrupt(error):  # safeguard: interrupt-passes-log
                 raise
             self._log_any(data, step)  # not a dict, or an int too large for float64: the slow path reports it
             return
@@ -153,7 +154,7 @@ class Recorder:
         """Log a call with arguments of other loggers. commit=False: the next call without a step has the same step."""
         if more and type(more[0]) is bool and "commit" not in unknown:  # its place in W&B's log()
             unknown["commit"], more = more[0], more[1:]
-        stays = unknown.pop("commit", None) is False
+        stays = unknown.pop("commit", None) is False  # safeguard: uncommitted-call-keeps-step
         if unknown or more:
             data, bad = split_unknown(data, more, unknown)
             self._complaints.report(bad)
@@ -249,7 +250,7 @@ class Recorder:
             return
         shape = pack(list(keys)), struct.Struct(f"<{len(keys)}d").pack
         payload = self._pack((int(kind), ts, step, shape[0], shape[1](*numbers.values())))
-        if len(payload) <= self._bounds.event_bytes_max:
+        if len(payload) <= self._bounds.event_bytes_max:  # safeguard: large-call-split
             # The fast path does not check sizes: only shapes that fit with any step are cached.
             fits_always = len(payload) + _INT_BYTES_MAX <= self._bounds.event_bytes_max
             if fits_always and not self._finished:
@@ -320,7 +321,7 @@ class Recorder:
 
     def _exceeds_key_limit(self, key: str) -> bool:
         """Return True if a key exceeds the limit, and count it, without a message for each: there may be millions."""
-        if len(self._keys) < self._bounds.keys_max or key in self._keys:
+        if len(self._keys) < self._bounds.keys_max or key in self._keys:  # safeguard: keys-bounded
             return False
         self._complaints.report_too_many_keys(key, self._bounds.keys_max)
         return True
@@ -541,7 +542,7 @@ class Recorder:
             totals = self._timing.totals  # before the time: totals of a later step then belong to a young step
             now = perf_counter()
             if not self._steps_per_log and self._steps.should_flush(now):
-                self._append_partial_phases(totals)
+                self._append_partial_phases(totals)  # safeguard: long-step-survives-kill
             self._lingering.poll(now, None if self._steps_per_log else self._last_step)
         finally:
             self._is_looking = False

@@ -37,7 +37,7 @@ def requested_run(given: Mapping[str, Any], environ: Mapping[str, str], remarks:
         remarks.append(Diagnostic("bad_argument", "id", f"{what}, so leave out one of them"))
     named = named or other
     word = AUTO if resume is True else str(resume).strip().lower() if resume else ""
-    if word in ("", ALLOW, MUST, NEVER, AUTO):
+    if word in ("", ALLOW, MUST, NEVER, AUTO):  # safeguard: resume-word-is-no-run
         run_id = named or environ.get("CHIPLOG_RUN_ID")
         if word == MUST and not run_id:
             message = "resume='must' needs the ID of the run; give run_id=, or CHIPLOG_RUN_ID. A new run begins"

@@ -245,7 +245,7 @@ class Run(Recorder):
         if not is_run and other.identity.needs_agreement and own.identity.needs_agreement:
             is_unnamed = not (own.run_given or other.run_given)
             is_alike = (other.project or own.project) == own.project and (other.group or own.group) == own.group
-            is_run = is_unnamed and is_alike and is_in_group()
+            is_run = is_unnamed and is_alike and is_in_group()  # safeguard: one-run-around-group
         return is_run and is_label and not self._is_inherited
 
     def _complain(self, bad: Diagnostic) -> None:
@@ -276,7 +276,7 @@ class Run(Recorder):
             if not self.is_primary:
                 message = f"{what} on {self.label} stays with it: only the primary's is the run's"
                 self._complaints.report(Diagnostic("not_primary", what, f"{message}; set it where run.is_primary"))
-            self._record_identity()
+            self._record_identity()  # safeguard: renamed-run-recorded
         except Exception as error:
             self._complaints.report_internal_error(what, error)
 
@@ -589,7 +589,7 @@ class Run(Recorder):
             self._question.poll_group(self._proposed_run_id)
             if (agreed := self._question.take_answer()) is not None:
                 self._adopt_identity(agreed)
-        if self._device != self._told_device:
+        if self._device != self._told_device:  # safeguard: device-recorded-once-known
             self._record_identity()
             self._info.update(self._identity_map())  # for a later HELLO; only this thread reads it
 
@@ -647,7 +647,7 @@ class Run(Recorder):
     def _note_whether_finished(self, exit_code: int) -> None:
         if exit_code or not self._ending.is_normal:
             self._note_unfinished()
-        elif self._identity.primary and not self._count.is_refused:
+        elif self._identity.primary and not self._count.is_refused:  # safeguard: finished-run-not-resumed
             self._unfinished.clear(self._identity.run_id)
 
     # -- fork --

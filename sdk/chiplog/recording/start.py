@@ -135,7 +135,7 @@ def init(
         "agent": agent,
         "reinit": reinit,
     }
-    with handlers_held():
+    with handlers_held():  # safeguard: interrupt-passes-init
         return _init(environ, given)
 
 
@@ -155,7 +155,7 @@ def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
     for remark in settings.diagnostics:
         run._complain(remark)
     if run.mode != "disabled":
-        _opened.add(initial_run_id(settings.identity))
+        _opened.add(initial_run_id(settings.identity))  # safeguard: second-run-is-another
     with _lock:
         _earlier[:] = _open_runs()
         _current = run
@@ -170,7 +170,7 @@ def _init(environ: MutableMapping[str, str], given: dict[str, Any]) -> Run:
 def _previous(settings: RunSettings, reinit: str) -> Run | None:
     """Return the open run that `init` must return, if any. Finishes open runs that the new one replaces."""
     opened = _open_runs()
-    if not opened or reinit == CREATE_NEW:
+    if not opened or reinit == CREATE_NEW:  # safeguard: parallel-runs-stay-open
         return None
     if reinit == RETURN_PREVIOUS:
         return opened[-1]
@@ -421,11 +421,11 @@ def _install_hooks() -> None:
     _hooks_installed = True
     remember_main_frame()
     atexit.register(_at_exit)
-    os.register_at_fork(after_in_child=_after_fork)
+    os.register_at_fork(after_in_child=_after_fork)  # safeguard: fork-detaches-journal
     previous = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
-        for run in _all_runs():
+        for run in _all_runs():  # safeguard: exception-ends-all-runs
             run._mark_exit(error)
         previous(kind, error, traceback)
 
@@ -469,7 +469,7 @@ class _ExitMarker:
 
     def __del__(self, frame: Callable[[], FrameType] = sys._getframe) -> None:
         global _pending_exit
-        if _pending_exit is self._left and frame().f_back is not None:
+        if _pending_exit is self._left and frame().f_back is not None:  # safeguard: caught-exit-is-no-end
             _pending_exit = None
 
     def __reduce__(self) -> tuple[type[str], tuple[()]]:
@@ -479,18 +479,18 @@ class _ExitMarker:
 def _at_exit(*, is_seen: bool = False) -> None:
     """End the runs of this process. is_seen: an exception that ends it, if any, is being handled."""
     global _pending_exit
-    returned = is_seen or main_frame_returned()
+    returned = is_seen or main_frame_returned()  # safeguard: kept-exit-is-no-end
     if returned:
         _pending_exit = None  # it was caught, and the handler keeps it
     # A child of multiprocessing exits while its exception is being handled, without calling the excepthook.
-    error = sys.exc_info()[1] or _pending_exit
+    error = sys.exc_info()[1] or _pending_exit  # safeguard: child-exception-seen
     if returned if error is None else not exit_status_of(error)[0]:
         here = _current._settings.places if _current is not None else paths_for_root(own_dir(None, os.environ))
-        note_good_end(here.owners)
+        note_good_end(here.owners)  # safeguard: pool-worker-ends-well
     for run in _all_runs():
         if error is not None:
             run._mark_exit(error)
-        elif not returned:
+        elif not returned:  # safeguard: unseen-exit-is-not-normal
             run._leave()  # `raise SystemExit(4)`: no hook gets the exit code
         run.finish()
 

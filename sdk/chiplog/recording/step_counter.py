@@ -45,7 +45,7 @@ class StepCounterFile:
     def load(self, identity: Identity, label_given: bool) -> int:
         """Return the next step of a label; 0 for a new label or in a run that must be new."""
         self.is_refused = identity.demand == "never" and is_known(self._directory, identity.run_id, identity.launch)
-        if self.is_refused:
+        if self.is_refused:  # safeguard: refused-run-writes-no-count
             self._path = self._lone = self._mark = None
             return 0
         self._path = self._directory / _digest(f"{identity.run_id}/{identity.label}")

@@ -71,7 +71,7 @@ def last_unfinished(directory: Path, key: str, launch: str) -> str | None:
         if run["launch"] == launch:
             return run["run_id"]
     # Do not probe a lock of this process, see lock_holder_pid(). Its own open run can be resumed.
-    ended = (
+    ended = (  # safeguard: running-run-not-resumed
         run for run in known if run["pid"] == str(os.getpid()) or not lock_holder_pid(Path(run["journal"]) / "lock")
     )
     return next((run["run_id"] for run in ended), None)

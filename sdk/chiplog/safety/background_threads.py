@@ -23,7 +23,7 @@ def start_thread(target: Callable[..., object], *args: Any, name: str) -> bool:
     global _is_registered
     if not _is_registered:
         _is_registered = True
-        atexit.register(_wait_for_all)
+        atexit.register(_wait_for_all)  # safeguard: exit-waits-for-native-threads
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)
     try:
         thread.start()

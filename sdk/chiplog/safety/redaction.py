@@ -175,13 +175,14 @@ def redact_command(arguments: Sequence[str]) -> list[str]:
         if n_chars > _COMMAND_CHARS_MAX:
             shown.append("…")
             break
+        # safeguard: dashed-secret-hidden
         is_value = not argument.startswith("--") if hides_next is _hide_any else not _is_option(argument)
         if hides_next is not None and is_value:
             shown.append(hides_next(argument))
             if argument.lower() not in _SCHEMES:  # `Authorization: Bearer x` without quotes: the secret comes next
                 hides_next = _what_follows(argument) if _is_option(argument) else None
             continue
-        hides_next = _what_follows(argument)
+        hides_next = _what_follows(argument)  # safeguard: secret-option-hidden
         shown.append(redact_text(argument))
     return shown
 
@@ -195,11 +196,11 @@ def redact_text(text: str, chars_max: int = ARGUMENT_CHARS_MAX) -> str:
     if "://" in text:
         text = patterns.login.sub(f"://{REDACTED}@", text)
         text = patterns.hook.sub(rf"\1/{REDACTED}", text)
-    text = patterns.user.sub(rf"\1{REDACTED}", text)
-    text = "".join(_without_named(text))
+    text = patterns.user.sub(rf"\1{REDACTED}", text)  # safeguard: login-hidden
+    text = "".join(_without_named(text))  # safeguard: named-secret-hidden
     text = patterns.scheme.sub(lambda found: f"{found[1] or found[3]}{found[2] or found[4]}{REDACTED}", text)
-    text = patterns.vendor.sub(REDACTED, text)
-    text = "".join(_without_random(text))
+    text = patterns.vendor.sub(REDACTED, text)  # safeguard: vendor-token-hidden
+    text = "".join(_without_random(text))  # safeguard: random-text-hidden
     if is_cut and len(text) <= chars_max:
         return REDACTED  # the cut is now inside the result: its end may be half a secret
     return text[:chars_max]
@@ -232,7 +233,7 @@ def _is_text(words: Sequence[str], index: int) -> bool:
     if words[index] == "tokens" and (len(words) == 1 or before in _COUNTS_OF_TOKENS or after in _COUNTS_OF_TOKENS):
         return True
     is_whole = words[index] in ("token", "tokens")
-    return is_whole and (before in _TEXT_BEFORE_TOKEN or after in _TEXT_AFTER_TOKEN)
+    return is_whole and (before in _TEXT_BEFORE_TOKEN or after in _TEXT_AFTER_TOKEN)  # safeguard: plain-text-readable
 
 
 def _words(name: str) -> list[str]:
@@ -351,7 +352,7 @@ def _is_hash(text: str, start: int, run: str) -> bool:
         return False
     if all(len(piece) == _SHA256_CHARS for piece in hashes) or "/" in run or text[start - 1 : start] in ("/", "@"):
         return True
-    if all(len(piece) == _SHA1_CHARS for piece in hashes) and not _is_key(run):
+    if all(len(piece) == _SHA1_CHARS for piece in hashes) and not _is_key(run):  # safeguard: bare-40-digits-hidden
         return True  # in a name
     return bool(_ID_WORDS.intersection(_words(text[max(0, start - 32) : start])[-1:]))
 

@@ -22,7 +22,7 @@ class GcPauseTimer:
         self._began: deque[float] = deque(maxlen=_STAMPS_MAX)
         self._ended: deque[float] = deque(maxlen=_STAMPS_MAX)
         # getattr(moments, "start", info) is the property, which calls next(map(began.append, …)): all in C.
-        self._on_gc: Any = partial(getattr, _Moments(self._began, self._ended))
+        self._on_gc: Any = partial(getattr, _Moments(self._began, self._ended))  # safeguard: gc-callback-without-python
 
     def start(self) -> None:
         """Start measuring."""

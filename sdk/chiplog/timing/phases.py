@@ -102,7 +102,7 @@ class Timing:
     def take_totals(self) -> dict[str, float]:
         """Return the seconds by name, and reset them."""
         totals, self.totals = self.totals, {}
-        return self._minus_partial(totals) if self._partial else totals
+        return self._minus_partial(totals) if self._partial else totals  # safeguard: partial-phase-counts-once
 
     def _minus_partial(self, totals: dict[str, float]) -> dict[str, float]:
         last, said = 0, dict[str, float]()
@@ -177,7 +177,7 @@ class Phase:
                     return  # not entered, or entered before a fork
             began, mark, n_inside = entry
             if mark is None or not timing.end_on_device(self._name, mark):
-                timing.add(self._name, now - began)
+                timing.add(self._name, now - began)  # safeguard: phase-monotonic-clock
             if n_inside:
                 # It stays open for other tasks: overlapping tasks may keep it open over many steps.
                 entry[:] = now, None if mark is None else timing.begin(), n_inside - 1

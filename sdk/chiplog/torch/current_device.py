@@ -14,7 +14,7 @@ class CurrentDevice(NamedTuple):
 def current_device() -> CurrentDevice | None:
     """Return the device that torch uses in this thread; None before the training code has initialised CUDA."""
     cuda: Any = sys.modules.get("torch.cuda")
-    if cuda is None or not getattr(cuda, "is_initialized", bool)():
+    if cuda is None or not getattr(cuda, "is_initialized", bool)():  # safeguard: torch-asked-when-initialised
         return None
     number = cuda.current_device()
     return CurrentDevice(number, str(getattr(cuda.get_device_properties(number), "uuid", "")))

@@ -63,7 +63,7 @@ class CopySlot:
 
     def is_ready(self) -> bool:
         """Return True if the copy is complete or has failed."""
-        return self.error is not None or (self.launched and self.done.query())
+        return self.error is not None or (self.launched and self.done.query())  # safeguard: read-after-device-event
 
     def append(self) -> None:
         """Read the numbers and append the event. Raises what the launch raised."""
@@ -133,6 +133,7 @@ class DeviceRing:
         begin = self._head
         if begin % self._size + size > self._size:  # a slot does not wrap around
             begin += self._size - begin % self._size
+        # safeguard: ring-place-free-after-copy
         if size > self._size or begin + size - self._tail > self._size or self._n_slots >= self._slots_max:
             return None
         slot = CopySlot(

@@ -281,7 +281,7 @@ def _to_float(key: str, value: Any) -> Logged | Diagnostic:
             "number_too_large", key, f"the number under {key!r} does not fit a float64; log its logarithm"
         )
     except Exception as error:
-        if is_interrupt(error):
+        if is_interrupt(error):  # safeguard: interrupt-is-no-bad-value
             raise
         return _not_a_number(key, value)
 

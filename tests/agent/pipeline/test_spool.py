@@ -20,23 +20,21 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a spool that was set back sends under numbers that the collector has not seen",
-        "agent/chiplog_agent/pipeline/spool.py",
-        old="        if number > self._log.next_number + self._raised or not self._offset_is_known:",
-        new="        if number > self._log.next_number + self._raised and not self.waiting_bytes:",
+        "rewound-spool-raises-numbers",
+        part="or not self._offset_is_known",
+        new="and not self.waiting_bytes",
         test="test_a_block_that_waits_for_a_full_disk_is_sent_by_a_spool_that_was_set_back",
     ),
     Safeguard(
         "a spool remembers through a restart by how much its numbers are raised",
-        "agent/chiplog_agent/pipeline/spool.py",
-        old="            self._raised, self._offset_is_known = found, file.is_valid",
-        new="            self._offset_is_known = file.is_valid",
+        "raised-numbers-survive-restart",
+        new="self._offset_is_known = file.is_valid",
         test="test_a_spool_that_was_set_back_sends_what_waits_under_higher_numbers",
     ),
     Safeguard(
         "a spool that cannot read the offset of its numbers sends everything again",
-        "agent/chiplog_agent/pipeline/spool.py",
-        old="            self._raised, self._offset_is_known = found, file.is_valid",
-        new="            self._raised = found",
+        "unreadable-offset-resends-all",
+        new="self._raised = found",
         test="test_a_spool_that_forgot_by_how_much_its_numbers_are_raised_sends_all_of_it_again",
     ),
 ]

@@ -14,23 +14,20 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a reused PID is not its producer's",
-        "agent/chiplog_agent/ranks/origins.py",
-        old="    if start * 1_000_000 // _TICKS_PER_S > uptime_us + _SLACK_US:",
-        new="    if False:",
+        "reused-pid-is-another",
+        condition=False,
         test="test_a_process_that_is_younger_than_its_producer_is_another",
     ),
     Safeguard(
         "a producer that comes over TCP is not sampled",
-        "agent/chiplog_agent/ranks/origins.py",
-        old="    if not is_local:\n",
-        new="    if False:\n",
+        "no-samples-over-tcp",
+        condition=False,
         test="test_a_producer_that_comes_over_tcp_has_no_pid_here",
     ),
     Safeguard(
         "a PID of another namespace does not count in this one",
-        "agent/chiplog_agent/ranks/origins.py",
-        old='identity.get("pid_namespace", 0) == pid_namespace() != 0',
-        new='identity.get("pid")',
+        "pid-of-own-namespace",
+        new='if pid <= 0 and identity.get("pid"):',
         test="test_of_a_dead_producer_only_a_pid_of_this_namespace_counts",
     ),
 ]

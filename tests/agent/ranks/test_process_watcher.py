@@ -15,9 +15,8 @@ from tests.support.waiting import wait_until
 SAFEGUARDS = [
     Safeguard(
         "a process costs an agent one descriptor",
-        "agent/chiplog_agent/ranks/process_watcher.py",
-        old="        descriptor = self._newest.get(pid)",
-        new="        descriptor = None",
+        "one-descriptor-per-process",
+        value="None",
         test="test_a_process_costs_one_descriptor_however_many_producers_it_has",
     ),
 ]

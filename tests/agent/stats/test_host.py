@@ -21,9 +21,9 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "each rank shows the memory of its own control group",
-        "agent/chiplog_agent/stats/process_tree.py",
-        old="                rank.group = MemoryGroup(rank.pid, proc=self._proc)\n",
-        new="                rank.group = MemoryGroup(min(self._ranks), proc=self._proc)\n",
+        "own-memory-group",
+        part="rank.pid",
+        new="min(self._ranks)",
         test="test_the_agents_host_and_each_ranks_group_are_told_apart",
     ),
 ]

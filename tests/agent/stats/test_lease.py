@@ -21,16 +21,15 @@ from tests.support.waiting import wait_until
 SAFEGUARDS = [
     Safeguard(
         "one agent of a node samples the host",
-        "agent/chiplog_agent/daemon.py",
-        old="            if not self._lease.is_held and _is_of_node(item):\n",
-        new="            if False:\n",
+        "one-agent-samples-host",
+        condition=False,
         test="test_a_second_agent_of_a_collector_leaves_the_host_to_the_first_until_that_is_killed",
     ),
     Safeguard(
         "agents of different collectors each sample",
-        "agent/chiplog_agent/stats/lease.py",
-        old='"\\0".join((boot, node, _canonical(collector)))',
-        new='"\\0".join((boot, node))',
+        "lease-per-collector",
+        part="node, _canonical(collector)",
+        new="node",
         test="test_a_lease_is_of_one_boot_node_and_collector",
     ),
 ]

@@ -16,23 +16,20 @@ from tests.support.waiting import WAIT_S
 SAFEGUARDS = [
     Safeguard(
         "the CPU time of children that live shorter than a period counts",
-        "agent/chiplog_agent/stats/process_tree.py",
-        old="    return max(own, 0) + max(-missing, 0)\n",
-        new="    return max(own, 0)\n",
+        "short-children-cpu-counts",
+        value="max(own, 0)",
         test="test_children_that_live_50_ms_count_with_all_their_cpu_time",
     ),
     Safeguard(
         "a child's CPU time counts once, when it runs and not again when it is waited for",
-        "agent/chiplog_agent/stats/process_tree.py",
-        old="    missing = ended + rank.expected_ticks - waited_for\n",
-        new="    missing = -waited_for\n",
+        "child-cpu-counts-once",
+        value="-waited_for",
         test="test_a_child_that_was_sampled_counts_once_also_after_its_parent_waited_for_it",
     ),
     Safeguard(
         "a rank's CPU time is not its parent's, too, once the parent has waited for it",
-        "agent/chiplog_agent/stats/process_tree.py",
-        old=" + _ended(rank.tree.apart, tree.apart)",
-        new="",
+        "waited-rank-cpu-apart",
+        part="+ _ended(rank.tree.apart, tree.apart)",
         test="test_a_rank_that_its_parent_waits_for_is_no_cpu_time_of_the_parent",
     ),
 ]

@@ -22,30 +22,26 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "only an end that was reported before its label was known is worded again",
-        "schemas/chiplog_schemas/sql/views.sql",
-        old="e.outcome IS NOT NULL AS is_early",
-        new="e.message LIKE 'a producer %' AS is_early",
+        "early-end-by-outcome",
+        part="e.outcome IS NOT NULL",
+        new="e.message LIKE 'a producer %'",
         test="test_what_a_producer_words_like_an_early_end_stays_as_it_is",
     ),
     Safeguard(
         "what the index keeps of one identity is bounded",
-        "collector/chiplog_collector/index/registry.py",
-        old="            kept[name] = text[: _CHARS_MAX.get(name, NAME_CHARS_MAX)]\n",
-        new="            kept[name] = text\n",
+        "identity-bounded",
+        value="text",
         test="test_what_the_index_keeps_of_one_identity_is_bounded",
     ),
     Safeguard(
         "a metric's name is bounded where it is kept",
-        "collector/chiplog_collector/index/apply_context.py",
-        old="        name = name[:_NAME_CHARS_MAX]\n",
-        new="",
+        "metric-name-bounded",
         test="test_what_the_index_keeps_of_one_identity_is_bounded",
     ),
     Safeguard(
         "keys at hand are bounded",
-        "collector/chiplog_collector/index/applier.py",
-        old="            if self._key_ids_bytes > _KEY_IDS_BYTES_MAX:\n",
-        new="            if False:\n",
+        "key-cache-bounded",
+        condition=False,
         test="test_keys_at_hand_are_bounded_and_keep_their_integers",
     ),
 ]

@@ -21,23 +21,21 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "deleted rows are freed although queries run all the time",
-        "collector/chiplog_collector/index/checkpoints.py",
-        old="(is_cleaning or is_due)",
+        "deleted-rows-freed",
+        part="(is_cleaning or is_due)",
         new="is_due",
         test="test_deleted_rows_are_freed_at_the_first_clean_moment",
     ),
     Safeguard(
         "the writer pauses for a clean moment when none comes by chance",
-        "collector/chiplog_collector/index/checkpoints.py",
-        old="now - self._unclean_since >= CLEAN_WAIT_S or",
-        new="",
+        "writer-pauses-for-checkpoint",
+        part="now - self._unclean_since >= CLEAN_WAIT_S or",
         test="test_without_a_clean_moment_the_writer_pauses_until_the_readers_have_ended",
     ),
     Safeguard(
         "the write-ahead log is bounded while checkpoints are refused",
-        "collector/chiplog_collector/index/checkpoints.py",
-        old=" or (self._is_refused and self._wal_bytes() >= WAL_BYTES_MAX)",
-        new="",
+        "wal-bounded",
+        value="now - self._unclean_since >= CLEAN_WAIT_S",
         test="test_a_refused_checkpoint_is_counted_and_repeated_and_the_write_ahead_log_bounded",
     ),
 ]

@@ -13,23 +13,21 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "rank 0 of ranks that the primary started becomes the primary",
-        "collector/chiplog_collector/index/registry.py",
-        old="        takes_over = any(_is_parent(holder, producer) for holder in holders)",
-        new="        takes_over = False",
+        "child-rank-becomes-primary",
+        value="False",
         test="test_rank_0_is_primary_and_its_driver_writes_beside_it_whichever_came_first",
     ),
     Safeguard(
         "a driver whose events arrive after its ranks' is not refused",
-        "collector/chiplog_collector/index/registry.py",
-        old="        if any(_is_parent(producer, holder) for holder in holders):",
-        new="        if False:",
+        "late-driver-not-refused",
+        condition=False,
         test="test_rank_0_is_primary_and_its_driver_writes_beside_it_whichever_came_first",
     ),
     Safeguard(
         "what a driver wrote stays when its ranks come",
-        "schemas/chiplog_schemas/sql/views.sql",
-        old="WHERE i.is_primary OR i.is_coauthor\n",
-        new="WHERE i.is_primary\n",
+        "coauthor-rows-stay",
+        part="i.is_primary OR i.is_coauthor",
+        new="i.is_primary",
         test="test_rank_0_is_primary_and_its_driver_writes_beside_it_whichever_came_first",
     ),
 ]

@@ -33,16 +33,14 @@ COMPACTED_ROWS = 3_000_000
 SAFEGUARDS = [
     Safeguard(
         "compaction keeps to a limit of memory",
-        "collector/chiplog_collector/maintenance.py",
-        old="limit_memory(connection, read_bounds(os.environ).query_memory_bytes)",
-        new="pass",
+        "compaction-memory-bounded",
         test="test_compaction_keeps_to_the_memory_that_queries_may_take",
     ),
     Safeguard(
         "a quarantine without lost events does not count as damage after a restart",
-        "collector/chiplog_collector/index/database.py",
-        old="FROM base.quarantine WHERE loses_events)",
-        new="FROM base.quarantine WHERE kind IN (-1, 2, 5))",
+        "lossless-quarantine-is-no-damage",
+        part="loses_events",
+        new="kind IN (-1, 2, 5)",
         test="test_whether_events_were_lost_with_what_is_set_aside_is_the_same_after_a_restart",
     ),
 ]

@@ -12,16 +12,13 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "all ranks of a launch are in the run that was decided for it",
-        "collector/chiplog_collector/index/registry.py",
-        old="        known = self._state.demands.get((run_id, launch))",
-        new="        known = None",
+        "launch-in-one-run",
+        value="None",
         test="test_a_run_that_must_be_new_and_is_not_is_kept_under_another_name_for_all_of_its_launch",
     ),
     Safeguard(
         "what was decided of a launch is kept over a restart of the index",
-        "collector/chiplog_collector/index/database.py",
-        old="            state.demands[(run_id, launch)] = number",
-        new="            pass",
+        "demands-survive-restart",
         test="test_a_run_that_must_be_new_and_is_not_is_kept_under_another_name_for_all_of_its_launch",
     ),
 ]

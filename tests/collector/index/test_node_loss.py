@@ -16,9 +16,8 @@ SENDER = b"S" * 16
 SAFEGUARDS = [
     Safeguard(
         "a label whose events another agent delivers is running again",
-        "collector/chiplog_collector/index/node_loss.py",
-        old="        if producer.is_presumed:\n            _mark_running(producer)\n",
-        new="        if False:\n",
+        "redelivered-label-runs-again",
+        condition=False,
         test="test_a_label_whose_events_another_agent_brings_runs_on",
     ),
 ]

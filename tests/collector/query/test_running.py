@@ -17,23 +17,19 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a suspect runs alone",
-        "collector/chiplog_collector/query/running.py",
-        old="if self._alone is not None or (is_suspect and self._running):",
+        "suspect-runs-alone",
         new="if self._alone is not None:",
         test="test_a_suspect_gets_its_turn_and_one_that_gives_up_holds_nobody",
     ),
     Safeguard(
         "a suspect that ends normally is none any more",
-        "collector/chiplog_collector/query/running.py",
-        old="                self._suspects.pop(digest, None)\n                self._write_suspects()\n",
-        new="",
+        "cleared-suspect-forgotten",
         test="test_a_suspect_gets_its_turn_and_one_that_gives_up_holds_nobody",
     ),
     Safeguard(
         "a suspect gets its turn in a stream of other queries",
-        "collector/chiplog_collector/query/running.py",
-        old="if self._claim is not None and self._claim[0] != digest and now < self._claim[1]:",
-        new="if False:",
+        "suspect-gets-its-turn",
+        condition=False,
         test="test_a_suspect_gets_its_turn_and_one_that_gives_up_holds_nobody",
     ),
 ]

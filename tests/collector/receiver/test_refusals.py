@@ -11,16 +11,14 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a sender with too many refusals gets no credit",
-        "schemas/chiplog_schemas/protocol/delivery.py",
-        old="        return 0 if sender in self._full else self.credit\n",
-        new="        return self.credit\n",
+        "refused-sender-without-credit",
+        value="self.credit",
         test="test_a_sender_of_whom_too_much_is_kept_gets_no_credit",
     ),
     Safeguard(
         "a session ends when its key does not cover its node any more",
-        "schemas/chiplog_schemas/protocol/delivery.py",
-        old="            objection = permit.denial_reason(session.node)\n",
-        new="            denial_reason = None\n",
+        "session-ends-with-key",
+        value="None",
         test="test_a_session_ends_when_its_key_covers_other_nodes",
     ),
 ]

@@ -16,16 +16,16 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a lost peer is known by the cause that a rank names",
-        "schemas/chiplog_schemas/sql/views.sql",
-        old="coalesce(s.cause, p.cause, '') AS cause",
-        new="CASE WHEN s.message LIKE '%NCCL%' THEN 'peer_lost' ELSE '' END AS cause",
+        "lost-peer-by-cause",
+        part="coalesce(s.cause, p.cause, '')",
+        new="CASE WHEN s.message LIKE '%NCCL%' THEN 'peer_lost' ELSE '' END",
         test="test_the_cause_that_a_rank_names_counts_and_not_the_words_of_its_exception",
     ),
     Safeguard(
         "an end that was not observed is known by its cause",
-        "schemas/chiplog_schemas/sql/views.sql",
-        old="AND cause = 'unseen' AS is_unseen",
-        new="AS is_unseen",
+        "unobserved-end-by-cause",
+        part="AND cause = 'unseen' AS",
+        new="AS",
         test="test_whether_an_end_was_seen_is_what_its_agent_names",
     ),
 ]

@@ -20,16 +20,14 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "the cause of an end that an older agent reported is found in its reason",
-        "collector/chiplog_collector/index/registry.py",
-        old='or cause_of_old_reason(said.get("reason", ""), has_status=has_status)',
-        new='or end_cause("exit_status")',
+        "old-exit-cause-from-reason",
+        value='end_cause(said.get("cause")) or end_cause("exit_status")',
         test="test_the_views_give_the_rows_that_they_gave_then",
     ),
     Safeguard(
         "the cause of an exception that an older rank reported is found in its message",
-        "collector/chiplog_collector/index/applier.py",
-        old="return cause_of_exception(message, named)",
-        new="return named or EndCause.EXCEPTION",
+        "old-exception-cause-from-message",
+        value="named or EndCause.EXCEPTION",
         test="test_the_views_give_the_rows_that_they_gave_then",
     ),
 ]

@@ -13,18 +13,17 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
-        promise="a row of phases has the time at which it was recorded",
-        file="schemas/chiplog_schemas/sql/views.sql",
-        old="f.value AS seconds, f.ts\n",
-        new="f.value AS seconds, NULL::TIMESTAMP AS ts\n",
+        "a row of phases has the time at which it was recorded",
+        "phase-has-time",
+        part="f.ts",
+        new="NULL::TIMESTAMP AS ts",
         test="test_phases_of_the_last_hour_can_be_asked_for",
     ),
     Safeguard(
         "a metric that counts on by itself does not hide where the training resumed",
-        "schemas/chiplog_schemas/sql/views.sql",
-        old="ORDER BY CASE WHEN b.last_step >= r.step THEN b.n ELSE 0 END DESC, b.last_step::HUGEINT - r.step DESC "
-        "NULLS LAST, r.at_us, r.key",
-        new="ORDER BY r.at_us, r.key",
+        "resume-point-by-step-back",
+        part="CASE WHEN b.last_step >= r.step THEN b.n ELSE 0 END DESC, "
+        "b.last_step::HUGEINT - r.step DESC NULLS LAST, ",
         test="test_a_restart_is_measured_by_the_metric_that_goes_back_beside_one_that_only_counts_on",
     ),
 ]

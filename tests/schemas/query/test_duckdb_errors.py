@@ -18,9 +18,9 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "a query's own message does not count as a lack of memory",
-        "schemas/chiplog_schemas/query/duckdb_errors.py",
-        old="return _OUT_OF_MEMORY.match(text) is not None",
-        new="return _OUT_OF_MEMORY.search(text) is not None",
+        "lack-of-memory-by-prefix",
+        part=".match",
+        new=".search",
         test="test_what_a_query_says_itself_is_neither_damage_nor_a_lack_of_memory",
     ),
 ]

@@ -15,9 +15,8 @@ from tests.support.waiting import wait_until
 SAFEGUARDS = [
     Safeguard(
         "up names the daemon that stays",
-        "sdk/chiplog/cli/daemons.py",
-        old="        if not daemons.is_embedded(where, module) and ",
-        new="        if ",
+        "up-names-lasting-daemon",
+        new="if daemons.daemon_pid(where, module) == pid:",
         test="test_a_collector_that_a_training_started_in_between_is_not_the_one_that_up_names",
     ),
 ]

@@ -20,17 +20,17 @@ from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
     Safeguard(
-        promise="the last step is that of the newest attempt",
-        file="sdk/chiplog/cli/show.py",
-        old="           arg_max(step, attempt::HUGEINT * 9223372036854775808 + seq) AS last_step,\n",
-        new="           max(step) AS last_step,\n",
+        "the last step is that of the newest attempt",
+        "last-step-of-newest-attempt",
+        part="arg_max(step, attempt::HUGEINT * 9223372036854775808 + seq)",
+        new="max(step)",
         test="test_the_last_step_of_a_metric_is_that_of_its_last_value",
     ),
     Safeguard(
-        promise="the mean of a phase counts every step of every label",
-        file="sdk/chiplog/cli/show.py",
-        old="       sum(seconds) / sum(times) AS mean_s,\n",
-        new="       median(seconds / times) AS mean_s,\n",
+        "the mean of a phase counts every step of every label",
+        "phase-mean-of-all-steps",
+        part="sum(seconds) / sum(times)",
+        new="median(seconds / times)",
         test="test_the_mean_of_a_phase_is_that_of_all_steps_and_the_straggler_is_named",
     ),
 ]

@@ -10,16 +10,15 @@ from tests.support.safeguard import Safeguard
 SAFEGUARDS = [
     Safeguard(
         "an unknown mode is offline",
-        "sdk/chiplog/identity/modes.py",
-        old='    return "offline", Diagnostic("bad_argument", "mode", message, "error")',
-        new='    return "online", Diagnostic("bad_argument", "mode", message, "error")',
+        "unknown-mode-is-offline",
+        part='"offline"',
+        new='"online"',
         test="test_an_unknown_mode_is_offline_and_an_error_that_names_the_remedy",
     ),
     Safeguard(
         "modes are compared without their case",
-        "sdk/chiplog/identity/modes.py",
-        old="str(word).strip().lower()",
-        new="str(word).strip()",
+        "mode-without-case",
+        part=".lower()",
         test="test_a_mode_is_known_in_any_case_and_by_the_names_of_wandb",
     ),
 ]

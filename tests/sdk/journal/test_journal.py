@@ -31,46 +31,37 @@ IDENTITY = pack({"role": "rank", "label": "rank0", "run_id": "r"})
 SAFEGUARDS = [
     Safeguard(
         "a segment that is being made counts towards the quota",
-        "sdk/chiplog/journal/journal.py",
-        old="        if not self._commit(tail, (*tail[:2], replace(layout, reserved=size))):\n",
-        new="        if False:\n",
+        "new-segment-counts",
+        condition=False,
         test="test_a_segment_that_is_being_made_counts_towards_the_quota",
     ),
     Safeguard(
         "a sealed journal takes no further segment",
-        "sdk/chiplog/journal/journal.py",
-        old="            is_useless = layout.refuse is not None or ",
-        new="            is_useless = ",
+        "sealed-journal-stays-sealed",
+        part="layout.refuse is not None or",
         test="test_a_segment_that_is_being_made_when_the_journal_is_sealed_does_not_stay",
     ),
     Safeguard(
         "an append that was overtaken since it read the tail begins again",
-        "sdk/chiplog/journal/journal.py",
-        old="            if self._tail is tail: memory[place] = record",
-        new="            if True: memory[place] = record",
+        "overtaken-append-restarts",
+        condition=True,
         test="test_an_append_within_an_append_is_in_the_file_at_once_and_comes_first",
     ),
     Safeguard(
         "an append on the long way that was overtaken begins again",
-        "sdk/chiplog/journal/journal.py",
-        old="        if self._tail is tail: memory[place] = records",
-        new="        if True: memory[place] = records",
+        "overtaken-long-append-restarts",
+        condition=True,
         test="test_an_append_within_the_making_of_a_segment_is_in_the_file_at_once_and_comes_first",
     ),
     Safeguard(
         "a writer in need waits for a segment that the sender thread is making",
-        "sdk/chiplog/journal/journal.py",
-        old="        self._making_by = (get_ident(), time.monotonic() + _MAKING_S)\n"
-        "        try:\n            made = self._new",
-        new="        try:\n            made = self._new",
+        "writer-waits-for-segment",
         test="test_a_writer_in_need_waits_for_the_segment_that_is_being_made_rather_than_drop",
     ),
     Safeguard(
         "a time-out is no disk that refuses",
-        "sdk/chiplog/journal/journal.py",
-        old="            except OSError as error:\n                if is_interrupt(error):\n                    raise\n"
-        "                self.disk_error = error",
-        new="            except OSError as error:\n                self.disk_error = error",
+        "timeout-is-no-disk-error",
+        condition=False,
         test="test_what_a_handler_raises_while_a_segment_is_made_passes_and_leaves_the_journal_as_it_was",
     ),
 ]

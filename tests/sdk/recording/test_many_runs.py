@@ -14,9 +14,9 @@ from tests.support.sdk_events import values
 SAFEGUARDS = [
     Safeguard(
         "the second run of a rank is not its first one again",
-        "sdk/chiplog/recording/start.py",
-        old="        _opened.add(",
-        new="        set().add(",
+        "second-run-is-another",
+        part="_opened",
+        new="set()",
         test="test_runs_of_a_sweep_are_runs_of_their_own_with_steps_and_labels_of_their_own",
     ),
 ]

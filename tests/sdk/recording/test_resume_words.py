@@ -18,38 +18,32 @@ from tests.support.waiting import wait_until
 SAFEGUARDS = [
     Safeguard(
         "a word of W&B is no run ID",
-        "sdk/chiplog/recording/resume.py",
-        old='    if word in ("", ALLOW, MUST, NEVER, AUTO):',
-        new='    if word in ("",):',
+        "resume-word-is-no-run",
+        new='if word in ("",):',
         test="test_no_word_becomes_a_run",
     ),
     Safeguard(
         "auto resumes a run that did not finish, and no other",
-        "sdk/chiplog/recording/run.py",
-        old="        elif self._identity.primary and not self._count.is_refused:\n"
-        "            self._unfinished.clear(self._identity.run_id)",
-        new="",
+        "finished-run-not-resumed",
+        condition=False,
         test="test_auto_goes_on_with_the_last_run_of_the_project_that_did_not_finish",
     ),
     Safeguard(
         "a refused run leaves the files of the run that exists alone",
-        "sdk/chiplog/recording/step_counter.py",
-        old="        if self.is_refused:\n",
-        new="        self.is_refused = False\n        if self.is_refused:\n",
+        "refused-run-writes-no-count",
+        new="self.is_refused = False\n...",
         test="test_a_run_that_had_to_be_new_leaves_count_and_mark_of_the_one_that_exists_alone",
     ),
     Safeguard(
         "auto leaves alone what still runs",
-        "sdk/chiplog/recording/unfinished_runs.py",
-        old=' or not lock_holder_pid(Path(run["journal"]) / "lock")',
-        new=" or True",
+        "running-run-not-resumed",
+        part='not lock_holder_pid(Path(run["journal"]) / "lock")',
+        new="True",
         test="test_auto_leaves_a_run_alone_that_still_runs",
     ),
     Safeguard(
         "a child follows the demand of its parent",
-        "sdk/chiplog/identity/identity.py",
-        old="        return replace(identity, demand=parent.demand, demand_launch=parent.launch)",
-        new="        pass",
+        "child-follows-parents-demand",
         test="test_a_demand_that_is_not_met_is_kept_under_another_name_with_one_line_also_for_children",
     ),
 ]

@@ -35,16 +35,14 @@ from tests.support.sdk_events import counted, notices, numbers
 SAFEGUARDS = [
     Safeguard(
         "a sys.exit() that was caught is no end",
-        "sdk/chiplog/recording/start.py",
-        old="        if _pending_exit is self._left and frame().f_back is not None:\n",
-        new="        if False:\n",
+        "caught-exit-is-no-end",
+        condition=False,
         test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
     ),
     Safeguard(
         "a caught sys.exit() whose exception is kept does not end the run",
-        "sdk/chiplog/recording/start.py",
-        old="    returned = is_seen or main_frame_returned()\n",
-        new="    returned = is_seen\n",
+        "kept-exit-is-no-end",
+        value="is_seen",
         test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
     ),
 ]

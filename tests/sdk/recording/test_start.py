@@ -16,23 +16,19 @@ from tests.support.sdk_events import numbers
 SAFEGUARDS = [
     Safeguard(
         "runs side by side leave each other open",
-        "sdk/chiplog/recording/start.py",
-        old="    if not opened or reinit == CREATE_NEW:",
-        new="    if not opened:",
+        "parallel-runs-stay-open",
+        new="if not opened:",
         test="test_runs_side_by_side_have_each_their_label_values_and_end",
     ),
     Safeguard(
         "an uncaught exception ends every open run",
-        "sdk/chiplog/recording/start.py",
-        old="        for run in _all_runs():\n            run._mark_exit(error)",
-        new="        _all_runs()[-1]._mark_exit(error)",
+        "exception-ends-all-runs",
+        new="_all_runs()[-1]._mark_exit(error)",
         test="test_an_uncaught_exception_is_how_every_open_run_ends_and_each_line_is_in_one_of_them",
     ),
     Safeguard(
         "init before and after the process group exists is one run",
-        "sdk/chiplog/recording/run.py",
-        old="            is_run = is_unnamed and is_alike and is_in_group()",
-        new="            pass",
+        "one-run-around-group",
         test="test_a_rank_that_no_launcher_names_is_in_one_run_before_and_after_its_group_exists",
     ),
 ]

@@ -20,9 +20,8 @@ N_INITS = 40
 SAFEGUARDS = [
     Safeguard(
         "what a signal handler raises passes through init()",
-        "sdk/chiplog/recording/start.py",
-        old="    with handlers_held():\n        return _init(environ, given)",
-        new="    return _init(environ, given)",
+        "interrupt-passes-init",
+        new="return _init(environ, given)",
         test="test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_that_is_whole",
     ),
 ]

@@ -35,30 +35,26 @@ from tests.support.waiting import wait_until
 SAFEGUARDS = [
     Safeguard(
         "values are read once their event has happened, not before",
-        "sdk/chiplog/torch/device_values.py",
-        old="(self.launched and self.done.query())",
-        new="self.launched",
+        "read-after-device-event",
+        value="self.error is not None or self.launched",
         test="test_a_value_on_a_device_arrives_when_its_copy_is_complete_with_the_step_and_time_of_its_call",
     ),
     Safeguard(
         "a place in the ring is used again only after its copy is complete",
-        "sdk/chiplog/torch/device_values.py",
-        old="begin + size - self._tail > self._size",
+        "ring-place-free-after-copy",
+        part="begin + size - self._tail > self._size",
         new="False",
         test="test_whatever_the_device_does_every_call_is_stored_once_or_declared_lost",
     ),
     Safeguard(
         "the number of pending events is on the journal's head page",
-        "sdk/chiplog/journal/deferred.py",
-        old="            journal.promise(self.pending)",
-        new="            pass",
+        "pending-count-on-head-page",
         test="test_what_was_still_on_a_device_when_its_process_was_killed_is_declared_lost",
     ),
     Safeguard(
         "the agent declares what the head page promises",
-        "agent/chiplog_agent/ranks/orphan_journals.py",
-        old="        if promised:\n",
-        new="        if False:\n",
+        "promised-loss-declared",
+        condition=False,
         test="test_what_was_still_on_a_device_when_its_process_was_killed_is_declared_lost",
     ),
 ]
