@@ -1,6 +1,6 @@
-"""Turn what a process writes into the lines to record: split, fold progress bars, truncate, rate-limit. Pure."""
+"""Turn what a process writes into the lines to record: split, fold progress bars, truncate. Pure."""
 
-from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX, CONSOLE_LINES_PER_S
+from chiplog_schemas.limits import CONSOLE_LINE_CHARS_MAX
 
 # Of an unterminated line: one character more than is kept, so that truncation is marked.
 _PARTIAL_BYTES_MAX = 4 * (CONSOLE_LINE_CHARS_MAX + 1)
@@ -51,24 +51,3 @@ def collapse_overwrites(line: str) -> str:
 def truncate(line: str) -> str:
     """Truncate a line that is too long, and mark the cut."""
     return line if len(line) <= CONSOLE_LINE_CHARS_MAX else line[: CONSOLE_LINE_CHARS_MAX - 1] + "…"
-
-
-class TokenBucket:
-    """Allow a rate of lines per second after a burst. `allowance` is the number of lines allowed at once now."""
-
-    def __init__(
-        self, now: float, lines_per_s: float = CONSOLE_LINES_PER_S, burst_lines: float = CONSOLE_BURST_LINES
-    ) -> None:
-        self.allowance = float(burst_lines)
-        self._lines_per_s = lines_per_s
-        self._burst_lines = burst_lines
-        self._refilled_at = now
-
-    def allow(self, now: float) -> bool:
-        """Return True if one more line is allowed, and count it."""
-        self.allowance = min(self._burst_lines, self.allowance + (now - self._refilled_at) * self._lines_per_s)
-        self._refilled_at = now
-        if self.allowance < 1:
-            return False
-        self.allowance -= 1
-        return True

@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection
 from threading import get_ident
 from typing import Any, TextIO
 
-from chiplog.console.lines import TokenBucket, collapse_overwrites, truncate
+from chiplog.console.lines import collapse_overwrites, truncate
 from chiplog.safety.interrupts import is_interrupt
 from chiplog_schemas.limits import CONSOLE_BURST_LINES, CONSOLE_LINE_CHARS_MAX, CONSOLE_LINES_PER_S
+from chiplog_schemas.rate_limit import TokenBucket
 
 _WAITING_MAX = 10_000  # texts that wait while another thread records: with more of them it is stuck
 STDOUT, STDERR = 1, 2

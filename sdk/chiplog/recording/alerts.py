@@ -6,6 +6,7 @@ from typing import Any
 
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.text import clean_utf8, short_repr
+from chiplog_schemas.rate_limit import TokenBucket
 
 ALERT_BURST = 5  # of one title, at once
 ALERT_INTERVAL_S = 10.0  # then one of this title in this time
@@ -45,8 +46,8 @@ class AlertLimit:
     """
 
     def __init__(self) -> None:
-        self._titles: dict[str, tuple[float, float]] = {}  # title -> (tokens, time of the last refill in s)
-        self._all = (float(ALERTS_PER_MINUTE), 0.0)
+        self._titles: dict[str, TokenBucket] = {}
+        self._all = TokenBucket(0.0, ALERTS_PER_MINUTE / 60, ALERTS_PER_MINUTE)
         self._suppressed: Counter[str] = Counter()
         self._report_at: float | None = None
 
@@ -54,14 +55,17 @@ class AlertLimit:
         """Return True if an alert must be recorded. now: monotonic, s."""
         title = title[:_TITLE_CHARS_MAX]
         if title not in self._titles and len(self._titles) >= TITLES_MAX:
-            self._titles = {name: kept for name, kept in self._titles.items() if now - kept[1] < ALERT_INTERVAL_S}
+            self._titles = {
+                name: kept for name, kept in self._titles.items() if now - kept.called_at < ALERT_INTERVAL_S
+            }
             title = title if len(self._titles) < TITLES_MAX else _OTHERS
-        known = self._titles.get(title)
-        tokens = _refill(known or (float(ALERT_BURST), now), now, ALERT_BURST, 1 / ALERT_INTERVAL_S)
-        overall = _refill(self._all, now, ALERTS_PER_MINUTE, ALERTS_PER_MINUTE / 60)
-        is_admitted = tokens >= 1 and overall >= 1
-        self._titles[title] = (tokens - is_admitted, now)
-        self._all = (overall - is_admitted, now)
+        bucket = self._titles.get(title)
+        if bucket is None:
+            bucket = self._titles[title] = TokenBucket(now, 1 / ALERT_INTERVAL_S, ALERT_BURST)
+        is_admitted = bucket.allow(now)
+        if is_admitted and not self._all.allow(now):
+            is_admitted = False
+            bucket.allowance += 1  # it was not used
         if not is_admitted:
             self._suppressed[title if title in self._suppressed or len(self._suppressed) < TITLES_MAX else _OTHERS] += 1
         return is_admitted
@@ -77,8 +81,3 @@ class AlertLimit:
         if rest := suppressed.total() - sum(told.values()):
             told[_OTHERS] = told.get(_OTHERS, 0) + rest
         return suppressed.total(), told
-
-
-def _refill(bucket: tuple[float, float], now: float, size: float, per_s: float) -> float:
-    tokens, counted_at = bucket
-    return min(size, tokens + max(0.0, now - counted_at) * per_s)
