@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import math
 import os
 import time
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from chiplog_schemas.limits import (
     SAMPLE_INTERVAL_S,
     SPOOL_BYTES_MAX,
 )
+from chiplog_schemas.once import OnceLogger
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals, start_daemon_once
 from chiplog_schemas.process.file_lock import Lock, keep_lock, touch
@@ -137,6 +137,7 @@ class AgentDaemon:
             self._say_of_file,
             curve=settings.curve,
         )
+        self._once = OnceLogger(_log.warning, keys_max=100, quiet_s=_SAID_AGAIN_S)
         self._upstream = CollectorSupervisor(
             self._link,
             places,
@@ -159,7 +160,6 @@ class AgentDaemon:
         self._watched: set[int] = set()
         self._claims = Claims()
         self._peer_pid: int | None = None  # of the message being handled, see ReceivedMessage
-        self._failed_at: dict[str, float] = {}  # time of the last failure, by kind
 
     # -- the loop --
 
@@ -382,10 +382,7 @@ class AgentDaemon:
 
     def _warn_throttled(self, what: str, error: Exception) -> None:
         """Log a failure that will be retried: once, however long it continues."""
-        now = time.monotonic()
-        if now - self._failed_at.get(what, -math.inf) >= _SAID_AGAIN_S:
-            _log.warning("%s: %s; trying again", what, error)
-        self._failed_at[what] = now
+        self._once.log(what, "%s: %s; trying again", what, error, now=time.monotonic())
 
     def _flush(self, now: float) -> None:
         """Build a block of the pending events, sync it, then acknowledge."""

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable
 
 import psutil
 
+from chiplog_schemas.once import OnceLogger
+
 HOST_DEVICE = ""
 _READ_BYTES_MAX = 65_536  # /proc/vmstat has about 5 KB; one read returns all of it
 _US_PER_S = 1e6
@@ -33,7 +35,7 @@ class HostStats:
 
     def __init__(self) -> None:
         self.lines: list[str] = []  # reasons, reported once each; the caller clears the list
-        self._said: set[str] = set()
+        self._once = OnceLogger(self.lines.append, keys_max=64)  # messages may differ each time
         self._cpu = (0.0, 0.0)
         self._utilization = 0.0
         self._disks = _PhysicalDevices("/sys/block")
@@ -73,7 +75,7 @@ class HostStats:
             try:
                 values += read()
             except _READ_ERRORS as error:
-                self._say(f"{reader_names[0]} is absent: {type(error).__name__}: {error}")
+                self._once.log(f"{reader_names[0]} is absent: {type(error).__name__}: {error}")
             else:
                 names += reader_names
         return tuple(names), tuple(values)
@@ -84,15 +86,9 @@ class HostStats:
         except FileNotFoundError:
             return False  # an older kernel, or one built without it: no user could change this
         except _READ_ERRORS as error:
-            self._say(f"{names[0]} is absent: {type(error).__name__}: {error}")
+            self._once.log(f"{names[0]} is absent: {type(error).__name__}: {error}")
             return False
         return True
-
-    def _say(self, line: str) -> None:
-        # Messages that differ each time must not grow without limit.
-        if line not in self._said and len(self._said) < 64:
-            self._said.add(line)
-            self.lines.append(line)
 
     def _read_cpu(self) -> tuple[float, ...]:
         times = psutil.cpu_times()

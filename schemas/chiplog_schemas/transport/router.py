@@ -5,7 +5,6 @@ With a gate it also knows the key of each message, and withholds answers from a 
 
 import contextlib
 import logging
-import math
 import os
 from collections.abc import Callable, Iterable
 
@@ -13,6 +12,7 @@ import zmq
 
 from chiplog_schemas.addresses import ipc_path, is_ipv6, prepare_ipc
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, PEER_SILENT_S
+from chiplog_schemas.once import OnceLogger
 from chiplog_schemas.process.daemon import fds_nearly_exhausted
 from chiplog_schemas.process.file_lock import file_id
 from chiplog_schemas.protocol import messages
@@ -117,7 +117,7 @@ class TcpListenerThrottle:
         self._tcp = [address for address in addresses if _is_tcp(address)]
         self._is_unbound = False
         self._next_change_s = 0.0  # when TCP may be closed or opened again
-        self._shut_at = -math.inf
+        self._once = OnceLogger(_log.warning, keys_max=1, quiet_s=_SAID_AGAIN_S)
 
     def tick(self, now: float) -> None:
         """Close or open TCP when due. Call it in every turn of a loop."""
@@ -130,9 +130,8 @@ class TcpListenerThrottle:
             elif not fds_nearly_exhausted():  # safeguard: strangers-shut-out
                 return
             else:
-                if now - self._shut_at >= _SAID_AGAIN_S:
-                    _log.warning("descriptors are running out; %s is shut for %g s at a time", self._tcp, _UNBOUND_S)
-                self._shut_at = now
+                text = "descriptors are running out; %s is shut for %g s at a time"
+                self._once.log(text, text, self._tcp, _UNBOUND_S, now=now)
                 for address in self._tcp:
                     self._socket.unbind(address)
         except zmq.ZMQError as error:

@@ -22,6 +22,7 @@ from chiplog.console.poll_policy import LOOK_INTERVAL_S, PollPolicy
 from chiplog.console.relay import CHUNK_BYTES, SharedCounters, SpliceRelay, StreamFds
 from chiplog.console.terminal import Keyboard, signal_resize
 from chiplog_schemas.clock import now_us
+from chiplog_schemas.once import OnceLogger
 from chiplog_schemas.rate_limit import TokenBucket
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class ConsoleHelper:
         self._early_bytes = dict.fromkeys(self._lines, 0)  # per stream
         self._records = True  # until the run has finished
         self._lost = 0  # dropped lines, not declared yet
-        self._told: set[str] = set()
+        self._once = OnceLogger(lambda message: print(message, file=sys.stderr, flush=True), keys_max=100)
         terminals = {passage.ends.poll_fd for passage in passages if passage.ends.master >= 0}
         # By master. Keys for children, where the stream is a terminal.
         self._keyboards = {master: Keyboard(self._passages[master].ends, orders["pid"]) for master in terminals}
@@ -244,9 +245,7 @@ class ConsoleHelper:
 
     def _log_once(self, message: str) -> None:
         """Log a message once, to the file that all helpers log to."""
-        if message not in self._told and len(self._told) < 100:
-            self._told.add(message)
-            print(f"chiplog console {os.getpid()}: {message}", file=sys.stderr, flush=True)
+        self._once.log(message, f"chiplog console {os.getpid()}: {message}")
 
     # -- lines --
 

@@ -12,6 +12,7 @@ from chiplog.recording import foreign_names
 from chiplog.recording.disabled import DisabledRun
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.lenient_calls import hide_unknown_arguments
+from chiplog_schemas.once import OnceLogger
 
 try:
     import fcntl  # noqa: F401  # journals and locks need it
@@ -50,7 +51,7 @@ __all__ = [
 ]
 _log = logging.getLogger("chiplog")
 _no_run = DisabledRun()  # receives calls before init()
-_warned: set[str] = set()
+_once = OnceLogger(_log.warning, keys_max=1_000)  # all names of other libraries are fewer
 _stand_ins: dict[str, Any] = {}
 
 
@@ -212,6 +213,4 @@ def _warn_of_foreign_name(name: str) -> None:
 
 
 def _warn_once(key: str, message: str) -> None:
-    if key not in _warned:
-        _warned.add(key)
-        _log.warning("chiplog: %s", message)
+    _once.log(key, "chiplog: %s", message)

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8
 from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.once import OnceLogger
 
 _WARNINGS_PER_KIND = 10  # logged and emitted, so that each kind is visible; all are counted
 _NOT_FINITE = "not_finite"  # the only kind of bad value that is recorded
@@ -33,8 +34,7 @@ class Diagnostics:
     def __init__(self, say: Callable[..., None]) -> None:
         self.counts: Counter[str] = Counter()
         self._say = say
-        self._said: set[tuple[str, str]] = set()
-        self._n_said: Counter[str] = Counter()  # by kind
+        self._once: dict[str, OnceLogger] = defaultdict(lambda: OnceLogger(_log.log, _WARNINGS_PER_KIND))  # by kind
         self._reported: dict[str, int] = {}
         self._report_at: float | None = None
 
@@ -79,13 +79,8 @@ class Diagnostics:
 
     def warn_once(self, what: tuple[str, str], message: str, level: str = "warning") -> bool:
         """Log a message unless it, or enough of its kind, was logged before. Return True if it was logged now."""
-        kind = what[0]
-        if what in self._said or self._n_said[kind] >= _WARNINGS_PER_KIND:
-            return False
-        self._said.add(what)
-        self._n_said[kind] += 1
-        _log.log(logging.ERROR if level == "error" else logging.WARNING, "chiplog: %s", message)
-        return True
+        number = logging.ERROR if level == "error" else logging.WARNING
+        return self._once[what[0]].log(what, number, "chiplog: %s", message)
 
     def warn_undelivered(self, only_in_memory: int, disk_error: OSError | None) -> None:
         """Warn at the end that events are lost with this process: they are in no file, and no agent has them."""

@@ -20,6 +20,7 @@ from chiplog.query.client import Client, Result
 from chiplog.recording import api, foreign_names
 from chiplog.recording.disabled import DisabledRun
 from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.once import OnceLogger
 from tests.support.safeguard import Safeguard
 from tests.support.sdk_events import numbers
 from tests.support.waiting import wait_until
@@ -81,7 +82,7 @@ SAFEGUARDS = [
 
 @pytest.fixture(autouse=True)
 def nothing_warned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "_warned", set())
+    monkeypatch.setattr(api, "_once", OnceLogger(api._log.warning, keys_max=100))
     monkeypatch.setattr(api, "_stand_ins", {})
 
 
