@@ -5,6 +5,7 @@ may belong to another file, which chiplog must neither write to nor close.
 """
 
 import errno
+import mmap
 import os
 
 
@@ -31,6 +32,24 @@ class OwnedDescriptor:
         self.number = -1
         if is_ours:
             os.close(number)
+
+
+class Mapped(mmap.mmap):
+    """A mapped file that never closes a descriptor of the training.
+
+    A mapping keeps a descriptor, by number, and closes it when it is deleted. If the training has closed it and opened
+    files since, that would close one of these: the mapping is then kept forever.
+    """
+
+    def __del__(self) -> None:
+        try:
+            is_ours = self.closed or self.size() == len(self)  # size of the file that has the number now
+        except (OSError, ValueError):
+            is_ours = False
+        if not is_ours:  # safeguard: mapping-spares-foreign-descriptor
+            import ctypes  # imported late: almost no process needs it
+
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 
 def _file_of(number: int) -> tuple[int, int] | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chiplog.safety.interrupts import is_interrupt
-from chiplog_schemas.process.descriptors import OwnedDescriptor
+from chiplog_schemas.process.descriptors import Mapped, OwnedDescriptor
 from chiplog_schemas.process.file_lock import file_id, id_of
 from chiplog_schemas.storage.journal_dir import (
     ACKED,
@@ -28,24 +28,6 @@ from chiplog_schemas.storage.record import HEADER_BYTES, unpack_header
 from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
-
-
-class Mapped(mmap.mmap):
-    """A mapped file that never closes a descriptor of the training.
-
-    A mapping keeps a descriptor, by number, and closes it when it is deleted. If the training has closed it and opened
-    files since, that would close one of these: the mapping is then kept forever.
-    """
-
-    def __del__(self) -> None:
-        try:
-            is_ours = self.closed or self.size() == len(self)  # size of the file that has the number now
-        except (OSError, ValueError):
-            is_ours = False
-        if not is_ours:  # safeguard: mapping-spares-foreign-descriptor
-            import ctypes  # imported late: almost no process needs it
-
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
 
 
 class Segment:
