@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from chiplog.console.exit_watch import ExitWatch
 from chiplog.console.lines import LineSplitter, decode_line
 from chiplog.console.poll_policy import LOOK_INTERVAL_S, PollPolicy
-from chiplog.console.relay import CHUNK_BYTES, SharedCounters, SpliceRelay, StreamFds
+from chiplog.console.relay import CHUNK_BYTES, SpliceRelay
+from chiplog.console.shared_counters import SharedCounters
+from chiplog.console.stream_fds import StreamFds
 from chiplog.console.terminal import Keyboard, signal_resize
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.once import OnceLogger

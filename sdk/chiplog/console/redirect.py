@@ -18,9 +18,16 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from chiplog.console.relay import SharedCounters, SpliceRelay, StreamFds, is_readable
-from chiplog.console.shared_counters import drain_lines, is_filling
-from chiplog.console.stream_fds import FIRST, dup_above_stdio, fd_identity, inherited_pipes, open_stream_fds
+from chiplog.console.relay import SpliceRelay, drain_lines, is_filling, is_readable
+from chiplog.console.shared_counters import SharedCounters
+from chiplog.console.stream_fds import (
+    FIRST,
+    StreamFds,
+    dup_above_stdio,
+    fd_identity,
+    inherited_pipes,
+    open_stream_fds,
+)
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, OUTPUT_BYTES_MAX, reap, spawn_detached
 from chiplog_schemas.process.descriptors import OwnedDescriptor

@@ -12,12 +12,15 @@ import errno
 import fcntl
 import os
 import select
+import stat
 import struct
 import termios
+import time
 from collections.abc import Iterator
 from typing import Any
 
-from chiplog.journal.segment import Mapped
+from chiplog.console.shared_counters import SharedCounters
+from chiplog.console.stream_fds import StreamFds
 
 CHUNK_BYTES = 65_536  # capacity of a pipe of the default size: the copy's
 _STEPS_MAX = 64  # chunks in one relay_all(): four times the capacity of the largest pipe
@@ -25,130 +28,8 @@ _SPLICE_F_NONBLOCK = 2
 _GONE = (errno.EPIPE, errno.EIO)  # no reader is left, and none will come back
 _TERMINAL_BYTES = 4096  # N_TTY_BUF_SIZE: a pseudo-terminal holds at least this
 _WAIT_MS = 1_000  # one wait for a target that is full; then the write is retried
-
-
-class SharedCounters:
-    """Progress of the relay, in memory that outlives the helper. One process writes; the rank and a successor read.
-
-    offset  size  field
-         0     8  line_no of the last line
-         8     4  1 during a write to a target, which may block: the helper does not hang then
-        16    16  of stream 1: bytes passed, bytes recorded
-        32    16  of stream 2
-    """
-
-    SIZE = 4096
-    _number = struct.Struct("<Q")
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._memory = Mapped(descriptor, self.SIZE)
-
-    def lock(self, *, wait: bool = False) -> bool:
-        """Become the one process that moves bytes: two would wait for each other's. Return True if this process is it.
-
-        The lock is released when the process exits or the descriptor is closed.
-        """
-        try:
-            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
-            return False
-        return True
-
-    def unlock(self) -> None:
-        """Release the lock."""
-        fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
-
-    def _get(self, offset: int) -> int:
-        return int(self._number.unpack_from(self._memory, offset)[0])
-
-    def _set(self, offset: int, value: int) -> None:
-        self._number.pack_into(self._memory, offset, value)
-
-    @property
-    def line_no(self) -> int:
-        """The number of the last line, over both streams."""
-        return self._get(0)
-
-    @line_no.setter
-    def line_no(self, value: int) -> None:
-        self._set(0, value)
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether a write to a target is in progress. It may block for any time."""
-        return self._get(8) != 0
-
-    @is_waiting.setter
-    def is_waiting(self, value: bool) -> None:
-        self._set(8, int(value))
-
-    def passed(self, stream: int) -> int:
-        """Return how many bytes of a stream were moved to its target."""
-        return self._get(16 * stream)
-
-    def recorded(self, stream: int) -> int:
-        """Return how many of those bytes were recorded as lines or declared lost."""
-        return self._get(16 * stream + 8)
-
-    def note_passed(self, stream: int, n_bytes: int) -> None:
-        """Count bytes that were moved."""
-        self._set(16 * stream, self.passed(stream) + n_bytes)
-
-    def note_recorded(self, stream: int, n_bytes: int) -> None:
-        """Count bytes that became lines."""
-        self._set(16 * stream + 8, self.recorded(stream) + n_bytes)
-
-    def close(self) -> None:
-        """Unmap the memory."""
-        self._memory.close()
-
-
-class StreamFds:
-    """The descriptors of one captured stream. source: a pipe's read end. target: what the stream was before.
-
-    For a terminal also the pseudo-terminal's master and name, and feed, the pipe's write end; -1 and "" otherwise.
-    A plain class: importing dataclasses would cost each helper a third more memory.
-    """
-
-    __slots__ = ("feed", "master", "name", "source", "stream", "target")
-
-    def __init__(self, stream: int, source: int, target: int, master: int = -1, feed: int = -1, name: str = "") -> None:
-        self.stream = stream
-        self.source = source
-        self.target = target
-        self.master = master
-        self.feed = feed
-        self.name = name
-
-    @property
-    def fds(self) -> tuple[int, ...]:
-        """All open descriptors."""
-        return tuple(number for number in (self.source, self.target, self.master, self.feed) if number >= 0)
-
-    def to_helper_args(self, given: dict[int, int]) -> dict[str, int | str]:
-        """Return the constructor's arguments for a process where the descriptors have other numbers."""
-        there = {-1: -1, **given}
-        return {
-            "stream": self.stream,
-            "source": there[self.source],
-            "target": there[self.target],
-            "master": there[self.master],
-            "feed": there[self.feed],
-            "name": self.name,
-        }
-
-    @property
-    def poll_fd(self) -> int:
-        """The descriptor to poll for what the process writes."""
-        return self.source if self.master < 0 else self.master
-
-    def sync_window_size(self) -> bool:
-        """Copy the terminal's size to the pseudo-terminal; return True if it changed."""
-        try:
-            return self.master >= 0 and copy_size(self.target, self.master)
-        except OSError:
-            return False  # the terminal is gone
+_ROOM_LOOKS = 20  # checks of a full target, a millisecond apart; then the next tick tries again
+_TERMINAL_CROWDED_BYTES = 2_048  # of the 4,095 that a pseudo-terminal reports at most, however much more waits
 
 
 class SpliceRelay:
@@ -318,20 +199,67 @@ class SpliceRelay:
         poll.poll(_WAIT_MS)
 
 
+class _LineRelay(SpliceRelay):
+    """Leave an unterminated line in the pipe, unless it fills the pipe or comes from a terminal."""
+
+    def relay(self) -> bytes:
+        """Move the available lines, at most CHUNK_BYTES, and return them. Does not block on a target."""
+        if not self._has_room():
+            return b""
+        n_bytes = self._peek() if self._can_tee and self.ends.master < 0 else -1
+        if n_bytes < 0:
+            return super().relay()
+        copy = read_all(self._copy[0], n_bytes)
+        data = copy[: copy.rfind(b"\n") + 1] or (copy if is_filling(self.ends) else b"")
+        n_moved = self._splice(len(data))
+        self._copy_rest(data[n_moved:])
+        return data
+
+    def _has_room(self) -> bool:
+        for _ in range(_ROOM_LOOKS):
+            if _takes_chunk(self.ends.target):
+                return True
+            time.sleep(0.001)
+        return False
+
+
+def drain_lines(ends: StreamFds, tally: SharedCounters) -> bytes:
+    """Relay the available lines, and return them. The caller must hold the lock of the counters."""
+    if not is_readable(ends.poll_fd):
+        return b""
+    passage = _LineRelay(ends, tally)
+    try:
+        return b"".join(passage.relay_all())
+    finally:
+        passage.close_copy()
+
+
+def is_filling(ends: StreamFds) -> bool:
+    """Return True if so many bytes wait that the writer may soon block. Raises nothing."""
+    try:
+        if ends.master >= 0:
+            return bytes_available(ends.master) > _TERMINAL_CROWDED_BYTES
+        # A quarter: short writes leave pages of it half empty.
+        return bytes_available(ends.source) > fcntl.fcntl(ends.source, fcntl.F_GETPIPE_SZ) // 4
+    except OSError:
+        return False  # the terminal is gone
+
+
+def _takes_chunk(target: int) -> bool:
+    """Return True if a chunk fits. A pipe that is not empty may have less room than its free bytes suggest."""
+    poll = select.poll()
+    poll.register(target, select.POLLOUT)
+    states = dict(poll.poll(0)).get(target, 0)
+    if states & select.POLLERR or not stat.S_ISFIFO(os.fstat(target).st_mode):
+        return bool(states)
+    return bytes_available(target) == 0 and fcntl.fcntl(target, fcntl.F_GETPIPE_SZ) >= CHUNK_BYTES
+
+
 def is_readable(descriptor: int) -> bool:
     """Return True if there are bytes to read, or if the end is reached."""
     poll = select.poll()
     poll.register(descriptor, select.POLLIN)
     return bool(poll.poll(0))
-
-
-def copy_size(terminal: int, other: int) -> bool:
-    """Copy a terminal's window size to another one; return True if it changed. Raises OSError."""
-    size = fcntl.ioctl(terminal, termios.TIOCGWINSZ, b"\0" * 8)
-    if size == fcntl.ioctl(other, termios.TIOCGWINSZ, b"\0" * 8):
-        return False
-    fcntl.ioctl(other, termios.TIOCSWINSZ, size)
-    return True
 
 
 def bytes_available(descriptor: int) -> int:

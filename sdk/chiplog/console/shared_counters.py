@@ -1,76 +1,83 @@
-"""Relay a rank's whole lines from the rank itself while no helper drains its pipes; leave the rest to the helper."""
+"""Progress of the relay, in memory that outlives the helper."""
 
 import fcntl
-import os
-import select
-import stat
-import time
+import struct
 
-from chiplog.console.relay import (
-    CHUNK_BYTES,
-    SharedCounters,
-    SpliceRelay,
-    StreamFds,
-    bytes_available,
-    is_readable,
-    read_all,
-)
-
-_ROOM_LOOKS = 20  # checks of a full target, a millisecond apart; then the next tick tries again
-_TERMINAL_CROWDED_BYTES = 2_048  # of the 4,095 that a pseudo-terminal reports at most, however much more waits
+from chiplog_schemas.process.descriptors import Mapped
 
 
-def is_filling(ends: StreamFds) -> bool:
-    """Return True if so many bytes wait that the writer may soon block. Raises nothing."""
-    try:
-        if ends.master >= 0:
-            return bytes_available(ends.master) > _TERMINAL_CROWDED_BYTES
-        # A quarter: short writes leave pages of it half empty.
-        return bytes_available(ends.source) > fcntl.fcntl(ends.source, fcntl.F_GETPIPE_SZ) // 4
-    except OSError:
-        return False  # the terminal is gone
+class SharedCounters:
+    """One process counts; the rank and a successor of the helper read.
 
+    offset  size  field
+         0     8  line_no of the last line
+         8     4  1 during a write to a target, which may block: the helper does not hang then
+        16    16  of stream 1: bytes passed, bytes recorded
+        32    16  of stream 2
+    """
 
-def drain_lines(ends: StreamFds, tally: SharedCounters) -> bytes:
-    """Relay the available lines, and return them. The caller must hold the lock of the counters."""
-    if not is_readable(ends.poll_fd):
-        return b""
-    passage = _LineRelay(ends, tally)
-    try:
-        return b"".join(passage.relay_all())
-    finally:
-        passage.close_copy()
+    SIZE = 4096
+    _number = struct.Struct("<Q")
 
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._memory = Mapped(descriptor, self.SIZE)
 
-class _LineRelay(SpliceRelay):
-    """Leave an unterminated line in the pipe, unless it fills the pipe or comes from a terminal."""
+    def lock(self, *, wait: bool = False) -> bool:
+        """Become the one process that moves bytes: two would wait for each other's. Return True if this process is it.
 
-    def relay(self) -> bytes:
-        """Move the available lines, at most CHUNK_BYTES, and return them. Does not block on a target."""
-        if not self._has_room():
-            return b""
-        n_bytes = self._peek() if self._can_tee and self.ends.master < 0 else -1
-        if n_bytes < 0:
-            return super().relay()
-        copy = read_all(self._copy[0], n_bytes)
-        data = copy[: copy.rfind(b"\n") + 1] or (copy if is_filling(self.ends) else b"")
-        n_moved = self._splice(len(data))
-        self._copy_rest(data[n_moved:])
-        return data
+        The lock is released when the process exits or the descriptor is closed.
+        """
+        try:
+            fcntl.lockf(self._descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except OSError:
+            return False
+        return True
 
-    def _has_room(self) -> bool:
-        for _ in range(_ROOM_LOOKS):
-            if _takes_chunk(self.ends.target):
-                return True
-            time.sleep(0.001)
-        return False
+    def unlock(self) -> None:
+        """Release the lock."""
+        fcntl.lockf(self._descriptor, fcntl.LOCK_UN)
 
+    def _get(self, offset: int) -> int:
+        return int(self._number.unpack_from(self._memory, offset)[0])
 
-def _takes_chunk(target: int) -> bool:
-    """Return True if a chunk fits. A pipe that is not empty may have less room than its free bytes suggest."""
-    poll = select.poll()
-    poll.register(target, select.POLLOUT)
-    states = dict(poll.poll(0)).get(target, 0)
-    if states & select.POLLERR or not stat.S_ISFIFO(os.fstat(target).st_mode):
-        return bool(states)
-    return bytes_available(target) == 0 and fcntl.fcntl(target, fcntl.F_GETPIPE_SZ) >= CHUNK_BYTES
+    def _set(self, offset: int, value: int) -> None:
+        self._number.pack_into(self._memory, offset, value)
+
+    @property
+    def line_no(self) -> int:
+        """The number of the last line, over both streams."""
+        return self._get(0)
+
+    @line_no.setter
+    def line_no(self, value: int) -> None:
+        self._set(0, value)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a write to a target is in progress. It may block for any time."""
+        return self._get(8) != 0
+
+    @is_waiting.setter
+    def is_waiting(self, value: bool) -> None:
+        self._set(8, int(value))
+
+    def passed(self, stream: int) -> int:
+        """Return how many bytes of a stream were moved to its target."""
+        return self._get(16 * stream)
+
+    def recorded(self, stream: int) -> int:
+        """Return how many of those bytes were recorded as lines or declared lost."""
+        return self._get(16 * stream + 8)
+
+    def note_passed(self, stream: int, n_bytes: int) -> None:
+        """Count bytes that were moved."""
+        self._set(16 * stream, self.passed(stream) + n_bytes)
+
+    def note_recorded(self, stream: int, n_bytes: int) -> None:
+        """Count bytes that became lines."""
+        self._set(16 * stream + 8, self.recorded(stream) + n_bytes)
+
+    def close(self) -> None:
+        """Unmap the memory."""
+        self._memory.close()

@@ -17,7 +17,7 @@ import termios
 from collections import deque
 from collections.abc import Iterator
 
-from chiplog.console.relay import StreamFds
+from chiplog.console.stream_fds import StreamFds
 from chiplog_schemas.process.procfs import read_proc_stat, uptime_us
 
 _KEYS_BYTES_MAX = 1_024  # of one read; a terminal's queue holds 4096

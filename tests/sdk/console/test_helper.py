@@ -16,8 +16,12 @@ from pathlib import Path
 
 import pytest
 
+import chiplog
+import chiplog_schemas
 from chiplog.console.helper import ConsoleHelper
-from chiplog.console.relay import SharedCounters, SpliceRelay, StreamFds
+from chiplog.console.relay import SpliceRelay
+from chiplog.console.shared_counters import SharedCounters
+from chiplog.console.stream_fds import StreamFds
 from chiplog_schemas.model.events import EventKind
 from tests.support.journals import read_events
 from tests.support.network import need
@@ -238,6 +242,16 @@ def test_what_was_written_first_is_moved_first_however_late_the_helper_is(tmp_pa
         tally.close()
     assert helper._passages == {}
     assert target.read_bytes() == expected
+
+
+def test_a_helper_needs_no_other_package_until_the_first_line(tmp_path) -> None:
+    """All that it imports before is in chiplog and the standard library: msgpack alone would cost it 4 MB."""
+    paths = [str(Path(module.__path__[0]).parent) for module in (chiplog, chiplog_schemas)]
+    body = "import sys, types; package = types.ModuleType('chiplog'); sys.modules['chiplog'] = package\n"
+    body += f"sys.path += {paths!r}; package.__path__ = [sys.path[-2] + '/chiplog']\n"
+    body += "import chiplog.console.helper\nassert not {'msgpack', 'zmq', 'dataclasses'} & {*sys.modules}, sys.path\n"
+    done = subprocess.run([sys.executable, "-P", "-S", "-c", body], capture_output=True, text=True, timeout=WAIT_S)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_bars_are_folded_and_bytes_that_are_no_text_are_kept(chiplog_dir, tmp_path) -> None:
