@@ -11,9 +11,8 @@ MADE_BY_A_RECIPE = {"sdk/chiplog/cli/where.py", "tests/sdk/cli/test_where.py", "
 # What the recipes name in a file.
 NAMED = {
     "agent/chiplog_agent/stats/host.py": ["_table"],
-    "collector/chiplog_collector/index/applier.py": ["_dispatch"],
-    "collector/chiplog_collector/index/database.py": ["_ROW_TABLES"],
-    "schemas/chiplog_schemas/model/events.py": ["EventKind", "FIELDS"],
+    "collector/chiplog_collector/index/applier.py": ["_by_kind"],
+    "schemas/chiplog_schemas/model/events.py": ["EventKind", "EventSpec", "Field"],
     "schemas/chiplog_schemas/sql/__init__.py": ["MIGRATION"],
     "sdk/chiplog/cli/root.py": ["COMMANDS"],
     "sdk/chiplog/recording/recorder.py": ["_emit"],

@@ -5,6 +5,7 @@ decides, in log order, who a producer is, which attempt of its label it is, and 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -39,7 +40,9 @@ from chiplog_schemas.model.events import (
     CONSOLE_STREAMS,
     FIELDS,
     LOCATION_FIELDS,
+    MATRIX_KINDS,
     EventKind,
+    Field,
     decode,
     matches_schema,
     select_typed,
@@ -55,13 +58,13 @@ _KINDS_WITH_EVENTS = frozenset({-1, Kind.BLOCK, Kind.QUARANTINE})  # -1: bytes o
 _NOTHING_LOST = frozenset({QuarantineCode.NEWER_BLOCK, QuarantineCode.SEQ_OUT_OF_RANGE})
 
 # Events that define identities or depend on them: a producer's are applied in its order, whatever their kinds.
-_IN_ORDER = frozenset(
-    {OPAQUE, EventKind.CONFIG, EventKind.SUMMARY, EventKind.IDENTITY, EventKind.STATE, EventKind.LOST}
-    | {EventKind.NOTICE, EventKind.PEER, EventKind.FILE}
-)
+_IN_ORDER = frozenset({OPAQUE, *(kind for kind in EventKind if not kind.spec.table)})
+_ROW_TABLES: dict[int, str] = {kind: kind.spec.table for kind in EventKind if kind.spec.row}
+_MATRIX_TABLES: dict[int, str] = {kind: kind.spec.table for kind in MATRIX_KINDS}
 
 Mask = NDArray[np.bool_] | None  # None: all rows
 Row = tuple[int, int, int, int, list[Any]]  # producer, seq, kind, ts, fields
+Columns = list[list[Any]]
 
 
 class Applier:
@@ -84,6 +87,32 @@ class Applier:
         self._numbers: list[int] = []  # of all records since the last receipt
         self._key_ids: dict[bytes, tuple[int, ...]] = {}
         self._key_ids_bytes = 0
+        checks: dict[Field, Callable[[Any], Any] | None] = {
+            Field.INT: None,
+            Field.TEXT: text_of,
+            Field.NAME: lambda value: self._context.name(text_of(value)),
+            Field.FLOATS: floats_of,
+            Field.STREAM: lambda value: CONSOLE_STREAMS.get(value, str(value)),
+        }
+        self._checks: dict[int, list[Callable[[Any], Any] | None]] = {
+            kind: [checks[field] for field in kind.spec.fields.values()] for kind in EventKind if kind.spec.row
+        }
+        # How to apply one event of each kind, except samples, which are always a matrix.
+        self._by_kind: dict[int, Callable[..., None]] = {
+            **{kind: partial(self._add_row, kind) for kind in _ROW_TABLES},
+            EventKind.METRICS: partial(self._add_points, "metrics"),
+            EventKind.PHASES: partial(self._add_points, "phases"),
+            EventKind.CONFIG: self._registry.config,
+            EventKind.SUMMARY: self._apply_summary,
+            EventKind.IDENTITY: self._registry.identity,
+            EventKind.STATE: partial(self._registry.ended, by_itself=True),
+            EventKind.LOST: self._apply_lost,
+            EventKind.NOTICE: self._apply_notice,
+            EventKind.PEER: self._apply_peer,
+            EventKind.FILE: self._registry.file,
+            EventKind.DEFINE: self._apply_definition,
+            EventKind.CONFIG_HASHES: self._apply_config_hashes,
+        }
 
     @property
     def state(self) -> State:
@@ -356,14 +385,19 @@ class Applier:
     # -- groups --
 
     def _apply_group(self, group: Group, numbers: NDArray[np.int32], keys: tuple[int, ...], mask: Mask) -> None:
-        if group.kind in (EventKind.METRICS, EventKind.PHASES):
-            target = self.batch.metrics if group.kind == EventKind.METRICS else self.batch.phases
-            self._add_matrix(target, group, group.columns["step"], numbers, keys, mask)
-        elif group.kind == EventKind.SYSTEM:
+        if group.kind in _ROW_TABLES:
+            columns = self._columns_of(group, numbers, mask)
+            try:
+                self._add_rows(group.kind, columns[:3], columns[3:])
+            except Exception:  # caused by one of the events: the others count
+                self._apply_rows(self._rows_of(group, numbers, mask))
+            return
+        if group.kind == EventKind.SYSTEM:
             devices = [self._context.name(clean(str(device))[:_REASON_CHARS_MAX]) for device in group.columns["device"]]
-            self._add_matrix(self.batch.system, group, np.array(devices, dtype=np.int64), numbers, keys, mask)
+            lead = np.array(devices, dtype=np.int64)
         else:
-            self._apply_rows(self._rows_of(group, numbers, mask))
+            lead = group.columns["step"]
+        self._add_matrix(getattr(self.batch, _MATRIX_TABLES[group.kind]), group, lead, numbers, keys, mask)
 
     def _add_matrix(
         self,
@@ -381,12 +415,19 @@ class Applier:
         target.setdefault(keys, []).append(matrix)
         self.batch.n_points += matrix.values.size
 
-    def _rows_of(self, group: Group, numbers: NDArray[np.int32], mask: Mask) -> list[Row]:
+    def _columns_of(self, group: Group, numbers: NDArray[np.int32], mask: Mask) -> Columns:
+        """Return the producers, seqs, times and fields of the wanted rows."""
         names = ["payload"] if group.kind == OPAQUE else [name for name, _ in FIELDS[group.kind]]
-        columns = [as_list(group.columns[name]) for name in names]
-        wanted = range(len(group.seq)) if mask is None else np.flatnonzero(mask).tolist()
-        producers, seqs, times = numbers[group.producer].tolist(), group.seq.tolist(), group.ts.tolist()
-        return [(producers[n], seqs[n], group.kind, times[n], [column[n] for column in columns]) for n in wanted]
+        columns = [numbers[group.producer].tolist(), group.seq.tolist(), group.ts.tolist()]
+        columns += [as_list(group.columns[name]) for name in names]
+        if mask is None:
+            return columns
+        wanted = np.flatnonzero(mask).tolist()
+        return [[column[n] for n in wanted] for column in columns]
+
+    def _rows_of(self, group: Group, numbers: NDArray[np.int32], mask: Mask) -> list[Row]:
+        rows = zip(*self._columns_of(group, numbers, mask), strict=True)
+        return [(producer, seq, group.kind, ts, fields) for producer, seq, ts, *fields in rows]
 
     def _apply_rows(self, rows: list[Row]) -> None:
         for number, seq, kind, ts, fields in rows:
@@ -412,7 +453,10 @@ class Applier:
 
     def _apply_event(self, kind: int, producer: Producer, seq: int, ts: int, fields: list[Any]) -> None:
         try:
-            self._dispatch(kind, producer, seq, ts, fields)
+            apply = self._by_kind.get(kind)
+            if apply is None:
+                raise ValueError(f"kind {kind} does not come row by row")
+            apply(producer, seq, ts, *fields)
         except MemoryError:
             raise  # not caused by the event
         # safeguard: bad-event-costs-itself
@@ -428,62 +472,61 @@ class Applier:
         self.batch.add("quarantine", row)
         self._context.emit_event(producer, seq, ts, "quarantined", "error", reason, {"code": code.value})
 
-    def _dispatch(self, kind: int, producer: Producer, seq: int, ts: int, fields: list[Any]) -> None:
-        number = producer.producer
-        match kind:
-            case EventKind.TEXT:
-                step, key, value = fields
-                self.batch.add("texts", (number, self._context.name(text_of(key)), step, seq, ts, text_of(value)))
-            case EventKind.HISTOGRAM:
-                step, key, edges, counts = fields
-                key_id = self._context.name(text_of(key))
-                self.batch.add("histograms", (number, key_id, step, seq, ts, floats_of(edges), floats_of(counts)))
-            case EventKind.CONSOLE:
-                stream, line_no, line = fields
-                name = CONSOLE_STREAMS.get(stream, str(stream))
-                self.batch.add("console", (number, name, line_no, seq, ts, text_of(line)))
-            case EventKind.CONFIG:
-                self._registry.config(producer, seq, ts, fields[0])
-            case EventKind.FILE:
-                self._registry.file(producer, seq, ts, *fields)
-            case EventKind.SUMMARY:
-                for key, value in fields[0].items():
-                    self.batch.add("summary", (number, seq, ts, text_of(key), json_of(value)))
-            case EventKind.DEFINE:
-                self.batch.add("definitions", (number, seq, ts, *definition_of(*fields)))
-            case EventKind.CONFIG_HASHES:
-                self.batch.add("config_hashes", (number, seq, ts, bool(fields[0]), hashes_of(fields[1])))
-            case EventKind.IDENTITY:
-                self._registry.identity(producer, seq, ts, fields[0])
-            case EventKind.STATE:
-                self._registry.ended(producer, ts, fields[0], by_itself=True, seq=seq)
-            case EventKind.PEER:
-                if self._is_authorized(uuid := uuid_of(fields[0])):
-                    self._apply_peer(self._context.producer(uuid), seq, ts, fields[1])
-            case EventKind.LOST:
-                if fields[0] and not self._is_authorized(uuid_of(fields[0])):
-                    return
-                about = self._context.producer(uuid_of(fields[0])) if fields[0] else producer
-                first, last, reason = fields[1], fields[2], text_of(fields[3])[:_REASON_CHARS_MAX]
-                n_missing = self._context.declare_lost(about, first, last, reason)
-                some = "" if n_missing == last - first + 1 else f"{n_missing} of "
-                level = "error" if n_missing else "info"
-                self._context.emit_event(
-                    about, seq, ts, "lost", level, f"{some}events {first}..{last} are lost: {reason}", {}
-                )
-            case EventKind.NOTICE:
-                notice, level, message, body = text_of(fields[0]), text_of(fields[1]), text_of(fields[2]), fields[3]
-                cause = _cause_of(message, body) if notice == "traceback" else None
-                self._context.emit_event(producer, seq, ts, notice, level, message, body, cause=cause)
-            case EventKind.METRICS | EventKind.PHASES:
-                step, keys_bin, values = fields
-                target = "metrics" if kind == EventKind.METRICS else "phases"
-                for key, value in zip(keys_of(keys_bin), floats_of(values), strict=True):
-                    self.batch.add(target, (number, self._context.name(clean(key)), step, seq, ts, value))
-            case _:
-                raise ValueError(f"kind {kind} does not come row by row")
+    def _add_rows(self, kind: int, places: Columns, fields: Columns) -> None:
+        """Add events that are one row each. Raises what a check raises, and adds none then.
 
-    def _apply_peer(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
+        places: lists of producers, seqs and times. fields: a list of values for each field.
+        """
+        checks = self._checks[kind]
+        checked = [
+            values if check is None else map(check, values) for check, values in zip(checks, fields, strict=True)
+        ]
+        rows = [*zip(*places, *checked, strict=True)]
+        self.batch.rows.setdefault(_ROW_TABLES[kind], []).extend(rows)
+
+    def _add_row(self, kind: int, producer: Producer, seq: int, ts: int, *fields: Any) -> None:
+        self._add_rows(kind, [[producer.producer], [seq], [ts]], [[value] for value in fields])
+
+    def _add_points(
+        self, table: str, producer: Producer, seq: int, ts: int, step: int, keys_bin: Any, values: Any
+    ) -> None:
+        """Apply numbers that do not come as a group's matrix: one row for each key."""
+        for key, value in zip(keys_of(keys_bin), floats_of(values), strict=True):
+            self.batch.add(table, (producer.producer, self._context.name(clean(key)), step, seq, ts, value))
+
+    def _apply_summary(self, producer: Producer, seq: int, ts: int, values: Any) -> None:
+        for key, value in values.items():
+            self.batch.add("summary", (producer.producer, seq, ts, text_of(key), json_of(value)))
+
+    def _apply_definition(self, producer: Producer, seq: int, ts: int, name: Any, definition: Any) -> None:
+        self.batch.add("definitions", (producer.producer, seq, ts, *definition_of(name, definition)))
+
+    def _apply_config_hashes(self, producer: Producer, seq: int, ts: int, whole: int, hashes: Any) -> None:
+        self.batch.add("config_hashes", (producer.producer, seq, ts, bool(whole), hashes_of(hashes)))
+
+    def _apply_lost(
+        self, producer: Producer, seq: int, ts: int, about: Any, first: int, last: int, reason: Any
+    ) -> None:
+        if about and not self._is_authorized(uuid_of(about)):
+            return
+        about = self._context.producer(uuid_of(about)) if about else producer
+        reason = text_of(reason)[:_REASON_CHARS_MAX]
+        n_missing = self._context.declare_lost(about, first, last, reason)
+        some = "" if n_missing == last - first + 1 else f"{n_missing} of "
+        level = "error" if n_missing else "info"
+        self._context.emit_event(about, seq, ts, "lost", level, f"{some}events {first}..{last} are lost: {reason}", {})
+
+    def _apply_notice(
+        self, producer: Producer, seq: int, ts: int, notice: Any, level: Any, message: Any, body: Any
+    ) -> None:
+        notice, level, message = text_of(notice), text_of(level), text_of(message)
+        cause = _cause_of(message, body) if notice == "traceback" else None
+        self._context.emit_event(producer, seq, ts, notice, level, message, body, cause=cause)
+
+    def _apply_peer(self, _: Producer, seq: int, ts: int, uuid: Any, body: Any) -> None:
+        if not self._is_authorized(uuid_of(uuid)):
+            return
+        producer = self._context.producer(uuid)
         about = select_typed(body, LOCATION_FIELDS)
         if "node" in about:
             self._registry.locate(producer, about)
@@ -491,7 +534,7 @@ class Applier:
         if gpus is not None:
             self._registry.assign_gpus(producer, gpus)
         if (gpus is None and "node" not in about) or "state" in body:
-            self._registry.ended(producer, ts, body, by_itself=False, seq=seq)
+            self._registry.ended(producer, seq, ts, body, by_itself=False)
 
     def _is_authorized(self, uuid: bytes) -> bool:
         """Return True if the sender of the record being applied may report about a producer."""

@@ -14,66 +14,21 @@ from numpy.typing import NDArray
 from chiplog_collector.index.state import Producer, Run, State
 from chiplog_collector.index.write_batch import Batch, Columns, turn
 from chiplog_schemas.model.blocks import BLOCK_VERSION
+from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.query.duckdb_errors import is_refused_commit
 from chiplog_schemas.sql import MIGRATION, tables_sql, views_sql
 
 _TS_FIRST, _TS_LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999, as Python's datetime
-_NAN_KEPT = "coalesce(value, 'nan'::DOUBLE)"  # DuckDB reads numpy's NaN as null; chiplog stores no null value
+_NAN_KEPT = "coalesce({}, 'nan'::DOUBLE)"  # DuckDB reads numpy's NaN as null; chiplog stores no null value
 _NAN_KEPT_IN_LIST = "list_transform({}, lambda x: coalesce(x, 'nan'::DOUBLE))"
 _LEDGER_ROWS_MAX = 200_000  # above this and four times its ideal size, the ledger is merged
 
-# Small tables, row by row: (column, type). Strings of type o are never null, those of type t may be; a null producer
-# is encoded as -1.
-_ROW_TABLES: dict[str, tuple[tuple[str, str], ...]] = {
-    "metrics": (("producer", "i4"), ("key", "i4"), ("step", "i8"), ("seq", "i8"), ("ts", "ts"), ("value", "f8")),
-    "phases": (("producer", "i4"), ("key", "i4"), ("step", "i8"), ("seq", "i8"), ("ts", "ts"), ("value", "f8")),
-    "texts": (("producer", "i4"), ("key", "i4"), ("step", "i8"), ("seq", "i8"), ("ts", "ts"), ("value", "o")),
-    "histograms": (
-        ("producer", "i4"),
-        ("key", "i4"),
-        ("step", "i8"),
-        ("seq", "i8"),
-        ("ts", "ts"),
-        ("edges", "o"),
-        ("counts", "o"),
-    ),
-    "console": (("producer", "i4"), ("stream", "o"), ("line_no", "i8"), ("seq", "i8"), ("ts", "ts"), ("line", "o")),
-    "config": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("key", "o"), ("value", "o")),
-    "summary": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("key", "o"), ("value", "o")),
-    "definitions": (
-        ("producer", "i4"),
-        ("seq", "i8"),
-        ("ts", "ts"),
-        ("name", "o"),
-        ("summary", "o"),
-        ("step_metric", "o"),
-    ),
-    "config_hashes": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("is_whole", "?"), ("hashes", "o")),
-    "events": (
-        ("producer", "i4"),
-        ("seq", "i8"),
-        ("ts", "ts"),
-        ("kind", "o"),
-        ("level", "o"),
-        ("message", "o"),
-        ("body", "o"),
-        ("cause", "t"),
-        ("outcome", "t"),
-    ),
-    "files": (("producer", "i4"), ("seq", "i8"), ("ts", "ts"), ("path", "o"), ("bytes", "i8"), ("sha256", "o")),
-    "stored": (("sha256", "o"), ("bytes", "i8"), ("ts", "ts")),
-    "demands": (("run_id", "o"), ("launch", "o"), ("run", "i4")),
-    "refused": (("number", "i8"), ("sender", "o"), ("nodes", "o"), ("events", "i8"), ("ts", "ts")),
-    "quarantine": (
-        ("number", "i8"),
-        ("kind", "i4"),
-        ("reason", "o"),
-        ("bytes", "o"),
-        ("code", "o"),
-        ("block_version", "i8"),
-        ("loses_events", "?"),
-    ),
-}
+# Types of columns that numpy can hold, and how to select the others that need it.
+_DTYPES = {"INTEGER": "i4", "BIGINT": "i8", "DOUBLE": "f8", "BOOLEAN": "?"}
+_SELECTED = {"DOUBLE": _NAN_KEPT, "DOUBLE[]": _NAN_KEPT_IN_LIST}
+_NULLS = {"producer": -1, "block_version": 0, "cause": "", "outcome": ""}  # what a null of these columns is passed as
+# By table: the columns of the rows of an event kind. Rows of other tables have the order of tables.sql.
+_EVENT_COLUMNS = {kind.spec.table: kind.spec.row for kind in EventKind if kind.spec.row}
 _TIMES = ("started_at", "ended_at")
 _Entry = TypeVar("_Entry", Run, Producer)
 # Whether records were ever lost on the way, see State.damaged.
@@ -108,6 +63,7 @@ class Database:
         self.next_number = 0
         self._log_id = log_id
         self._ledger_rows = 0
+        self._types: dict[str, dict[str, str]] = {}  # by table and column, as they are needed
         self._incoming: dict[str, Columns] = {}  # registered once per table, refilled for each insert
         try:
             self._prepare(log_id)
@@ -216,7 +172,7 @@ class Database:
             if batch.names:
                 ids = np.array([number for number, _ in batch.names], dtype=np.int32)
                 names = _objects([name for _, name in batch.names])
-                self._insert("names", {"id": ids, "name": names}, "id, name")
+                self._insert("names", {"id": ids, "name": names}, {"id": "id", "name": "name"})
             self._write_ledger(batch, state)
             self._write_dimension(
                 "producers", Producer, [state.producers_by_number[n] for n in sorted(batch.producers)]
@@ -240,44 +196,47 @@ class Database:
 
     def _insert_facts(self, table: str, columns: Columns) -> None:
         np.clip(columns["ts"].view(np.int64), _TS_FIRST, _TS_LAST, out=columns["ts"].view(np.int64))
-        if table == "system":
-            self._insert(table, columns, f"producer, lead::INTEGER, key, ts, {_NAN_KEPT}")
-        else:
-            self._insert(table, columns, f"producer, key, lead, seq, ts, {_NAN_KEPT}")
+        selected = {"producer": "producer", "key": "key", "ts": "ts", "value": _NAN_KEPT.format("value")}
+        lead = {"device": "lead::INTEGER"} if table == "system" else {"step": "lead", "seq": "seq"}
+        self._insert(table, columns, selected | lead)
 
     def _insert_rows(self, table: str, rows: list[tuple[Any, ...]]) -> None:
-        layout = _ROW_TABLES[table]
+        types = self._types_of(table)
+        names = _EVENT_COLUMNS.get(table, tuple(types))
         columns: Columns = {}
-        selected = []
-        for (name, kind), values in zip(layout, zip(*rows, strict=True), strict=True):
-            if kind == "o":
-                columns[name] = _objects(list(values))
-                selected.append(_NAN_KEPT_IN_LIST.format(name) if name in ("edges", "counts") else name)
-            elif kind == "ts":
+        selected = {}
+        for name, given in zip(names, zip(*rows, strict=True), strict=True):
+            kind, values = types[name], list(given)
+            selected[name] = _SELECTED.get(kind, "{}").format(name)
+            if name in _NULLS:
+                values = [_NULLS[name] if value is None else value for value in values]
+                selected[name] = f"nullif({name}, {_NULLS[name]!r})"
+            if kind == "TIMESTAMP":
                 clipped = [min(max(value, _TS_FIRST), _TS_LAST) for value in values]  # safeguard: times-clipped
                 columns[name] = np.array(clipped, dtype=np.int64).view("datetime64[us]")
-                selected.append(name)
-            elif name == "producer":
-                columns[name] = np.array([-1 if value is None else value for value in values], dtype="i4")
-                selected.append("nullif(producer, -1)")
-            elif kind == "t":
-                columns[name] = _objects([value or "" for value in values])
-                selected.append(f"nullif({name}, '')")
-            elif name == "block_version":
-                columns[name] = np.array([0 if value is None else value for value in values], dtype="i8")
-                selected.append("nullif(block_version, 0)")  # versions count from 1
+            elif kind in _DTYPES:
+                columns[name] = np.array(values, dtype=_DTYPES[kind])
             else:
-                columns[name] = np.array(values, dtype=kind)
-                selected.append(_NAN_KEPT if kind == "f8" else name)
-        self._insert(table, columns, ", ".join(selected))
+                columns[name] = _objects(values)
+        self._insert(table, columns, selected)
 
-    def _insert(self, table: str, columns: Columns, selected: str) -> None:
+    def _types_of(self, table: str) -> dict[str, str]:
+        """Return the types of a table's columns by name, in their order."""
+        types = self._types.get(table)
+        if types is None:
+            query = f"SELECT column_name, column_type FROM (DESCRIBE base.{table})"
+            types = self._types[table] = dict(self.connection.execute(query).fetchall())
+        return types
+
+    def _insert(self, table: str, columns: Columns, selected: dict[str, str]) -> None:
+        """Insert rows. selected: how each column of the table is made from `columns`."""
         incoming = self._incoming.get(table)
         if incoming is None:
             incoming = self._incoming[table] = dict(columns)
             self.connection.register(f"incoming_{table}", incoming)
         incoming.update(columns)
-        self.connection.execute(f"INSERT INTO base.{table} SELECT {selected} FROM incoming_{table}")
+        names, expressions = ", ".join(selected), ", ".join(selected.values())
+        self.connection.execute(f"INSERT INTO base.{table} ({names}) SELECT {expressions} FROM incoming_{table}")
         incoming.clear()  # frees the columns; the registration, half the cost of a small insert, stays
 
     def _write_ledger(self, batch: Batch, state: State) -> None:
@@ -296,8 +255,8 @@ class Database:
     def _insert_ledger(self, ranges: list[tuple[int, int, int, int]]) -> None:
         producer, first, last, seen = (np.array(column, dtype=np.int64) for column in zip(*ranges, strict=True))
         np.clip(seen, _TS_FIRST, _TS_LAST, out=seen)
-        columns = {"producer": producer, "first": first, "last": last, "seen": seen.view("datetime64[us]")}
-        self._insert("intervals", columns, "producer::INTEGER, first, last, seen")
+        columns = {"producer": producer, "first_seq": first, "last_seq": last, "seen_at": seen.view("datetime64[us]")}
+        self._insert("intervals", columns, {name: name for name in columns} | {"producer": "producer::INTEGER"})
 
     def _join_ledger(self, state: State, ideal: int) -> None:
         query = "SELECT producer, epoch_us(max(seen_at)) FROM base.intervals GROUP BY producer"
@@ -312,9 +271,7 @@ class Database:
         if not entries:
             return
         names = [entry.name for entry in fields(kind)]
-        types = dict(
-            self.connection.execute(f"SELECT column_name, column_type FROM (DESCRIBE base.{table})").fetchall()
-        )
+        types = self._types_of(table)
         rows = [[_json_value(getattr(entry, name)) for name in names] for entry in entries]
         self.connection.execute(
             f"DELETE FROM base.{table} WHERE {names[0]} IN (SELECT unnest(?::INTEGER[]))", [[row[0] for row in rows]]

@@ -446,7 +446,7 @@ class RunRegistry:
             self._context.emit_event(producer, seq, ts, "file_refused", "warning", message, {"path": path})
         self._context.batch.add("files", (producer.producer, seq, ts, path, count_of(n_bytes), digest_of(digest)))
 
-    def ended(self, producer: Producer, ts: int, body: Any, *, by_itself: bool, seq: int) -> None:
+    def ended(self, producer: Producer, seq: int, ts: int, body: Any, *, by_itself: bool) -> None:
         """Note how a producer ended. Its own report has priority over its agent's, in whichever order they arrive."""
         said, _ = _plain(select_typed(body, _STATE_FIELDS))
         detail = select_typed(body, {"detail": dict}).get("detail", {})

@@ -1,38 +1,17 @@
 """The events: the content of one msgpack payload of a producer's journal.
 
-A payload is an array `[kind, ts, field …]`; `ts` is microseconds since the epoch, UTC. FIELDS names the fields of each
-kind and their column types. New fields go last. A reader that does not know them keeps the payload verbatim.
+A payload is an array `[kind, ts, field …]`; `ts` is microseconds since the epoch, UTC. EventKind declares each kind:
+its number, its fields and its table. New fields go last. A reader that does not know them keeps the payload verbatim.
 Every event has a `seq` of its producer: the number of the record that holds it.
 """
 
-from enum import IntEnum
-from typing import Any
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any, Self
 
 from chiplog_schemas.codec import CodecError, pack, unpack
 
 PRODUCER_BYTES = 16
-
-
-class EventKind(IntEnum):
-    """The kind of an event. Numbers are never reused."""
-
-    METRICS = 1  # the numbers of one step, from one call
-    PHASES = 2  # seconds spent in each phase of a step
-    TEXT = 3
-    HISTOGRAM = 4
-    CONSOLE = 5
-    CONFIG = 6
-    SUMMARY = 7
-    IDENTITY = 8  # who the producer is: the first event of a journal, repeated when more is known
-    STATE = 9  # how the producer's label ended, reported by the producer itself
-    LOST = 10  # seqs that can never arrive
-    NOTICE = 11  # an alert, a restart, a refusal …: a row of the view `events`
-    SYSTEM = 12  # a sample of one device (agents only)
-    PEER = 13  # what an agent knows about another producer: where its process runs, and how it ended
-    FILE = 14  # a saved file; its bytes are sent separately
-    DEFINE = 15  # the summary of a metric, and the metric on its x axis
-    CONFIG_HASHES = 16  # hashes of a rank's config, which the index compares with the primary's
-
 
 # Every group of a block has these columns in addition to its kind's fields. No field may use these names.
 ROW_COLUMNS = ("producer", "seq", "ts")
@@ -47,41 +26,104 @@ class Column(IntEnum):
     VALUES = 4  # one row of the matrix: little-endian float64 per key, as bin
 
 
-FIELDS: dict[int, tuple[tuple[str, Column], ...]] = {
-    EventKind.METRICS: (("step", Column.INT), ("keys", Column.KEYS), ("values", Column.VALUES)),
-    EventKind.PHASES: (("step", Column.INT), ("keys", Column.KEYS), ("values", Column.VALUES)),
-    EventKind.TEXT: (("step", Column.INT), ("key", Column.OBJECT), ("value", Column.OBJECT)),
-    EventKind.HISTOGRAM: (
-        ("step", Column.INT),
-        ("key", Column.OBJECT),
-        ("edges", Column.OBJECT),  # float64 × (n + 1), as bin
-        ("counts", Column.OBJECT),  # float64 × n, as bin
-    ),
-    EventKind.CONSOLE: (("stream", Column.INT), ("line_no", Column.INT), ("line", Column.OBJECT)),
-    EventKind.CONFIG: (("values", Column.OBJECT),),  # {key: JSON text}
-    EventKind.SUMMARY: (("values", Column.OBJECT),),  # {key: JSON text}
-    EventKind.IDENTITY: (("identity", Column.OBJECT),),  # see IDENTITY_FIELDS
-    EventKind.STATE: (("state", Column.OBJECT),),  # see STATE_FIELDS
-    EventKind.LOST: (
-        ("about", Column.OBJECT),  # a producer's 16 bytes; empty: the producer of the event itself
-        ("first", Column.INT),
-        ("last", Column.INT),
-        ("reason", Column.OBJECT),
-    ),
-    EventKind.NOTICE: (
-        ("notice", Column.OBJECT),  # one word: alert, bad_value, restart …
-        ("level", Column.OBJECT),  # debug, info, warning, error
-        ("message", Column.OBJECT),
-        ("body", Column.OBJECT),  # {str: plain value}
-    ),
-    EventKind.SYSTEM: (("device", Column.OBJECT), ("keys", Column.KEYS), ("values", Column.VALUES)),
-    EventKind.PEER: (("about", Column.OBJECT), ("state", Column.OBJECT)),  # 16 bytes, see STATE_FIELDS
-    EventKind.FILE: (("path", Column.OBJECT), ("bytes", Column.INT), ("sha256", Column.OBJECT)),  # the last: 32 bytes
-    EventKind.DEFINE: (("name", Column.OBJECT), ("definition", Column.OBJECT)),  # str, see DEFINITION_FIELDS
-    EventKind.CONFIG_HASHES: (("whole", Column.INT), ("hashes", Column.OBJECT)),  # 1 or 0; {key: hex digits}
-}
+class Field(Enum):
+    """What a field holds: how it travels, and its type in the table of its kind."""
 
-MATRIX_KINDS = frozenset({EventKind.METRICS, EventKind.PHASES, EventKind.SYSTEM})
+    INT = Column.INT, "BIGINT"
+    TEXT = Column.OBJECT, "VARCHAR"
+    NAME = Column.OBJECT, "INTEGER"  # a text; the table has its number in base.names
+    FLOATS = Column.OBJECT, "DOUBLE[]"  # float64, as bin
+    STREAM = Column.INT, "VARCHAR"  # see CONSOLE_STREAMS
+    OBJECT = Column.OBJECT, ""  # any value; only in kinds without a table
+    KEYS = Column.KEYS, ""
+    VALUES = Column.VALUES, ""
+
+    def __init__(self, column: Column, sql_type: str) -> None:
+        self.column = column
+        self.sql_type = sql_type
+
+
+@dataclass(frozen=True, slots=True)
+class EventSpec:
+    """Everything that an event kind declares.
+
+    fields: in their order on the wire. table: of the schema `base`. If the fields have a matrix, each of its values is
+    a row of the table; else each event is a row. Without a table, the applier has a method for the kind.
+    """
+
+    fields: dict[str, Field]
+    table: str = ""
+
+    @property
+    def has_matrix(self) -> bool:
+        """Return True if an event has one float64 for each of its keys."""
+        return Field.VALUES in self.fields.values()
+
+    @property
+    def row(self) -> tuple[str, ...]:
+        """The columns of the row that an event is; empty if it is not one row."""
+        return (*ROW_COLUMNS, *self.fields) if self.table and not self.has_matrix else ()
+
+
+class EventKind(IntEnum):
+    """The kind of an event. Numbers are never reused."""
+
+    # the numbers of one step, from one call
+    METRICS = 1, EventSpec({"step": Field.INT, "keys": Field.KEYS, "values": Field.VALUES}, table="metrics")
+    # seconds spent in each phase of a step
+    PHASES = 2, EventSpec({"step": Field.INT, "keys": Field.KEYS, "values": Field.VALUES}, table="phases")
+    TEXT = 3, EventSpec({"step": Field.INT, "key": Field.NAME, "value": Field.TEXT}, table="texts")
+    # n + 1 edges, n counts
+    HISTOGRAM = (
+        4,
+        EventSpec(
+            {"step": Field.INT, "key": Field.NAME, "edges": Field.FLOATS, "counts": Field.FLOATS}, table="histograms"
+        ),
+    )
+    CONSOLE = 5, EventSpec({"stream": Field.STREAM, "line_no": Field.INT, "line": Field.TEXT}, table="console")
+    CONFIG = 6, EventSpec({"values": Field.OBJECT})  # {key: JSON text}
+    SUMMARY = 7, EventSpec({"values": Field.OBJECT})  # {key: JSON text}
+    # who the producer is: the first event of a journal, repeated when more is known; see IDENTITY_FIELDS
+    IDENTITY = 8, EventSpec({"identity": Field.OBJECT})
+    # how the producer's label ended, reported by the producer itself; see STATE_FIELDS
+    STATE = 9, EventSpec({"state": Field.OBJECT})
+    # seqs that can never arrive. about: a producer's 16 bytes; empty: the producer of the event itself
+    LOST = (
+        10,
+        EventSpec({"about": Field.OBJECT, "first": Field.INT, "last": Field.INT, "reason": Field.OBJECT}),
+    )
+    # an alert, a restart, a refusal …: a row of the view `events`
+    # notice: one word; level: debug, info, warning, error; body: {str: plain value}
+    NOTICE = (
+        11,
+        EventSpec({"notice": Field.OBJECT, "level": Field.OBJECT, "message": Field.OBJECT, "body": Field.OBJECT}),
+    )
+    # a sample of one device (agents only)
+    SYSTEM = 12, EventSpec({"device": Field.NAME, "keys": Field.KEYS, "values": Field.VALUES}, table="system")
+    # what an agent knows about another producer: where its process runs, and how it ended
+    # about: 16 bytes; state: see STATE_FIELDS
+    PEER = 13, EventSpec({"about": Field.OBJECT, "state": Field.OBJECT})
+    # a saved file; its bytes are sent separately. sha256: 32 bytes
+    FILE = 14, EventSpec({"path": Field.OBJECT, "bytes": Field.INT, "sha256": Field.OBJECT})
+    # the summary of a metric, and the metric on its x axis; see DEFINITION_FIELDS
+    DEFINE = 15, EventSpec({"name": Field.OBJECT, "definition": Field.OBJECT})
+    # hashes of a rank's config, which the index compares with the primary's. whole: 1 or 0; hashes: {key: hex digits}
+    CONFIG_HASHES = 16, EventSpec({"whole": Field.INT, "hashes": Field.OBJECT})
+
+    spec: EventSpec
+
+    def __new__(cls, number: int, spec: EventSpec) -> Self:
+        kind = int.__new__(cls, number)
+        kind._value_ = number
+        kind.spec = spec
+        return kind
+
+
+# By kind: the fields in their order, and how they travel.
+FIELDS: dict[int, tuple[tuple[str, Column], ...]] = {
+    kind: tuple((name, field.column) for name, field in kind.spec.fields.items()) for kind in EventKind
+}
+MATRIX_KINDS = frozenset(kind for kind in EventKind if kind.spec.has_matrix)
 
 IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
     "role": str,  # rank, agent or console

@@ -569,6 +569,23 @@ def test_counts_that_no_process_reaches_break_completeness_for_nobody(index: Ind
     )
 
 
+def test_a_wrong_text_costs_none_of_the_texts_around_it() -> None:
+    rank = Rank(0)
+    for key, value in (("a", "1"), ("b", "2"), ("c", 3), (4, "4"), ("d", "5")):
+        rank.say(EventKind.TEXT, 7, key, value)
+    applier = apply(whole(rank))
+    ids = applier.state.names
+    assert [row[4:] for row in applier.batch.rows["texts"]] == [(ids["a"], "1"), (ids["b"], "2"), (ids["d"], "5")]
+    assert len(quarantined(applier)) == 2
+
+
+@pytest.mark.parametrize("kind", [kind for kind in EventKind if kind != EventKind.SYSTEM], ids=lambda kind: kind.name)
+def test_an_event_of_each_kind_can_be_applied_if_its_agent_kept_it_verbatim(kind: EventKind) -> None:
+    rank = Rank(0)
+    rank.events.append(pack([kind, START_US, *EVENTS[kind], "a later field"]))
+    assert quarantined(apply(whole(rank))) == []
+
+
 @pytest.mark.parametrize("kind", EventKind, ids=lambda kind: kind.name)
 def test_an_event_of_each_kind_can_be_applied(kind: EventKind) -> None:
     rank = Rank(0)

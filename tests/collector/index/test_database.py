@@ -362,6 +362,18 @@ def test_other_tables_have_another_migration(index: Index) -> None:
     assert TABLES.get(MIGRATION) == digest, f"add 1 to MIGRATION, and its number with {digest!r} to TABLES"
 
 
+@pytest.mark.parametrize("kind", [kind for kind in EventKind if kind.spec.table], ids=lambda kind: kind.name)
+def test_the_table_of_a_kind_has_the_columns_that_it_declares(index: Index, kind: EventKind) -> None:
+    query = f"SELECT column_name, column_type FROM (DESCRIBE base.{kind.spec.table})"
+    found = {name: column_type for name, column_type in index.sql(query) if name not in ("producer", "seq", "ts")}
+    fields = dict(kind.spec.fields)
+    if kind.spec.has_matrix:
+        assert found.pop("key") == "INTEGER"
+        assert found.pop("value") == "DOUBLE"
+        fields = {name: field for name, field in fields.items() if name not in ("keys", "values")}
+    assert found == {name: field.sql_type for name, field in fields.items()}
+
+
 @pytest.mark.parametrize("damage", ["garbage", "another log"])
 def test_a_file_that_cannot_be_used_is_set_aside_and_made_anew(index: Index, damage) -> None:
     index.take(*everything())
