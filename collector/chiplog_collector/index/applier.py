@@ -346,20 +346,7 @@ class Applier:
                 self._retract_lost(producer, new)
         if not partial:  # safeguard: events-stored-once
             return None, numbers
-
-        bounds = {index: np.array(ranges, dtype=np.int64) for index, ranges in fresh.items() if ranges}
-
-        def mask_of(group: Group) -> Mask:
-            mask = np.zeros(len(group.seq), dtype=np.bool_)
-            for index in np.unique(group.producer).tolist():
-                if index in bounds:  # ascending, so each row is searched: a hostile block has very many ranges
-                    rows = group.producer == index
-                    seqs = group.seq[rows]
-                    at = np.searchsorted(bounds[index][:, 0], seqs, side="right") - 1
-                    mask[rows] = (at >= 0) & (seqs <= bounds[index][at, 1])
-            return mask
-
-        return mask_of, numbers
+        return _mask_of(fresh), numbers
 
     def _mark_log_damaged(self) -> None:
         """Record that the log lost records.
@@ -552,6 +539,23 @@ class Applier:
                 self._key_ids, self._key_ids_bytes = {}, len(keys_bin)
             ids = self._key_ids[keys_bin] = tuple(self._context.name(clean(key)) for key in keys_of(keys_bin))
         return ids
+
+
+def _mask_of(fresh: dict[int, list[tuple[int, int]]]) -> Callable[[Group], Mask]:
+    """Return a function that marks the rows of a group whose seqs are in these ranges of their producers."""
+    bounds = {index: np.array(ranges, dtype=np.int64) for index, ranges in fresh.items() if ranges}
+
+    def mask_of(group: Group) -> Mask:
+        mask = np.zeros(len(group.seq), dtype=np.bool_)
+        for index in np.unique(group.producer).tolist():
+            if index in bounds:  # ascending, so each row is searched: a hostile block has very many ranges
+                rows = group.producer == index
+                seqs = group.seq[rows]
+                at = np.searchsorted(bounds[index][:, 0], seqs, side="right") - 1
+                mask[rows] = (at >= 0) & (seqs <= bounds[index][at, 1])
+        return mask
+
+    return mask_of
 
 
 def _cause_of(message: str, body: Any) -> EndCause:
