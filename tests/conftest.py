@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog.recording import start
+from chiplog.recording import current_run
 from chiplog_schemas.bounds import RANGES
 from chiplog_schemas.paths import paths_for_root
 
@@ -54,7 +54,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     yield
     if chiplog.run is not None:
         chiplog.finish()
-        start._current = None
+        current_run._current = None
 
 
 @pytest.fixture

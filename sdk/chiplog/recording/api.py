@@ -21,8 +21,9 @@ except ImportError:
 else:
     _is_supported = True
 if TYPE_CHECKING or _is_supported:  # safeguard: import-without-fcntl
+    from chiplog.recording.current_run import current, finish, log
     from chiplog.recording.run import Run
-    from chiplog.recording.start import current, finish, init, log, setup
+    from chiplog.recording.start import init, setup
 else:
     from chiplog.recording.unsupported import Run, current, finish, init, log, setup
 

@@ -5,7 +5,7 @@ import os
 import threading
 
 import chiplog
-from chiplog.recording import start
+from chiplog.recording import current_run
 from chiplog_schemas.model.events import EventKind
 from tests.support.safeguard import Safeguard
 from tests.support.scripts import run_script
@@ -15,7 +15,7 @@ SAFEGUARDS = [
     Safeguard(
         "the second run of a rank is not its first one again",
         "second-run-is-another",
-        part="_opened",
+        part="current_run.opened_ids",
         new="set()",
         test="test_runs_of_a_sweep_are_runs_of_their_own_with_steps_and_labels_of_their_own",
     ),
@@ -106,7 +106,7 @@ def test_runs_of_a_sweep_are_runs_of_their_own_with_steps_and_labels_of_their_ow
 ) -> None:
     for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}.items():
         monkeypatch.setenv(name, str(value))
-    monkeypatch.setattr(start, "_opened", set())
+    monkeypatch.setattr(current_run, "opened_ids", set())
     ids = []
     for number in range(3):
         with chiplog.init(mode="offline", capture_console=False, config={"lr": number}) as run:

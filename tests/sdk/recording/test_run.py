@@ -9,7 +9,6 @@ import os
 import re
 import resource
 import struct
-import subprocess
 import sys
 import threading
 from argparse import Namespace
@@ -21,31 +20,13 @@ import torch
 
 import chiplog
 from chiplog.identity.identity import PARENT_RUN
-from chiplog.recording import start
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, KEY_BYTES_MAX, KEYS_MAX, KIB, MIB
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.paths import Paths
-from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head, list_journals
+from chiplog_schemas.storage.journal_dir import HEAD_NAME, decode_head
 from tests.support.journals import read_events
-from tests.support.safeguard import Safeguard
 from tests.support.sdk_events import counted, notices, numbers
-
-SAFEGUARDS = [
-    Safeguard(
-        "a sys.exit() that was caught is no end",
-        "caught-exit-is-no-end",
-        condition=False,
-        test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
-    ),
-    Safeguard(
-        "a caught sys.exit() whose exception is kept does not end the run",
-        "kept-exit-is-no-end",
-        value="is_seen",
-        test="test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end",
-    ),
-]
 
 
 @pytest.fixture
@@ -555,100 +536,6 @@ def test_console_lines_go_first_when_the_journal_is_nearly_full(chiplog_dir, off
     assert kept + lost == 4500
 
 
-EXITS = """
-import sys
-import chiplog
-def train():
-    with chiplog.init(mode="offline", capture_console=False) as run:
-        run.log({"x": 1.0})
-        EXIT
-if INSIDE:
-    train()
-chiplog.init(mode="offline", run_id="outside", capture_console=False).log({"x": 1.0})
-EXIT
-"""
-
-
-@pytest.mark.parametrize("inside", [True, False])
-@pytest.mark.parametrize(
-    ("leave", "state", "code", "reason"),
-    [
-        ("sys.exit(0)", "finished", 0, None),
-        ("sys.exit()", "finished", 0, None),
-        ("sys.exit(3)", "failed", 3, "SystemExit: 3"),
-        ("sys.exit('no data')", "failed", 1, "SystemExit: no data"),
-        ("raise KeyboardInterrupt", "failed", 1, "KeyboardInterrupt"),
-    ],
-)
-def test_the_end_by_sys_exit_is_the_end_of_the_run(chiplog_dir, offline, inside, leave, state, code, reason) -> None:
-    script = EXITS.replace("EXIT", leave).replace("INSIDE", str(inside))
-    subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=180, check=False)
-    [event] = offline(EventKind.STATE)
-    found = event.fields["state"]
-    assert (found["state"], found["exit_code"], found.get("reason")) == (state, code, reason)
-
-
-KEEPS = """
-import multiprocessing, os, sys
-import chiplog
-kept = []
-def train(again=False):
-    try:
-        sys.exit(3)
-    except SystemExit as error:
-        kept.append(error)
-        if again: raise
-def drop():
-    try:
-        sys.exit(3)
-    except SystemExit:
-        pass
-def child(again):
-    chiplog.init(mode="offline", run_id="child", capture_console=False).log({"x": 1.0})
-    train(again)
-chiplog.init(mode="offline", run_id="r", capture_console=False).log({"x": 1.0})
-"""
-
-
-CHILD = "p = multiprocessing.get_context('fork').Process(target=child, args=({},)); p.start(); p.join()"
-
-
-@pytest.mark.parametrize(
-    ("how", "end", "ends"),
-    [
-        ("script", "train()", {"r": 0}),
-        ("script", "train(again=True)", {"r": 3}),
-        ("script", "train(); sys.exit(4)", {"r": 4}),
-        ("script", "train(); 1 / 0", {"r": 1}),
-        ("script", "drop(); raise SystemExit", {}),  # the exit status shows the reason, because no hook sees this
-        ("script", CHILD.format(False), {"r": 0, "child": 0}),
-        ("script", CHILD.format(True), {"r": 0, "child": 3}),
-        ("-m", "train()", {"r": 0}),
-        ("-m", "train(again=True)", {"r": 3}),
-        ("-c", "train()", {"r": 0}),
-        ("-i", "train()", {"r": 0}),
-        ("-i", "train(again=True)", {"r": 3}),
-    ],
-)
-def test_a_sys_exit_that_somebody_caught_or_keeps_is_no_end(chiplog_dir, tmp_path, offline, how, end, ends) -> None:
-    (tmp_path / "train.py").write_text(KEEPS + (end if how != "-i" else "") + "\n")
-    command = {"script": ["train.py"], "-m": ["-m", "train"], "-c": ["-c", KEEPS + end], "-i": ["-i", "train.py"]}[how]
-    typed = {"input": f"{end}\n", "text": True}
-    subprocess.run([sys.executable, *command], **typed, capture_output=True, timeout=180, cwd=tmp_path)
-    runs = {event.producer: event.fields["identity"]["run_id"] for event in offline(EventKind.IDENTITY)}
-    found = {runs[event.producer]: event.fields["state"]["exit_code"] for event in offline(EventKind.STATE)}
-    assert found == ends
-
-
-def test_offline_journals_lie_on_a_disk_of_this_node(tmp_path, monkeypatch) -> None:
-    """On a network file system a mapped file can kill its process."""
-    local = Paths(tmp_path / "nfs", tmp_path / "local", tmp_path / "run")
-    monkeypatch.setattr(start, "paths_for_root", lambda root: local)
-    chiplog.init(mode="offline", capture_console=False).finish()
-    assert len(list_journals(local.local / "offline")) == 1
-    assert not local.root.exists()
-
-
 def test_disabled_does_nothing(chiplog_dir) -> None:
     before = (threading.active_count(), sys.stdout, sys.stderr, os.environ.get(PARENT_RUN))
     run = chiplog.init(mode="disabled", config={"lr": 1})
@@ -769,23 +656,6 @@ def test_a_second_init_of_another_run_finishes_the_first(chiplog_dir, offline) -
     assert chiplog.run is second
     chiplog.finish()
     assert Counter(event.kind for event in offline())[EventKind.STATE] == 2
-
-
-def test_the_module_level_names_are_those_of_the_current_run(chiplog_dir, offline, caplog, monkeypatch) -> None:
-    monkeypatch.setattr(start, "_current", None)
-    monkeypatch.setattr(start, "_warned_no_run", False)
-    assert chiplog.run is None
-    chiplog.log({"x": 1.0})
-    chiplog.log({"x": 1.0})
-    chiplog.finish()
-    assert [record.getMessage() for record in caplog.records] == [
-        "chiplog: log() without a run; call chiplog.init() first"
-    ]
-    run = chiplog.init(mode="offline", capture_console=False)
-    assert chiplog.run is run
-    chiplog.log({"x": 2.0}, step=4)
-    chiplog.finish()
-    assert numbers(offline()) == [("x", 4, 2.0)]
 
 
 def test_a_run_is_named_to_child_processes_only_while_it_is_open(chiplog_dir) -> None:

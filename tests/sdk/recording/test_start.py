@@ -23,7 +23,7 @@ SAFEGUARDS = [
     Safeguard(
         "an uncaught exception ends every open run",
         "exception-ends-all-runs",
-        new="_all_runs()[-1]._mark_exit(error)",
+        new="all_runs()[-1]._mark_exit(error)",
         test="test_an_uncaught_exception_is_how_every_open_run_ends_and_each_line_is_in_one_of_them",
     ),
     Safeguard(

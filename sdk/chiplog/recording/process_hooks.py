@@ -1,0 +1,151 @@
+"""End the runs of this process with it: hooks for uncaught exceptions, sys.exit, exit, fork and multiprocessing."""
+
+import atexit
+import os
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any, NoReturn
+
+from chiplog.identity import process_info
+from chiplog.recording import current_run
+from chiplog.recording.current_run import all_runs, open_runs
+from chiplog.recording.failures import attach_context, exit_status_of
+from chiplog.recording.main_frame import main_frame_returned, remember_main_frame
+from chiplog_schemas.paths import own_dir, paths_for_root
+from chiplog_schemas.process.owners import note_good_end
+
+_installed = threading.Lock()  # held from the first install() on
+_pending_exit: SystemExit | None = None  # the last uncaught sys.exit() since init()
+# The process with a registered finalizer, and the one that registered it for the time after its start.
+_finalizer_pid = _bootstrap_pid = 0
+
+
+def install() -> None:
+    """Install the hooks once."""
+    if not _installed.acquire(blocking=False):
+        return
+    remember_main_frame()
+    atexit.register(_at_exit)
+    os.register_at_fork(after_in_child=_after_fork)  # safeguard: fork-detaches-journal
+    previous = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        for run in all_runs():  # safeguard: exception-ends-all-runs
+            run._mark_exit(error)
+        previous(kind, error, traceback)
+
+    sys.excepthook = hook
+    previous_of_threads = threading.excepthook
+
+    def thread_hook(arguments: threading.ExceptHookArgs) -> None:
+        if arguments.exc_value is not None and arguments.exc_type is not SystemExit:
+            name = arguments.thread.name if arguments.thread is not None else "?"
+            for run in open_runs():
+                run._note_thread(name, arguments.exc_value)
+        previous_of_threads(arguments)
+
+    threading.excepthook = thread_hook
+    original_exit = sys.exit
+
+    def exit_hook(status: Any = None, /) -> NoReturn:
+        global _pending_exit
+        try:
+            original_exit(status)
+        except SystemExit as error:
+            # In another thread it ends only the thread. In atexit, after the main thread, it ends nothing.
+            if threading.current_thread() is threading.main_thread() and threading.main_thread().is_alive():
+                _pending_exit = SystemExit(*error.args)
+                remember_main_frame()  # in a REPL or embedded, the frame that called init() has returned
+                attach_context(_pending_exit, error)
+                error._chiplog_departure = _ExitMarker(_pending_exit)  # type: ignore[attr-defined]  # any attribute may be set
+            raise
+
+    sys.exit = exit_hook  # no hook sees a SystemExit; one raised without sys.exit goes unseen
+
+
+class _ExitMarker:
+    """Attached to the SystemExit of a sys.exit(). If it is deleted while code runs, the exit was caught.
+
+    The interpreter deletes the one that ends the process after the last frame.
+    """
+
+    def __init__(self, left: SystemExit) -> None:
+        self._left = left  # a copy: the raised one must be deleted when its handler drops it
+
+    def __del__(self, frame: Callable[[], FrameType] = sys._getframe) -> None:
+        global _pending_exit
+        if _pending_exit is self._left and frame().f_back is not None:  # safeguard: caught-exit-is-no-end
+            _pending_exit = None
+
+    def __reduce__(self) -> tuple[type[str], tuple[()]]:
+        return str, ()  # a pickled exception does not carry the marker
+
+
+def forget_exit() -> None:
+    """Forget a sys.exit() that did not end the process."""
+    global _pending_exit
+    _pending_exit = None
+
+
+def _at_exit(*, is_seen: bool = False) -> None:
+    """End the runs of this process. is_seen: an exception that ends it, if any, is being handled."""
+    global _pending_exit
+    runs = all_runs()
+    returned = is_seen or main_frame_returned()  # safeguard: kept-exit-is-no-end
+    if returned:
+        _pending_exit = None  # it was caught, and the handler keeps it
+    # A child of multiprocessing exits while its exception is being handled, without calling the excepthook.
+    error = sys.exc_info()[1] or _pending_exit  # safeguard: child-exception-seen
+    if returned if error is None else not exit_status_of(error)[0]:
+        here = runs[-1]._settings.places if runs else paths_for_root(own_dir(None, os.environ))
+        note_good_end(here.owners)  # safeguard: pool-worker-ends-well
+    for run in runs:
+        if error is not None:
+            run._mark_exit(error)
+        elif not returned:  # safeguard: unseen-exit-is-not-normal
+            run._leave()  # `raise SystemExit(4)`: no hook gets the exit code
+        run.finish()
+
+
+def _at_exit_of_child() -> None:
+    forget_exit()  # an exception that ends it is being handled; any other one was caught
+    _at_exit(is_seen=True)
+
+
+def _after_fork() -> None:
+    forget_exit()
+    remember_main_frame()
+    current_run.after_fork()
+    if all_runs():
+        register_child_finalizer()
+
+
+def register_child_finalizer() -> None:
+    """Register the finalizer of a child that multiprocessing has not marked as a child yet.
+
+    multiprocessing clears its finalizers right after this, and then calls what is registered here.
+    """
+    global _bootstrap_pid
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and _bootstrap_pid != os.getpid():
+        _bootstrap_pid = os.getpid()
+        util.register_after_fork(_at_exit, _finish_with_multiprocessing)
+
+
+def _finish_with_multiprocessing(_: object = None) -> None:
+    """Finish the run at the end of a child of multiprocessing: it exits without atexit, but runs its finalizers."""
+    sys.modules["multiprocessing.util"].Finalize(None, _at_exit_of_child, exitpriority=100)
+
+
+def finalize_with_multiprocessing() -> None:
+    """Register once that a child of multiprocessing finishes its run."""
+    global _finalizer_pid
+    if (
+        _finalizer_pid != os.getpid()
+        and process_info.is_multiprocessing_child()
+        and "multiprocessing.util" in sys.modules
+    ):
+        _finalizer_pid = os.getpid()
+        _finish_with_multiprocessing()
