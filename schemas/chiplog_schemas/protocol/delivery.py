@@ -341,6 +341,10 @@ class ReceiverProtocol:
         session.last_received_s = now
         session.routing = routing
         session.permit = permit
+        return self._process(sender, message, permit)
+
+    def _process(self, sender: bytes, message: messages.Message, permit: Permission | None) -> list[ReceiverAction]:
+        """Process a message of an open session."""
         expected = self.next_numbers.get(sender, 0)
         if message.kind in (MessageKind.DATA, MessageKind.LOST):
             if message.first > expected:  # safeguard: data-jump-is-loss

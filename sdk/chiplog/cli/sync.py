@@ -59,6 +59,31 @@ def sync(source: Path | None, directory: str | None, delete: bool, again: bool, 
     if delete:
         _delete(before, where)
     _sync_files(files, where, delete=delete)
+    _sync_journals(found, where, timeout_s, delete=delete)
+
+
+def _start_agent(where: Paths) -> None:
+    if not daemons.daemon_pid(where, daemons.AGENT):
+        daemons.start(where, daemons.AGENT, ["--embedded"])
+
+
+def _mark(paths: list[Path], where: Paths) -> None:
+    try:
+        mark([path for path in paths if path.parent != where.journals], where.root)
+    except OSError as error:
+        click.echo(f"cannot record what was delivered: {error}; the next sync delivers it again", err=True)
+
+
+def _delete(paths: list[Path], where: Paths) -> None:
+    for path in paths:
+        if path.is_dir() and path.parent != where.journals:
+            shutil.rmtree(path)
+        elif not path.is_dir():
+            path.unlink()
+
+
+def _sync_journals(found: list[tuple[bytes, Path]], where: Paths, timeout_s: float, *, delete: bool) -> None:
+    """Hand journals to the agent, and wait until it has delivered them."""
     if not found:
         return
     dead = [path for _, path in found if not lock_holder_pid(path / LOCK_NAME)]
@@ -80,26 +105,6 @@ def sync(source: Path | None, directory: str | None, delete: bool, again: bool, 
         raise click.ClickException(
             f"{len(dead) - len(delivered)} journals are not delivered after {timeout_s:g} s; see chiplog status"
         )
-
-
-def _start_agent(where: Paths) -> None:
-    if not daemons.daemon_pid(where, daemons.AGENT):
-        daemons.start(where, daemons.AGENT, ["--embedded"])
-
-
-def _mark(paths: list[Path], where: Paths) -> None:
-    try:
-        mark([path for path in paths if path.parent != where.journals], where.root)
-    except OSError as error:
-        click.echo(f"cannot record what was delivered: {error}; the next sync delivers it again", err=True)
-
-
-def _delete(paths: list[Path], where: Paths) -> None:
-    for path in paths:
-        if path.is_dir() and path.parent != where.journals:
-            shutil.rmtree(path)
-        elif not path.is_dir():
-            path.unlink()
 
 
 def _sync_files(files: list[Path], where: Paths, *, delete: bool) -> None:

@@ -164,12 +164,7 @@ class SenderThread:
                 if not link.is_open and self._may_start_agent and now >= start_at:
                     start_at = now + (_START_AGAIN_S if self._start_agent() else _LOOK_AGAIN_S)
                 if self._deadline != float("inf"):
-                    self.delivered = self._journal.acked >= self._journal.next_seq
-                    if self.delivered or now >= self._deadline:
-                        if not (self.delivered or link.is_open) and self._probe_at != float("inf"):
-                            self._must_use_own_agent()
-                        if not (self.delivered or link.is_open) and self._may_start_agent:
-                            self._start_agent(_LAST_LOOK_S)  # the previous agent may have been exiting
+                    if self._has_ended(link, now):
                         return
                     link.wait(_FINISH_POLL_MS / 1000)
                 elif link.is_blocked:
@@ -180,6 +175,18 @@ class SenderThread:
             link.close()
             if context is not None and link.socket is None:
                 context.term()
+
+    def _has_ended(self, link: DeliveryClient, now: float) -> bool:
+        """Return True if everything is delivered or the time for it is over. Then report or start a missing agent."""
+        self.delivered = self._journal.acked >= self._journal.next_seq
+        if not self.delivered and now < self._deadline:
+            return False
+        if not (self.delivered or link.is_open):
+            if self._probe_at != float("inf"):
+                self._must_use_own_agent()
+            if self._may_start_agent:
+                self._start_agent(_LAST_LOOK_S)  # the previous agent may have been exiting
+        return True
 
     def _must_use_own_agent(self) -> bool:
         """Report why the named agent cannot be reached; return True if it belongs to another user.

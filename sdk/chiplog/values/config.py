@@ -163,6 +163,10 @@ class _PlainConverter:
         entries = entries_of(value)
         if entries is not None:
             return self._dict(value, entries)
+        return self._described(value, kind)
+
+    def _described(self, value: Any, kind: type) -> Any:
+        """Return what stands for an object without entries: its name, its shape or its repr."""
         if isinstance(value, type) or (hasattr(value, "__qualname__") and hasattr(value, "__module__")):
             return self._text(f"{value.__module__}.{value.__qualname__}")
         if hasattr(value, "func") and hasattr(value, "keywords"):  # functools.partial
