@@ -278,24 +278,7 @@ class AgentDaemon:
         for item in self._feed.read():
             if not self._lease.is_held and _is_of_node(item):  # safeguard: one-agent-samples-host
                 continue
-            match item:
-                case Sample(ts_us, device, names, values) if self._has_room:
-                    self._core.sample(device, names, values, ts_us, now)
-                case Sample():
-                    self._core.samples_dropped += 1
-                case DeviceStale(device):
-                    message = f"device {device} has not answered; other statistics continue"
-                    self._core.notice("device_stale", "warning", message, {"device": device}, now, now_us())
-                case Gpus(gpus):
-                    self._claims.set_gpus(gpus)
-                case Holders(pid, uuids):
-                    self._claims.hold(pid, uuids)
-                case DeviceEvent(kind, level, text, device):
-                    _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
-                    self._core.notice(kind, level, text, {"device": device}, now, now_us())
-                case SamplerLog(text):
-                    _log.info("%s", text)
-                    self._core.notice("sampler", "info", text, {}, now, now_us())
+            self._take_sample(item, now)
         if self._core.has_news:
             self._watch()
         for producer, uuids in self._claims.take_changes():
@@ -308,6 +291,27 @@ class AgentDaemon:
                 self._poller.unregister(descriptor)
             if self._feed.fileno() >= 0:
                 self._poller.register(self._feed.fileno(), zmq.POLLIN)
+
+    def _take_sample(self, item: Message, now: float) -> None:
+        """Pass on one message of the sampler process."""
+        match item:
+            case Sample(ts_us, device, names, values) if self._has_room:
+                self._core.sample(device, names, values, ts_us, now)
+            case Sample():
+                self._core.samples_dropped += 1
+            case DeviceStale(device):
+                message = f"device {device} has not answered; other statistics continue"
+                self._core.notice("device_stale", "warning", message, {"device": device}, now, now_us())
+            case Gpus(gpus):
+                self._claims.set_gpus(gpus)
+            case Holders(pid, uuids):
+                self._claims.hold(pid, uuids)
+            case DeviceEvent(kind, level, text, device):
+                _log.log(logging.ERROR if level == "error" else logging.INFO, "%s", text)
+                self._core.notice(kind, level, text, {"device": device}, now, now_us())
+            case SamplerLog(text):
+                _log.info("%s", text)
+                self._core.notice("sampler", "info", text, {}, now, now_us())
 
     def _report_lease(self, now: float) -> None:
         """Report which agent samples the host and its GPUs, when that changes."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from chiplog_agent.ranks.elastic_error_file import ElasticErrorFileReader
-from chiplog_agent.ranks.oom import OomWatcher
+from chiplog_agent.ranks.oom import OomKill, OomWatcher
 from chiplog_agent.ranks.process_watcher import ProcessExit, ProcessWatcher
 from chiplog_schemas.limits import ADOPT_INTERVAL_S
 from chiplog_schemas.model.codes import EndCause
@@ -175,12 +175,7 @@ class ExitCauseResolver:
         detail: dict[str, Any] = {}
         ts_us = now_us
         if death is None:
-            # Watched, but without an exit status: found by its lock in a regular scan. Otherwise it may have ended long
-            # ago.
-            since = (
-                int(ADOPT_INTERVAL_S * 1e6) if producer in self._pids else now_us - identity.get("started_at", now_us)
-            )
-            state["late_us"] = max(0, since)
+            state["late_us"] = self._latest_delay_us(producer, identity, now_us)
         else:
             ts_us = death.ts_us
             detail["status_by"] = death.source or "nobody"
@@ -188,9 +183,7 @@ class ExitCauseResolver:
                 state |= _by_exit(death.exit_code, finished=finished, left=left)
             elif death.exit_signal is not None:
                 state |= _by_signal(death.exit_signal, finished=finished)
-        if death is not None and death.exit_signal == signal.SIGKILL:
-            kill = self._kills.kill_of(producer, self._pids.get(producer, 0))
-            if kill is not None:
+            if death.exit_signal == signal.SIGKILL and (kill := self._kill_of(producer)) is not None:
                 state |= {"reason": f"out of memory: {kill.text}", "cause": EndCause.OUT_OF_MEMORY}
                 detail |= {"out_of_memory": kill.source, "cgroup": kill.group}
         if state["state"] != "finished":
@@ -209,6 +202,18 @@ class ExitCauseResolver:
         if detail:
             state["detail"] = detail
         return ts_us, {name: _plain(value) for name, value in state.items() if value is not None}
+
+    def _latest_delay_us(self, producer: bytes, identity: Mapping[str, Any], now_us: int) -> int:
+        """Return how long ago, at most, a process without an exit status ended, in µs.
+
+        If it was watched, the last regular scan found its lock. Otherwise it may have ended right after its start.
+        """
+        if producer in self._pids:
+            return int(ADOPT_INTERVAL_S * 1e6)
+        return max(0, now_us - int(identity.get("started_at", now_us)))
+
+    def _kill_of(self, producer: bytes) -> OomKill | None:
+        return self._kills.kill_of(producer, self._pids.get(producer, 0))
 
     def _told_by_helper(self, producer: bytes) -> ProcessExit | None:
         """Return how a producer's process ended, from its console's helper, which had a pidfd of it from the start."""

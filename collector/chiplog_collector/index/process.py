@@ -381,10 +381,8 @@ def _follow(
                 if ending and not behind:
                     return None
         except duckdb.Error as error:
-            if (damage := corruption_reason(error)) is not None:
+            if (damage := _damage_in(error)) is not None:
                 return damage
-            if not is_disk_error(error):
-                raise
             if not needs_reload:
                 _log.error("DuckDB cannot write: %s; trying again", str(error).partition("\n")[0])
             needs_reload = True
@@ -393,6 +391,14 @@ def _follow(
             continue
         pause_s = 0.0 if behind else INDEX_FLUSH_INTERVAL_S - (time.monotonic() - started)
         ending = ending or _input_ended(max(0.0, pause_s))
+
+
+def _damage_in(error: duckdb.Error) -> str | None:
+    """Return why an error proves the file damaged; None if the disk refuses to be written. Raises any other error."""
+    damage = corruption_reason(error)
+    if damage is None and not is_disk_error(error):
+        raise error
+    return damage
 
 
 def _step(follower: LogFollower, synced: Watermark, checkpoints: Checkpoints) -> bool:
