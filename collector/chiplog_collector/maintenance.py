@@ -17,11 +17,11 @@ from rich.progress import Progress
 from chiplog_collector.index.process import move_to_quarantine, rebuild_into
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
+from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.sql import tables_sql, views_sql
 from chiplog_schemas.storage.segments import SegmentLog, log_owner
-from chiplog_schemas.storage.watermark import sync_directory
 
 _FACTS = ("metrics", "phases", "texts", "histograms")
 

@@ -12,10 +12,11 @@ import errno
 from collections import deque
 from pathlib import Path
 
+from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.limits import CREDIT_BYTES, KIB, NUMBER_LIMIT, SEGMENT_BYTES, SPOOL_BYTES_MAX
 from chiplog_schemas.storage.record import Kind, Record, encode, reframe
 from chiplog_schemas.storage.segments import LogReader, SegmentLog, log_owner
-from chiplog_schemas.storage.watermark import Watermark, open_watermark, sync_directory
+from chiplog_schemas.storage.watermark import Watermark, open_watermark
 from chiplog_schemas.transport.dealer import LogSlice
 
 DAMAGED = "damaged in the spool, or cut off from it"

@@ -24,6 +24,7 @@ from chiplog_collector.query.running import PAGE_BYTES, RunningQueries
 from chiplog_collector.receiver.commit import decode_receipt
 from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
 from chiplog_collector.receiver.refusals import Refused, write_refused
+from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
@@ -35,7 +36,7 @@ from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_gate
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 from chiplog_schemas.storage.segments import LogReader, log_owner
-from chiplog_schemas.storage.watermark import Watermark, sync_directory
+from chiplog_schemas.storage.watermark import Watermark
 
 _READ_BYTES = 8 << 20
 _FLUSH_BYTES = 32 << 20  # of the log per transaction: 200,000 rows of long texts would exhaust the memory

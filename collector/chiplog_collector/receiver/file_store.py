@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.limits import FILE_PART_IDLE_S, FILE_PARTS_MAX
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.protocol.file_delivery import Close, Finish, Open, Write
 from chiplog_schemas.storage.content_files import insufficient_space_reason, is_content_name
-from chiplog_schemas.storage.watermark import sync_directory
 
 PART = ".part"
 _PIECE_BYTES = 1 << 20

@@ -5,10 +5,11 @@ The receiver reports it to each agent, for `chiplog status` and `chiplog doctor`
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+from chiplog_schemas.atomic_file import atomic_write
 
 NAME = "refused"  # next to the log
 # Per sender; above it the sender gets no credit, and its spool keeps the rest. Each takes some hundred bytes of memory.
@@ -26,10 +27,8 @@ class Refused(NamedTuple):
 
 def write_refused(path: Path, counts: Mapping[bytes, Refused]) -> None:
     """Replace the file. If the disk refuses, log it; the next change writes the file again."""
-    making = path.with_name(f".{path.name}")
     try:
-        making.write_text(json.dumps({sender.hex(): list(count) for sender, count in counts.items()}))
-        os.replace(making, path)
+        atomic_write(path, json.dumps({sender.hex(): list(count) for sender, count in counts.items()}).encode())
     except OSError as error:
         _log.warning("refusals cannot be reported to the agents: %s", error)
 

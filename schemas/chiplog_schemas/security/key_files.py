@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from chiplog_schemas.atomic_file import atomic_write
 from chiplog_schemas.paths import require_private
 from chiplog_schemas.security.permissions import CLIENT_ROLES, Permission, Role
 
@@ -190,21 +191,7 @@ def write_toml(path: Path, fields: Mapping[str, str | list[str]], *, over: bool 
 
     # JSON strings and lists of strings are valid TOML, as long as no character is escaped as a surrogate.
     text = "".join(f"{name} = {json.dumps(value, ensure_ascii=False)}\n" for name, value in fields.items())
-    making = path.with_name(f".{path.name}.{os.getpid()}")
-    making.unlink(missing_ok=True)
-    # safeguard: secret-key-private
-    descriptor = os.open(making, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        if over:
-            os.replace(making, path)
-        else:
-            os.link(making, path)
-    finally:
-        making.unlink(missing_ok=True)
+    atomic_write(path, text.encode(), durable=True, replaces=over)
 
 
 class AllowList:

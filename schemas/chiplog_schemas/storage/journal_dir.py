@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.codec import CodecError, unpack
 from chiplog_schemas.model.events import IDENTITY_FIELDS, select_typed
 from chiplog_schemas.storage.record import CorruptRange, Record, any_nonzero
@@ -41,7 +42,6 @@ from chiplog_schemas.storage.segments import (
     list_segments,
     read_segment,
 )
-from chiplog_schemas.storage.watermark import sync_directory
 
 HEAD_MAGIC = b"CHIPJRN\x01"
 HEAD_PAGE_BYTES = 4096

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
+from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import NUMBER_LIMIT, RECORD_BYTES_MAX, SEGMENT_BYTES
 from chiplog_schemas.paths import ensure_private_dir
@@ -35,7 +36,7 @@ from chiplog_schemas.storage.record import (
     reframe,
     scan_records,
 )
-from chiplog_schemas.storage.watermark import fsync_parents, open_watermark, sync_directory
+from chiplog_schemas.storage.watermark import fsync_parents, open_watermark
 
 SEGMENT_MAGIC = b"CHIPSEG\x01"
 SEGMENT_HEADER_BYTES = 48

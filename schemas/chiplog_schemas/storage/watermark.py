@@ -15,6 +15,7 @@ import struct
 from pathlib import Path
 from zlib import crc32
 
+from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.limits import NUMBER_LIMIT
 
 _NUMBER = struct.Struct("<Q")
@@ -96,15 +97,6 @@ def open_watermark(path: Path) -> Watermark | None:
         return Watermark(path, writable=True)
     except OSError:
         return None
-
-
-def sync_directory(directory: Path) -> None:
-    """Make created, renamed and deleted names durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def fsync_parents(directory: Path) -> None:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from chiplog_schemas.atomic_file import atomic_write
 from chiplog_schemas.clock import now_us
 
 _BYTES_MAX = 64 * 1024  # of a file that any user may have written; an agent's has one line
@@ -37,13 +38,7 @@ class LinkStatus:
 
 def write_link_status(path: Path, state: LinkState, text: str) -> None:
     """Replace the report of this process. Raises OSError."""
-    making = path.with_name(f".{path.name}-{os.getpid()}")
-    try:
-        making.write_text(json.dumps(asdict(LinkStatus(state, text, os.getpid(), now_us()))), encoding="utf-8")
-        os.replace(making, path)
-    except OSError:
-        making.unlink(missing_ok=True)
-        raise
+    atomic_write(path, json.dumps(asdict(LinkStatus(state, text, os.getpid(), now_us()))).encode())
 
 
 def read_link_status(path: Path, pid: int) -> LinkStatus | None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from chiplog.identity.identity import Identity
+from chiplog_schemas.atomic_file import atomic_write
 from chiplog_schemas.paths import Paths, ensure_private_dir
 
 LAUNCHES_MAX = 256  # one-line files, the oldest are removed; fewer launches restart side by side on one node
@@ -47,9 +48,7 @@ def store(places: Paths, launch_run: str, run_id: str) -> None:
     """Store the run ID of a launch. Raises OSError."""
     path = _path(places, launch_run)
     ensure_private_dir(path.parent)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(f"{run_id}\n", encoding="utf-8")
-    os.replace(temporary, path)  # several ranks may write the same value at once
+    atomic_write(path, f"{run_id}\n".encode())  # several ranks may write the same value at once
     _evict(path.parent)
 
 

@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from chiplog.recording.step_counter import prune
+from chiplog_schemas.atomic_file import atomic_write
 from chiplog_schemas.paths import ensure_private_dir, require_private
 from chiplog_schemas.process.file_lock import lock_holder_pid
 
@@ -42,9 +43,7 @@ class UnfinishedRun:
                 require_private(self._directory.parent)
             ensure_private_dir(self._directory)
             prune(self._directory)
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            temporary.write_text(text, encoding="utf-8")
-            os.replace(temporary, path)  # other ranks read it
+            atomic_write(path, text.encode())  # other ranks read it
         except OSError:
             pass  # `auto` starts a new run then
 
