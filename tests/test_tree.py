@@ -26,7 +26,6 @@ UNTESTED = [
     "schemas/protocol/file_messages.py",
     "schemas/query/query_messages.py",
     "schemas/security/curve.py",
-    "schemas/security/permissions.py",
     "schemas/storage/content_files.py",
     "schemas/storage/watermark.py",
     "schemas/transport/router.py",

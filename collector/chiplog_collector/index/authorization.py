@@ -10,7 +10,6 @@ is neither applied nor entered in the ledger, so that the data of the rightful s
 """
 
 from collections.abc import Iterator
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +27,7 @@ from chiplog_schemas.model.events import (
     decode,
     select_typed,
 )
+from chiplog_schemas.security import permissions
 
 REFUSALS_PER_KEY_MAX = 1_000  # rows in `events` per set of nodes; a peer can invent producers and senders
 _NODE_CHARS = 128  # of the node names in a message, which may be the whole list of a key
@@ -142,12 +142,10 @@ class NodeAuthorization:
 
 def matches_node(nodes: tuple[str, ...], node: str) -> bool:
     """Return True if names or patterns cover a node. A node's name is compared as far as the index keeps it."""
-    return _covers(nodes, node[:NAME_CHARS_MAX])  # safeguard: node-name-bounded
+    return _matches_node(nodes, node[:NAME_CHARS_MAX])  # safeguard: node-name-bounded
 
 
-@lru_cache(maxsize=4096)
-def _covers(nodes: tuple[str, ...], node: str) -> bool:
-    return any(fnmatchcase(node, pattern) for pattern in nodes)  # safeguard: foreign-node-refused
+_matches_node = lru_cache(maxsize=4096)(permissions.matches_node)
 
 
 def _located(block: Block) -> Iterator[tuple[bytes, str, bool]]:

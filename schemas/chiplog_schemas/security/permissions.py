@@ -34,12 +34,17 @@ class Permission:
 
     def denial_reason(self, node: object) -> str | None:
         """Return one line with the reason why this key may not deliver for a node, None if it may."""
-        if isinstance(node, str) and any(fnmatchcase(node, pattern) for pattern in self.nodes):
+        if isinstance(node, str) and matches_node(self.nodes, node):
             return None
         return (
             f"key {self.name} may speak for {', '.join(self.nodes) or 'no node'}, not for node {str(node)[:128]!r}; "
             f"give the agent that --node, or allow its key again with this one"
         )
+
+
+def matches_node(nodes: tuple[str, ...], node: str) -> bool:
+    """Return True if one of these names or patterns covers a node."""
+    return any(fnmatchcase(node, pattern) for pattern in nodes)  # safeguard: foreign-node-refused
 
 
 def scoped_sender_id(sender: bytes, permit: Permission) -> bytes:
