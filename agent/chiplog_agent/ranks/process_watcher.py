@@ -11,10 +11,9 @@ import select
 from dataclasses import dataclass, field
 
 from chiplog_schemas.process.exit_status import exit_status
-from chiplog_schemas.process.procfs import read_proc_stat
+from chiplog_schemas.process.procfs import FLAGS, read_proc_stat
 
 _ENDED_MAX = 256  # handled per call
-_FLAGS = 6  # of stat_fields()
 _PF_EXITING = 0x4  # among the flags: of the kernel's include/linux/sched.h
 
 
@@ -95,7 +94,7 @@ class ProcessWatcher:
         if descriptor is None:
             return False  # recorded, or not watched
         fields = read_proc_stat(self._processes[descriptor].pid)
-        is_exiting = len(fields) > _FLAGS and int(fields[_FLAGS]) & _PF_EXITING
+        is_exiting = len(fields) > FLAGS and int(fields[FLAGS]) & _PF_EXITING
         return bool(is_exiting) or _has_ended(descriptor)  # in this order: the PID is its own until it has ended
 
     def is_alive(self, producer: bytes) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from chiplog_agent.stats.cgroup import MemoryGroup
+from chiplog_schemas.process.procfs import read_proc_stat
 
 PROCESS_NAMES = (
     "process.cpu.utilization",
@@ -22,7 +23,7 @@ _INCIDENTAL_SHARE = 0.1  # a bare context uses about 0.5 GB, a training many tim
 _SETTLED_S = 5.0  # a process that ends frees its GPUs one after the other, which is not a change of its GPUs
 # Per rank: ten times what DataLoaders and compilers start; a fork bomb must not slow down the sampler.
 _TREE_PROCESSES_MAX = 1024
-_READ_BYTES_MAX = 65_536  # a stat line has 400 bytes; 65,536 bytes of children are 8,000 processes
+_READ_BYTES_MAX = 65_536  # of children: 8,000 processes
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _DAEMONS = (b"chiplog_agent", b"chiplog_collector", b"chiplog agent", b"chiplog collector")
@@ -293,13 +294,12 @@ def read_stat(pid: int) -> Stat | None:
 
 
 def _read_any(pid: int) -> Stat | None:
-    # The name before it may contain spaces and brackets.
-    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
-    if len(fields) < 22 or fields[0] == b"X":
+    fields = read_proc_stat(pid)
+    if len(fields) < 22 or fields[0] == "X":
         return None
     own, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
     numbers = (int(fields[3]), own, children, int(fields[17]), int(fields[19]), int(fields[21]))
-    return Stat(fields[0] != b"Z", *numbers)
+    return Stat(fields[0] != "Z", *numbers)
 
 
 def _is_daemon(rank: _Rank, pid: int, stat: Stat) -> bool:

@@ -13,7 +13,7 @@ import os
 import struct
 from pathlib import Path
 
-from chiplog_schemas.process.procfs import read_proc_stat
+from chiplog_schemas.process.procfs import DEAD, EXIT_CODE, STATE, read_proc_stat
 
 # Why a label crashed whose process ended in an unknown way and without a known exit status.
 UNKNOWN_EXIT = "the interpreter ended by SystemExit, or by an exception that no hook saw; its exit code is not known"
@@ -24,7 +24,6 @@ _STATUS_MAX = 0xFFFF  # waitpid(2): 8 bits of code, 7 of signal, and the core-du
 _PIDFD_INFO = struct.Struct("<QQ11Ii")
 _PIDFD_INFO_EXIT = 1 << 3
 PIDFD_GET_INFO = 3 << 30 | _PIDFD_INFO.size << 16 | 0xFF << 8 | 11  # _IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)
-_STATE, _EXIT_CODE = 0, 49  # of stat_fields(): state, exit_code
 
 
 def exit_status(descriptor: int, pid: int) -> tuple[int | None, str]:
@@ -79,4 +78,4 @@ def _status_by_pidfd(descriptor: int) -> int | None:
 def _status_of_zombie(pid: int) -> int | None:
     fields = read_proc_stat(pid)
     # X: the parent is waiting for it at this moment, and the pidfd does not have the status yet.
-    return int(fields[_EXIT_CODE]) if len(fields) > _EXIT_CODE and fields[_STATE] in ("Z", "X") else None
+    return int(fields[EXIT_CODE]) if len(fields) > EXIT_CODE and fields[STATE] in DEAD else None

@@ -9,18 +9,16 @@ import os
 from pathlib import Path
 
 from chiplog_schemas.paths import ensure_private_dir
-from chiplog_schemas.process.procfs import read_proc_stat
+from chiplog_schemas.process.procfs import DEAD, START, STATE, read_proc_stat
 
 _WELL = b"0\n"
-_STATE, _START = 0, 19  # of stat_fields(): state, starttime
-_DEAD = ("Z", "X")
 _DIGITS_MAX = 20  # of a 64-bit number
 
 
 def name_of(pid: int) -> str:
     """Return an identifier of a process that no later process with the same PID has; "" when the process is gone."""
     fields = read_proc_stat(pid)
-    return f"{pid}:{fields[_START]}" if len(fields) > _START else ""
+    return f"{pid}:{fields[START]}" if len(fields) > START else ""
 
 
 def is_alive(owner: str) -> bool:
@@ -29,7 +27,7 @@ def is_alive(owner: str) -> bool:
     if not (pid.isdecimal() and start.isdecimal() and len(owner) <= 2 * _DIGITS_MAX):
         return False
     fields = read_proc_stat(int(pid))
-    return len(fields) > _START and fields[_START] == start and fields[_STATE] not in _DEAD
+    return len(fields) > START and fields[START] == start and fields[STATE] not in DEAD
 
 
 def announce(owners: Path, owner: str) -> None:

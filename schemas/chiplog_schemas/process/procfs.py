@@ -3,7 +3,10 @@
 import os
 import time
 
-_START = 19  # of stat_fields(): starttime
+# Fields of read_proc_stat(), three less than in proc_pid_stat(5).
+STATE, PARENT, GROUP, SESSION, FOREGROUND_GROUP, FLAGS, START, EXIT_CODE = 0, 1, 2, 3, 5, 6, 19, 49
+DEAD = ("Z", "X")  # states of a zombie, and of a process that is being reaped
+_STAT_BYTES_MAX = 4096  # a line has about 400
 
 
 def boot_id() -> str:
@@ -21,10 +24,15 @@ def read_proc_stat(pid: int) -> list[str]:
     The fields before them contain the process's name, which may be any text.
     """
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].decode("ascii").split()
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return []
+    try:
+        return os.read(descriptor, _STAT_BYTES_MAX).rpartition(b")")[2].decode("ascii").split()
+    except OSError:
+        return []  # ESRCH: it ended between open and read
+    finally:
+        os.close(descriptor)
 
 
 def is_mapped(suffix: str) -> bool:
@@ -48,7 +56,7 @@ def is_mapped(suffix: str) -> bool:
 def start_ticks(pid: int) -> int:
     """Return when a process started, in clock ticks since boot, which no clock change affects; 0 if unknown."""
     fields = read_proc_stat(pid)
-    return int(fields[_START]) if len(fields) > _START else 0
+    return int(fields[START]) if len(fields) > START else 0
 
 
 def pid_namespace() -> int:

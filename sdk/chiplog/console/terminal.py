@@ -18,14 +18,13 @@ from collections import deque
 from collections.abc import Iterator
 
 from chiplog.console.stream_fds import StreamFds
-from chiplog_schemas.process.procfs import read_proc_stat, uptime_us
+from chiplog_schemas.process.procfs import FOREGROUND_GROUP, GROUP, START, read_proc_stat, uptime_us
 
 _KEYS_BYTES_MAX = 1_024  # of one read; a terminal's queue holds 4096
 _MODES_BYTES = 64  # the kernel's struct termios has 36
 _LOOK_INTERVAL_S = 0.25  # between two checks for a reader, while a program has changed the modes
 _PROCESSES_MAX = 1_000  # examined; a training with more children has no pager in the foreground
 _START_S = 10.0  # a program that reads its keys from stderr changes the modes within this
-_PGRP, _TPGID, _STARTTIME = 2, 5, 19  # of stat_fields: fields 5, 8 and 22 of proc_pid_stat(5)
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _EDITING = termios.ICANON | termios.ECHO  # what a program that reads keys switches off
 
@@ -33,9 +32,9 @@ _EDITING = termios.ICANON | termios.ECHO  # what a program that reads keys switc
 def foreground_of(rank: int) -> int:
     """Return the foreground process group of the rank's terminal; 0 if none of the rank's processes is in it."""
     fields = read_proc_stat(rank)
-    if len(fields) <= _TPGID or (group := int(fields[_TPGID])) <= 0:
+    if len(fields) <= FOREGROUND_GROUP or (group := int(fields[FOREGROUND_GROUP])) <= 0:
         return 0
-    if int(fields[_PGRP]) == group or any(_group_of(pid) == group for pid in _descendants(rank)):
+    if int(fields[GROUP]) == group or any(_group_of(pid) == group for pid in _descendants(rank)):
         return group
     return 0
 
@@ -138,7 +137,7 @@ class Keyboard:
 
     def _is_young_without_keys(self, pid: int) -> bool:
         fields = read_proc_stat(pid)
-        if len(fields) <= _STARTTIME or int(fields[_STARTTIME]) / _TICKS_PER_S < self._changed_at_s - _START_S:
+        if len(fields) <= START or int(fields[START]) / _TICKS_PER_S < self._changed_at_s - _START_S:
             return False
         return not os.readlink(f"/proc/{pid}/fd/0").startswith(("/dev/pts/", "/dev/tty", "/dev/console"))
 
@@ -163,7 +162,7 @@ def _is_read_only(pid: int, number: str) -> bool:
 
 def _group_of(pid: int) -> int:
     fields = read_proc_stat(pid)
-    return int(fields[_PGRP]) if len(fields) > _PGRP else 0
+    return int(fields[GROUP]) if len(fields) > GROUP else 0
 
 
 def _descendants(pid: int) -> Iterator[int]:

@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from chiplog.identity.identity import PARENT_RUN, SETUP, ProcessFacts, SpawnPosition, decode_inherited
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.process.owners import name_of
-from chiplog_schemas.process.procfs import boot_id, read_proc_stat
+from chiplog_schemas.process.procfs import DEAD, START, STATE, boot_id, read_proc_stat
 
 _SPAWN = ("torch.multiprocessing.spawn", "_wrap")  # the function that each process of mp.spawn() runs
-_STATE, _START = 0, 19  # of read_proc_stat(): state and starttime
-_DEAD = ("Z", "X")  # a zombie, and a process that is being reaped
 _UNKNOWN = "0"  # start time of a process, if it cannot be read
 _PID_DIGITS_MAX = 9  # the kernel's have at most seven; os.kill() rejects ten
 _TICKS_DIGITS_MAX = 20  # of 64 bits
@@ -149,7 +147,7 @@ def _has_exited(owner: _Owner) -> bool:
     fields = read_proc_stat(owner.pid)
     if not fields:
         return not _exists(owner.pid)
-    return fields[_STATE] in _DEAD or fields[_START] != owner.start
+    return fields[STATE] in DEAD or fields[START] != owner.start
 
 
 def _is_child_of(owner: _Owner) -> bool:
@@ -195,4 +193,4 @@ def _exists(pid: int) -> bool:
 def start_ticks(pid: int) -> str:
     """Return when a process started, in clock ticks since boot. Setting the clock does not change it."""
     fields = read_proc_stat(pid)
-    return fields[_START] if fields else _UNKNOWN
+    return fields[START] if fields else _UNKNOWN

@@ -11,7 +11,7 @@ from chiplog_schemas.limits import EVENT_BYTES_MAX
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import output_path, start_daemon
 from chiplog_schemas.process.file_lock import lock_holder_pid, lock_note
-from chiplog_schemas.process.procfs import read_proc_stat
+from chiplog_schemas.process.procfs import START, read_proc_stat
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
 from chiplog_schemas.transport.link_status import LinkStatus, read_link_status
 
@@ -21,7 +21,6 @@ RENEW_WAIT_S = 5.0  # a daemon checks once a second that its files exist
 STOP_WAIT_S = 30.0  # for the index to catch up with the log
 COMING_UP_MAX_S = 60.0  # an older daemon answers or hangs
 _LOOK_AGAIN_S = 0.05
-_START = 19  # of read_proc_stat(): starttime, in clock ticks since boot
 _TAIL_BYTES = min(4096, EVENT_BYTES_MAX)
 
 
@@ -139,9 +138,9 @@ def is_coming_up(where: Paths, module: str) -> bool:
     if pid <= 0:
         return False
     fields = read_proc_stat(pid)
-    if len(fields) <= _START or fields[0] in ("T", "t"):
+    if len(fields) <= START or fields[0] in ("T", "t"):
         return False
-    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[_START]) / os.sysconf("SC_CLK_TCK")
+    age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[START]) / os.sysconf("SC_CLK_TCK")
     return age_s < COMING_UP_MAX_S
 
 

@@ -3,12 +3,28 @@
 import mmap
 import os
 import re
+import shutil
+import subprocess
 import time
 from pathlib import Path
 
 import psutil
 
-from chiplog_schemas.process.procfs import boot_id, is_mapped, pid_namespace, start_ticks, uptime_us
+from chiplog_schemas.process.procfs import (
+    EXIT_CODE,
+    FLAGS,
+    GROUP,
+    PARENT,
+    SESSION,
+    START,
+    STATE,
+    boot_id,
+    is_mapped,
+    pid_namespace,
+    read_proc_stat,
+    start_ticks,
+    uptime_us,
+)
 
 UNUSED_PID = 1 << 22  # PID_MAX_LIMIT of Linux: no process has it
 
@@ -22,6 +38,22 @@ def test_the_start_of_a_process_is_that_which_psutil_reads() -> None:
     started_s = start_ticks(os.getpid()) / os.sysconf("SC_CLK_TCK")
     assert abs(psutil.boot_time() + started_s - psutil.Process().create_time()) < 2
     assert start_ticks(UNUSED_PID) == 0
+
+
+def test_the_fields_of_a_process_follow_its_name_whatever_that_is(tmp_path: Path) -> None:
+    path = tmp_path / "a) S 1 (b"
+    shutil.copy("/bin/sleep", path)
+    with subprocess.Popen([path, "60"], start_new_session=True) as child:
+        fields = read_proc_stat(child.pid)
+        assert fields[STATE] in ("R", "S", "D")
+        assert [int(fields[n]) for n in (PARENT, GROUP, SESSION)] == [os.getpid(), child.pid, child.pid]
+        assert int(fields[START]) == start_ticks(child.pid) > 0
+        assert int(fields[FLAGS]) > 0
+        child.kill()
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        assert read_proc_stat(child.pid)[STATE] == "Z"
+        assert int(read_proc_stat(child.pid)[EXIT_CODE]) == 9
+    assert read_proc_stat(UNUSED_PID) == []
 
 
 def test_uptime_counts_on_and_includes_what_the_monotonic_clock_counts() -> None:
