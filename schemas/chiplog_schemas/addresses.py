@@ -5,6 +5,7 @@ from pathlib import Path
 
 from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX, ensure_private_dir
 
+_IPC = "ipc://"
 _TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):(\d{1,5})")
 
 
@@ -14,12 +15,12 @@ class AddressError(ValueError):
 
 def check_connect(address: str) -> str:
     """Return an address to connect to unchanged, or raise AddressError."""
-    if address.startswith("ipc://"):
-        path = address[len("ipc://") :]
+    if is_ipc(address):
+        path = address.removeprefix(_IPC)
         if not path.startswith("/") or len(path.encode()) > SOCKET_PATH_BYTES_MAX:
             raise AddressError(f"{address!r}: a socket path is absolute and has at most {SOCKET_PATH_BYTES_MAX} bytes")
-        return address
-    _host_and_port(address)
+    else:
+        parse_tcp(address)
     return address
 
 
@@ -28,9 +29,9 @@ def check_bind(address: str, *, keyed: bool = False, role: str = "collector") ->
 
     keyed: whether this host has the key of the role that it serves in.
     """
-    if address.startswith("ipc://"):
+    if is_ipc(address):
         return check_connect(address)
-    _host_and_port(address)
+    parse_tcp(address)
     if not keyed and not is_loopback(address):  # safeguard: no-foreign-bind-without-keys
         raise AddressError(
             f"{address!r} is reachable from other hosts, which needs CURVE keys; make this host's with "
@@ -44,7 +45,15 @@ def is_loopback(address: str) -> bool:
 
     Raises AddressError if it is not a TCP address.
     """
-    return _is_loopback(_host_and_port(address)[0])
+    host = parse_tcp(address)[0]
+    if host == "localhost":
+        return True
+    import ipaddress  # imported here: a rank with a Unix socket never needs it
+
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
 
 
 def is_ipv6(address: str) -> bool:
@@ -60,18 +69,41 @@ def port_after(address: str) -> str:
 
     By convention the collector answers SQL next to the port that receives events.
     """
-    host, port = _host_and_port(address)
+    host, port = parse_tcp(address)
     return f"tcp://{host}:{port + 1}"
+
+
+def query_address_of(collector: str) -> str:
+    """Return where the collector at an address answers SQL: by convention next to the address for agents.
+
+    tcp://host:port answers at the next port, ipc://…/collector.sock at query.sock in the same directory, any other
+    ipc path at that path with the suffix `.query`. Raises AddressError.
+    """
+    if is_ipc(collector) and collector != _IPC:
+        directory, slash, name = collector.rpartition("/")
+        if name == "collector.sock":
+            return f"{directory}{slash}query.sock"
+        return collector if name == "query.sock" or name.endswith(".query") else f"{collector}.query"
+    try:
+        return port_after(collector)
+    except AddressError:
+        message = f"collector address {collector!r} is unknown; write tcp://HOST:PORT or ipc:///PATH"
+        raise AddressError(message) from None
+
+
+def is_ipc(address: str) -> bool:
+    """Return True for the address of a Unix socket."""
+    return address.startswith(_IPC)
 
 
 def ipc_path(address: str) -> Path:
     """Return the file of a Unix socket's address."""
-    return Path(address.removeprefix("ipc://"))
+    return Path(address.removeprefix(_IPC))
 
 
 def prepare_ipc(address: str) -> None:
     """Create the private directory of a socket and remove the socket of a dead daemon. The caller holds the lock."""
-    if not address.startswith("ipc://"):
+    if not is_ipc(address):
         return
     path = ipc_path(address)
     try:
@@ -81,7 +113,8 @@ def prepare_ipc(address: str) -> None:
     path.unlink(missing_ok=True)
 
 
-def _host_and_port(address: str) -> tuple[str, int]:
+def parse_tcp(address: str) -> tuple[str, int]:
+    """Return the host, an IPv6 address in brackets, and the port of a TCP address. Raises AddressError."""
     match = _TCP.fullmatch(address)
     if match is None or not 0 < int(match[2]) < 65535:
         raise AddressError(f"{address!r} is not an address; write tcp://HOST:PORT or ipc:///path")
@@ -94,14 +127,3 @@ def _host_and_port(address: str) -> tuple[str, int]:
         except ValueError as error:
             raise AddressError(f"{address!r}: {error}; write an IPv6 address in brackets: tcp://[::1]:PORT") from error
     return host, int(match[2])
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    import ipaddress  # imported here: a rank with a Unix socket never needs it
-
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False

@@ -391,6 +391,7 @@ def test_a_reader_that_is_revoked_can_ask_no_more_and_one_that_is_allowed_again_
 def test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer(
     centre: Centre, host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from chiplog_schemas.addresses import query_address_of
     from chiplog_schemas.query import query_messages
     from chiplog_schemas.security.curve import client_curve
     from chiplog_schemas.security.key_files import Keys
@@ -398,7 +399,7 @@ def test_a_reader_that_is_revoked_while_its_query_runs_gets_no_answer(
 
     centre.admit(host, "reader")
     time.sleep(1.0)
-    address = query_messages.query_address_of(centre.address)
+    address = query_address_of(centre.address)
     curve = client_curve(Keys(host.key_directory), address, Role.READER, Role.COLLECTOR)
     assert curve is not None
     slow = "SELECT count(*) FROM range(10_000_000_000) t(i) WHERE hash(i) = 7"

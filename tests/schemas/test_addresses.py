@@ -5,7 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.addresses import AddressError, check_bind, check_connect, port_after, prepare_ipc
+from chiplog_schemas.addresses import (
+    AddressError,
+    check_bind,
+    check_connect,
+    ipc_path,
+    is_ipc,
+    is_loopback,
+    parse_tcp,
+    port_after,
+    prepare_ipc,
+    query_address_of,
+)
 from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX
 
 
@@ -67,3 +78,46 @@ def test_a_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
     os.chmod(tmp_path / "run", 0o777)
     with pytest.raises(AddressError, match="chmod go-w"):
         prepare_ipc(f"ipc://{tmp_path}/run/agent.sock")
+
+
+@pytest.mark.parametrize(
+    ("collector", "address"),
+    [
+        ("tcp://host:7777", "tcp://host:7778"),
+        ("tcp://[::1]:7777", "tcp://[::1]:7778"),
+        ("ipc:///run/chiplog/collector.sock", "ipc:///run/chiplog/query.sock"),
+        ("ipc:///run/chiplog/query.sock", "ipc:///run/chiplog/query.sock"),
+        ("ipc:///run/other", "ipc:///run/other.query"),
+    ],
+)
+def test_the_query_address_follows_from_the_collector_s(collector: str, address: str) -> None:
+    assert query_address_of(collector) == address
+
+
+@pytest.mark.parametrize("collector", ["", "host:7777", "tcp://host", "tcp://host:x", "tcp://host:70000", "udp://h:1"])
+def test_an_address_that_is_none_is_refused_with_an_example(collector: str) -> None:
+    with pytest.raises(ValueError, match="write tcp://HOST:PORT or ipc:///PATH"):
+        query_address_of(collector)
+
+
+def test_a_tcp_address_has_a_host_and_a_port() -> None:
+    assert parse_tcp("tcp://node-a:5555") == ("node-a", 5555)
+    assert parse_tcp("tcp://[fe80::1]:1") == ("[fe80::1]", 1)
+    with pytest.raises(AddressError, match="in brackets"):
+        parse_tcp("tcp://[fe80::1::2]:1")
+    for address in ("ipc:///run/agent.sock", "node-a:5555", "tcp://fe80::1:5555"):
+        with pytest.raises(AddressError, match="is not an address"):
+            parse_tcp(address)
+
+
+def test_the_address_of_a_unix_socket_is_its_path() -> None:
+    assert is_ipc("ipc:///run/agent.sock") and not is_ipc("tcp://h:1")
+    assert ipc_path("ipc:///run/agent.sock") == Path("/run/agent.sock")
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [("tcp://127.1.2.3:1", True), ("tcp://[::1]:1", True), ("tcp://[::2]:1", False), ("tcp://h:1", False)],
+)
+def test_loopback_is_an_address_of_this_host_only(address: str, loopback: bool) -> None:
+    assert is_loopback(address) is loopback

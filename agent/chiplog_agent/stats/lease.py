@@ -11,6 +11,8 @@ import os
 import socket
 import struct
 
+from chiplog_schemas.addresses import AddressError, ipc_path, is_ipc, parse_tcp
+
 _LOOK_INTERVAL_S = 1.0  # a successor starts within this time plus a sampling interval
 _PREFIX = "\0chiplog-sampler-"
 _BACKLOG = 16  # peers that query the holder at the same moment
@@ -76,8 +78,10 @@ class SamplerLease:
 
 def _canonical(collector: str) -> str:
     """Return the same text for all names of a collector on this host."""
-    scheme, separator, rest = collector.partition("://")
-    host, _, port = rest.rpartition(":")
-    if scheme == "tcp" and host in ("localhost", "127.0.0.1", "[::1]"):
-        return f"tcp://127.0.0.1:{port}"
-    return f"ipc://{os.path.realpath(rest)}" if scheme == "ipc" else f"{scheme}{separator}{rest}"
+    if is_ipc(collector):
+        return f"ipc://{os.path.realpath(ipc_path(collector))}"
+    try:
+        host, port = parse_tcp(collector)
+    except AddressError:
+        return collector  # a key
+    return f"tcp://127.0.0.1:{port}" if host in ("localhost", "127.0.0.1", "[::1]") else collector

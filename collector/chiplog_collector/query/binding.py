@@ -5,13 +5,15 @@ import socket as sockets
 
 import zmq
 
+from chiplog_schemas.addresses import ipc_path
+
 
 def bind_ipc(socket: "zmq.Socket[bytes]", address: str) -> None:
     """Bind a Unix socket for this user only. Raises OSError with EADDRINUSE when a process listens there.
 
     ZeroMQ itself would silently replace the path of a running listener.
     """
-    path = address.removeprefix("ipc://")
+    path = str(ipc_path(address))
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:

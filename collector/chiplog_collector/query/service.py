@@ -25,7 +25,7 @@ from arro3.io import read_ipc_stream, write_ipc_stream
 from chiplog_collector.query.binding import bind_ipc
 from chiplog_collector.query.running import RunningQueries, digest_of
 from chiplog_collector.query.sql_guard import Connection, SqlError, SqlGuardProcess, lock_down
-from chiplog_schemas.addresses import ipc_path, is_loopback
+from chiplog_schemas.addresses import ipc_path, is_ipc, is_loopback
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.limits import (
     FILES_LOOK_S,
@@ -248,7 +248,7 @@ class QueryService:
         bounds: Limits | None = None,
         running: RunningQueries | None = None,
     ) -> None:
-        if gate is None and not (address.startswith("ipc://") or is_loopback(address)):
+        if gate is None and not (is_ipc(address) or is_loopback(address)):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
         self.address = address
         self._bounds = bounds or Limits()
@@ -256,7 +256,7 @@ class QueryService:
         self.damage: str | None = None
         self.must_restart = False  # a query that cannot be cancelled is running, or none can run
         self.is_invalidated = False  # DuckDB no longer runs any statement
-        self._gate = None if address.startswith("ipc://") else gate
+        self._gate = None if is_ipc(address) else gate
         self._own_context = context is None
         self._context = context if context is not None else zmq.Context()
         self._examiner = SqlGuardProcess()
@@ -340,10 +340,10 @@ class QueryService:
                 self._bound.set()
             self._loop(socket)
             self._drain(socket)
-            if self.address.startswith("ipc://"):
+            if is_ipc(self.address):
                 with contextlib.suppress(FileNotFoundError):
                     # Before the close: afterwards it may belong to another process.
-                    os.unlink(self.address.removeprefix("ipc://"))
+                    os.unlink(ipc_path(self.address))
         finally:
             socket.close(linger=LINGER_MS)
 
@@ -362,7 +362,7 @@ class QueryService:
         deadline = time.monotonic() + BIND_WAIT_S
         while True:
             try:
-                if self.address.startswith("ipc://"):
+                if is_ipc(self.address):
                     bind_ipc(socket, self.address)
                 else:
                     bind_any(socket, self.address)
@@ -397,7 +397,7 @@ class QueryService:
                 self._receive(socket)
 
     def _file_id(self) -> tuple[int, int] | None:
-        return file_id(ipc_path(self.address)) if self.address.startswith("ipc://") else None
+        return file_id(ipc_path(self.address)) if is_ipc(self.address) else None
 
     def _mind_file(self, socket: "zmq.Socket[bytes]", bound: tuple[int, int] | None) -> tuple[int, int] | None:
         """Bind a Unix socket again whose file was removed, on the same ROUTER: queries in progress continue."""

@@ -309,22 +309,3 @@ def one_line(message: str) -> str:
     text = " ".join([text, *hints, *(f"({line})" for line in excerpt)])
     text = "".join(character if character.isprintable() else " " for character in text)
     return text if len(text) <= MESSAGE_CHARS_MAX else text[: MESSAGE_CHARS_MAX - 1] + "…"
-
-
-def query_address_of(collector: str) -> str:
-    """Return where the collector at an address answers SQL: by convention next to the address for agents.
-
-    tcp://host:port answers at the next port, ipc://…/collector.sock at query.sock in the same directory, any other
-    ipc path at that path with the suffix `.query`. Raises ValueError.
-    """
-    scheme, _, rest = collector.partition("://")
-    if scheme == "tcp":
-        host, colon, port = rest.rpartition(":")
-        if colon and host and port.isdecimal() and 0 < int(port) < 65_535:
-            return f"tcp://{host}:{int(port) + 1}"
-    elif scheme == "ipc" and rest:
-        directory, slash, name = rest.rpartition("/")
-        if name == "collector.sock":
-            return f"ipc://{directory}{slash}query.sock"
-        return collector if name == "query.sock" or name.endswith(".query") else f"{collector}.query"
-    raise ValueError(f"collector address {collector!r} is unknown; write tcp://HOST:PORT or ipc:///PATH")

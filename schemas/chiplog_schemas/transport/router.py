@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 import zmq
 
-from chiplog_schemas.addresses import ipc_path, is_ipv6, prepare_ipc
+from chiplog_schemas.addresses import ipc_path, is_ipc, is_ipv6, prepare_ipc
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, PEER_SILENT_S
 from chiplog_schemas.once import OnceLogger
 from chiplog_schemas.process.daemon import fds_nearly_exhausted
@@ -194,4 +194,4 @@ def bind_any(socket: "zmq.Socket[bytes]", address: str) -> None:
 
 
 def _is_tcp(address: str) -> bool:
-    return not address.startswith("ipc://")
+    return not is_ipc(address)

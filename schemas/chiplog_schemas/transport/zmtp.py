@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from chiplog_schemas.addresses import is_ipv6
+from chiplog_schemas.addresses import ipc_path, is_ipc, is_ipv6, parse_tcp
 from chiplog_schemas.process.descriptors import OwnedDescriptor
 
 FRAME_BYTES_MAX = 65_536  # messages of a receiver are small; a larger one is not from an agent
@@ -217,8 +217,7 @@ def _frame(flags: int, content: bytes) -> bytes:
 
 def _target(address: str) -> tuple[int, str | tuple[str, int]]:
     """Return the family and the address to connect to."""
-    scheme, _, rest = address.partition("://")
-    if scheme == "ipc":
-        return socket.AF_UNIX, rest
-    host, _, port = rest.rpartition(":")
-    return (socket.AF_INET6 if is_ipv6(address) else socket.AF_INET), (host.strip("[]"), int(port))
+    if is_ipc(address):
+        return socket.AF_UNIX, str(ipc_path(address))
+    host, port = parse_tcp(address)
+    return (socket.AF_INET6 if is_ipv6(address) else socket.AF_INET), (host.strip("[]"), port)

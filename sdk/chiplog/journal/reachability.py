@@ -6,6 +6,8 @@ import socket
 from dataclasses import dataclass
 from enum import StrEnum
 
+from chiplog_schemas.addresses import ipc_path, is_ipc, parse_tcp
+
 _TCP_WAIT_S = 0.3  # short: the sender thread also maintains the journal; a host that drops packets is unreachable
 
 
@@ -26,15 +28,14 @@ class Unreachable:
 
 def probe(address: str) -> Unreachable | None:
     """Connect to a ZeroMQ address and close again. Return None if a process listens there, or if that is unknown."""
-    scheme, _, rest = address.partition("://")
-    host, _, port = rest.rpartition(":")
     try:
-        if scheme == "ipc":
+        if is_ipc(address):
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as unix:
                 unix.setblocking(False)
-                unix.connect(rest)
-        elif scheme == "tcp" and port.isdecimal():
-            socket.create_connection((host.strip("[]"), int(port)), timeout=_TCP_WAIT_S).close()
+                unix.connect(str(ipc_path(address)))
+        else:
+            host, port = parse_tcp(address)
+            socket.create_connection((host.strip("[]"), port), timeout=_TCP_WAIT_S).close()
     except BlockingIOError:
         return None  # the queue of the listener is full
     except OSError as error:

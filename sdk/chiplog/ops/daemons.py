@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.limits import EVENT_BYTES_MAX
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import output_path, start_daemon
@@ -32,7 +33,7 @@ def lock_path(where: Paths, module: str) -> Path:
 def socket_path(where: Paths, module: str) -> Path:
     """Return the socket that a daemon binds once it is ready."""
     address = where.query_address if module == COLLECTOR else where.agent_address
-    return Path(address.removeprefix("ipc://"))
+    return ipc_path(address)
 
 
 def daemon_pid(where: Paths, module: str) -> int:

@@ -19,6 +19,7 @@ from chiplog.ops import daemons
 from chiplog.query.connection import CollectorConnection
 from chiplog.query.result import QueryError, Result
 from chiplog.safety.interrupts import handlers_held
+from chiplog_schemas.addresses import query_address_of
 from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
@@ -79,7 +80,7 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
     if url is not None and dir is not None:
         raise ValueError(f"both url={url!r} and dir={os.fspath(dir)!r} are given; give one of them")
     if url is not None:
-        address = query_messages.query_address_of(url)
+        address = query_address_of(url)
         keys = Keys(keys_dir(None, os.environ, own_dir(None, os.environ)))
         client = Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
     else:

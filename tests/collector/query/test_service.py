@@ -638,21 +638,3 @@ def test_locked_settings_stay_locked_and_spilling_is_bounded(index):
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize(
-    ("collector", "address"),
-    [
-        ("tcp://host:7777", "tcp://host:7778"),
-        ("tcp://[::1]:7777", "tcp://[::1]:7778"),
-        ("ipc:///run/chiplog/collector.sock", "ipc:///run/chiplog/query.sock"),
-        ("ipc:///run/chiplog/query.sock", "ipc:///run/chiplog/query.sock"),
-        ("ipc:///run/other", "ipc:///run/other.query"),
-    ],
-)
-def test_the_query_address_follows_from_the_collector_s(collector, address):
-    assert query_messages.query_address_of(collector) == address
-
-
-@pytest.mark.parametrize("collector", ["", "host:7777", "tcp://host", "tcp://host:x", "tcp://host:70000", "udp://h:1"])
-def test_an_address_that_is_none_is_refused_with_an_example(collector):
-    with pytest.raises(ValueError, match="write tcp://HOST:PORT or ipc:///PATH"):
-        query_messages.query_address_of(collector)
