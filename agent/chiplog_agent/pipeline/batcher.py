@@ -20,14 +20,20 @@ from chiplog_schemas.limits import (
 )
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.codes import EndCause, end_cause
-from chiplog_schemas.model.events import IDENTITY_FIELDS, EventKind, encode, select_typed
+from chiplog_schemas.model.events import (
+    IDENTITY_FIELDS,
+    EventKind,
+    ProducerIdentity,
+    encode,
+    marked_entries,
+    select_typed,
+)
 from chiplog_schemas.model.intervals import Intervals
 from chiplog_schemas.storage.record import CorruptRange, Record, scan_records
 
 _BLOCK_BYTES_MAX = RECORD_BYTES_MAX // 2  # a block is one record, and one more event of the largest size must fit
 # Only the fields that the agent uses: a peer could fill memory with the rest.
-_PEER_NAMES = ("pid", "rank", "started_at", "error_file", "boot", "uptime", "pid_namespace", "owner", "gpu_claim")
-_PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in _PEER_NAMES}  # safeguard: peer-fields-kept
+_PEER_FIELDS = {name: IDENTITY_FIELDS[name] for name in marked_entries("agent")}  # safeguard: peer-fields-kept
 _PATH_CHARS_MAX = 4_096  # PATH_MAX of Linux
 _REASON_CHARS_MAX = 1_000  # one line
 _LIGHT_BYTES = SPOOL_SYNC_BYTES // 16  # below this the agent need not hurry
@@ -81,8 +87,8 @@ class EventBatcher:
         self._taken: dict[bytes, int] = {}  # producer -> next seq of the pending events
         self._own_seq = 0
         self._keys: dict[tuple[str, ...], bytes] = {}
-        identity = {"role": "agent", "node": node, "pid": pid, "started_at": now_us, "sdk": version}
-        self._say(EventKind.IDENTITY, now_us, 0.0, identity)
+        identity = ProducerIdentity(role="agent", node=node, pid=pid, started_at=now_us, sdk=version)
+        self._say(EventKind.IDENTITY, now_us, 0.0, identity.to_map())
 
     # -- in --
 

@@ -12,21 +12,19 @@ from chiplog_collector.index.validation import SEQ_END, clean, count_of, detail_
 from chiplog_schemas.limits import NAME_CHARS_MAX
 from chiplog_schemas.model.codes import end_cause
 from chiplog_schemas.model.end_text import cause_of_old_reason
-from chiplog_schemas.model.events import IDENTITY_FIELDS, RESUME_DEMANDS, STATE_FIELDS, STATES, select_typed
+from chiplog_schemas.model.events import (
+    IDENTITY_FIELDS,
+    RESUME_DEMANDS,
+    STATE_FIELDS,
+    STATES,
+    marked_entries,
+    select_typed,
+)
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
-_RUN_FIELDS = {
-    "project": "project",
-    "name": "name",
-    "group": "run_group",
-    "job_type": "job_type",
-    "tags": "tags",
-    "notes": "notes",
-}
-_PRODUCER_FIELDS = ("role", "job_type", "rank", "local_rank", "world_size", "launch", "restart", "boot")
-_KEPT_FIELDS = {
-    name: kind for name, kind in IDENTITY_FIELDS.items() if name not in ("error_file", "gpu_claim")
-}  # the agent's
+_RUN_FIELDS: dict[str, str] = marked_entries("run")
+_COPIED_FIELDS = tuple(marked_entries("copied"))
+_KEPT_FIELDS = {name: kind for name, kind in IDENTITY_FIELDS.items() if name not in marked_entries("agent_only")}
 _STATE_FIELDS = {name: kind for name, kind in STATE_FIELDS.items() if name != "detail"}
 _INT32_FIELDS = ("rank", "local_rank", "world_size")
 # Limits of texts that the index keeps in memory forever. A name has NAME_CHARS_MAX, but …
@@ -67,7 +65,13 @@ class RunRegistry:
             )
             self._context.emit_event(producer, seq, ts, "bad_value", "warning", message, {})
             return
-        for name in _PRODUCER_FIELDS:
+        self._describe_process(producer, said, ts)
+        if "run_id" in said and "label" in said:
+            self._enter_run(producer, said, seq, ts)
+
+    def _describe_process(self, producer: Producer, said: dict[str, Any], ts: int) -> None:
+        """Note what an identity says about the process itself."""
+        for name in _COPIED_FIELDS:
             if name in said:
                 setattr(producer, name, said[name])
         self._locate_by_itself(producer, said)
@@ -80,19 +84,21 @@ class RunRegistry:
             producer.uptime_us = said.get("uptime")
         producer.started_at = said.get("started_at", producer.started_at or ts)
         self._context.batch.producers.add(producer.producer)
-        if "run_id" in said and "label" in said:
-            run = self._demanded_run(said, producer, seq, ts)
-            if "formerly" in said:
-                self._merge(producer, run, said["formerly"], seq, ts)
-            self._join(producer, run, said["label"])
-            holders = [] if producer.is_primary else self._holders(run)
-            self._claim(producer, run, bool(said.get("primary")), seq, ts)
-            if producer.is_primary:
-                self._emit_primary_moved(producer, holders, seq, ts)
-            if producer.is_coauthor and not producer.is_primary:
-                self._describe(run, {name: value for name, value in said.items() if value})  # wins over its ranks
-            elif producer.is_primary or run.primary_label is None:
-                self._describe(run, self._beside_parent(run, producer, said))
+
+    def _enter_run(self, producer: Producer, said: dict[str, Any], seq: int, ts: int) -> None:
+        """Put a producer into the run and under the label that its identity names."""
+        run = self._demanded_run(said, producer, seq, ts)
+        if "formerly" in said:
+            self._merge(producer, run, said["formerly"], seq, ts)
+        self._join(producer, run, said["label"])
+        holders = [] if producer.is_primary else self._holders(run)
+        self._claim(producer, run, bool(said.get("primary")), seq, ts)
+        if producer.is_primary:
+            self._emit_primary_moved(producer, holders, seq, ts)
+        if producer.is_coauthor and not producer.is_primary:
+            self._describe(run, {name: value for name, value in said.items() if value})  # wins over its ranks
+        elif producer.is_primary or run.primary_label is None:
+            self._describe(run, self._beside_parent(run, producer, said))
 
     def _locate_by_itself(self, producer: Producer, said: dict[str, Any]) -> None:
         """Note the host and PID of an identity. They count as the node and PID only if no agent has reported these."""

@@ -5,9 +5,9 @@ its number, its fields and its table. New fields go last. A reader that does not
 Every event has a `seq` of its producer: the number of the record that holds it.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from enum import Enum, IntEnum
-from typing import Any, Self
+from typing import Any, Self, get_args, get_origin
 
 from chiplog_schemas.codec import CodecError, pack, unpack
 
@@ -121,45 +121,76 @@ class EventKind(IntEnum):
 
 # By kind: the fields in their order, and how they travel.
 FIELDS: dict[int, tuple[tuple[str, Column], ...]] = {
-    kind: tuple((name, field.column) for name, field in kind.spec.fields.items()) for kind in EventKind
+    kind: tuple((name, what.column) for name, what in kind.spec.fields.items()) for kind in EventKind
 }
 MATRIX_KINDS = frozenset(kind for kind in EventKind if kind.spec.has_matrix)
 
+# Marks of entries of an identity: kept by an agent; also not read by the index; copied to base.producers by the index.
+# "run": the column of base.runs that the index copies the entry to.
+_AGENT = {"agent": True}
+_AGENT_ONLY = {"agent": True, "agent_only": True}
+_COPIED = {"copied": True}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerIdentity:
+    """Who a producer is: the map of an IDENTITY event, of a journal's head page and of HELLO. None: absent."""
+
+    role: str | None = field(default=None, metadata=_COPIED)  # rank, agent, console or canary
+    run_id: str | None = None
+    project: str | None = field(default=None, metadata={"run": "project"})
+    name: str | None = field(default=None, metadata={"run": "name"})
+    group: str | None = field(default=None, metadata={"run": "run_group"})
+    job_type: str | None = field(default=None, metadata={"run": "job_type"} | _COPIED)
+    tags: list[str] | None = field(default=None, metadata={"run": "tags"})
+    notes: str | None = field(default=None, metadata={"run": "notes"})
+    label: str | None = None
+    primary: bool | None = None  # claims to be the primary
+    sets_run: bool | None = None  # whether the run's state follows this label's; by default it follows the primary's
+    rank: int | None = field(default=None, metadata=_AGENT | _COPIED)
+    local_rank: int | None = field(default=None, metadata=_COPIED)
+    world_size: int | None = field(default=None, metadata=_COPIED)
+    node: str | None = None
+    hostname: str | None = None  # of the machine or container, without domain; absent: same as node
+    pid: int | None = field(default=None, metadata=_AGENT)
+    gpus: list[str] | None = None  # UUIDs
+    # The same for all processes of one launcher, restarts included.
+    launch: str | None = field(default=None, metadata=_COPIED)
+    restart: int | None = field(default=None, metadata=_COPIED)  # the launcher's restart count
+    started_at: int | None = field(default=None, metadata=_AGENT)  # µs since the epoch
+    sdk: str | None = None  # version
+    of: str | None = None  # consoles only: the producer, 32 hex digits, whose label the lines belong to
+    fallback: bool | None = None  # claims to be primary only until another rank makes a firm claim
+    # The run ID that it used until the ranks agreed on this one: the same run under another name.
+    formerly: str | None = None
+    boot: str | None = field(default=None, metadata=_AGENT | _COPIED)  # ID of the boot of its machine
+    # Where torchelastic expects the exception that ends this process.
+    error_file: str | None = field(default=None, metadata=_AGENT_ONLY)
+    # µs since the boot of its machine, which no clock change affects; at its first identity.
+    uptime: int | None = field(default=None, metadata=_AGENT)
+    # Of a daemonic child of multiprocessing: the parent that ends it; see owners.py.
+    owner: str | None = field(default=None, metadata=_AGENT)
+    # Label of the process with an open run that started this rank, unless that process is a rank itself.
+    parent: str | None = None
+    resume: str | None = None  # what its run_id requires: `must` exist, or `never`, must be new; absent: either
+    resume_launch: str | None = None  # the launch to which `resume` applies, where a parent's is followed; absent: own
+    pid_namespace: int | None = field(default=None, metadata=_AGENT)  # inode of the PID namespace of `pid`
+    # What the process knows about its GPUs; see PROTOCOL.md §5.
+    gpu_claim: dict[str, Any] | None = field(default=None, metadata=_AGENT_ONLY)
+
+    def to_map(self) -> dict[str, Any]:
+        """Return the entries that are present."""
+        return {name: value for name in IDENTITY_FIELDS if (value := getattr(self, name)) is not None}
+
+
+def marked_entries(mark: str) -> dict[str, Any]:
+    """Return the entries of an identity with a mark, and the mark's value."""
+    return {entry.name: entry.metadata[mark] for entry in fields(ProducerIdentity) if mark in entry.metadata}
+
+
+# The type of each entry: `list` for `list[str] | None`.
 IDENTITY_FIELDS: dict[str, type | tuple[type, ...]] = {
-    "role": str,  # rank, agent or console
-    "run_id": str,
-    "project": str,
-    "name": str,
-    "group": str,
-    "job_type": str,
-    "tags": list,
-    "notes": str,
-    "label": str,
-    "primary": bool,  # claims to be the primary
-    "sets_run": bool,  # whether the run's state follows this label's; by default it follows the primary's
-    "rank": int,
-    "local_rank": int,
-    "world_size": int,
-    "node": str,
-    "pid": int,
-    "gpus": list,  # UUIDs
-    "launch": str,  # the same for all processes of one launcher, restarts included
-    "restart": int,  # the launcher's restart count
-    "started_at": int,  # µs since the epoch
-    "sdk": str,  # version
-    "of": str,  # consoles only: the producer, 32 hex digits, whose label the lines belong to
-    "fallback": bool,  # claims to be primary only until another rank makes a firm claim
-    "formerly": str,  # the run ID that it used until the ranks agreed on this one: the same run under another name
-    "boot": str,  # ID of the boot of its machine
-    "error_file": str,  # where torchelastic expects the exception that ends this process
-    "uptime": int,  # µs since the boot of its machine, which no clock change affects; at its first identity
-    "owner": str,  # of a daemonic child of multiprocessing: the parent that ends it; see owners.py
-    "resume": str,  # what its run_id requires: `must` exist, or `never`, must be new; absent: either
-    "parent": str,  # label of the process with an open run that started this rank, unless that process is a rank itself
-    "resume_launch": str,  # the launch to which `resume` applies, where a parent's is followed; absent: its own
-    "hostname": str,  # of the machine or container, without domain; absent: same as node
-    "pid_namespace": int,  # inode of the PID namespace that `pid` belongs to
-    "gpu_claim": dict,  # for its agent: what the process knows about its GPUs; see PROTOCOL.md §5
+    entry.name: get_origin(get_args(entry.type)[0]) or get_args(entry.type)[0] for entry in fields(ProducerIdentity)
 }
 
 STATE_FIELDS: dict[str, type | tuple[type, ...]] = {

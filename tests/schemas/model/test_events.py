@@ -13,8 +13,10 @@ from chiplog_schemas.model.events import (
     STATE_FIELDS,
     Column,
     EventKind,
+    ProducerIdentity,
     decode,
     encode,
+    marked_entries,
     matches_schema,
     select_typed,
 )
@@ -77,6 +79,20 @@ def test_a_map_keeps_only_what_is_known_and_of_the_right_type(body: dict[str, ob
         for name, kind in fields.items():
             right = type(body.get(name)) is kind
             assert (name in kept) == right
+
+
+def test_an_identity_has_the_entries_that_are_known_in_the_order_of_their_declaration() -> None:
+    identity = ProducerIdentity(rank=0, role="rank", primary=False, notes="", tags=[], gpu_claim={"local": 1})
+    known = {"role": "rank", "tags": [], "notes": "", "primary": False, "rank": 0, "gpu_claim": {"local": 1}}
+    assert pack(identity.to_map()) == pack(known)
+    assert select_typed(known, IDENTITY_FIELDS) == known
+
+
+def test_each_entry_of_an_identity_has_the_marks_of_its_readers() -> None:
+    kept = ["rank", "pid", "started_at", "boot", "error_file", "uptime", "owner", "pid_namespace", "gpu_claim"]
+    assert list(marked_entries("agent")) == kept
+    assert set(marked_entries("agent_only")) == {"error_file", "gpu_claim"}
+    assert marked_entries("run")["group"] == "run_group"
 
 
 @pytest.mark.parametrize("body", [None, [], "x", 1], ids=repr)
