@@ -16,11 +16,11 @@ import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import IO, Any, cast
+from typing import Any
 
 import duckdb
 import zmq
-from arro3.io import read_ipc_stream, write_ipc_stream
+from arro3.io import read_ipc_stream
 
 from chiplog_collector.query.binding import bind_ipc
 from chiplog_collector.query.running import RunningQueries, digest_of
@@ -36,7 +36,8 @@ from chiplog_schemas.limits import (
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.process.file_lock import file_id
 from chiplog_schemas.query import query_messages
-from chiplog_schemas.query.duckdb_errors import corruption_reason, is_out_of_memory, is_stream_error
+from chiplog_schemas.query.duckdb_errors import corruption_reason
+from chiplog_schemas.query.execute import DAMAGED, failure_of, stream_result, timeout_of
 from chiplog_schemas.query.query_messages import (
     QUERY_WAIT_S,
     QUESTION_VERSIONS,
@@ -113,8 +114,7 @@ class _Job:
         """Return the answer that the query took too long, or has no time left."""
         if self.is_cut_off:
             return query_messages.failure(self.id, "stopping", _STOPPING)
-        message = f"query took longer than {self.timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
-        return query_messages.failure(self.id, "timeout", message)
+        return query_messages.failure(self.id, *timeout_of(self.timeout_s))
 
 
 class _Worker(threading.Thread):
@@ -167,19 +167,15 @@ class _Worker(threading.Thread):
     def _run_query(self, job: _Job, sink: ResultSink) -> int:
         if job.timed_out:
             raise TimeoutError
-        relation = None
         if job.time_zone != self._time_zone:  # safeguard: query-time-zone
             self._cursor.execute(query_messages.time_zone_setting(job.time_zone))
             self._time_zone = job.time_zone
-        self._cursor.execute("BEGIN TRANSACTION READ ONLY")  # safeguard: read-only-transaction
         try:
-            relation = self._cursor.sql(job.sql, params=job.params)
-            write_ipc_stream(relation, cast("IO[bytes]", sink), compression="lz4")
+            stream_result(self._cursor, job.sql, job.params, sink)
         finally:
             with job.lock:
                 # No interruption from here on: one that hit the ROLLBACK would leave the transaction open.
                 job.ended = True
-            del relation  # it holds the stream, which holds the transaction
             self._roll_back()
         return sum(batch.num_rows for batch in read_ipc_stream(memoryview(sink.data)))
 
@@ -210,23 +206,13 @@ class _Worker(threading.Thread):
     def _failure(self, job: _Job, sink: ResultSink, error: BaseException) -> list[bytes]:
         if job.timed_out:
             return job.timeout()
-        if sink.too_large:
-            return query_messages.failure(job.id, "too_large", sink.too_large)
-        text = str(error)
-        if (damage := corruption_reason(error)) is not None:
-            self._service.damage = damage
+        failure = failure_of(error, sink)
+        if failure.kind == DAMAGED:
+            self._service.damage = corruption_reason(error)
             return query_messages.failure(
                 job.id, "busy", "the database is damaged and is rebuilt from the log; ask again"
             )
-        if isinstance(error, duckdb.OutOfMemoryException) or is_out_of_memory(text):
-            return query_messages.failure(
-                job.id, "too_large", f"{one_line(text)}; narrow the query or aggregate earlier"
-            )
-        if isinstance(error, duckdb.Error) or is_stream_error(text):
-            return query_messages.failure(job.id, "sql", text)
-        if isinstance(error, ValueError | TypeError):  # a parameter that DuckDB rejects
-            return query_messages.failure(job.id, "sql", text)
-        return query_messages.failure(job.id, "internal", f"{type(error).__name__}: {text}")
+        return query_messages.failure(job.id, *failure)
 
 
 class QueryService:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from datetime import UTC, date, datetime
-from typing import IO, TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from chiplog.ops import daemons
 from chiplog.query.connection import CollectorConnection
@@ -24,7 +24,7 @@ from chiplog_schemas.limits import QUERY_TIMEOUT_S
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query import query_messages
-from chiplog_schemas.query.duckdb_errors import is_damage, is_lock_conflict, is_out_of_memory, is_stream_error
+from chiplog_schemas.query.duckdb_errors import is_lock_conflict
 from chiplog_schemas.query.query_messages import LOCKED_SETTINGS, one_line
 from chiplog_schemas.security.curve import ClientCurve, client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
@@ -352,8 +352,7 @@ def _read_file(
     timed_out: threading.Event,
 ) -> memoryview:
     """Return the Arrow IPC stream of a result. Raises QueryError. timed_out: set when the query is interrupted."""
-    from arro3.io import write_ipc_stream
-
+    from chiplog_schemas.query import execute  # imported here, as DuckDB: a training needs neither
     from chiplog_schemas.query.result_sink import ResultSink
 
     sink = ResultSink()
@@ -361,32 +360,17 @@ def _read_file(
         admitted = query_messages.check_statement(query, connection.extract_statements)
         if time_zone:
             connection.execute(query_messages.time_zone_setting(time_zone))
-        connection.execute("BEGIN TRANSACTION READ ONLY")
-        write_ipc_stream(connection.sql(admitted, params=params), cast("IO[bytes]", sink), compression="lz4")
+        execute.stream_result(connection, admitted, params, sink)
     except query_messages.QueryRejected as error:
         raise QueryError("refused", str(error)) from error
     except Exception as error:  # Arrow passes errors of a running stream on without their type
-        if sink.too_large:
-            raise QueryError("too_large", sink.too_large) from error
-        raise _file_error(error, timed_out.is_set(), timeout_s) from error
+        failure = execute.failure_of(error, sink)
+        if timed_out.is_set() and not sink.too_large:
+            failure = execute.timeout_of(timeout_s)
+        elif failure.kind == execute.DAMAGED:
+            failure = execute.Failure("internal", f"{failure.message}; try chiplog rebuild")
+        raise QueryError(*failure) from error
     return memoryview(sink.data)
-
-
-def _file_error(error: Exception, timed_out: bool, timeout_s: float) -> QueryError:
-    """Build the QueryError that a collector would return."""
-    import duckdb
-
-    text = str(error)
-    if timed_out:
-        message = f"query took longer than {timeout_s:g} s and was cancelled; narrow it by run_id, key or step"
-        return QueryError("timeout", message)
-    if isinstance(error, duckdb.OutOfMemoryException) or is_out_of_memory(text):
-        return QueryError("too_large", f"{one_line(text)}; narrow the query or aggregate earlier")
-    if is_damage(text):
-        return QueryError("internal", f"{one_line(text)}; try chiplog rebuild")
-    if isinstance(error, duckdb.Error | ValueError | TypeError) or is_stream_error(text):
-        return QueryError("sql", one_line(text))
-    return QueryError("internal", one_line(f"{type(error).__name__}: {text}"))
 
 
 # -- values in --------------------------------------------------------------------------------------------------------
