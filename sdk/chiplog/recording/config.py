@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
+from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
@@ -156,7 +157,7 @@ class ConfigPublisher:
     ) -> None:
         self._say = say
         self._complain = complain
-        self._internal = internal
+        self._report_internal_error = internal
         self._is_primary = is_primary
         self._is_silent = is_silent
         self._event_bytes_max = event_bytes_max
@@ -169,35 +170,32 @@ class ConfigPublisher:
 
     def publish_config(self, values: Mapping[str, Any]) -> None:
         """Emit entries of the config if this is the primary. Always remember their hashes."""
-        if not values or self._is_silent("config"):
-            return
-        try:
-            plain = self._plain("config", values)
-            self._fingerprints.update(plain)
-            self._hashes_are_new = True
-            if self._is_primary():
-                self._say_json(EventKind.CONFIG, plain)
-        except Exception as error:
-            self._internal("config", error)
+        if values and not self._is_silent("config"):
+            self._publish_config(values)
+
+    @never_raises("config")
+    def _publish_config(self, values: Mapping[str, Any]) -> None:
+        plain = self._plain("config", values)
+        self._fingerprints.update(plain)
+        self._hashes_are_new = True
+        if self._is_primary():
+            self._say_json(EventKind.CONFIG, plain)
 
     def say_summary(self, values: Mapping[str, Any]) -> None:
         """Emit entries of the summary."""
-        if self._is_silent("summary"):
-            return
-        try:
-            self._say_json(EventKind.SUMMARY, self._plain("summary", values))
-        except Exception as error:
-            self._internal("summary", error)
+        if not self._is_silent("summary"):
+            self._say_summary(values)
+
+    @never_raises("summary")
+    def _say_summary(self, values: Mapping[str, Any]) -> None:
+        self._say_json(EventKind.SUMMARY, self._plain("summary", values))
 
     def define(self, name: Any, summary: Any, step_metric: Any) -> None:
         """Emit how a metric, or all metrics of a pattern, is summarized, and which metric is its x axis."""
-        if self._is_silent("define_metric()"):
-            return
-        try:
+        if not self._is_silent("define_metric()"):
             self._define(name, summary, step_metric)
-        except Exception as error:
-            self._internal("define_metric", error)
 
+    @never_raises("define_metric")
     def _define(self, name: Any, summary: Any, step_metric: Any) -> None:
         if not self._is_name(name, "name", name):
             return

@@ -9,6 +9,7 @@ from typing import Any
 
 from chiplog.journal.deferred import DeferredEvents
 from chiplog.journal.null import EventSink, LazyJournal, NullJournal
+from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics, error_text
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
@@ -415,6 +416,7 @@ class Recorder:
         return TimedLoader(loader, self._steps)
 
     @ignore_unknown_arguments
+    @never_raises("watch")
     def watch(self, model: Any, every: int = 100, name: str = "watch") -> None:
         """Log the norms of a model's gradients and parameters at some steps of its optimizer.
 
@@ -431,19 +433,16 @@ class Recorder:
             >>> run.watch(model, every=100)
         """
         torch = sys.modules.get("torch")
-        try:
-            if torch is None or not isinstance(model, torch.nn.Module) or int(every) < 1:
-                given = f"{short_repr(model)} and {short_repr(every)}"
-                message = f"watch() takes a torch.nn.Module and a number of steps, not {given}"
-                self._complaints.report(Diagnostic("not_a_model", type(model).__name__, message))
-            elif not self._finished and self._ensure_recording():
-                self._watches = [watch for watch in self._watches if not watch.is_stopped]
-                if len(self._watches) >= _WATCHES_MAX:
-                    return
-                complain = self._complaints.report
-                self._watches.append(Watch(torch, model, int(every), clean_utf8(str(name)), self._attach, complain))
-        except Exception as error:
-            self._complaints.report_internal_error("watch", error)
+        if torch is None or not isinstance(model, torch.nn.Module) or int(every) < 1:
+            given = f"{short_repr(model)} and {short_repr(every)}"
+            message = f"watch() takes a torch.nn.Module and a number of steps, not {given}"
+            self._complaints.report(Diagnostic("not_a_model", type(model).__name__, message))
+        elif not self._finished and self._ensure_recording():
+            self._watches = [watch for watch in self._watches if not watch.is_stopped]
+            if len(self._watches) >= _WATCHES_MAX:
+                return
+            complain = self._complaints.report
+            self._watches.append(Watch(torch, model, int(every), clean_utf8(str(name)), self._attach, complain))
 
     def _attach(self, tensors: Sequence[Any], make: Callable[[list[float]], Mapping[str, float]]) -> None:
         """Log the numbers of tensors with the next step: at once on the host, else once they are copied."""
@@ -559,6 +558,9 @@ class Recorder:
         self._append_values(EventKind.PHASES, step, seconds, ts)
 
     # -- events --
+
+    def _report_internal_error(self, where: str, error: Exception) -> None:
+        self._complaints.report_internal_error(where, error)
 
     def _emit(self, kind: EventKind, *fields: Any, urgent: bool = False) -> None:
         payload = encode(kind, time_ns() // 1000, *fields)

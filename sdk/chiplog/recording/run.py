@@ -30,6 +30,7 @@ from chiplog.recording.resume import unmet_demand
 from chiplog.recording.run_text import RunText
 from chiplog.recording.step_counter import STEPS, StepCounterFile
 from chiplog.recording.unfinished_runs import UNFINISHED, UnfinishedRun
+from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics
 from chiplog.safety.dynamo import exclude_from_dynamo
 from chiplog.safety.interrupts import is_interrupt
@@ -89,7 +90,7 @@ class Run(Recorder):
         self._shared = ConfigPublisher(
             self._emit,
             lambda bad: self._complaints.report(bad),
-            lambda where, error: self._complaints.report_internal_error(where, error),
+            self._report_internal_error,
             is_primary=lambda: self.is_primary,
             is_silent=lambda call: settings.mode == "disabled" or self._is_finished_warn(call),
             whole=bool(settings.config),
@@ -306,6 +307,7 @@ class Run(Recorder):
                 self._complaints.report_internal_error("log", error)
 
     @ignore_unknown_arguments
+    @never_raises("alert")
     def alert(self, title: str, text: str = "", level: str = "warning") -> None:
         """Record an alert: a row of kind `alert` in `events`. Never raises.
 
@@ -318,16 +320,14 @@ class Run(Recorder):
         Examples:
             >>> run.alert("loss is NaN", f"at step {step}", level="error")
         """
-        try:
-            if self._is_finished_warn("alert()"):
-                return
-            title, level = parse_alert(title, level, self._complaints.report)
-            if self._alerts.allow(title, time.monotonic()):
-                self._emit(EventKind.NOTICE, "alert", level, title, {"text": clean_utf8(str(text))})
-        except Exception as error:
-            self._complaints.report_internal_error("alert", error)
+        if self._is_finished_warn("alert()"):
+            return
+        title, level = parse_alert(title, level, self._complaints.report)
+        if self._alerts.allow(title, time.monotonic()):
+            self._emit(EventKind.NOTICE, "alert", level, title, {"text": clean_utf8(str(text))})
 
     @ignore_unknown_arguments
+    @never_raises("save", otherwise=list)
     def save(self, path: str | os.PathLike[str], name: str | None = None) -> list[str]:
         """Save files as files of the run. Never raises.
 
@@ -346,17 +346,13 @@ class Run(Recorder):
         Examples:
             >>> run.save("configs/*.yaml", "configs")
         """
-        try:
-            if self._settings.mode == "disabled" or self._is_finished_warn("save()"):
-                return []
-            if not self.is_primary:
-                message = f"save() on {self.label} does nothing: only the primary's files are the run's"
-                self._complaints.report(Diagnostic("save_not_primary", "", f"{message}; call it where run.is_primary"))
-                return []
-            return self._saver.save(path, name)
-        except Exception as error:
-            self._complaints.report_internal_error("save", error)
+        if self._settings.mode == "disabled" or self._is_finished_warn("save()"):
             return []
+        if not self.is_primary:
+            message = f"save() on {self.label} does nothing: only the primary's files are the run's"
+            self._complaints.report(Diagnostic("save_not_primary", "", f"{message}; call it where run.is_primary"))
+            return []
+        return self._saver.save(path, name)
 
     @ignore_unknown_arguments
     def define_metric(self, name: str, summary: str | None = None, step_metric: str | None = None) -> None:
@@ -406,6 +402,7 @@ class Run(Recorder):
             self._finished = isinstance(self._journal, NullJournal)
             raise
 
+    @never_raises("finish")
     def _await_group(self) -> None:
         """Wait briefly for an agreed identity: a short training ends before the sender thread polls the group."""
         if not self._awaiting_group or not self._identity.needs_agreement:
@@ -416,8 +413,6 @@ class Run(Recorder):
             agreed = self._question.take_answer(_ASK_WAIT_S)
             if agreed is not None and not self._finished:
                 self._adopt_identity(agreed)
-        except Exception as error:
-            self._complaints.report_internal_error("finish", error)
         finally:
             self._awaiting_group = True
 
@@ -552,25 +547,23 @@ class Run(Recorder):
         )
         self._sender.start()
 
+    @never_raises("tick")  # sending must continue
     def _tick(self) -> None:
         """Run by the sender thread at every interval."""
         if self._finished:
             return
-        try:
-            if statistics := self._looking.poll(time.monotonic()):
-                self._append_resolved(self._last_step, now_us(), statistics)
-            self._poll_open_step()
-            self._poll_disk_and_group()
-            self._shared.publish_hashes(time.monotonic())
-            self._count.save(self._count_to_keep)
-            self._note_unfinished()
-            self._collect_environment()
-            if self._console is not None:
-                self._console.tick()
-            self._complaints.emit_counts(time.monotonic())
-            self._tell_suppressed_alerts(time.monotonic())
-        except Exception as error:  # sending must continue
-            self._complaints.report_internal_error("tick", error)
+        if statistics := self._looking.poll(time.monotonic()):
+            self._append_resolved(self._last_step, now_us(), statistics)
+        self._poll_open_step()
+        self._poll_disk_and_group()
+        self._shared.publish_hashes(time.monotonic())
+        self._count.save(self._count_to_keep)
+        self._note_unfinished()
+        self._collect_environment()
+        if self._console is not None:
+            self._console.tick()
+        self._complaints.emit_counts(time.monotonic())
+        self._tell_suppressed_alerts(time.monotonic())
 
     def _collect_environment(self) -> None:
         settings = self._settings
