@@ -12,11 +12,13 @@ from chiplog.identity import process_info
 from chiplog.recording import current_run
 from chiplog.recording.current_run import all_runs, open_runs
 from chiplog.recording.failures import attach_context, exit_status_of
-from chiplog.recording.main_frame import main_frame_returned, remember_main_frame
 from chiplog_schemas.paths import own_dir, paths_for_root
 from chiplog_schemas.process.owners import note_good_end
 
+_OPTIMIZED = 0x1  # CO_OPTIMIZED of inspect: a function. Its frame would keep its variables alive
+_RETURNS = ("RETURN_VALUE", "RETURN_CONST")
 _installed = threading.Lock()  # held from the first install() on
+_main_frame: FrameType | None = None  # the outermost one of the main thread
 _pending_exit: SystemExit | None = None  # the last uncaught sys.exit() since init()
 # The process with a registered finalizer, and the one that registered it for the time after its start.
 _finalizer_pid = _bootstrap_pid = 0
@@ -26,7 +28,7 @@ def install() -> None:
     """Install the hooks once."""
     if not _installed.acquire(blocking=False):
         return
-    remember_main_frame()
+    _remember_main_frame()
     atexit.register(_at_exit)
     os.register_at_fork(after_in_child=_after_fork)  # safeguard: fork-detaches-journal
     previous = sys.excepthook
@@ -57,7 +59,7 @@ def install() -> None:
             # In another thread it ends only the thread. In atexit, after the main thread, it ends nothing.
             if threading.current_thread() is threading.main_thread() and threading.main_thread().is_alive():
                 _pending_exit = SystemExit(*error.args)
-                remember_main_frame()  # in a REPL or embedded, the frame that called init() has returned
+                _remember_main_frame()  # in a REPL or embedded, the frame that called init() has returned
                 attach_context(_pending_exit, error)
                 error._chiplog_departure = _ExitMarker(_pending_exit)  # type: ignore[attr-defined]  # any attribute may be set
             raise
@@ -83,6 +85,33 @@ class _ExitMarker:
         return str, ()  # a pickled exception does not carry the marker
 
 
+def _remember_main_frame() -> None:
+    """Remember the main thread's outermost frame, unless it would keep objects of the training alive."""
+    global _main_frame
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    while frame is not None and frame.f_back is not None:
+        frame = frame.f_back
+    is_harmless = frame is not None and (
+        not frame.f_code.co_flags & _OPTIMIZED or frame.f_globals.get("__name__") == "runpy"  # python -m
+    )
+    _main_frame = frame if is_harmless else None
+
+
+def _main_frame_returned() -> bool:
+    """Return True if the program ran to its end; False if unknown. Call this at the exit of the process.
+
+    No hook sees a SystemExit, and code that caught it may keep it forever. But the last instruction of a frame that
+    returned is a return. The exit status of the process shows less: nothing reads it offline, and a kernel before Linux
+    6.15 may have forgotten it. Then only the instruction separates a normal end from `raise SystemExit(4)`.
+    """
+    if _main_frame is None:
+        return False
+    import opcode  # imported late: few processes need it
+
+    at = _main_frame.f_lasti
+    return at >= 0 and opcode.opname[_main_frame.f_code.co_code[at]] in _RETURNS
+
+
 def forget_exit() -> None:
     """Forget a sys.exit() that did not end the process."""
     global _pending_exit
@@ -91,11 +120,10 @@ def forget_exit() -> None:
 
 def _at_exit(*, is_seen: bool = False) -> None:
     """End the runs of this process. is_seen: an exception that ends it, if any, is being handled."""
-    global _pending_exit
     runs = all_runs()
-    returned = is_seen or main_frame_returned()  # safeguard: kept-exit-is-no-end
+    returned = is_seen or _main_frame_returned()  # safeguard: kept-exit-is-no-end
     if returned:
-        _pending_exit = None  # it was caught, and the handler keeps it
+        forget_exit()  # it was caught, and the handler keeps it
     # A child of multiprocessing exits while its exception is being handled, without calling the excepthook.
     error = sys.exc_info()[1] or _pending_exit  # safeguard: child-exception-seen
     if returned if error is None else not exit_status_of(error)[0]:
@@ -116,7 +144,7 @@ def _at_exit_of_child() -> None:
 
 def _after_fork() -> None:
     forget_exit()
-    remember_main_frame()
+    _remember_main_frame()
     current_run.after_fork()
     if all_runs():
         register_child_finalizer()

@@ -1,14 +1,19 @@
-"""Time whole steps, and the part of each that waits for data."""
+"""Time whole steps, and the parts of each that wait for data or for Python's garbage collector."""
 
+import contextlib
+import gc
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from operator import methodcaller
 from time import perf_counter
 from typing import Any
 
 from chiplog.safety.dynamo import dynamo_disable
-from chiplog.timing.gc_pauses import GcPauseTimer
 from chiplog.timing.phases import DATA, GC, STEP, Timing
 
 _LONG_S = 1.0  # flush the finished phases of a step that is open for so long, and again at this interval
+_STAMPS_MAX = 65_536  # collections between two reads: a step of minutes has thousands
 
 
 class Steps:
@@ -127,3 +132,48 @@ class _TimedIterator:
             steps.waiting_since = None
         steps.add_wait(perf_counter() - began)
         return batch
+
+
+class GcPauseTimer:
+    """Add up the garbage collector's pauses from `start` to `stop`.
+
+    The callback runs no Python code. After a signal during a collection, the next Python function that starts calls the
+    handler. If that function were the callback, the collector would print and drop what the handler raises.
+    """
+
+    def __init__(self) -> None:
+        self._began: deque[float] = deque(maxlen=_STAMPS_MAX)
+        self._ended: deque[float] = deque(maxlen=_STAMPS_MAX)
+        # getattr(moments, "start", info) is the property, which calls next(map(began.append, …)): all in C.
+        self._on_gc: Any = partial(getattr, _Moments(self._began, self._ended))  # safeguard: gc-callback-without-python
+
+    def start(self) -> None:
+        """Start measuring."""
+        gc.callbacks.append(self._on_gc)
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        with contextlib.suppress(ValueError):
+            gc.callbacks.remove(self._on_gc)
+
+    def take(self) -> float:
+        """Return the seconds since the last call."""
+        seconds = 0.0
+        while self._ended:
+            ended = self._ended.popleft()
+            began = ended  # if it began before `start`
+            while self._began and self._began[0] <= ended:
+                began = self._began.popleft()
+            seconds += ended - began
+        return seconds
+
+
+class _Moments:
+    """The start and end of a collection, as attributes: each access records the time."""
+
+    start = property(methodcaller("_note_start"))
+    stop = property(methodcaller("_note_stop"))
+
+    def __init__(self, began: deque[float], ended: deque[float]) -> None:
+        self._note_start = partial(next, map(began.append, iter(perf_counter, None)))
+        self._note_stop = partial(next, map(ended.append, iter(perf_counter, None)))
