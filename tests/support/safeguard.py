@@ -108,7 +108,8 @@ def _changed(safeguard: Safeguard, line: int, text: str) -> str:
         new = "pass" if safeguard.new is None else safeguard.new
         end = header_end if new.endswith(":") else end
         indent = "\n" + " " * statement.col_offset
-        new = indent.join(text[begin:end] if each == "..." else each for each in new.split("\n"))
+        code = text[begin:end]
+        new = indent.join(each.replace("...", code) if each.strip() == "..." else each for each in new.split("\n"))
     changed = text[:begin] + new + text[end:]
     compile(changed, safeguard.anchor, "exec", dont_inherit=True)
     return changed

@@ -329,9 +329,10 @@ def _ask_file(
         except BaseException as error:
             answer.set_exception(error)
 
-    with handlers_held():  # safeguard: interrupt-passes-sql
+    with handlers_held():
         threading.Thread(target=work, name="chiplog-query", daemon=True).start()
     try:
+        # safeguard: interrupt-passes-sql
         wait([answer], timeout_s)  # Thread.join() takes a running thread for ended if a handler raises
     finally:  # also when a signal handler raises: the process must not end while the query runs
         with handlers_held():

@@ -35,7 +35,7 @@ SAFEGUARDS = [
     Safeguard(
         "what a signal handler raises while the file is queried passes through Client.sql()",
         "interrupt-passes-sql",
-        new="work()",
+        new="try:\n    ...\nexcept Exception:\n    pass",
         test="test_what_a_handler_raises_while_a_query_runs_reaches_the_training",
     ),
     Safeguard(
