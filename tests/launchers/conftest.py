@@ -21,6 +21,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S), append=False)
 
 
+@pytest.fixture(autouse=True)
+def quick_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Spark's JVM compile little: it lives for seconds, and would optimise for hours."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
+
 @pytest.fixture(scope="session")
 def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A real collector and a real agent. Each training has its own run in it."""
