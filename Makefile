@@ -12,6 +12,9 @@ SHAPE_TESTS := tests/test_layers.py tests/test_tree.py tests/test_contributing.p
 PY := .venv/bin/python
 BOOTSTRAP := scripts/bootstrap.py
 
+# Tests start thousands of processes, and each would compile the packages again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo lint check test docs matrix bench soak switch-off clean python
 
 help:
