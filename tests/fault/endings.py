@@ -75,9 +75,10 @@ class Rank:
             self.step += 1
 
     def load(self, broken: bool = False, method: str = "fork") -> None:
-        """Train an epoch with two workers, which stay."""
+        """Train an epoch with workers that stay: two, or a spawned one, which imports torch again."""
+        workers = 1 if method == "spawn" else 2
         self.loader = DataLoader(
-            Numbers(broken), num_workers=2, persistent_workers=True, multiprocessing_context=method
+            Numbers(broken), num_workers=workers, persistent_workers=True, multiprocessing_context=method
         )
         for _ in self.loader:
             self.log()

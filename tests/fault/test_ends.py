@@ -375,7 +375,13 @@ def _play_all(node: Node, stage: Stage, root: Path) -> Played:
         wait_until(lambda: not _of_session(sessions), "the end of all that ranks started")
     played.left_behind = _of_session(sessions)
     kept = ("forkserver", "resource_tracker")
-    played.stayed = [line for line in stage.processes() if not any(word in line for word in kept)]
+
+    def stayed() -> list[str]:
+        return [line for line in stage.processes() if not any(word in line for word in kept)]
+
+    with contextlib.suppress(AssertionError):  # likewise: a helper of the console has a session of its own
+        wait_until(lambda: not stayed(), "the end of all that ranks started elsewhere")
+    played.stayed = stayed()
     query = "SELECT l.*, c.pending, c.lost FROM labels l JOIN completeness c USING (run_id, label, attempt)"
     with contextlib.suppress(AssertionError):  # likewise
         node.until(f"{query} WHERE l.state <> 'running' AND c.pending = 0", lambda rows: len(rows) >= len(all_ours))
