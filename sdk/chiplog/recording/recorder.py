@@ -179,28 +179,7 @@ class Recorder:
                 self._complaints.report(Diagnostic("not_a_dict", type(data).__name__, message))
                 return
             self._note_step(step)
-            numbers: dict[str, float] = {}
-            on_device: dict[str, Any] = {}
-            for item in flatten(data, self._exceeds_key_limit):
-                if isinstance(item, Diagnostic):
-                    self._complaints.report(item)
-                    continue
-                key, value = item
-                if not self._register_key(key):
-                    continue
-                if key in numbers or key in on_device:
-                    message = f"{key!r:.80} appears twice in one log(), nested and with a slash; the later one is kept"
-                    self._complaints.report(Diagnostic("same_key", key, f"{message}, so rename one"))
-                if isinstance(value, str):
-                    self._emit(EventKind.TEXT, step, key, value)
-                elif isinstance(value, DeviceScalar):
-                    on_device[key] = value.tensor
-                elif isinstance(value, Histogram):
-                    edges, counts = value.edges, value.counts
-                    packed = struct.pack(f"<{len(edges)}d", *edges), struct.pack(f"<{len(counts)}d", *counts)
-                    self._emit(EventKind.HISTOGRAM, step, key, *packed)
-                else:
-                    numbers[key] = value
+            numbers, on_device = self._sort_values(data, step)
             if numbers:
                 if not isfinite(sum(numbers.values())):
                     self._complaints.report_nonfinite(numbers, step)
@@ -209,6 +188,32 @@ class Recorder:
                 self._devices.log_scalars(sys.modules["torch"], step, on_device)
         except Exception as error:
             self._complaints.report_internal_error("log", error)
+
+    def _sort_values(self, data: Mapping[str, Any], step: int) -> tuple[dict[str, float], dict[str, Any]]:
+        """Emit texts and histograms, report what cannot be logged; return the numbers and the tensors on devices."""
+        numbers: dict[str, float] = {}
+        on_device: dict[str, Any] = {}
+        for item in flatten(data, self._exceeds_key_limit):
+            if isinstance(item, Diagnostic):
+                self._complaints.report(item)
+                continue
+            key, value = item
+            if not self._register_key(key):
+                continue
+            if key in numbers or key in on_device:
+                message = f"{key!r:.80} appears twice in one log(), nested and with a slash; the later one is kept"
+                self._complaints.report(Diagnostic("same_key", key, f"{message}, so rename one"))
+            if isinstance(value, str):
+                self._emit(EventKind.TEXT, step, key, value)
+            elif isinstance(value, DeviceScalar):
+                on_device[key] = value.tensor
+            elif isinstance(value, Histogram):
+                edges, counts = value.edges, value.counts
+                packed = struct.pack(f"<{len(edges)}d", *edges), struct.pack(f"<{len(counts)}d", *counts)
+                self._emit(EventKind.HISTOGRAM, step, key, *packed)
+            else:
+                numbers[key] = value
+        return numbers, on_device
 
     def _ensure_recording(self) -> bool:
         """Return True if events are recorded: a disabled run touches no device. Opens an inherited run.
