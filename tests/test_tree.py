@@ -67,14 +67,9 @@ UNTESTED = [
     "sdk/recording/exit_status.py",
     "sdk/recording/foreign_names.py",
     "sdk/recording/recorder.py",
-    "sdk/recording/step_counter.py",
     "sdk/safety/diagnostics.py",
-    "sdk/safety/dynamo.py",
     "sdk/safety/lenient_calls.py",
     "sdk/settings.py",
-    "sdk/timing/stall_detector.py",
-    "sdk/torch/cuda_timing.py",
-    "sdk/torch/poller.py",
 ]
 
 

@@ -1,11 +1,9 @@
-"""Norms of gradients and parameters, phases timed by a device's events, and calls inside of torch.compile."""
+"""Norms of gradients and parameters."""
 
 import gc
 import math
 import sys
-import warnings
 import weakref
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -13,12 +11,10 @@ import torch
 from torch import nn
 
 import chiplog
-from chiplog.torch import allocator_stats, poller
+from chiplog.torch import allocator_stats
 from chiplog.torch import watch as watch_module
-from chiplog.torch.cuda_timing import CudaTiming
 from chiplog.torch.watch import group_by_submodule
-from chiplog_schemas.model.events import EventKind
-from tests.support.sdk_events import counted, notices, numbers, phases
+from tests.support.sdk_events import counted, notices, numbers
 from tests.support.stand_in_device import StandIn, install, resolve, uninstall
 
 
@@ -284,131 +280,6 @@ def test_wrapped_and_sharded_models_are_watched_and_what_is_replicated_is_logged
     assert notices(offline()) == [("wrapped_tensor", "partial")]
 
 
-# -- phases timed by a device --
-
-
-class Event:
-    """A timing event of the substitute: the test makes it happen, at a given time."""
-
-    made = 0
-
-    def __init__(self, cuda: "Cuda", device: str, enable_timing: bool) -> None:
-        assert device == "cuda"
-        assert enable_timing
-        Event.made += 1
-        self.cuda = cuda
-        self.at_ms: float | None = None
-
-    def record(self) -> None:
-        self.at_ms = None
-        self.cuda.events.append(self)
-
-    def query(self) -> bool:
-        return self.at_ms is not None
-
-    def elapsed_time(self, end: "Event") -> float:
-        assert self.at_ms is not None and end.at_ms is not None, "asked before both have happened"
-        return end.at_ms - self.at_ms
-
-
-class Cuda:
-    """As much of torch.cuda as times phases."""
-
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.capturing = False
-
-    def current_device(self) -> int:
-        return 0
-
-    def is_current_stream_capturing(self) -> bool:
-        return self.capturing
-
-    def happen(self, every_ms: float) -> None:
-        for number, event in enumerate(self.events):
-            event.at_ms = number * every_ms
-        self.events.clear()
-
-
-@pytest.fixture
-def cuda(run):
-    cuda = Cuda()
-    stand_in = SimpleNamespace(cuda=cuda, Event=partial(Event, cuda))
-    run._timing.device = CudaTiming(stand_in, run._later, run._append_times)
-    yield cuda
-    cuda.happen(1.0)
-
-
-def test_phases_on_a_device_have_its_seconds_and_their_step_once_they_are_over(run, cuda, offline) -> None:
-    with run.phase("forward"), run.phase("attention"):
-        pass
-    with run.phase("load", on_host=True):
-        pass
-    run.log({"x": 1.0}, step=5)
-    run._later.poll()
-    assert [(step, list(seconds)) for step, seconds in phases(offline())] == [(5, ["load"])]
-    cuda.happen(250.0)
-    resolve(run)
-    run.log({"x": 1.0}, step=6)
-    run.finish()
-    assert phases(offline())[1] == (5, {"attention": 0.25, "forward": 0.75})
-
-
-def test_events_are_used_again_and_a_capture_is_timed_by_the_host(run, cuda, offline) -> None:
-    Event.made = 0
-    for step in range(50):
-        with run.phase("forward"):
-            pass
-        run.log({"x": 1.0}, step=step)
-        cuda.happen(1000.0)
-        resolve(run)
-    assert Event.made == 2
-    cuda.capturing = True
-    with run.phase("captured"):
-        pass
-    cuda.capturing = False
-    with run.phase("begun before"):
-        cuda.capturing = True
-    cuda.capturing = False
-    run.log({"x": 1.0}, step=50)
-    run.finish()
-    found = phases(offline())
-    assert [seconds for _, seconds in found[:50]] == [{"forward": 1.0}] * 50
-    assert sorted(name for _, seconds in found[50:] for name in seconds) == ["begun before", "captured"]
-    assert all(value < 0.5 for _, seconds in found[50:] for value in seconds.values())
-
-
-def test_a_device_that_fails_leaves_the_host_to_time_and_raises_nothing(run, cuda, offline, caplog) -> None:
-    def fail():
-        raise RuntimeError("CUDA error: device-side assert triggered")
-
-    cuda.current_device = fail
-    with run.phase("forward"):
-        pass
-    del cuda.current_device
-    with run.phase("backward"):
-        cuda.current_device = fail
-    run.log({"x": 1.0})
-    del cuda.current_device
-    run.finish()
-    assert [list(seconds) for _, seconds in phases(offline())] == [["forward", "backward"]]
-    assert counted(offline()) == {"device_timing_failed": 2}
-    assert len(caplog.records) == 1
-
-
-def test_phases_that_a_device_never_ends_are_declared_and_hold_no_memory_without_bound(run, cuda, offline) -> None:
-    Event.made = 0
-    for step in range(3000):
-        with run.phase("forward"):
-            pass
-        run.log({"x": 1.0}, step=step)
-    run.finish()
-    assert Event.made <= 4096
-    stored = [step for step, _ in phases(offline())]
-    [lost] = offline(EventKind.LOST)
-    assert len(stored) + lost.fields["last"] - lost.fields["first"] + 1 == 3000
-
-
 def test_the_allocators_statistics_have_keys_that_ranks_share(monkeypatch) -> None:
     stats = {
         "allocated_bytes": {"all": {"current": 60, "peak": 80}},
@@ -427,84 +298,3 @@ def test_the_allocators_statistics_have_keys_that_ranks_share(monkeypatch) -> No
     assert {key.split("/")[1] for key in allocator_stats.sample(cuda)} == {"cuda:0", "cuda:1"}
     cuda.is_initialized = lambda: False
     assert allocator_stats.sample(cuda) == {}
-
-
-def test_the_allocators_statistics_are_logged_with_the_step_that_was_last(run, offline, monkeypatch) -> None:
-    run.log({"x": 1.0}, step=7)
-    monkeypatch.setattr(poller, "sample", lambda cuda: {"chiplog/cuda/ooms": 0.0})
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(run._timing, "device", object())
-    while not [entry for entry in numbers(offline()) if entry[0] == "chiplog/cuda/ooms"]:
-        run._tick()
-    run._timing.device = None
-    monkeypatch.undo()
-    run.finish()
-    assert ("chiplog/cuda/ooms", 7, 0.0) in numbers(offline())
-
-
-# -- torch.compile --
-
-
-@pytest.mark.parametrize("told", [True, False], ids=["dynamo told", "dynamo not told"])
-def test_a_compiled_region_may_log_time_and_step(run, offline, monkeypatch, told) -> None:
-    import torch._dynamo
-
-    from chiplog.safety import dynamo
-
-    if told:
-        dynamo.exclude_from_dynamo()
-        assert dynamo._excluded
-    else:
-        monkeypatch.setattr(dynamo, "_excluded", [True])
-        rules = sys.modules["torch._dynamo.trace_rules"]
-        monkeypatch.setattr(rules, "SKIP_DIRS", [path for path in rules.SKIP_DIRS if "chiplog" not in path])
-        rules._recompile_re()
-    torch._dynamo.reset()
-
-    @run.phase("decorated")
-    def inner(x):
-        return x.cos()
-
-    def step(x, number):
-        y = x * 2
-        with run.phase("forward"):
-            y = inner(y) + 1
-        run.log({"loss": y.sum(), "host": 1.0}, step=number)
-        run.step()
-        return y.sin()
-
-    compiled = torch.compile(step, backend="eager")
-    with warnings.catch_warnings():
-        # Until a tick of the sender thread excludes chiplog, dynamo warns of what it cannot trace, and continues.
-        warnings.simplefilter("error" if told else "ignore")
-        for number in range(4):
-            x = torch.full((3,), float(number))
-            assert torch.equal(compiled(x, number), ((x * 2).cos() + 1).sin())
-    run.finish()
-    found = numbers(offline())
-    assert [(key, step) for key, step, _ in found] == [(key, n) for n in range(4) for key in ("loss", "host")]
-    assert [value for key, _, value in found if key == "loss"] == pytest.approx(
-        [float(((torch.full((3,), float(n)) * 2).cos() + 1).sum()) for n in range(4)]
-    )
-    assert {name for _, seconds in phases(offline()) for name in seconds} - {"gc"} == {"decorated", "forward", "step"}
-    assert counted(offline()) == {}
-
-
-def test_dynamo_compiles_no_file_of_ours(run) -> None:
-    import torch._dynamo
-
-    from chiplog.safety import dynamo
-
-    dynamo._excluded.clear()
-    dynamo.exclude_from_dynamo()
-    torch._dynamo.reset()
-    seen: list[str] = []
-
-    def backend(graph, inputs):
-        seen.extend(str(node.stack_trace) for node in graph.graph.nodes)
-        return graph.forward
-
-    compiled = torch.compile(lambda x: (run.log({"x": x.sum()}), x * 2)[1], backend=backend)
-    compiled(torch.ones(2))
-    assert seen
-    assert not [trace for trace in seen if "sdk/chiplog" in trace]
