@@ -49,8 +49,6 @@ UNTESTED = [
     "sdk/console/relay.py",
     "sdk/console/shared_counters.py",
     "sdk/console/stream_fds.py",
-    "sdk/identity/inherited_env.py",
-    "sdk/identity/launch_cache.py",
     "sdk/identity/process_info.py",
     "sdk/identity/rendezvous.py",
     "sdk/journal/deferred.py",
@@ -62,14 +60,12 @@ UNTESTED = [
     "sdk/ops/health_checks.py",
     "sdk/query/arrow_validation.py",
     "sdk/query/connection.py",
-    "sdk/query/result.py",
     "sdk/recording/collector_lookup.py",
     "sdk/recording/exit_status.py",
     "sdk/recording/foreign_names.py",
     "sdk/recording/recorder.py",
     "sdk/safety/diagnostics.py",
     "sdk/safety/lenient_calls.py",
-    "sdk/settings.py",
 ]
 
 

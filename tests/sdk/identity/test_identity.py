@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,6 @@ from chiplog.identity.identity import (
     resolve_identity,
     with_group,
 )
-from chiplog.identity.launch_cache import LAUNCHES_MAX, load, store, with_cached_run_id
 from chiplog.identity.modes import is_rank0, with_own_run
 from chiplog.identity.process_info import (
     is_stale_parent,
@@ -27,42 +25,7 @@ from chiplog.identity.process_info import (
     read_process_facts,
     start_ticks,
 )
-from chiplog_schemas.paths import paths_for_root
-
-UUID = "0e4a41e5-0c7a-4c7e-9a57-64e7b1e5a001"
-FACTS = ProcessFacts("node-a", 100, "77:12345:boot", 1_795_224_000.0, "k3f9ab")
-OTHER_NODE = replace(FACTS, host="node-b", pid=200, parent="88:54321:other", random="zzzzzz")
-
-
-def elastic(
-    rank: int, local: int, world: int, local_world: int, run_id: str = UUID, restart: int = 0
-) -> dict[str, str]:
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(local),
-        "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(local_world),
-        "GROUP_RANK": str(rank // local_world),
-        "ROLE_NAME": "default",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": "29500",
-        "TORCHELASTIC_RUN_ID": run_id,
-        "TORCHELASTIC_RESTART_COUNT": str(restart),
-        "TORCHELASTIC_MAX_RESTARTS": "3",
-    }
-
-
-def slurm(rank: int, local: int, step: str = "0") -> dict[str, str]:
-    known = {
-        "SLURM_PROCID": str(rank),
-        "SLURM_LOCALID": str(local),
-        "SLURM_NTASKS": "4",
-        "SLURM_NODEID": str(rank // 2),
-        "SLURM_JOB_ID": "4242",
-        "SLURM_STEP_ID": step,
-        "SLURM_JOB_START_TIME": "1795220000",
-    }
-    return {name: value for name, value in known.items() if value}
+from tests.support.launcher_environ import FACTS, LATER, OTHER_NODE, UUID, elastic, slurm
 
 
 def openmpi(rank: int, local: int, world: int, local_world: int) -> dict[str, str]:
@@ -169,7 +132,6 @@ def test_ranks_of_one_launch_agree_on_run_and_launch_without_talking(row) -> Non
     assert first.launch == second.launch
 
 
-LATER = replace(FACTS, parent="99:99999:boot")
 NEXT = replace(FACTS, pid=101, random="bbbbbb")  # of the same shell
 MPI_JOB = slurm(0, 0, "") | openmpi(0, 0, 4, 2)
 APART = [
@@ -436,59 +398,6 @@ def test_only_ranks_that_may_be_started_again_are_remembered() -> None:
     assert not resolve_identity(
         elastic(0, 0, 2, 1, "100") | {"CHIPLOG_PARENT_RUN": "99:parents"}, FACTS
     ).launch_cache_key
-
-
-def test_a_launch_goes_on_under_the_run_that_it_had_before_a_restart(tmp_path: Path) -> None:
-    place = paths_for_root(tmp_path)
-    first = with_cached_run_id(place, resolve_identity(elastic(0, 0, 2, 1, "100"), FACTS))
-    assert (first.run_id_is_final, first.needs_agreement) == (False, True)
-    store(place, first.launch_cache_key, "agreed")
-    for again in (elastic(1, 0, 2, 1, "100", restart=1), elastic(0, 0, 1, 1, "100")):
-        found = with_cached_run_id(place, resolve_identity(again, replace(FACTS, pid=300)))
-        assert (found.run_id, found.run_id_is_final) == ("agreed", True)
-    for other in (replace(FACTS, parent="99:99999:boot"), OTHER_NODE):
-        assert with_cached_run_id(place, resolve_identity(elastic(0, 0, 2, 1, "100"), other)).run_id != "agreed"
-
-
-def test_a_requeued_job_goes_on_in_its_run_and_a_new_job_of_its_number_does_not(tmp_path: Path) -> None:
-    place = paths_for_root(tmp_path)
-    first = with_cached_run_id(place, resolve_identity(slurm(0, 0), FACTS))
-    requeued = slurm(0, 0) | {"SLURM_RESTART_COUNT": "1", "SLURM_JOB_START_TIME": "1795229999"}
-    again = with_cached_run_id(place, resolve_identity(requeued, LATER))
-    assert (again.run_id, again.restart, again.needs_agreement) == (first.run_id, 1, False)
-    moved = resolve_identity(requeued | {"SLURM_NNODES": "2"}, LATER)
-    assert moved.needs_agreement and not moved.proposed_run_id, "nodes that did not have it ask those that had"
-    new = with_cached_run_id(place, resolve_identity(slurm(0, 0) | {"SLURM_JOB_START_TIME": "1800000000"}, LATER))
-    assert new.run_id != first.run_id
-    assert with_cached_run_id(place, resolve_identity(slurm(0, 0, "1"), FACTS)).run_id not in (first.run_id, new.run_id)
-
-
-def test_a_node_that_another_one_joins_keeps_its_run(tmp_path: Path) -> None:
-    place = paths_for_root(tmp_path)
-    alone = with_cached_run_id(place, resolve_identity(elastic(0, 0, 1, 1, "100"), FACTS))
-    assert not alone.needs_agreement
-    later = with_cached_run_id(place, resolve_identity(elastic(1, 0, 2, 1, "100"), FACTS))
-    assert (later.run_id, later.run_id_is_final, later.needs_agreement) == (alone.run_id, True, True)
-
-
-def test_a_node_remembers_a_bounded_number_of_launches(tmp_path: Path) -> None:
-    place = paths_for_root(tmp_path)
-    for number in range(LAUNCHES_MAX + 3):
-        store(place, f"launch{number} run", f"run {number}")
-        os.utime(max((place.launches).iterdir(), key=lambda path: path.stat().st_mtime), (number, number))
-    assert len(list((place.launches).iterdir())) <= LAUNCHES_MAX + 1
-    assert load(place, "launch0 run") is None
-    assert load(place, f"launch{LAUNCHES_MAX + 2} run") == f"run {LAUNCHES_MAX + 2}"
-
-
-def test_the_second_init_of_ranks_that_were_started_again_is_another_run_than_the_first(tmp_path: Path) -> None:
-    place, environ = paths_for_root(tmp_path), elastic(0, 0, 2, 1, "100")
-    first = resolve_identity(environ, FACTS)
-    store(place, first.launch_cache_key, "agreed")
-    second = with_cached_run_id(
-        place, resolve_identity(environ, replace(FACTS, used_run_ids=frozenset({first.run_id})))
-    )
-    assert second.run_id == f"{first.run_id}-2" and not second.run_id_is_final
 
 
 def test_what_the_group_says_later_completes_an_identity() -> None:

@@ -20,7 +20,7 @@ import zmq
 from chiplog.query import client as client_module
 from chiplog.query import connection as remote_module
 from chiplog.query import result as result_module
-from chiplog.query.client import NoDataError, QueryError, Result, connect
+from chiplog.query.client import NoDataError, QueryError, connect
 from chiplog_schemas import codec
 from chiplog_schemas.limits import QUERY_CHARS_MAX
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
@@ -378,13 +378,6 @@ def test_a_parameter_that_is_no_plain_value_is_named(where, params):
     with connect(dir=where.root) as client, pytest.raises(QueryError, match=r"parameter .* is|params is") as error:
         client.sql("SELECT ?", params)
     assert error.value.kind == "refused"
-
-
-@pytest.mark.parametrize("stream", [b"", b"no stream", b"\xff\xff\xff\xff", b"\xff\xff\xff\xff\x10\0\0\0garbage"])
-def test_an_answer_that_is_no_arrow_stream_is_an_error_of_ours(stream):
-    with pytest.raises(QueryError) as error:
-        Result(stream)
-    assert error.value.kind == "internal"
 
 
 # -- sources of data -------------------------------------------------------------------------------------------------

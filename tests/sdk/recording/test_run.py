@@ -658,24 +658,6 @@ def test_a_second_init_of_another_run_finishes_the_first(chiplog_dir, offline) -
     assert Counter(event.kind for event in offline())[EventKind.STATE] == 2
 
 
-def test_a_run_is_named_to_child_processes_only_while_it_is_open(chiplog_dir) -> None:
-    run = chiplog.init(mode="offline", capture_console=False)
-    assert os.environ[PARENT_RUN].startswith(f"{os.getpid()}:{run.id}/{run.label}/")
-    run.finish()
-    assert PARENT_RUN not in os.environ
-
-
-def test_each_init_of_a_child_joins_its_parents_run(chiplog_dir, monkeypatch) -> None:
-    """As of a worker of a pool, which opens a run for each task."""
-    parents = "99:parents/node-a-word//"
-    monkeypatch.setenv(PARENT_RUN, parents)
-    for _ in range(3):
-        with chiplog.init(mode="offline", capture_console=False) as run:
-            assert (run.id, run.is_primary) == ("parents", False)
-            assert os.environ[PARENT_RUN].startswith(f"{os.getpid()}:")
-        assert os.environ[PARENT_RUN] == parents
-
-
 @pytest.mark.parametrize(
     "options",
     [

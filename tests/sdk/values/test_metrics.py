@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from chiplog.safety.diagnostics import Diagnostic
-from chiplog.settings import as_strings, safe_name
 from chiplog.values.config import config_entries
 from chiplog.values.metrics import Histogram, flatten
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
@@ -213,20 +212,3 @@ class Slotted:
 @pytest.mark.parametrize("value", [{"lr": 0.1}, Plain(), Slotted(), Namespace(lr=0.1), MappingProxyType({"lr": 0.1})])
 def test_config_is_taken_from_whatever_scripts_keep_it_in(value) -> None:
     assert config_entries(value) == {"lr": 0.1}
-
-
-def test_names_lose_what_would_break_a_path_or_a_terminal() -> None:
-    assert safe_name("label", "rank0", 128) == ("rank0", None)
-    name, change = safe_name("label", "a/b\n\ud800" + "x" * 200, 128)
-    assert name.startswith("a_b__xxx")
-    assert len(name) == 128
-    assert safe_name("label", "a/b\n\ud800" + "x" * 201, 128)[0] != name, "what begins alike stays apart"
-    assert change is not None
-    assert "label" in change
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"), [(None, ()), ("a", ("a",)), (["a", 1], ("a", "1")), (5, ("5",)), ((), ())]
-)
-def test_tags_are_taken_as_one_or_many(words, expected) -> None:
-    assert as_strings(words) == expected

@@ -1,0 +1,59 @@
+"""Arguments of init(): names, tags, texts and flags of any value become what can be recorded."""
+
+from typing import Any
+
+import pytest
+
+from chiplog.settings import as_strings, clean_text, flag, safe_name
+
+
+def test_names_lose_what_would_break_a_path_or_a_terminal() -> None:
+    assert safe_name("label", "rank0", 128) == ("rank0", None)
+    name, change = safe_name("label", "a/b\n\ud800" + "x" * 200, 128)
+    assert name.startswith("a_b__xxx")
+    assert len(name) == 128
+    assert safe_name("label", "a/b\n\ud800" + "x" * 201, 128)[0] != name, "what begins alike stays apart"
+    assert change is not None
+    assert "label" in change
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [(None, ()), ("a", ("a",)), (["a", 1], ("a", "1")), (5, ("5",)), ((), ())]
+)
+def test_tags_are_taken_as_one_or_many(words, expected) -> None:
+    assert as_strings(words) == expected
+
+
+@pytest.mark.parametrize(
+    ("given", "value"),
+    [(True, True), (1, True), (" YES ", True), ("on", True), (False, False), (0, False), ("Off", False), ("", None)],
+)
+def test_every_word_for_yes_and_no_is_taken_without_a_diagnostic(given: Any, value: bool | None) -> None:
+    assert flag("primary", given) == (value, None)
+
+
+class Incomparable:
+    def __eq__(self, other: object) -> bool:
+        raise ArithmeticError("as an array of several values does")
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("given", ["maybe", 2, [], Incomparable()], ids=["word", "number", "list", "raises"])
+def test_what_is_neither_yes_nor_no_is_the_default_and_one_diagnostic(given: Any) -> None:
+    value, bad = flag("primary", given)
+    assert value is None
+    assert bad is not None and (bad.kind, bad.key) == ("bad_argument", "primary")
+    assert bad.message.startswith("primary=") and "True, False" in bad.message
+
+
+def test_a_name_becomes_one_line_and_notes_keep_theirs() -> None:
+    assert clean_text("notes", "a\nb") == ("a\nb", None)
+    assert clean_text("name", "plain") == ("plain", None)
+    assert clean_text("name", "") == (None, None)
+    line, bad = clean_text("name", "a\nb")
+    assert line == "a b"
+    assert bad is not None and "control characters" in bad.message
+    line, bad = clean_text("name", "x" * 2_000)
+    assert line == "x" * 1_024
+    assert bad is not None and "2000 characters" in bad.message
