@@ -22,7 +22,6 @@ from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.sql import MIGRATION
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.segments import list_segments
-from chiplog_schemas.storage.watermark import Watermark
 from tests.support.collector_log import LOG_ID, START_US, VIEWS, Rank, block_of, contents_of, whole
 from tests.support.index import Index
 from tests.support.safeguard import Safeguard
@@ -401,12 +400,3 @@ def test_a_second_process_on_the_file_is_an_io_error(index: Index) -> None:
     code = f"import duckdb; duckdb.connect({str(index.path)!r})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180)
     assert "IOException" in done.stderr
-
-
-def test_the_synced_position_is_seen_by_the_other_process_at_once(tmp_path) -> None:
-    writer = Watermark(tmp_path / "synced", writable=True)
-    reader = Watermark(tmp_path / "synced", writable=False)
-    assert reader.get() == 0
-    for number in (1, 2**40):
-        writer.set(number)
-        assert reader.get() == number

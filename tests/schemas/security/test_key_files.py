@@ -9,10 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import zmq
 
-from chiplog_schemas.addresses import AddressError
-from chiplog_schemas.security.curve import ClientCurve, client_curve
 from chiplog_schemas.security.key_files import (
     LOOK_INTERVAL_S,
     AllowList,
@@ -30,6 +27,7 @@ from chiplog_schemas.security.key_files import (
     write_toml,
 )
 from chiplog_schemas.security.permissions import Permission, Role, scoped_sender_id
+from tests.support.keys import new_pair
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [
@@ -42,21 +40,8 @@ SAFEGUARDS = [
 ]
 
 
-def new_pair(role: Role = Role.AGENT, name: str = "node1") -> KeyPair:
-    public, secret = zmq.curve_keypair()
-    return KeyPair(name, str(role), public.decode(), secret.decode())
-
-
 def permit_of(pair: KeyPair, *nodes: str, roles: tuple[str, ...] = ("agent",)) -> Permission:
     return Permission(pair.name, frozenset(roles), nodes, pair.public)
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> Keys:
-    directory = tmp_path / "keys"
-    (directory / "allowed").mkdir(mode=0o700, parents=True)
-    os.chmod(directory, 0o700)
-    return Keys(directory)
 
 
 def test_a_key_is_read_as_it_was_written_and_its_secret_is_of_its_owner_alone(keys: Keys) -> None:
@@ -287,46 +272,7 @@ def test_half_written_files_are_never_seen(keys: Keys, monkeypatch: pytest.Monke
     assert AllowList(keys.allowed).find(pair.public, 0.0) is None
 
 
-# -- which keys a client takes --
-
-
 def test_the_directory_is_the_argument_else_the_variable_else_under_chiplog_dir(tmp_path: Path) -> None:
     assert keys_dir("/a", {"CHIPLOG_KEYS": "/b"}, tmp_path) == Path("/a")
     assert keys_dir(None, {"CHIPLOG_KEYS": "/b/../c"}, tmp_path) == Path("/c")
     assert keys_dir(None, {}, tmp_path) == tmp_path / "keys"
-
-
-def test_unix_sockets_and_a_loopback_without_keys_go_plain(keys: Keys) -> None:
-    write_pair(keys.directory, new_pair())
-    for address in ("ipc:///tmp/a.sock", "tcp://127.0.0.1:4100", "tcp://[::1]:4100", "tcp://localhost:4100"):
-        assert client_curve(keys, address, Role.AGENT, Role.COLLECTOR) is None
-
-
-@pytest.mark.parametrize("address", ["tcp://10.1.2.3:4100", "tcp://node-a:4100", "tcp://[fe80::1]:4100"])
-def test_another_host_is_refused_without_keys_in_one_line_with_the_remedy(keys: Keys, address: str) -> None:
-    with pytest.raises(AddressError, match="chiplog keys new agent") as caught:
-        client_curve(keys, address, Role.AGENT, Role.COLLECTOR)
-    assert address in str(caught.value)
-    assert "collector.pub" in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
-def test_with_a_servers_key_every_tcp_address_is_curve(keys: Keys) -> None:
-    server, own = new_pair(Role.COLLECTOR, "center"), new_pair()
-    write_toml(keys.directory / "collector.pub", {"name": "center", "role": "collector", "public": server.public})
-    for address in ("tcp://127.0.0.1:4100", "tcp://node-a:4100"):
-        with pytest.raises(KeysError, match="chiplog keys new agent"):
-            client_curve(keys, address, Role.AGENT, Role.COLLECTOR)
-    write_pair(keys.directory, own)
-    for address in ("tcp://127.0.0.1:4100", "tcp://node-a:4100"):
-        curve = client_curve(keys, address, Role.AGENT, Role.COLLECTOR)
-        expected = PublicKey("center", "collector", server.public)
-        assert curve == ClientCurve("node1", own.public, own.secret, "agent", expected, keys.directory)
-
-
-def test_the_key_of_another_role_is_no_servers(keys: Keys) -> None:
-    write_pair(keys.directory, pair := new_pair(Role.READER))
-    shutil.copy(keys.directory / "reader.pub", keys.directory / "collector.pub")
-    with pytest.raises(KeysError, match="key of a reader"):
-        client_curve(keys, "tcp://127.0.0.1:1", Role.READER, Role.COLLECTOR)
-    assert pair.public in (keys.directory / "collector.pub").read_text()

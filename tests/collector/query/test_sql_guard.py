@@ -1,0 +1,158 @@
+"""Which queries may run: one statement that only reads, parsed by DuckDB in a child that may hang or die."""
+
+from collections.abc import Iterator
+
+import duckdb
+import pytest
+
+from chiplog_collector.query.sql_guard import FUNCTIONS_REFUSED, QueryRejected, SqlGuardProcess, check_query, lock_down
+from chiplog_schemas.limits import QUERY_CHARS_MAX
+from tests.support.query_client import NOT_A_SELECT
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "functions that parse a text which only they see are refused",
+        "text-parsing-functions-refused",
+        part='*("json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"),',
+        test="test_everything_else_is_refused_in_one_line",
+    ),
+    Safeguard(
+        "a function of DuckDB that was not reviewed is detected",
+        "functions-reviewed",
+        part='"checkpoint", "force_checkpoint"',
+        new='"force_checkpoint"',
+        test="test_every_function_that_may_touch_more_than_the_database_is_known",
+    ),
+]
+
+# Functions that a SELECT can call, by what makes them harmless. A function of a newer DuckDB is in none of these until
+# it has been reviewed.
+OF_FILES = {
+    *("glob", "parquet_file_metadata", "parquet_full_metadata", "parquet_kv_metadata", "parquet_metadata"),
+    *("parquet_scan", "parquet_schema", "read_blob", "read_csv", "read_csv_auto", "read_duckdb", "read_json"),
+    *("read_json_auto", "read_json_objects", "read_json_objects_auto", "read_ndjson", "read_ndjson_auto"),
+    *("read_ndjson_objects", "read_parquet", "read_single_csv_file", "read_single_json_file"),
+    *("read_single_parquet_file", "read_text", "sniff_csv"),
+}
+OF_FILES_BY_MORE = {"parquet_bloom_probe": "'/etc/passwd', 'a', 1", "which_secret": "'a', 'b'", "duckdb_secrets": ""}
+OF_POINTERS = {  # arguments that no SQL can make
+    *("arrow_scan", "arrow_scan_dumb", "pandas_scan", "python_arrow_scan", "python_map_function", "seq_scan"),
+}
+HARMLESS = {
+    *("duckdb_approx_database_count", "duckdb_available_metrics", "duckdb_columns", "duckdb_connection_count"),
+    *("duckdb_constraints", "duckdb_coordinate_systems", "duckdb_databases", "duckdb_dependencies", "duckdb_dialects"),
+    *("duckdb_eviction_queues", "duckdb_extension_repositories", "duckdb_extensions", "duckdb_external_file_cache"),
+    *("duckdb_external_resource_types", "duckdb_external_resources", "duckdb_functions", "duckdb_grammar_extensions"),
+    *("duckdb_indexes", "duckdb_keywords", "duckdb_log_contexts", "duckdb_logs", "duckdb_logs_parsed", "duckdb_memory"),
+    *("duckdb_optimizers", "duckdb_prepared_statements", "duckdb_profiling_settings", "duckdb_schemas"),
+    *("duckdb_secret_type_parameters", "duckdb_secret_types", "duckdb_sequences", "duckdb_settings"),
+    *("duckdb_table_sample", "duckdb_tables", "duckdb_temporary_files", "duckdb_triggers", "duckdb_types"),
+    *("duckdb_variables", "duckdb_views", "generate_series", "histogram", "histogram_values", "icu_calendar_names"),
+    *("json_each", "json_tree", "pg_timezone_names", "pragma_collations", "pragma_database_size"),
+    *("pragma_metadata_info", "pragma_platform", "pragma_show", "pragma_storage_info", "pragma_table_info"),
+    *("pragma_user_agent", "pragma_version", "query_table", "range", "repeat", "repeat_row", "summary"),
+    *("test_all_types", "test_vector_types", "unnest"),
+    # with side effects, or of a name that sounds like some
+    *("current_connection_id", "current_query", "current_query_id", "current_transaction_id", "currval", "error"),
+    *("gen_random_uuid", "nextval", "random", "setseed", "setval", "sleep_ms", "stats", "uuid", "uuidv4", "uuidv7"),
+    *("vector_type", "in_search_path", "parse_dirname", "parse_dirpath", "parse_duckdb_log_message"),
+    *("parse_filename", "parse_path", "path_join", "json_extract_path", "json_extract_path_text"),
+    *("__internal_json_copy_to_geojson", "__internal_json_copy_to_json", "json_copy_strftime_if_date"),
+    *("json_copy_strftime_if_timestamp", "pg_conf_load_time"),
+}
+SOUNDS_LIKE_MORE = "read|write|file|path|dir|env|secret|http|load|exec|system|shell|scan|attach|copy|import|export|sql"
+
+
+@pytest.fixture(scope="module")
+def parser() -> Iterator[duckdb.DuckDBPyConnection]:
+    with duckdb.connect() as connection:
+        lock_down(connection)
+        yield connection
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1",
+        "select 1;",
+        "FROM range(3)",
+        "VALUES (1)",
+        "TABLE runs",
+        "WITH a AS (SELECT 1) SELECT * FROM a",
+        "DESCRIBE runs",
+        "SHOW TABLES",
+        "SUMMARIZE runs",
+        "EXPLAIN SELECT 1",
+        "explain analyze select ';'",
+        "SELECT ';'; -- and nothing more",
+        "PIVOT runs ON state IN ('failed') USING count(*)",
+        "SELECT checkpoint, query FROM phases AS query WHERE phase = 'checkpoint()' -- query()",
+        """SELECT '"function_name":"checkpoint"' AS "query" """,
+        "WITH RECURSIVE a AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM a WHERE n < 5) SELECT ? + $1 FROM a",
+        "SELECT 1 FROM range(1)" + ", range(1)" * 1_900,
+    ],
+)
+def test_one_statement_that_reads_is_admitted_as_it_is(sql, parser):
+    assert check_query(sql, parser) == sql
+
+
+@pytest.mark.parametrize("sql", NOT_A_SELECT)
+def test_everything_else_is_refused_in_one_line(sql, parser):
+    with pytest.raises(QueryRejected) as refusal:
+        check_query(sql, parser)
+    assert str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_every_function_that_is_refused_exists(parser):
+    found = {name for (name,) in parser.execute("SELECT function_name FROM duckdb_functions()").fetchall()}
+    assert found >= FUNCTIONS_REFUSED
+
+
+def test_every_function_that_may_touch_more_than_the_database_is_known(parser):
+    query = (
+        "SELECT DISTINCT function_name FROM duckdb_functions() WHERE function_type IN ('table', 'table_macro') "
+        "OR has_side_effects OR function_type <> 'pragma' AND regexp_matches(function_name, $1)"
+    )
+    found = {name for (name,) in parser.execute(query, [SOUNDS_LIKE_MORE]).fetchall()}
+    known = HARMLESS | OF_FILES | set(OF_FILES_BY_MORE) | OF_POINTERS | FUNCTIONS_REFUSED
+    assert found - known == set(), "check what they do, and add them here or to FUNCTIONS_REFUSED"
+
+
+def test_functions_of_files_read_none(parser, tmp_path):
+    path = tmp_path / "there.csv"
+    path.write_text("a,b\n1,2\n")
+    calls = dict.fromkeys(OF_FILES, f"'{path}'") | OF_FILES_BY_MORE
+    for name, arguments in calls.items():
+        # A connection that failed to read secrets has another message the next time.
+        with duckdb.connect() as connection:
+            lock_down(connection)
+            with pytest.raises(duckdb.PermissionException, match="file system operations are disabled"):
+                connection.execute(f"FROM {name}({arguments})")
+    for name in OF_POINTERS:
+        for arguments in ("", "1", "NULL", "1, 2, 3", "NULL, NULL, NULL", "(SELECT 1)", f"'{path}'"):
+            with pytest.raises((duckdb.BinderException, duckdb.InvalidInputException)):
+                parser.execute(f"FROM {name}({arguments})")
+
+
+def test_a_text_that_would_overflow_the_parser_is_refused_by_its_size(parser):
+    with pytest.raises(QueryRejected, match=f"limit of {QUERY_CHARS_MAX}; pass long values as parameters"):
+        check_query("SELECT '" + "x" * QUERY_CHARS_MAX + "'", parser)
+    with pytest.raises(QueryRejected, match="words and signs"):
+        check_query("SELECT 1 FROM range(1)" + ", range(1)" * 100_000, parser)
+    with pytest.raises(QueryRejected, match="words and signs"):
+        check_query("DESCRIBE " * 100_000 + "SELECT 1", parser)
+
+
+def test_an_examiner_whose_child_was_killed_takes_another(tmp_path):
+    examiner = SqlGuardProcess()
+    try:
+        examiner.check("SELECT 1")
+        assert examiner._child is not None
+        examiner._child.kill()
+        examiner._child.wait()
+        examiner.check("SELECT 1")
+        with pytest.raises(QueryRejected):
+            examiner.check("DELETE FROM base.runs")
+    finally:
+        examiner.close()
