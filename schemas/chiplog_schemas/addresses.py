@@ -6,7 +6,7 @@ from pathlib import Path
 from chiplog_schemas.paths import SOCKET_PATH_BYTES_MAX, ensure_private_dir
 
 _IPC = "ipc://"
-_TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+\]|[^:/\[\]]+):(\d{1,5})")
+_TCP = re.compile(r"tcp://(\[[0-9a-fA-F:.]+(?:%[\w.-]+)?\]|[^:/\[\]]+):(\d{1,5})")
 
 
 class AddressError(ValueError):

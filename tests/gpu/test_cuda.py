@@ -240,6 +240,11 @@ def test_the_device_in_use_is_named_as_the_driver_names_it() -> None:
 
 def test_a_forked_child_touches_no_cuda(run, offline) -> None:
     run.log({"x": torch.ones((), device="cuda")}, step=1)
+    deadline = time.monotonic() + 10
+    while run._timing.device is None and time.monotonic() < deadline:
+        run._tick()
+    with run.phase("before"):
+        pass
     pid = os.fork()
     if pid == 0:
         run.log({"childs": 1.0})

@@ -103,6 +103,7 @@ def test_an_address_that_is_none_is_refused_with_an_example(collector: str) -> N
 def test_a_tcp_address_has_a_host_and_a_port() -> None:
     assert parse_tcp("tcp://node-a:5555") == ("node-a", 5555)
     assert parse_tcp("tcp://[fe80::1]:1") == ("[fe80::1]", 1)
+    assert parse_tcp("tcp://[fe80::1%eth0]:1") == ("[fe80::1%eth0]", 1)
     with pytest.raises(AddressError, match="in brackets"):
         parse_tcp("tcp://[fe80::1::2]:1")
     for address in ("ipc:///run/agent.sock", "node-a:5555", "tcp://fe80::1:5555"):

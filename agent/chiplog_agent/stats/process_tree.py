@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
 from chiplog_agent.stats.cgroup import MemoryGroup
-from chiplog_schemas.process.procfs import read_proc_stat
+from chiplog_schemas.process.procfs import SESSION, read_proc_stat
 
 PROCESS_NAMES = (
     "process.cpu.utilization",
@@ -298,7 +298,7 @@ def _read_any(pid: int) -> Stat | None:
     if len(fields) < 22 or fields[0] == "X":
         return None
     own, children = int(fields[11]) + int(fields[12]), int(fields[13]) + int(fields[14])
-    numbers = (int(fields[3]), own, children, int(fields[17]), int(fields[19]), int(fields[21]))
+    numbers = (int(fields[SESSION]), own, children, int(fields[17]), int(fields[19]), int(fields[21]))
     return Stat(fields[0] != "Z", *numbers)
 
 

@@ -653,7 +653,8 @@ class Run(Recorder):
             self._console.close_in_child()
             self._console = None
         _capturing.clear()
-        _leaked_parent_objects.append((self._journal, self._sender, self._later, self._devices))
+        # safeguard: fork-destroys-no-marks
+        _never_destroy(self._journal, self._sender, self._later, self._devices, self._timing.forget())
         self._begin_devices()
         self._sender = None
         self._awaiting_group = False  # the visible group is the parent's
@@ -663,7 +664,6 @@ class Run(Recorder):
         self._steps.stop()
         for watch in self._watches:
             watch.stop()
-        self._timing.forget()
         self._first_step_phases.clear()
         self._begin_count()  # the label is new
         self._count = StepCounterFile(
@@ -683,6 +683,16 @@ class Run(Recorder):
         return self._journal
 
 
+def _never_destroy(*inherited: object) -> None:
+    """Keep what a forked child has of its parent, also when Python shuts down.
+
+    To destroy it could change the parent's files, and CUDA ends a child that destroys its parent's events.
+    """
+    import ctypes  # imported late: most processes never fork
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
+
+
 @report_unknown.register
 def _(run: Run, bad: Diagnostic) -> None:
     run._complain(bad)
@@ -690,4 +700,3 @@ def _(run: Run, bad: Diagnostic) -> None:
 
 # Open runs that capture the console, in the order of opening. The first one records it, so each line is in one run.
 _capturing: list[Run] = []
-_leaked_parent_objects: list[Any] = []  # objects inherited by a child: destroying them could affect the parent's

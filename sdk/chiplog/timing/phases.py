@@ -90,14 +90,16 @@ class Timing:
         for name, seconds in totals.items():
             self.add(name, seconds)
 
-    def forget(self) -> None:
-        """Reset in a forked child: the open phases are the parent's."""
+    def forget(self) -> object:
+        """Reset in a forked child: the open phases are the parent's. Returns what no child may destroy: its marks."""
+        marks = self.device, [list(opened.values()) for opened in self.open_by_thread.values()]
         self.totals = {}
         self._partial = {}
         self.is_pending = False
         self.device = None
         for opened in self.open_by_thread.values():
             opened.clear()
+        return marks
 
     def take_totals(self) -> dict[str, float]:
         """Return the seconds by name, and reset them."""

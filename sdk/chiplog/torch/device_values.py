@@ -10,6 +10,7 @@ reused after its event. A call that finds no free slot is counted and declared l
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_ubyte
 from functools import partial
 from itertools import chain
 from struct import unpack_from
@@ -84,7 +85,8 @@ class DeviceRing:
         self._backend = backend
         self._size = n_bytes
         self._staging, self._host = backend.allocate(n_bytes)
-        self._bytes = memoryview(self._host.numpy())
+        # Not numpy(): torch may be built for another numpy.
+        self._bytes = memoryview((c_ubyte * n_bytes).from_address(self._host.data_ptr())).cast("B")
         self._codes = {torch.float64: "d", torch.float32: "f", torch.int64: "q", torch.int32: "i"}
         self._head = self._tail = 0  # total bytes ever reserved, and ever freed
         self._n_slots = 0
