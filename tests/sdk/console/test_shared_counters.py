@@ -1,0 +1,52 @@
+"""Progress of the relay in shared memory: another process reads it, and one process at a time moves bytes."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from chiplog.console.shared_counters import SharedCounters
+
+OTHER = """
+import sys, time
+from chiplog.console.shared_counters import SharedCounters
+counters = SharedCounters(int(sys.argv[1]))
+print(counters.line_no, counters.is_waiting, counters.passed(1), counters.recorded(1), counters.passed(2), flush=True)
+print(counters.lock(), flush=True)
+counters.note_passed(2, 5)
+print("counted", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def memory() -> Iterator[int]:
+    memory = os.memfd_create("counters")
+    os.ftruncate(memory, SharedCounters.SIZE)
+    yield memory
+    os.close(memory)
+
+
+def test_what_one_process_counts_another_reads_and_a_killed_one_leaves_the_lock(memory: int) -> None:
+    counters = SharedCounters(memory)
+    counters.line_no, counters.is_waiting = 7, True
+    counters.note_passed(1, 30)
+    counters.note_passed(1, 12)
+    counters.note_recorded(1, 40)
+    command = [sys.executable, "-c", OTHER, str(memory)]
+    with subprocess.Popen(
+        command, pass_fds=[memory], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "7 True 42 40 0\n"
+        assert other.stdout.readline() == "True\n"
+        assert other.stdout.readline() == "counted\n"
+        assert (counters.passed(2), counters.recorded(2)) == (5, 0)
+        assert not counters.lock()
+        other.send_signal(signal.SIGKILL)
+        assert counters.lock(wait=True)
+    counters.unlock()
+    counters.close()
