@@ -266,35 +266,6 @@ def test_one_turn_waits_for_slow_error_files_once(
     wait_until(is_read, "the file in another turn")
 
 
-def test_an_error_file_is_not_opened_before_it_is_known_to_be_a_file(
-    endings: ExitCauseResolver, tmp_path: Path
-) -> None:
-    (tmp_path / PRODUCER.hex()).mkdir()
-    path = tmp_path / "error.json"
-    os.mkfifo(path)
-    writer = threading.Thread(target=lambda: path.write_bytes(b""), daemon=True)  # waits for a reader
-    writer.start()
-    assert of_rank(endings, str(path)) == VANISHED
-    writer.join(0.2)
-    assert writer.is_alive(), "the pipe was opened"
-    path.read_bytes()
-    writer.join(180)
-    path.unlink()
-    path.symlink_to(error_file(tmp_path / "other.json", {"message": "ValueError: of another"}))
-    assert of_rank(endings, str(path)) == VANISHED
-
-
-def test_an_error_file_of_another_user_is_not_read(endings: ExitCauseResolver, tmp_path: Path) -> None:
-    (tmp_path / PRODUCER.hex()).mkdir()
-    path = error_file(tmp_path / "error.json", {"message": "ValueError: boom"})
-    assert of_rank(endings, path).endswith("ValueError: boom")
-    try:
-        os.chown(path, 12_345, -1)
-    except PermissionError:
-        pytest.skip("only root gives a file away")
-    assert of_rank(endings, path) == VANISHED
-
-
 @pytest.fixture
 def leaving(tmp_path: Path) -> Iterator[tuple[int, Callable[[], None]]]:
     """Yield the PID of a process that holds a journal's lock, and what lets it end once it was killed.

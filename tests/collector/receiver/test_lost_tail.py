@@ -1,0 +1,54 @@
+"""A log whose synced end is gone gets an empty receipt, so that the index applies the rest and declares the loss."""
+
+from pathlib import Path
+
+from chiplog_collector.receiver.commit import decode_receipt
+from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
+from chiplog_schemas.storage.record import Kind, Record
+from chiplog_schemas.storage.segments import LogReader, SegmentLog, list_segments
+
+OWNER = b"L" * 16
+
+
+def log_of(directory: Path, n_records: int) -> None:
+    log = SegmentLog(directory, OWNER)
+    for number in range(n_records):
+        log.append(Kind.BLOCK, b"%d" % number)
+        log.commit()
+    log.close()
+
+
+def records_of(directory: Path, limit: int) -> list[Record]:
+    reader = LogReader(directory)
+    found: list[Record] = []
+    while items := reader.read(limit, 1 << 20):
+        found += [item for item in items if isinstance(item, Record)]
+    reader.close()
+    return found
+
+
+def test_a_log_that_lost_its_end_gets_one_empty_receipt_behind_the_lost_numbers(tmp_path: Path) -> None:
+    log_of(tmp_path, 3)
+    _, path = list_segments(tmp_path)[-1]
+    with open(path, "r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+    log = SegmentLog(tmp_path, OWNER)
+    assert log.lost_tail == (2, 2)
+    append_receipt_for_lost_tail(log)
+    log.close()
+    *_, last = records_of(tmp_path, log.next_number)
+    assert (last.kind, last.number) == (Kind.RECEIPT, 3)
+    receipt = decode_receipt(last.payload)
+    assert receipt is not None and not receipt.runs
+    again = SegmentLog(tmp_path, OWNER)
+    append_receipt_for_lost_tail(again)
+    assert again.next_number == 4, "the next start has nothing to say"
+    again.close()
+
+
+def test_a_complete_log_gets_nothing(tmp_path: Path) -> None:
+    log_of(tmp_path, 3)
+    log = SegmentLog(tmp_path, OWNER)
+    append_receipt_for_lost_tail(log)
+    assert log.next_number == 3
+    log.close()
