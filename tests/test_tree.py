@@ -18,8 +18,6 @@ UNTESTED = [
     "collector/receiver/file_transfers.py",
     "schemas/transport/router.py",
     "sdk/cli/canary.py",
-    "sdk/cli/fitted_table.py",
-    "sdk/cli/local_time.py",
     "sdk/cli/logs.py",
     "sdk/cli/options.py",
     "sdk/cli/output.py",
@@ -39,11 +37,8 @@ UNTESTED = [
     "sdk/journal/segment.py",
     "sdk/ops/daemons.py",
     "sdk/ops/health_checks.py",
-    "sdk/query/arrow_validation.py",
     "sdk/query/connection.py",
     "sdk/recording/collector_lookup.py",
-    "sdk/recording/exit_status.py",
-    "sdk/recording/foreign_names.py",
     "sdk/recording/recorder.py",
 ]
 
