@@ -5,8 +5,9 @@ differ from NVML's. The agent resolves it to UUIDs, and corrects it if NVML list
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from chiplog_agent.stats.frames import Gpu
 from chiplog_schemas.model.events import select_typed
 
 CLAIM_FIELDS: dict[str, type | tuple[type, ...]] = {
@@ -20,22 +21,6 @@ CLAIM_FIELDS: dict[str, type | tuple[type, ...]] = {
 }
 _ENTRIES_MAX = 64  # GPUs, with their MIG instances, that one process can see
 _ENTRY_CHARS_MAX = 128  # a UUID has 40; a MIG name with its parent's UUID some 60
-
-
-class MigDevice(NamedTuple):
-    """One compute instance of a GPU in MIG mode."""
-
-    uuid: str
-    gpu_instance: int
-    compute_instance: int
-
-
-class Gpu(NamedTuple):
-    """One GPU of the node. `speed`: cores × clock; only their order counts."""
-
-    uuid: str
-    speed: float
-    instances: tuple[MigDevice, ...] = ()
 
 
 def bounded_claim(claim: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ To the sampler: `["pids", [pid …]]`, `["period", seconds]`. The end of its inp
 """
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from chiplog_schemas.codec import CodecError, packer, unpack
 from chiplog_schemas.limits import MIB
@@ -21,6 +21,22 @@ PERIOD_MIN_S = 0.05  # the driver updates its counters no faster
 PERIOD_MAX_S = 3600.0  # a device is stale after five intervals: with longer ones a run could end before it is detected
 _LENGTH = struct.Struct("<I")
 _pack = packer().pack  # one packer for all frames; each half writes from one thread only
+
+
+class MigDevice(NamedTuple):
+    """One compute instance of a GPU in MIG mode."""
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+
+
+class Gpu(NamedTuple):
+    """One GPU of the node. `speed`: cores × clock; only their order counts."""
+
+    uuid: str
+    speed: float
+    instances: tuple[MigDevice, ...] = ()
 
 
 class FrameError(ValueError):

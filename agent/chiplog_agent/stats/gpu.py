@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from chiplog_agent.stats.claims import Gpu, MigDevice
+from chiplog_agent.stats.frames import Gpu, MigDevice
 
 SLOW_INTERVAL_S = 10.0  # ECC counters: the driver queries the device for them, and they change rarely
 _LIBRARY = "libnvidia-ml.so.1"  # the name that pynvml loads

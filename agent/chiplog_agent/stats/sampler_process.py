@@ -11,8 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from chiplog_agent.stats.claims import Gpu, MigDevice
-from chiplog_agent.stats.frames import FrameError, FrameReader, encode_frame
+from chiplog_agent.stats.frames import FrameError, FrameReader, Gpu, MigDevice, encode_frame
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import KIB, SAMPLE_INTERVAL_S
 

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from chiplog_agent.stats.claims import Claims, Gpu, MigDevice, bounded_claim, resolve, visible_gpus
+from chiplog_agent.stats.claims import Claims, bounded_claim, resolve, visible_gpus
+from chiplog_agent.stats.frames import Gpu, MigDevice
 from tests.support.safeguard import Safeguard
 
 TABLE = "test_each_rank_gets_the_gpus_that_cuda_gives_it"

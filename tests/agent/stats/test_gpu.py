@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent.stats.claims import MigDevice
+from chiplog_agent.stats.frames import MigDevice
 from chiplog_agent.stats.gpu import FIELDS, kernel_gpus
 from chiplog_agent.stats.gpu_threads import CHECK_INTERVAL_S, RETRY_MAX_S
 from chiplog_agent.stats.sampler_process import (
