@@ -1,8 +1,5 @@
 """Who a process is, launcher by launcher: every row of what workers can see (torch 2.13, observed)."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -18,13 +15,6 @@ from chiplog.identity.identity import (
     with_group,
 )
 from chiplog.identity.modes import is_rank0, with_own_run
-from chiplog.identity.process_info import (
-    is_stale_parent,
-    process_fingerprint,
-    random_word,
-    read_process_facts,
-    start_ticks,
-)
 from tests.support.launcher_environ import FACTS, LATER, OTHER_NODE, UUID, elastic, slurm
 
 
@@ -185,81 +175,6 @@ def test_the_record_of_a_process_that_is_gone_is_nobodys_parent() -> None:
     assert resolve_identity(own, facts) == resolve_identity({}, facts), "a PID that was given out again"
 
 
-PARENT = """
-import os, subprocess, sys
-import chiplog
-run = chiplog.init(mode="offline", run_id="parents", capture_console=False)
-late = [sys.executable, "-c", sys.argv[1]]
-subprocess.Popen(late, stdin=int(sys.argv[2]), start_new_session=True)
-subprocess.Popen(["sh", "-c", '"$0" "$@"; exit $?', *late], stdin=int(sys.argv[2]))  # as timeout(1) would
-print(os.environ["CHIPLOG_PARENT_RUN"], flush=True)
-sys.stdin.readline()
-os._exit(0)
-"""
-LATE_CHILD = """
-import os
-os.read(0, 1)
-import chiplog
-os.write(1, chiplog.init(mode="offline", capture_console=False).id.encode() + b"\\n")  # beside another's
-"""
-LAUNCHER = "import os, chiplog; chiplog.setup(); print(os.environ['CHIPLOG_SETUP'])"
-OTHERS = """
-import os, sys
-from chiplog.identity.identity import resolve_identity
-from chiplog.identity.process_info import read_process_facts
-for os.environ[sys.argv[1]] in sys.argv[2:]:
-    print(resolve_identity(os.environ, read_process_facts()).run_id)
-"""
-
-
-def runs_of(name: str, *records: str) -> list[str]:
-    """Return the runs of a process that has such a record, in a terminal that is younger than the writer."""
-    command = ["sh", "-c", '"$0" "$@"; exit $?', sys.executable, "-c", OTHERS, name, *records]
-    return subprocess.check_output(command, text=True, timeout=180, start_new_session=True).splitlines()
-
-
-def test_a_parents_record_counts_until_the_parent_ends_and_then_for_what_it_started_itself(chiplog_dir) -> None:
-    reading, writing = os.pipe()
-    command = [sys.executable, "-c", PARENT, LATE_CHILD, str(reading)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, pass_fds=[reading], **pipes) as parent, os.fdopen(writing, "w") as late_children:
-        os.close(reading)
-        record = parent.stdout.readline().strip()
-        assert runs_of(PARENT_RUN, record) == ["parents"]
-        parent.stdin.write("\n")
-        parent.stdin.close()
-        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
-        assert runs_of(PARENT_RUN, record) != ["parents"], "it has ended, and its parent has not reaped it"
-        assert parent.wait(180) == 0
-        world = record.split("/")[4]
-        as_before = record.partition(f"/{world}")[0]
-        elsewhere = record.replace(world, "another-boot.1")
-        stale, *unknown = runs_of(PARENT_RUN, record, elsewhere, as_before)
-        assert stale != "parents", "no process can be in that run any more"
-        assert unknown == ["parents"] * 2, "it is unknown whether these have ended"
-        late_children.write("\n\n")
-        late_children.close()
-        assert parent.stdout.read().split() == ["parents"] * 2, "they were started while the run was open"
-
-
-def test_an_orphan_whose_new_parent_is_as_old_as_its_own_was_is_still_that_ones_child() -> None:
-    ended = subprocess.Popen(["true"])
-    ended.wait()
-    world, tick = process_fingerprint().split("/")[0], int(start_ticks(os.getppid()))
-    as_old, older = (f"{ended.pid}:r/x//settled/{world}/{start}" for start in (tick, tick - 1))
-    assert not is_stale_parent(as_old), "init, or tini, starts the training in the very tick of its own start"
-    assert is_stale_parent(older)
-
-
-def test_what_a_launcher_prepared_is_for_its_workers_also_when_it_has_left() -> None:
-    record = subprocess.check_output([sys.executable, "-c", LAUNCHER], text=True, timeout=180).strip()
-    prepared = record.partition(":")[2].split("/")[0]
-    given_out_again = f"{os.getpid()}:{record.partition(':')[2]}"
-    kept, other = runs_of(SETUP, record, given_out_again)
-    assert kept == prepared
-    assert other != prepared, "its PID belongs to another process: the record is stale"
-
-
 def test_a_process_started_by_a_rank_is_not_that_rank() -> None:
     """Spawned under torchrun, it sees the variables of its parent's launcher."""
     rank = elastic(0, 0, 2, 2)
@@ -413,13 +328,6 @@ def test_the_group_does_not_overrule_what_the_launcher_said() -> None:
     found = resolve_identity(elastic(3, 1, 4, 2, "100"), FACTS)
     later = with_group(found, 0, 4, "agreed", label_given=False)
     assert (later.run_id, later.label, later.rank, later.primary) == ("agreed", "rank3", 3, False)
-
-
-def test_the_facts_of_this_process_are_the_same_when_asked_again() -> None:
-    first, second = read_process_facts(), read_process_facts()
-    assert (first.host, first.pid, first.parent) == (second.host, second.pid, second.parent)
-    assert first.random != second.random
-    assert len(random_word(8)) == 8
 
 
 def test_a_group_gives_each_rank_a_run_of_its_own_and_the_same_one_after_a_restart() -> None:

@@ -1,0 +1,85 @@
+"""The files of a journal: written whole, put back where somebody removed them, and read after they were unmapped."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from chiplog.journal.segment import HeadPage, Segment
+from chiplog_schemas.codec import pack
+from chiplog_schemas.storage.journal_dir import decode_head
+
+SIZE = 1 << 16
+PRODUCER = bytes(range(16))
+
+
+@pytest.fixture
+def segment(tmp_path: Path) -> Segment:
+    segment = Segment(tmp_path / "segment", SIZE)
+    segment.memory[:5] = b"bytes"
+    segment.end = 5
+    return segment
+
+
+def test_a_segment_has_its_blocks_before_it_is_written_to(segment: Segment, tmp_path: Path) -> None:
+    found = os.stat(tmp_path / "segment")
+    assert (found.st_size, found.st_blocks * 512 >= SIZE, found.st_mode & 0o777) == (SIZE, True, 0o600)
+    assert (tmp_path / "segment").read_bytes()[:6] == b"bytes\0"
+
+
+def test_an_unmapped_segment_is_read_from_its_file_and_holds_no_descriptor(segment: Segment) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    assert bytes(segment.piece(1, 4)) == b"yte"
+    segment.unmap()
+    assert len(os.listdir("/proc/self/fd")) == before - 1
+    assert bytes(segment.piece(1, 4)) == b"yte"
+    with pytest.raises(OSError, match=f"ends at {SIZE}, not at {SIZE + 1}"):
+        segment.piece(0, SIZE + 1)
+
+
+def test_a_segment_that_somebody_removed_or_replaced_is_noticed_and_restored(segment: Segment, tmp_path: Path) -> None:
+    assert segment.is_there
+    os.unlink(tmp_path / "segment")
+    assert not segment.is_there
+    (tmp_path / "segment").write_text("another one's")
+    assert not segment.is_there
+    segment.restore()
+    assert segment.is_there
+    assert (tmp_path / "segment").read_bytes() == b"bytes"
+    segment.delete()
+    segment.delete()
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_segment_never_takes_a_file_that_exists_and_leaves_none_where_there_is_no_room(tmp_path: Path) -> None:
+    (tmp_path / "segment").write_text("another one's")
+    with pytest.raises(FileExistsError):
+        Segment(tmp_path / "segment", SIZE)
+    assert (tmp_path / "segment").read_text() == "another one's"
+    with pytest.raises(OSError, match="/large: "):
+        Segment(tmp_path / "large", 1 << 62)
+    assert os.listdir(tmp_path) == ["segment"]
+
+
+def test_without_a_disk_a_segment_is_memory_that_stays(tmp_path: Path) -> None:
+    segment = Segment(None, SIZE)
+    segment.memory[:5] = b"bytes"
+    segment.unmap()
+    segment.delete()
+    assert segment.is_there and bytes(segment.piece(0, 5)) == b"bytes"
+
+
+def test_a_head_page_that_was_removed_goes_on_in_a_new_file_with_its_counts(tmp_path: Path) -> None:
+    path = tmp_path / "head"
+    page = HeadPage(path, PRODUCER, pack({"label": "rank0"}))
+    page.acknowledge(5)
+    page.promise(2)
+    os.unlink(path)
+    assert not page.is_at(path)
+    page.remake(path)
+    assert page.is_at(path)
+    page.finish(9, 0)
+    page.set_identity(pack({"label": "rank1"}))
+    head = decode_head(path.read_bytes())
+    assert (head.producer, head.identity) == (PRODUCER, {"label": "rank1"})
+    assert (head.acked, head.promised, head.produced) == (5, 2, 9)
