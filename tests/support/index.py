@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import duckdb
+
 from chiplog_collector.index.database import Database
 from chiplog_collector.index.process import LogFollower
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
@@ -65,3 +67,12 @@ class Index:
     def close(self) -> None:
         self.database.close()
         self.log.close()
+
+
+def copy_of(index: Index, name: str) -> dict[str, list[str]]:
+    """Return all views of another file."""
+    connection = duckdb.connect(str(index.directory / name), read_only=True)
+    try:
+        return {view: contents_of(lambda query: connection.execute(query).fetchall(), view) for view in VIEWS}
+    finally:
+        connection.close()

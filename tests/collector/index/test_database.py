@@ -6,35 +6,25 @@ import sys
 
 import duckdb
 import pytest
-from click.testing import CliRunner
 
 import chiplog_collector.index.database as database_module
-from chiplog_collector import maintenance
-from chiplog_collector.cli import collector, compact, rebuild
 from chiplog_collector.index.database import Database, StaleDatabaseError
 from chiplog_collector.index.process import open_index, rebuild_into
 from chiplog_collector.index.write_batch import Batch
 from chiplog_schemas.codec import pack
-from chiplog_schemas.limits import MIB
 from chiplog_schemas.model.blocks import BlockBuilder
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.sql import MIGRATION
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.segments import list_segments
-from tests.support.collector_log import LOG_ID, START_US, VIEWS, Rank, block_of, contents_of, whole
-from tests.support.index import Index
+from tests.support.collector_log import LOG_ID, START_US, VIEWS, Rank, block_of, whole
+from tests.support.index import Index, copy_of
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything, place_of
 
 TABLES = {5: "e8b56d9389838fb3"}  # migration -> digest of the columns of its tables
-COMPACTED_ROWS = 3_000_000
 SAFEGUARDS = [
-    Safeguard(
-        "compaction keeps to a limit of memory",
-        "compaction-memory-bounded",
-        test="test_compaction_keeps_to_the_memory_that_queries_may_take",
-    ),
     Safeguard(
         "a quarantine without lost events does not count as damage after a restart",
         "lossless-quarantine-is-no-damage",
@@ -43,15 +33,6 @@ SAFEGUARDS = [
         test="test_whether_events_were_lost_with_what_is_set_aside_is_the_same_after_a_restart",
     ),
 ]
-
-
-def copy_of(index: Index, name: str) -> dict[str, list[str]]:
-    """Return all views of another file."""
-    connection = duckdb.connect(str(index.directory / name), read_only=True)
-    try:
-        return {view: contents_of(lambda query: connection.execute(query).fetchall(), view) for view in VIEWS}
-    finally:
-        connection.close()
 
 
 def test_what_was_written_is_loaded_again(index: Index) -> None:
@@ -111,80 +92,6 @@ def test_a_rebuild_has_the_same_contents_in_every_view(index: Index, monkeypatch
     assert rebuilt.next_number == index.database.next_number
     rebuilt.close()
     assert copy_of(index, "rebuilt.duckdb") == index.views()
-
-
-def test_rebuild_and_compact_leave_every_view_as_it_was(index: Index) -> None:
-    index.take(*everything())
-    before = index.views()
-    place = place_of(index)
-    for command in (compact, rebuild, compact):
-        done = CliRunner().invoke(command, ["--dir", str(place.root)])
-        assert done.exit_code == 0, done.output
-        assert len(done.output.splitlines()) == 1
-        assert copy_of(index, "chiplog/collector/index.duckdb") == before
-    assert sorted(path.name for path in place.collector.iterdir()) == ["index.duckdb", "lock", "log"]
-    database = Database(place.index, LOG_ID)
-    assert database.load().names
-    assert database.next_number > 0, "a compacted file continues at its position"
-    database.close()
-
-
-def test_compaction_sorts_facts_so_that_a_series_lies_together(index: Index) -> None:
-    index.take(*everything())
-    place = place_of(index)
-    maintenance.compact(place)
-    connection = duckdb.connect(str(place.index), read_only=True)
-    rows = connection.execute("SELECT key, producer, step FROM base.metrics").fetchall()
-    connection.close()
-    assert rows == sorted(rows)
-
-
-def test_compaction_keeps_to_the_memory_that_queries_may_take(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    index.take(*everything())
-    place = place_of(index)
-    fill = (
-        "INSERT INTO base.metrics SELECT i // 20 % 80, i % 20, i // 1600, i, make_timestamp(i), hash(i) / 1e9 "
-        f"FROM range({COMPACTED_ROWS}) t(i)"
-    )
-    code = (
-        "import sys; from pathlib import Path; from chiplog_collector import maintenance; "
-        "from chiplog_schemas.paths import paths_for_root; status = Path('/proc/self/status'); "
-        "peak = lambda: int(status.read_text().partition('VmHWM:')[2].split()[0]) * 1024; before = peak(); "
-        "maintenance.compact(paths_for_root(Path(sys.argv[1]))); print(peak() - before)"
-    )
-    with duckdb.connect(str(place.index)) as connection:
-        connection.execute(fill)
-    monkeypatch.setenv("CHIPLOG_QUERY_MEMORY_BYTES", str(64 * MIB))
-    grown = int(
-        subprocess.run([sys.executable, "-c", code, str(place.root)], stdout=subprocess.PIPE, check=True).stdout
-    )
-    assert grown < 2.5 * 64 * MIB, f"{grown // MIB} MiB; without a limit about 240 MiB"
-    with duckdb.connect(str(place.index), read_only=True) as connection:
-        assert connection.execute("SELECT count(*) FROM base.metrics WHERE seq >= 0").fetchall()[0][0] >= COMPACTED_ROWS
-    assert sorted(path.name for path in place.collector.iterdir()) == ["index.duckdb", "log"], "nothing spilled is left"
-
-
-def test_rewriting_while_a_collector_runs_is_refused_in_one_line_that_names_it(tmp_path) -> None:
-    place = paths_for_root(tmp_path / "chiplog")
-    place.collector.mkdir(parents=True)
-    hold = (
-        "import time; from pathlib import Path; from chiplog_schemas.process.file_lock import Lock; "
-        f"lock = Lock(Path({str(place.collector / 'lock')!r})); print('held', flush=True); time.sleep(60)"
-    )
-    holder = subprocess.Popen([sys.executable, "-c", hold], stdout=subprocess.PIPE)
-    try:
-        assert holder.stdout.readline() == b"held\n"
-        for command in (rebuild, compact):
-            done = CliRunner().invoke(command, ["--dir", str(place.root)])
-            assert done.exit_code == 1
-            assert f"held by collector process {holder.pid}" in done.output
-            assert len(done.output.splitlines()) == 1
-    finally:
-        holder.kill()
-        holder.communicate()
-    done = CliRunner().invoke(rebuild, ["--dir", str(tmp_path / "nothing")])
-    assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
-    assert CliRunner().invoke(collector, ["--bind", "tcp://0.0.0.0:5000"]).exit_code == 2
 
 
 @pytest.mark.parametrize("where", ["take", "write"])
@@ -393,8 +300,6 @@ def test_a_file_that_cannot_be_used_is_set_aside_and_made_anew(index: Index, dam
 
 
 def test_a_second_process_on_the_file_is_an_io_error(index: Index) -> None:
-    import subprocess
-    import sys
 
     index.take(whole(Rank(0)))
     code = f"import duckdb; duckdb.connect({str(index.path)!r})"

@@ -1,0 +1,77 @@
+"""Rewriting the database's file: it changes no view, sorts facts, and keeps to a limit of memory."""
+
+import subprocess
+import sys
+
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+from chiplog_collector import maintenance
+from chiplog_collector.cli import compact, rebuild
+from chiplog_collector.index.database import Database
+from chiplog_schemas.limits import MIB
+from tests.support.collector_log import LOG_ID
+from tests.support.index import Index, copy_of
+from tests.support.safeguard import Safeguard
+from tests.support.sample_log import everything, place_of
+
+COMPACTED_ROWS = 3_000_000
+SAFEGUARDS = [
+    Safeguard(
+        "compaction keeps to a limit of memory",
+        "compaction-memory-bounded",
+        test="test_compaction_keeps_to_the_memory_that_queries_may_take",
+    ),
+]
+
+
+def test_rebuild_and_compact_leave_every_view_as_it_was(index: Index) -> None:
+    index.take(*everything())
+    before = index.views()
+    place = place_of(index)
+    for command in (compact, rebuild, compact):
+        done = CliRunner().invoke(command, ["--dir", str(place.root)])
+        assert done.exit_code == 0, done.output
+        assert len(done.output.splitlines()) == 1
+        assert copy_of(index, "chiplog/collector/index.duckdb") == before
+    assert sorted(path.name for path in place.collector.iterdir()) == ["index.duckdb", "lock", "log"]
+    database = Database(place.index, LOG_ID)
+    assert database.load().names
+    assert database.next_number > 0, "a compacted file continues at its position"
+    database.close()
+
+
+def test_compaction_sorts_facts_so_that_a_series_lies_together(index: Index) -> None:
+    index.take(*everything())
+    place = place_of(index)
+    maintenance.compact(place)
+    connection = duckdb.connect(str(place.index), read_only=True)
+    rows = connection.execute("SELECT key, producer, step FROM base.metrics").fetchall()
+    connection.close()
+    assert rows == sorted(rows)
+
+
+def test_compaction_keeps_to_the_memory_that_queries_may_take(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.take(*everything())
+    place = place_of(index)
+    fill = (
+        "INSERT INTO base.metrics SELECT i // 20 % 80, i % 20, i // 1600, i, make_timestamp(i), hash(i) / 1e9 "
+        f"FROM range({COMPACTED_ROWS}) t(i)"
+    )
+    code = (
+        "import sys; from pathlib import Path; from chiplog_collector import maintenance; "
+        "from chiplog_schemas.paths import paths_for_root; status = Path('/proc/self/status'); "
+        "peak = lambda: int(status.read_text().partition('VmHWM:')[2].split()[0]) * 1024; before = peak(); "
+        "maintenance.compact(paths_for_root(Path(sys.argv[1]))); print(peak() - before)"
+    )
+    with duckdb.connect(str(place.index)) as connection:
+        connection.execute(fill)
+    monkeypatch.setenv("CHIPLOG_QUERY_MEMORY_BYTES", str(64 * MIB))
+    grown = int(
+        subprocess.run([sys.executable, "-c", code, str(place.root)], stdout=subprocess.PIPE, check=True).stdout
+    )
+    assert grown < 2.5 * 64 * MIB, f"{grown // MIB} MiB; without a limit about 240 MiB"
+    with duckdb.connect(str(place.index), read_only=True) as connection:
+        assert connection.execute("SELECT count(*) FROM base.metrics WHERE seq >= 0").fetchall()[0][0] >= COMPACTED_ROWS
+    assert sorted(path.name for path in place.collector.iterdir()) == ["index.duckdb", "log"], "nothing spilled is left"
