@@ -15,7 +15,6 @@ UNTESTED = [
     "agent/stats/sampler.py",
     "sdk/cli/canary.py",
     "sdk/cli/logs.py",
-    "sdk/cli/options.py",
     "sdk/cli/output.py",
     "sdk/cli/run_page.py",
     "sdk/cli/runs.py",
@@ -30,7 +29,6 @@ UNTESTED = [
     "sdk/identity/rendezvous.py",
     "sdk/ops/daemons.py",
     "sdk/ops/health_checks.py",
-    "sdk/query/connection.py",
     "sdk/recording/collector_lookup.py",
     "sdk/recording/recorder.py",
 ]

@@ -1,0 +1,84 @@
+"""Options of commands that query: which run a word means, and with what exit code a wrong query ends a command."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import duckdb
+import pytest
+from click.testing import CliRunner
+
+from chiplog.cli.options import open_client, resolve_run, source_options
+from chiplog.query.client import Client, connect
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+from chiplog_schemas.sql import tables_sql, views_sql
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = paths_for_root(tmp_path_factory.mktemp("recorded"))
+    ensure_private_dir(found.collector)
+    with duckdb.connect(str(found.index)) as database:
+        database.execute(tables_sql())
+        database.execute(views_sql())
+        for number, run_id in enumerate(("gpt", "gpt-a1", "gpt-a2", "bert-7")):
+            database.execute("INSERT INTO base.runs (run, run_id) VALUES (?, ?)", [number, run_id])
+            database.execute(
+                "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) "
+                "VALUES (?, 'rank', ?, 'rank0', 0, 0, TIMESTAMP '2026-01-02' + to_seconds(?))",
+                [number, number, number],
+            )
+    return found.root
+
+
+@pytest.fixture
+def client(root: Path) -> Iterator[Client]:
+    with connect(dir=root) as client:
+        yield client
+
+
+@click.command()
+@source_options
+@click.argument("query")
+def ask(dir_: str | None, url: str | None, query: str) -> None:
+    """Ask."""
+    with open_client(dir_, url) as client:
+        click.echo(client.sql(query).tuples())
+
+
+@pytest.mark.parametrize(("word", "run_id"), [("gpt", "gpt"), ("gpt-a1", "gpt-a1"), ("b", "bert-7")])
+def test_an_id_or_the_beginning_of_one_is_that_run(client: Client, word: str, run_id: str) -> None:
+    assert resolve_run(client, word) == run_id
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("gpt-a", r"run 'gpt-a' is ambiguous: gpt-a1, gpt-a2; give more characters"),
+        ("llama", r"run 'llama' is unknown; chiplog runs lists all"),
+        ("%", r"run '%' is unknown"),
+    ],
+)
+def test_a_word_for_no_run_or_several_is_bad_input(client: Client, word: str, message: str) -> None:
+    with pytest.raises(click.UsageError, match=message):
+        resolve_run(client, word)
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "part"),
+    [
+        (["SELECT count(*) FROM runs"], 0, "[(4,)]"),
+        (["SELECT nope FROM runs"], 2, "Binder Error"),
+        (["DROP TABLE base.runs"], 2, "DROP statement is refused"),
+        (["SELECT 1", "--url", "tcp://127.0.0.1:9"], 2, "exclude each other"),
+    ],
+)
+def test_bad_input_and_bad_sql_end_a_command_with_2(root: Path, given: list[str], code: int, part: str) -> None:
+    done = CliRunner().invoke(ask, ["--no-start", "--dir", str(root), *given])
+    assert (done.exit_code, part in done.output) == (code, True), done.output
+
+
+def test_a_source_without_data_ends_a_command_with_1_and_a_url_that_is_none_with_2(tmp_path: Path) -> None:
+    done = CliRunner().invoke(ask, ["--no-start", "--dir", str(tmp_path), "SELECT 1"])
+    assert (done.exit_code, "nothing has been recorded" in done.output) == (1, True), done.output
+    assert CliRunner().invoke(ask, ["--url", "http://host:80", "SELECT 1"]).exit_code == 2
