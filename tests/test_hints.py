@@ -67,7 +67,7 @@ def refusal_of(words: list[str]) -> str | None:
     except click.MissingParameter as error:
         return error.format_message()
     except (click.BadOptionUsage, click.BadParameter):
-        return None  # the last option's value is a plain word, which is not taken along; X stands for a value
+        return None  # the last option's value is a plain word, which is not copied; X is an example of a value
     except click.UsageError as error:
         return error.format_message()
     return None

@@ -156,7 +156,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a ZAP handler that fails accepts no peer",
-        "failed-zap-admits-nobody",
+        "failed-zap-admits-none",
         new=(
             "request = socket.recv_multipart()\n"
             "try:\n"

@@ -178,7 +178,7 @@ class ZapAuthenticator:
             self._bound.set()
             while not self._closing.is_set():
                 if socket.poll(_POLL_MS):
-                    socket.send_multipart(self._answer(socket.recv_multipart()))  # safeguard: failed-zap-admits-nobody
+                    socket.send_multipart(self._answer(socket.recv_multipart()))  # safeguard: failed-zap-admits-none
 
     def _answer(self, request: list[bytes]) -> list[bytes]:
         """Answer one request of RFC 27: version, ID, domain, address, routing ID, mechanism, key."""

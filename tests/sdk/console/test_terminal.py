@@ -114,7 +114,7 @@ class Terminal:
             if select.select([self.master], [], [], 0)[0]:  # it may wait for room for its output
                 self.shown += os.read(self.master, 65_536)
             for entry in Path("/proc").glob("[0-9]*"):
-                with contextlib.suppress(OSError):  # it ended meanwhile
+                with contextlib.suppress(OSError):  # it has ended
                     name, fields = (entry / "stat").read_text().rsplit(")", 1)
                     if name.endswith(f"({program}") and int(fields.split()[3]) == self.process.pid:
                         return (entry / "wchan").read_text() == "wait_woken"  # where the kernel reads a terminal

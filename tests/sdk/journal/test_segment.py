@@ -1,4 +1,4 @@
-"""The files of a journal: written whole, put back where somebody removed them, and read after they were unmapped."""
+"""The files of a journal: written whole, put back where they were removed, and read after they were unmapped."""
 
 import os
 from pathlib import Path
