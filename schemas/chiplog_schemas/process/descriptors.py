@@ -47,9 +47,14 @@ class Mapped(mmap.mmap):
         except (OSError, ValueError):
             is_ours = False
         if not is_ours:  # safeguard: mapping-spares-foreign-descriptor
-            import ctypes  # imported late: almost no process needs it
+            never_destroy(self)
 
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))
+
+def never_destroy(kept: object) -> None:
+    """Keep an object and what it holds in memory for ever, also when Python shuts down."""
+    import ctypes  # imported late: almost no process needs it
+
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 def _file_of(number: int) -> tuple[int, int] | None:

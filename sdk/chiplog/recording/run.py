@@ -43,6 +43,7 @@ from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FINISH_WAIT_S, NAME_CHARS_MAX
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import ensure_private_dir
+from chiplog_schemas.process.descriptors import never_destroy
 from chiplog_schemas.process.owners import announce
 
 _ASK_WAIT_S = 0.25  # part of finish()'s one second: for the group's answer, if the rank has none yet
@@ -653,8 +654,9 @@ class Run(Recorder):
             self._console.close_in_child()
             self._console = None
         _capturing.clear()
+        # To destroy these could change the parent's files, and CUDA ends a child that destroys its parent's events.
         # safeguard: fork-destroys-no-marks
-        _never_destroy(self._journal, self._sender, self._later, self._devices, self._timing.forget())
+        never_destroy((self._journal, self._sender, self._later, self._devices, self._timing.forget()))
         self._begin_devices()
         self._sender = None
         self._awaiting_group = False  # the visible group is the parent's
@@ -681,16 +683,6 @@ class Run(Recorder):
         self._started_us = now_us()
         self._open()
         return self._journal
-
-
-def _never_destroy(*inherited: object) -> None:
-    """Keep what a forked child has of its parent, also when Python shuts down.
-
-    To destroy it could change the parent's files, and CUDA ends a child that destroys its parent's events.
-    """
-    import ctypes  # imported late: most processes never fork
-
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
 
 
 @report_unknown.register
