@@ -44,6 +44,13 @@ def no_waiting():
     torch.cuda.set_sync_debug_mode("default")
 
 
+def await_device_timing(run) -> None:
+    """Wait until phases are timed by the device."""
+    deadline = time.monotonic() + 10
+    while run._timing.device is None and time.monotonic() < deadline:
+        run._tick()
+
+
 def logged(events) -> list[tuple[str, int, float]]:
     """Return what was logged, without the ring's first value and the allocator's statistics."""
     return [entry for entry in numbers(events) if entry[0] != "first" and not entry[0].startswith("chiplog/")]
@@ -130,9 +137,7 @@ def test_a_trace_of_the_profiler_shows_no_wait_inside_of_log(run) -> None:
 
 
 def test_phases_have_the_devices_seconds(run, no_waiting, offline) -> None:
-    deadline = time.monotonic() + 10
-    while run._timing.device is None and time.monotonic() < deadline:
-        run._tick()
+    await_device_timing(run)
     with run.phase("busy"):
         torch.cuda._sleep(_LONG_CYCLES)
     with run.phase("load", on_host=True):
@@ -240,9 +245,7 @@ def test_the_device_in_use_is_named_as_the_driver_names_it() -> None:
 
 def test_a_forked_child_touches_no_cuda(run, offline) -> None:
     run.log({"x": torch.ones((), device="cuda")}, step=1)
-    deadline = time.monotonic() + 10
-    while run._timing.device is None and time.monotonic() < deadline:
-        run._tick()
+    await_device_timing(run)
     with run.phase("before"):
         pass
     pid = os.fork()

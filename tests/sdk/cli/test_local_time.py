@@ -5,29 +5,19 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import click
-import duckdb
 import pytest
 
 from chiplog.cli.local_time import localized, zone_name
 from chiplog.query.client import Client, connect
-from chiplog_schemas.paths import ensure_private_dir, paths_for_root
-from chiplog_schemas.sql import tables_sql, views_sql
+from tests.support.recorded import create_database
 
 ZONE = "America/New_York"  # where 03:04 UTC in January is 22:04 of the day before
 
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
-    found = paths_for_root(tmp_path_factory.mktemp("recorded"))
-    ensure_private_dir(found.collector)
-    with duckdb.connect(str(found.index)) as database:
-        database.execute(tables_sql())
-        database.execute(views_sql())
-        database.execute("INSERT INTO base.runs (run, run_id, project) VALUES (1, 'run-a', 'gpt')")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) "
-            "VALUES (1, 'rank', 1, 'rank0', 0, 0, TIMESTAMP '2026-01-02 03:04:05')"
-        )
+    found, database = create_database(tmp_path_factory.mktemp("recorded"), "2026-01-02 03:04:05")
+    database.close()
     with connect(dir=found.root) as client:
         yield client
 

@@ -26,7 +26,7 @@ from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module
-from chiplog_schemas.sql import tables_sql, views_sql
+from tests.support.recorded import create_database
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
 
@@ -108,16 +108,8 @@ def _no_environment(monkeypatch):
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory) -> Paths:
-    found = paths_for_root(tmp_path_factory.mktemp("recorded"))
-    ensure_private_dir(found.collector)
-    with duckdb.connect(str(found.index)) as database:
-        database.execute(tables_sql())
-        database.execute(views_sql())
-        database.execute("INSERT INTO base.runs (run, run_id, project) VALUES (1, 'run-a', 'gpt')")
-        database.execute(
-            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) "
-            "VALUES (1, 'rank', 1, 'rank0', 0, 0, TIMESTAMP '2026-01-02 03:04:05.000006')"
-        )
+    found, database = create_database(tmp_path_factory.mktemp("recorded"), "2026-01-02 03:04:05.000006")
+    with database:
         database.execute("INSERT INTO base.names VALUES (1, 'loss')")
         database.execute(
             "INSERT INTO base.metrics SELECT 1, 1, range, range, TIMESTAMP '2026-01-02' + to_seconds(range), range / 2 "
