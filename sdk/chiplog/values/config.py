@@ -166,7 +166,7 @@ class _PlainConverter:
         return self._described(value, kind)
 
     def _described(self, value: Any, kind: type) -> Any:
-        """Return what stands for an object without entries: its name, its shape or its repr."""
+        """Return what is recorded for an object without entries: its name, its shape or its repr."""
         if isinstance(value, type) or (hasattr(value, "__qualname__") and hasattr(value, "__module__")):
             return self._text(f"{value.__module__}.{value.__qualname__}")
         if hasattr(value, "func") and hasattr(value, "keywords"):  # functools.partial

@@ -90,7 +90,7 @@ def test_an_answer_to_a_peer_that_left_is_dropped(knock: Knock, door: RouterSock
     for _ in range(20):
         door.reply(Reply(received.routing, WELCOME, None), time.monotonic())
         time.sleep(0.005)
-    door.reply(Reply(b"nobody", WELCOME, None), time.monotonic())
+    door.reply(Reply(b"unknown", WELCOME, None), time.monotonic())
 
 
 def test_an_address_that_cannot_be_bound_is_named(

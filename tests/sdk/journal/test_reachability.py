@@ -34,7 +34,7 @@ def test_a_port_answers_while_somebody_listens_there() -> None:
     assert found is not None and (found.reason, found.text) == (Reason.NOT_LISTENING, "connection refused")
 
 
-@pytest.mark.parametrize("address", ["tcp://127.0.0.1:99999", "tcp://nobody"])
+@pytest.mark.parametrize("address", ["tcp://127.0.0.1:99999", "tcp://without-a-port"])
 def test_an_address_that_cannot_be_is_a_reason_and_no_exception(address: str) -> None:
     found = probe(address)
     assert found is not None and found.reason is Reason.NOT_LISTENING

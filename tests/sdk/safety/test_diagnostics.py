@@ -55,11 +55,11 @@ def test_a_diagnostic_is_said_once_for_each_key_and_counted_each_time(diagnostic
 def test_a_kind_with_very_many_keys_leaves_room_for_the_others(diagnostics, told, caplog) -> None:
     for number in range(1_000):
         diagnostics.report(Diagnostic("array", f"key{number}", f"'key{number}' is an array"))
-    diagnostics.report(Diagnostic("bad_step", "step", "step= is no number"))
+    diagnostics.report(Diagnostic("bad_step", "step", "step= is not a number"))
     assert diagnostics.counts == {"array": 1_000, "bad_step": 1}
     assert 1 < len(told.events) < 20
     assert told.events[-1][4] == {"kind": "bad_step", "key": "step"}
-    assert "step= is no number" in caplog.text
+    assert "step= is not a number" in caplog.text
 
 
 def test_keys_over_the_limit_are_one_message_however_many_there_are(diagnostics, told, caplog) -> None:
