@@ -8,6 +8,7 @@ library.
 """
 
 import collections
+import glob
 import hashlib
 import os
 import shutil
@@ -21,6 +22,8 @@ PYTHON_MIN = (3, 11)
 EXTRAS = {"docs": ("docs",), "torch": ("torch",), "dev": ("dev", "docs", "torch")}
 STILL_INTERVAL_S = 15.0  # how often a long download prints a sign of life
 LINES_SHOWN = 40  # of pip, when it fails
+NOT_BUILT = "not built"  # in the stamp: the next call tries again
+NATIVE = ("sdk/chiplog/native/hot_path.c", "scripts/build_native.py")
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 VENV = os.path.join(ROOT, ".venv")
 VENV_PYTHON = os.path.join(VENV, "bin", "python")
@@ -50,10 +53,17 @@ def check_python():
 
 
 def wanted(extra):
-    """Return the expected lines of the stamp: path, source, and each extra."""
-    with open(os.path.join(ROOT, "pyproject.toml"), "rb") as pyproject:
-        digest = hashlib.sha256(pyproject.read()).hexdigest()
-    return [ROOT, digest, *EXTRAS[extra]]
+    """Return the expected lines of the stamp: path, digests of the sources, and each extra."""
+    return [ROOT, digest("pyproject.toml"), digest(*NATIVE), *EXTRAS[extra]]
+
+
+def digest(*paths):
+    """Return the SHA-256 of files of this repository."""
+    found = hashlib.sha256()
+    for path in paths:
+        with open(os.path.join(ROOT, path), "rb") as file:
+            found.update(file.read())
+    return found.hexdigest()
 
 
 def installed():
@@ -107,13 +117,31 @@ def install(extra):
         fail(f"pip could not install .[{extra}] (exit code {code}); its message is above")
 
 
+def native_files():
+    """Return the paths of the compiled C part of the SDK: one or none."""
+    return glob.glob(os.path.join(ROOT, os.path.dirname(NATIVE[0]), "_hot_path*.so"))
+
+
+def build_native():
+    """Compile the C part of the SDK; return True if that worked. Without a compiler the script prints a line."""
+    built = subprocess.run([VENV_PYTHON, os.path.join(ROOT, NATIVE[1])], stdout=subprocess.PIPE, encoding="utf-8")
+    is_built = built.returncode == 0 and built.stdout.startswith("built ")
+    if not is_built:
+        say(built.stdout.strip() or "building the C part of the SDK failed; its message is above")
+    return is_built
+
+
 def main():
     """Bring .venv up to date for one extra."""
     if len(sys.argv) != 2 or sys.argv[1] not in EXTRAS:
         fail("usage: bootstrap.py " + "|".join(EXTRAS))
     extra = sys.argv[1]
     stamp, found = wanted(extra), installed()
-    if found[:2] == stamp[:2] and set(stamp[2:]) <= set(found[2:]) and os.path.exists(VENV_PYTHON):
+    is_installed = found[:2] == stamp[:2] and set(stamp[3:]) <= set(found[3:]) and os.path.exists(VENV_PYTHON)
+    if is_installed and found[2] == stamp[2]:
+        return
+    if is_installed:  # only the C source has changed, or there was no compiler
+        write([*found[:2], stamp[2] if build_native() else NOT_BUILT, *found[3:]])
         return
     check_python()
     if not venv_works():
@@ -125,7 +153,15 @@ def main():
             fail(f"{sys.executable} -m venv failed; its message is above")
     large = "; the first time this downloads PyTorch, which is large" if "torch" in EXTRAS[extra] else ""
     say(f"installing chiplog[{extra}] into .venv{large}")
-    install(extra)
+    for path in native_files():
+        os.unlink(path)
+    install(extra)  # compiles the C part, and hides why that failed
+    is_built = native_files() or build_native()
+    write([*stamp[:2], stamp[2] if is_built else NOT_BUILT, *stamp[3:]])
+
+
+def write(stamp):
+    """Note what is installed."""
     with open(STAMP, "w", encoding="utf-8") as file:
         file.write("\n".join(stamp) + "\n")
 

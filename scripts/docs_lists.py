@@ -130,5 +130,15 @@ def view_table() -> str:
     return "\n".join(lines)
 
 
+def macro_table() -> str:
+    """Return a table of the table macros, from the sections of their page. A test compares those with the database."""
+    with open(os.path.join(ROOT, "docs", "sql", "macros.md"), encoding="utf-8") as file:
+        text = file.read()
+    lines = ["| macro | what it returns |", "|---|---|"]
+    for name, call, what in re.findall(r"^## (\w+)\n\n`(.+)`: (.+)$", text, re.MULTILINE):
+        lines.append(f"| [`{call}`](macros.md#{name}) | {what[0].upper()}{what[1:]} |")
+    return "\n".join(lines)
+
+
 def _escape(text: str) -> str:
     return " ".join(text.replace("|", "\\|").replace("<", "&lt;").split())

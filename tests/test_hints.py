@@ -19,7 +19,7 @@ SAFEGUARDS = [
         "a command that a message names has the arguments that it needs",
         "named-command-complete",
         part="chiplog down",
-        new="chiplog show --all",
+        new="chiplog logs --follow",
         test="test_each_command_that_a_message_names_is_valid",
     ),
 ]
@@ -87,7 +87,7 @@ def test_each_command_that_a_message_names_is_valid() -> None:
 @pytest.mark.parametrize(
     ("text", "is_valid"),
     [
-        ("3 more: chiplog show --all", False),
+        ("new lines: chiplog logs --follow", False),
         ("3 more: chiplog show {} --all", True),
         ("run chiplog keys allow {file} there", True),
         ("chiplog doctor --canaries", False),

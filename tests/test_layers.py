@@ -49,6 +49,20 @@ def test_importing_chiplog_costs_no_heavy_package() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        ("chiplog_agent.daemon", ("numpy", "duckdb", "importlib.metadata")),
+        ("chiplog_collector.receiver.daemon", ("numpy", "duckdb", "importlib.metadata")),
+    ],
+)
+def test_a_daemon_loads_no_heavy_package(module: str, absent: tuple[str, ...]) -> None:
+    """A small job pays for each import, and a crash in DuckDB must not end the receiver."""
+    code = f"import sys, {module}; print([name for name in {absent!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=True)
+    assert done.stdout.strip() == "[]"
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_every_public_name_has_a_docstring(name: str) -> None:
     bare = [public for public, node in public_names(TREES[name]) if not ast.get_docstring(node)]  # type: ignore[arg-type]

@@ -71,7 +71,7 @@ def agent(
         lock = take_lock(  # safeguard: successor-waits-for-leaver
             place.agent / "lock", patient_s=LEAVER_WAIT_S if embedded else 0.0, note="embedded" if embedded else ""
         )
-        # After the lock is taken: of many agents that race, all but one exit before they load numpy.
+        # After the lock is taken: of many agents that race, all but one exit before they load the daemon.
         from chiplog_agent.daemon import AgentDaemon, AgentSettings
 
         raise_fd_limit()

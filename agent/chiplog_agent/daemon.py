@@ -5,7 +5,6 @@ import logging
 import os
 import time
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Any
 
 import zmq
@@ -29,6 +28,7 @@ from chiplog_agent.stats.sampler_process import (
     SamplerLog,
     SamplerProcess,
 )
+from chiplog_schemas._version import __version__
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.clock import now_us
 from chiplog_schemas.limits import (
@@ -39,6 +39,8 @@ from chiplog_schemas.limits import (
     IDLE_EXIT_S,
     SAMPLE_INTERVAL_S,
     SPOOL_BYTES_MAX,
+    SPOOL_SYNC_INTERVAL_S,
+    SPOOL_SYNC_INTERVAL_SLOW_S,
 )
 from chiplog_schemas.once import OnceLogger
 from chiplog_schemas.paths import Paths, ensure_private_dir
@@ -47,15 +49,15 @@ from chiplog_schemas.process.file_lock import Lock, keep_lock, touch
 from chiplog_schemas.process.offload import Offload
 from chiplog_schemas.process.owners import remove_old
 from chiplog_schemas.process.procfs import boot_id
-from chiplog_schemas.protocol.delivery import (
+from chiplog_schemas.protocol.actions import (
     DataReceived,
     NumbersLost,
     ReceiverAction,
-    ReceiverProtocol,
     Reply,
     SessionClosed,
     SessionOpened,
 )
+from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.security.curve import ClientCurve
 from chiplog_schemas.security.key_files import Keys
 from chiplog_schemas.security.permissions import Role
@@ -65,7 +67,8 @@ from chiplog_schemas.transport.dealer import DeliveryClient
 from chiplog_schemas.transport.router import RouterSocket
 
 _MESSAGES_PER_TURN = 64  # then the other inputs get their turn
-_GATHER_S = 0.025  # half of the interval in which a block is due
+_GATHER_S = 0.025  # half of the interval in which a block is due …
+_GATHER_SLOW_S = 0.05  # … and a quarter of the long one: a rank that ends waits at most this long
 _REFUSED_TURN_S = 0.1  # poll interval while the disk refuses
 _WRITE_AGAIN_S = 1.0  # after a disk error
 _CREDIT_SUM_BYTES = 4 * CREDIT_BYTES  # for all ranks: the agent must stay below 150 MiB with eight of them …
@@ -109,7 +112,9 @@ class AgentDaemon:
         self._lock = lock
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         now = time.monotonic()
-        self._core = EventBatcher(os.urandom(16), settings.node, os.getpid(), version("chiplog"), now_us())
+        self._core = EventBatcher(os.urandom(16), settings.node, os.getpid(), __version__, now_us())
+        # A reader starts the embedded daemons for a spool that they owe, and these must not take what is another's.
+        self._delivers_here = settings.collector_address is None
         self._spool = Spool(places.agent / "spool", os.urandom(16), bytes_max=settings.spool_bytes_max)
         self._disk = Offload("chiplog-spool", self._beat)
         self._receiver = ReceiverProtocol(credit=settings.credit_bytes)
@@ -146,7 +151,9 @@ class AgentDaemon:
             may_start=settings.embedded and settings.collector_address is None,
             now=now,
         )
-        self._feed = SamplerProcess(period_s=settings.sample_interval_s) if settings.stats else None
+        self._feed = (
+            SamplerProcess(period_s=settings.sample_interval_s, may_share=settings.embedded) if settings.stats else None
+        )
         collector = settings.curve.server.public if settings.curve is not None else self._link.address
         self._lease = SamplerLease(boot_id(), settings.node, collector)
         self._poller = zmq.Poller()
@@ -184,6 +191,7 @@ class AgentDaemon:
             self._take_samples(now)
             self._door.throttle_listeners(now)
             self._look_for_journals(now)
+            self._set_pace()
             self._flush(now)
             now = time.monotonic()  # the sync may have taken long  # safeguard: clock-read-after-sync
             self._link.poll(now)
@@ -220,9 +228,17 @@ class AgentDaemon:
             time.sleep(min(_REFUSED_TURN_S, self._write_after - now))  # unread messages must not keep the loop awake
         elif self._core.is_small:
             # Collect more events for a small block instead of waking for each message.
-            time.sleep(min(_GATHER_S, wait_s))
+            time.sleep(min(_GATHER_S if self._receiver.is_queried else _GATHER_SLOW_S, wait_s))
         else:
             self._poller.poll(int(wait_s * 1000))
+
+    def _set_pace(self) -> None:
+        """Sync often while clients ask the collector, and at once if a rank waits for its acknowledgement."""
+        is_queried = self._receiver.is_queried = self._link.machine.is_queried  # safeguard: ranks-told-of-queries
+        self._core.sync_interval_s = SPOOL_SYNC_INTERVAL_S if is_queried else SPOOL_SYNC_INTERVAL_SLOW_S
+        if self._receiver.is_ack_requested:
+            self._receiver.is_ack_requested = False
+            self._core.sync_interval_s = 0.0  # safeguard: waiting-rank-acknowledged-at-once
 
     def _take_messages(self, now: float) -> None:
         if self._spool.waiting_bytes > CREDIT_BYTES or self._door.socket.closed:
@@ -424,6 +440,8 @@ class AgentDaemon:
         blocks, taken = self._core.build(now_us())
         for block in blocks:
             self._spool.append(block)
+        if taken and self._delivers_here:  # safeguard: foreign-spool-waits
+            self._spool.owe()
         self._acks.update(taken)
 
     def _watch(self) -> None:

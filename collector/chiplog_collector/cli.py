@@ -8,9 +8,10 @@ import click
 
 from chiplog_schemas.addresses import AddressError, check_bind, port_after
 from chiplog_schemas.bounds import LimitError, read_bounds
+from chiplog_schemas.limits import INDEX_LOCK_WAIT_S
 from chiplog_schemas.paths import Paths, paths_for_root, resolve_root
 from chiplog_schemas.process.daemon import keep_files_private, raise_fd_limit, reset_affinity
-from chiplog_schemas.process.file_lock import Lock, LockHeldError
+from chiplog_schemas.process.file_lock import Lock, LockHeldError, take_lock
 from chiplog_schemas.security.key_files import Keys, KeysError, keys_dir
 from chiplog_schemas.security.permissions import Role
 
@@ -90,26 +91,38 @@ def compact(directory: str | None) -> None:
 
 
 class _exclusive:  # noqa: N801
-    """Hold the collector's lock while its files are rewritten."""
+    """Hold the locks of the collector and of its index while the database is replaced."""
 
     def __init__(self, place: Paths) -> None:
         self._place = place
-        self._lock: Lock | None = None
+        self._locks: list[Lock] = []
         self._umask = 0
 
     def __enter__(self) -> None:
         if not self._place.collector.is_dir():
             raise click.ClickException(f"nothing is recorded under {self._place.root}; log a run there first")
         try:
-            self._lock = Lock(self._place.collector / "lock")
+            self._locks.append(Lock(self._place.collector / "lock"))
         except LockHeldError as error:
             raise _held(self._place, error) from error
+        try:
+            # safeguard: index-ends-before-replacement
+            self._locks.append(take_lock(self._place.index_lock, patient_s=INDEX_LOCK_WAIT_S))
+        except LockHeldError as error:
+            self._release()
+            raise click.ClickException(
+                f"{self._place.index} is held by index process {error.pid}, which applies the log; "
+                "try again when it has ended"
+            ) from error
         self._umask = keep_files_private()
 
     def __exit__(self, *error: object) -> None:
         os.umask(self._umask)
-        if self._lock is not None:
-            self._lock.release()
+        self._release()
+
+    def _release(self) -> None:
+        for lock in reversed(self._locks):
+            lock.release()
 
 
 def _held(place: Paths, error: LockHeldError) -> click.ClickException:

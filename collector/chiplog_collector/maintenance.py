@@ -14,16 +14,18 @@ import duckdb
 from rich.console import Console
 from rich.progress import Progress
 
+from chiplog_collector.index.facts import BY_SERIES, ORDERS
 from chiplog_collector.index.process import move_to_quarantine, rebuild_into
 from chiplog_collector.memory_limit import limit_memory
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.bounds import read_bounds
 from chiplog_schemas.paths import Paths
-from chiplog_schemas.sql import tables_sql, views_sql
-from chiplog_schemas.storage.segments import SegmentLog, log_owner
+from chiplog_schemas.sql import rollups_sql, tables_sql, views_sql
+from chiplog_schemas.storage.segment_format import log_owner
+from chiplog_schemas.storage.segment_log import SegmentLog
 
-_FACTS = ("metrics", "phases", "texts", "histograms")
+_ORDERS = ORDERS | {"texts": BY_SERIES, "histograms": BY_SERIES}
 
 
 class MaintenanceError(click.ClickException):
@@ -86,19 +88,23 @@ def _copy_sorted(path: Path, target: Path) -> None:
         connection.execute(f"ATTACH '{str(target).replace(chr(39), chr(39) * 2)}' AS target")
         connection.execute("USE target")
         connection.execute(tables_sql())
-        connection.execute(views_sql())
         source = path.stem
         tables = connection.execute(
             "SELECT table_name FROM duckdb_tables() WHERE database_name = 'target' AND schema_name = 'base'"
         ).fetchall()
-        for (table,) in tables:
-            order = ""
-            if table in _FACTS:
-                run = f"(SELECT p.run FROM {source}.base.producers p WHERE p.producer = f.producer)"
-                order = f"ORDER BY {run}, key, producer, step, seq"
-            elif table == "system":
-                order = "ORDER BY key, device, ts"
-            connection.execute(f'INSERT INTO target.base."{table}" SELECT * FROM {source}.base."{table}" f {order}')
+        names = {name for (name,) in tables}
+        for table in sorted(names):
+            rows, order = f'{source}.base."{table}"', ""
+            if table.endswith("_recent"):
+                continue
+            if f"{table}_recent" in names:
+                rows = f'(FROM {rows} UNION ALL FROM {source}.base."{table}_recent")'
+            if table in _ORDERS:
+                runs = f"(SELECT producer, run FROM {source}.base.producers)"
+                order = f"LEFT JOIN {runs} p USING (producer) ORDER BY {_ORDERS[table]}"
+            connection.execute(f'INSERT INTO target.base."{table}" SELECT f.* FROM {rows} f {order}')
+        connection.execute(rollups_sql())
+        connection.execute(views_sql())
         connection.execute(f"USE {source}")
         connection.execute("DETACH target")
     finally:

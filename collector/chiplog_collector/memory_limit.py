@@ -5,14 +5,17 @@ limit the kernel refuses the allocation (RLIMIT_DATA), so the query fails instea
 """
 
 import resource
-
-import duckdb
+from typing import TYPE_CHECKING
 
 from chiplog_schemas.limits import GIB
 from chiplog_schemas.query.query_messages import RESULT_BYTES_MAX
 
+if TYPE_CHECKING:
+    import duckdb  # not before ALLOCATOR_SETTING is in the environment
+
 _SLACK_BYTES = GIB // 2  # the writer's flushes, the index's own state, threads
-# DuckDB's allocator would keep freed memory mapped, where it counts against the limit forever.
+# DuckDB's allocator would keep freed memory mapped, where it counts against the limit forever. It reads this variable
+# when DuckDB is imported.
 ALLOCATOR_SETTING = {"DUCKDB_JE_MALLOC_CONF": "retain:false,dirty_decay_ms:1000,muzzy_decay_ms:0"}
 
 
@@ -28,7 +31,7 @@ def bound_memory(query_memory_bytes: int) -> int:
     return limit
 
 
-def limit_memory(connection: duckdb.DuckDBPyConnection, memory_bytes: int) -> None:
+def limit_memory(connection: "duckdb.DuckDBPyConnection", memory_bytes: int) -> None:
     """Limit the memory of a database; a larger sort or join spills to disk."""
     connection.execute(f"SET GLOBAL memory_limit = '{memory_bytes}B'")
 

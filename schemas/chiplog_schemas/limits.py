@@ -45,10 +45,13 @@ SESSIONS_MAX = 16_384  # ten thousand agents and a reserve; a peer can invent an
 SENDERS_MAX = 65_536  # senders whose next number is kept: their SENDERS record takes half of RECORD_BYTES_MAX
 
 # -- how long things take ---------------------------------------------------------------------------------------------
-SEND_INTERVAL_S = 0.08  # a rank's sender polls its journal this often; each poll wakes the training process
+SEND_INTERVAL_S = 0.08  # a rank's sender polls its journal this often; each poll wakes the training process …
+SEND_INTERVAL_SLOW_S = 0.25  # … while no client asks the collector
 SPOOL_SYNC_INTERVAL_S = 0.05  # the agent builds a block and syncs it this often …
+SPOOL_SYNC_INTERVAL_SLOW_S = 0.2  # … while no client asks the collector …
 SPOOL_SYNC_BYTES = 1 * MIB  # … or when the block reaches this size
 INDEX_FLUSH_INTERVAL_S = 0.15  # one DuckDB transaction this often …
+INDEX_FLUSH_INTERVAL_SLOW_S = 1.0  # … while no client asks: each costs the same CPU time, however few its rows …
 INDEX_FLUSH_ROWS = 200_000  # … or when it reaches this many rows
 HEARTBEAT_INTERVAL_S = 2.0  # how often an idle sender sends PING
 PEER_SILENT_S = 10.0  # five heartbeats missed
@@ -58,6 +61,7 @@ FINISH_WAIT_S = 1.0  # finish() waits at most this long; the agent delivers the 
 LINGER_MS = 200  # a closing socket delays the exit of its process by at most this
 ADOPT_INTERVAL_S = 0.5  # how often the agent scans for journals of dead ranks
 IDLE_EXIT_S = 10.0  # an embedded daemon without work exits after this time
+INDEX_LOCK_WAIT_S = 20.0  # for another index of the directory to end: it applies the log first
 LEAVER_WAIT_S = 2.0  # a daemon that starts while another is stopping waits this long for the lock
 SAMPLE_INTERVAL_S = 1.0  # system statistics
 
@@ -65,6 +69,7 @@ SAMPLE_INTERVAL_S = 1.0  # system statistics
 CONSOLE_LINES_PER_S = 1_000  # per label, sustained
 CONSOLE_BURST_LINES = 10_000  # per label, at once
 CONSOLE_LINE_CHARS_MAX = 8_192  # a longer line is cut and marked
+QUERIED_FOR_S = 10.0  # after a query the intervals are short for this long: pages and people ask again within it
 QUERY_TIMEOUT_S = 30.0  # then the query is interrupted, because others wait
 QUERIES_AT_ONCE = 2  # more wait: sixteen at once made commits ten times slower
 QUERIES_WAITING_MAX = 64  # a longer queue answers "busy"

@@ -91,6 +91,11 @@ class Paths:
         return self.collector / "index.duckdb"
 
     @property
+    def index_lock(self) -> Path:
+        """The lock of the process that writes the DuckDB file."""
+        return self.collector / "index.lock"
+
+    @property
     def agent_address(self) -> str:
         """Where the agent listens for ranks."""
         return f"ipc://{self.run}/agent.sock"

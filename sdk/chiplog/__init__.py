@@ -6,31 +6,38 @@ run.log({"train/loss": loss}, step=step)
 run.finish()
 """
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from chiplog._version import __version__
-from chiplog.recording.api import (
-    ChiplogModule,
-    Run,
-    alert,
-    attribute,
-    data,
-    define_metric,
-    finish,
-    init,
-    log,
-    phase,
-    save,
-    setup,
-    step,
-    watch,
-)
-from chiplog.values.metrics import Histogram
+from chiplog_schemas._version import __version__
+
+# The command `chiplog` uses no name of the SDK, and loading them takes twice as long as the rest of its start. There a
+# name is loaded when it is used; everywhere else all are loaded here, so that no later call has to import anything.
+# safeguard: command-loads-no-sdk
+_is_command = "chiplog.cli" in sys.orig_argv or os.path.basename(sys.argv[0] if sys.argv else "") == "chiplog"
+if TYPE_CHECKING or not _is_command:
+    from chiplog.recording.api import (
+        ChiplogModule,
+        Run,
+        alert,
+        attribute,
+        data,
+        define_metric,
+        finish,
+        init,
+        log,
+        phase,
+        save,
+        setup,
+        step,
+        watch,
+    )
+    from chiplog.values.metrics import Histogram
+
+    sys.modules[__name__].__class__ = ChiplogModule
 
 if TYPE_CHECKING:
-    import os
-
     from chiplog.query.client import Client, NoDataError, QueryError
     from chiplog.query.result import Result
     from chiplog.recording.config import Config, Summary
@@ -108,7 +115,21 @@ def __getattr__(name: str) -> Any:
         from importlib import import_module
 
         return getattr(import_module(f"chiplog.{_QUERY_NAMES[name]}"), name)
-    return attribute(name)
+    if not _is_command:
+        return attribute(name)
+    if name.startswith("__"):
+        raise AttributeError(f"module 'chiplog' has no attribute {name!r}")
+    return _load_sdk_name(name)
 
 
-sys.modules[__name__].__class__ = ChiplogModule
+def _load_sdk_name(name: str) -> Any:
+    """Return a name of the SDK in the process of the command `chiplog`."""
+    from chiplog.recording import api
+    from chiplog.values import metrics
+
+    sys.modules[__name__].__class__ = api.ChiplogModule
+    if name in __all__:
+        for module in (api, metrics):
+            if hasattr(module, name):
+                return getattr(module, name)
+    return api.attribute(name)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chiplog._version import __version__
 from chiplog.identity.gpus import gpu_claim, known_gpus
 from chiplog.identity.identity import Identity
 from chiplog.identity.process_info import host_name, node_name, owner
@@ -14,6 +13,7 @@ from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.torch.current_device import CurrentDevice
+from chiplog_schemas._version import __version__
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.model.events import ProducerIdentity
 from chiplog_schemas.paths import Paths

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import Lock, lock_holder_pid
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import DataReceived, LeaveCause, SessionClosed, SessionOpened
+from chiplog_schemas.protocol.actions import DataReceived, LeaveCause, SessionClosed, SessionOpened
 from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.journal_dir import LOCK_NAME
 from chiplog_schemas.storage.record import Kind
@@ -33,10 +34,15 @@ from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
     Safeguard(
-        "a sample interval that the sampler would ignore is refused at start",
-        "sample-interval-refused-early",
-        new="if seconds < SAMPLE_INTERVAL_MIN_S:",
-        test="test_bad_flags_are_one_line_that_names_them_and_exit_code_2",
+        "a rank that waits for its acknowledgement does not wait for the interval",
+        "waiting-rank-acknowledged-at-once",
+        test="test_a_rank_that_waits_for_its_acknowledgement_gets_it_at_once",
+    ),
+    Safeguard(
+        "ranks learn from their agent that clients ask",
+        "ranks-told-of-queries",
+        value="False",
+        test="test_while_clients_ask_the_collector_its_agents_sync_often_and_tell_their_ranks",
     ),
     Safeguard(
         "the agent's state of a producer is dropped with it, whichever message is last",
@@ -82,6 +88,18 @@ try:
     daemon.AgentDaemon(settings, lock).run()
 except LockHeldError:
     sys.exit(9)
+"""
+# An agent that syncs once an hour, unless something hurries it.
+SLOW = """
+import sys
+from pathlib import Path
+from chiplog_agent import daemon
+from chiplog_schemas.process.file_lock import take_lock
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+daemon.SPOOL_SYNC_INTERVAL_SLOW_S = 3600.0
+place = paths_for_root(Path(sys.argv[1]))
+ensure_private_dir(place.agent)
+daemon.AgentDaemon(daemon.AgentSettings(place, "node-a", stats=False), take_lock(place.agent / "lock")).run()
 """
 RANK = """
 import sys
@@ -151,59 +169,6 @@ def run_rank(label: str = "rank0", *more: str, says: str = "") -> None:
     done = subprocess.run([sys.executable, "-W", "error", "-c", RANK, label, *more], capture_output=True, timeout=180)
     assert done.returncode == 0, done.stderr
     assert says in done.stderr.decode() and len(done.stderr.splitlines()) == bool(says), done.stderr
-
-
-def test_exactly_one_agent_serves_a_directory_however_many_start(chiplog_dir) -> None:
-    processes = [
-        subprocess.Popen([*AGENT, "--dir", str(chiplog_dir)], stderr=subprocess.PIPE, text=True) for _ in range(6)
-    ]
-    try:
-        wait_until(lambda: sum(process.poll() is None for process in processes) == 1, "five agents that leave")
-        [alive] = [process for process in processes if process.poll() is None]
-        wait_until(
-            lambda: lock_holder_pid(paths_for_root(chiplog_dir).agent / "lock") == alive.pid, "the lock's holder"
-        )
-        for process in processes:
-            if process is not alive:
-                [line] = process.stderr.read().splitlines()
-                assert process.returncode == 1
-                assert f"is already served by process {alive.pid}" in line
-    finally:
-        for process in processes:
-            if process.poll() is None:
-                process.terminate()
-            process.communicate()
-
-
-@pytest.mark.parametrize(
-    ("flags", "named"),
-    [
-        (["--collector", "nonsense"], "'nonsense'"),
-        (["--collector", "tcp://host:99999"], "tcp://host:99999"),
-        (["--bind", "tcp://0.0.0.0:7000"], "tcp://0.0.0.0:7000"),
-        (["--spool-bytes-max", "5"], "5"),
-        (["--sample-interval-s", "x"], "x"),
-        (["--sample-interval-s", "7200"], "7200 s is outside of the limits; choose 0.1 to 3600 s"),
-        (["--sample-interval-s", "nan"], "nan s is outside of the limits; choose 0.1 to 3600 s"),
-        (["--no-such-flag"], "--no-such-flag"),
-        (["surplus"], "surplus"),
-    ],
-)
-def test_bad_flags_are_one_line_that_names_them_and_exit_code_2(tmp_path, flags, named) -> None:
-    command = [*AGENT, "--dir", str(tmp_path / "c"), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
-    assert done.returncode == 2
-    [line] = done.stderr.splitlines()
-    assert named in line
-    assert done.stdout == ""
-
-
-def test_a_directory_that_cannot_be_used_is_one_line_and_exit_code_1(tmp_path) -> None:
-    (tmp_path / "file").write_text("")
-    done = subprocess.run([*AGENT, "--dir", str(tmp_path / "file")], capture_output=True, text=True, timeout=180)
-    assert done.returncode == 1
-    [line] = done.stderr.splitlines()
-    assert str(tmp_path / "file") in line
 
 
 def test_an_acknowledgement_means_that_it_is_in_the_spool(bare_node, rank) -> None:
@@ -285,7 +250,14 @@ def test_samples_that_a_full_spool_drops_are_counted_and_declared(bare_node, ran
     wait_until(lambda: rank.receive().credit == 0, "credit that is withheld")
     sampler = Path(f"/proc/{bare_node.agent.pid}/task/{bare_node.agent.pid}/children")
     wait_until(lambda: sampler.read_text().split(), "a sampler process")
-    rank.socket.poll(2_000)  # one set of samples arrives every 0.1 s once the sampler is up
+
+    def sampled_bytes() -> int:
+        counters = dict(
+            line.split(": ") for line in Path(f"/proc/{sampler.read_text().split()[0]}/io").read_text().splitlines()
+        )
+        return int(counters["wchar"])
+
+    wait_until(lambda: sampled_bytes() > 5_000, "sets of samples, one every 0.1 s")
     bare_node.start_collector()
     rows = bare_node.until("SELECT message, body->>'samples' AS n FROM events WHERE kind = 'samples_dropped'")
     assert sum(int(row["n"]) for row in rows) > 0
@@ -558,3 +530,68 @@ def test_nothing_in_the_loop_ends_for_want_of_a_descriptor_and_each_trouble_is_s
     assert path.exists(), "it listens again"
     daemon._flush(time.monotonic() + 1000.0)
     assert not daemon._spool.waiting_bytes, "and writes"
+
+
+# -- how often it syncs --
+
+
+@pytest.fixture
+def slow_agent(chiplog_dir: Path) -> Iterator[None]:
+    process = subprocess.Popen([sys.executable, "-P", "-c", SLOW, str(chiplog_dir)])
+    yield
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+def wait_for_ack(rank: Rank, number: int) -> messages.Message:
+    while rank.socket.poll(120_000):
+        message = rank.receive()
+        if message.next >= number:
+            return message
+    raise AssertionError(f"{number} is not acknowledged")
+
+
+@pytest.mark.usefixtures("slow_agent")
+def test_a_rank_that_waits_for_its_acknowledgement_gets_it_at_once(chiplog_dir: Path) -> None:
+    rank = Rank(paths_for_root(chiplog_dir).agent_address)
+    rank.hello()
+    for number in range(3):
+        rank.say(encode(EventKind.NOTICE, 1, "a", "info", "b", {}))
+        assert not rank.socket.poll(200), "acknowledged before anything hurries the agent"
+        rank.socket.send_multipart(messages.ping(rank.session, rank.next))
+        assert not wait_for_ack(rank, number + 1).queried
+    rank.close()
+
+
+@pytest.mark.usefixtures("slow_agent")
+def test_while_clients_ask_the_collector_its_agents_sync_often_and_tell_their_ranks(chiplog_dir: Path) -> None:
+    place = paths_for_root(chiplog_dir)
+    done = threading.Event()
+
+    def answer_as_collector() -> None:
+        ensure_private_dir(place.run)
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        with context.socket(zmq.ROUTER) as router:
+            router.bind(place.collector_address)
+            while not done.is_set():
+                if not router.poll(20):
+                    continue
+                routing, *frames = router.recv_multipart()
+                message = messages.parse(frames)
+                if message.kind == MessageKind.HELLO:
+                    router.send_multipart([routing, *messages.welcome(message.session, 0, CREDIT_BYTES)])
+                elif message.kind in (MessageKind.DATA, MessageKind.PING):
+                    router.send_multipart([routing, *messages.ack(message.session, 0, CREDIT_BYTES, queried=True)])
+        context.term()
+
+    collector = threading.Thread(target=answer_as_collector)
+    collector.start()
+    try:
+        rank = Rank(place.agent_address)
+        rank.hello()
+        rank.say(encode(EventKind.NOTICE, 1, "a", "info", "b", {}))
+        assert wait_for_ack(rank, 1).queried
+        rank.close()
+    finally:
+        done.set()
+        collector.join(60)

@@ -175,7 +175,7 @@ def measure_log() -> list[Figure]:
                 f"worst {bare[2]:,.0f}; {dropped:,} dropped"
             )
             loop = "no pause" if pace == "tight" else "0.5 ms between calls"
-            figures.append(Figure(f"log() p99.9, {trouble}, {loop}", p999, "µs", at_most=100, yardstick=beside))
+            figures.append(Figure(f"log() p99.9, {trouble}, {loop}", p999, "µs", at_most=50, yardstick=beside))
         finish_s = max(run["finish"] for run in runs)
         figures.append(Figure(f"finish() then, worst, {trouble}", finish_s, "s", at_most=1.1))
     return figures

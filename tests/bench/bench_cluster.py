@@ -13,7 +13,7 @@ import numpy as np
 import zmq
 
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.storage.record import Kind

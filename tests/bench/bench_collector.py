@@ -15,12 +15,12 @@ from chiplog_collector.index.process import LogFollower
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import INDEX_FLUSH_ROWS
-from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.storage.record import Kind, parse_record
 from chiplog_schemas.storage.record import encode as encode_record
-from chiplog_schemas.storage.segments import SegmentLog
+from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.bench.figure import Figure, Node, cpu_s
 
 KEYS = 10
@@ -68,7 +68,7 @@ def index_rate(made: list[bytes], root: Path) -> float:
     while database.next_number < log.next_number:
         follower.step(log.next_number)
     spent = time.perf_counter() - begun
-    row = database.connection.execute("SELECT count(*) FROM base.metrics").fetchone()
+    row = database.connection.execute("SELECT count(*) FROM base.metric_facts").fetchone()
     assert row is not None and row[0] == len(made) * BLOCK_EVENTS * KEYS
     database.close()
     log.close()

@@ -116,8 +116,8 @@ def measure() -> list[Figure]:
 
     n_labels = [row["n_labels"] for row in all_runs]
     return [
-        figure("init() at once, no daemon runs: the last returned after", cold, 5),
-        figure("init() at once, agent and collector run", warm, 5),
+        figure("init() at once, no daemon runs: the last returned after", cold, 4),
+        figure("init() at once, agent and collector run", warm, 4),
         figure("import chiplog and init() at once, agent and collector run", imported, None),
         Figure(
             "runs in SQL of the first launch", len(cold_runs), "", 1, yardstick=f"{cold_runs[0]['n_labels']} labels"

@@ -1,5 +1,8 @@
 """What a rank pays: log(), import, init(), finish()."""
 
+import contextlib
+import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -9,9 +12,12 @@ from pathlib import Path
 
 from tests.bench.figure import Figure, Node, python
 
+DOWN_WAIT_S = 60.0  # a collector applies its log before it ends
+
 TIGHT_LOOP = """
 import mmap, msgpack, time, chiplog, threading, zlib
 data = {f"train/metric_{i}": 0.1 * i for i in range(10)}
+twenty = {f"train/metric_{i}": 0.1 * i for i in range(20)}
 calls = 200_000
 clock = time.perf_counter_ns
 def loop(call):
@@ -41,6 +47,7 @@ def ours(step):
     run.log(data, step=step)
 loop(ours)
 results = {"bare": loop(bare), "ours": loop(ours)}
+results["twenty"] = loop(lambda step: run.log(twenty, step=step))
 results["empty"] = loop(lambda step: None)
 assert not run._complaints.counts, run._complaints.counts
 run.finish()
@@ -52,22 +59,27 @@ import time, chiplog
 run = chiplog.init(project="bench")
 data = {f"train/metric_{i}": 0.1 * i for i in range(20)}
 phases = ["data", "forward", "backward", "optimizer", "log"]
-took = []
+took, printed = [], []
+clock = time.perf_counter_ns
 for step in range(20_000):
-    begun = time.perf_counter_ns()
+    begun = clock()
     for name in phases:
         with run.phase(name):
             pass
     run.log(data, step=step)
+    before = clock()
     print("step", step, "loss 0.25")
+    after = clock()
     run.step()
-    took.append(time.perf_counter_ns() - begun)
+    took.append(clock() - begun)
+    printed.append(after - before)
     if step % 200 == 0:
         time.sleep(0.01)
 assert not run._complaints.counts, run._complaints.counts
 run.finish()
 took.sort()
-print([took[10_000] / 1e3, took[19_800] / 1e3])
+printed.sort()
+print({name: [times[10_000] / 1e3, times[19_800] / 1e3] for name, times in (("step", took), ("print", printed))})
 """
 
 START = """
@@ -86,40 +98,58 @@ print([imported - begun, opened - imported, time.perf_counter() - before])
 """
 
 
-def measure_log() -> list[Figure]:
+def both_paths(code: str) -> tuple[list[dict[str, list[float]]], list[dict[str, list[float]]]]:
+    """Run a program with the C part of the SDK and without, in turns."""
+    in_c, in_python = [], []
     with tempfile.TemporaryDirectory() as root:
         node = Node(Path(root), "--no-stats")
         try:
-            runs = [python(TIGHT_LOOP, node.environ) for _ in range(3)]
+            for _ in range(3):
+                in_c.append(python(code, node.environ))
+                in_python.append(python(code, node.environ | {"CHIPLOG_NATIVE": "0"}))
         finally:
             node.stop()
-    ours = [statistics.median(run["ours"][i] for run in runs) for i in range(4)]
-    bare = [statistics.median(run["bare"][i] for run in runs) for i in range(4)]
-    empty = statistics.median(run["empty"][3] for run in runs)
-    beside = f"msgpack + mapped memory, same loop: p50 {bare[0]:.2f}, p99 {bare[1]:.2f}"
-    return [
-        Figure("log() of ten floats, p50", ours[0], "µs", at_most=3, yardstick=beside),
-        Figure("log() of ten floats, p99", ours[1], "µs", at_most=25, yardstick=beside),
-        Figure("log() of ten floats, p99.9", ours[2], "µs", yardstick=f"same: p99.9 {bare[2]:.1f}"),
-        Figure(
-            "CPU of the process per call", ours[3], "µs", at_most=5, yardstick=f"an empty call in this loop {empty:.2f}"
-        ),
-    ]
+    return in_c, in_python
+
+
+def medians(runs: list[dict[str, list[float]]], name: str) -> list[float]:
+    return [statistics.median(column) for column in zip(*(run[name] for run in runs), strict=True)]
+
+
+def measure_log() -> list[Figure]:
+    figures = []
+    in_c, in_python = both_paths(TIGHT_LOOP)
+    for path, runs in (("", in_c), (" in Python", in_python)):
+        ours, more, bare, empty = (medians(runs, name) for name in ("ours", "twenty", "bare", "empty"))
+        beside = f"msgpack + mapped memory, same loop: p50 {bare[0]:.2f}, p99 {bare[1]:.2f}; empty call {empty[0]:.2f}"
+        is_c = not path
+        figures += [
+            Figure(f"log() of ten floats{path}, p50", ours[0], "µs", at_most=0.6 if is_c else 3, yardstick=beside),
+            Figure(f"log() of ten floats{path}, p99", ours[1], "µs", at_most=2 if is_c else 25, yardstick=beside),
+            Figure(f"log() of ten floats{path}, p99.9", ours[2], "µs", yardstick=f"same: p99.9 {bare[2]:.1f}"),
+            Figure(
+                f"CPU of the process per call, twenty floats{path}",
+                more[3],
+                "µs",
+                at_most=1.5 if is_c else 6,
+                yardstick=f"an empty call in this loop {empty[3]:.2f}",
+            ),
+        ]
+    return figures
 
 
 def measure_step() -> list[Figure]:
-    with tempfile.TemporaryDirectory() as root:
-        node = Node(Path(root), "--no-stats")
-        try:
-            runs = [python(WHOLE_STEP, node.environ) for _ in range(3)]
-        finally:
-            node.stop()
-    p50, p99 = (statistics.median(run[i] for run in runs) for i in range(2))
+    figures = []
+    in_c, in_python = both_paths(WHOLE_STEP)
     what = "20 numbers, 5 phases, a step, a printed line"
-    return [
-        Figure("all of a step, p50", p50, "µs", at_most=60, yardstick=what),
-        Figure("all of a step, p99", p99, "µs"),
-    ]
+    for path, runs in (("", in_c), (" in Python", in_python)):
+        step, line = medians(runs, "step"), medians(runs, "print")
+        beside = f"{what}; of it print() p50 {line[0]:.1f}, p99 {line[1]:.1f}"
+        figures += [
+            Figure(f"all of a step{path}, p50", step[0], "µs", at_most=40 if not path else 60, yardstick=beside),
+            Figure(f"all of a step{path}, p99", step[1], "µs", yardstick=beside),
+        ]
+    return figures
 
 
 def measure_start() -> list[Figure]:
@@ -159,18 +189,24 @@ def measure_start() -> list[Figure]:
 
 
 def down(node: Node) -> None:
-    import os
-    import signal
+    """End the daemons of a directory, also a collector that an agent has just started."""
+    entry = f"CHIPLOG_DIR={node.place.root}".encode()
+    deadline = time.monotonic() + DOWN_WAIT_S
+    while pids := [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if entry in environ_of(pid)]:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"processes {pids} of {node.place.root} did not end")
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        time.sleep(0.1)
 
-    from chiplog_schemas.process.file_lock import lock_holder_pid
 
-    time.sleep(1.0)
-    for directory in (node.place.agent, node.place.collector):
-        pid = lock_holder_pid(directory / "lock")
-        if pid > 0:
-            os.kill(pid, signal.SIGTERM)
-            while Path(f"/proc/{pid}").exists():
-                time.sleep(0.02)
+def environ_of(pid: int) -> list[bytes]:
+    """Return the variables of a process; none if it has ended or is not for this user."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def measure() -> list[Figure]:

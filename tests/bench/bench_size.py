@@ -10,12 +10,12 @@ from chiplog_collector.index.process import rebuild_into
 from chiplog_collector.maintenance import compact
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as encode_record
-from chiplog_schemas.storage.segments import SegmentLog
+from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.bench.figure import Figure
 
 RANKS = 8

@@ -1,12 +1,23 @@
 """The memory of the index is limited by the kernel, and that of a database by DuckDB."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import duckdb
 import pytest
 
-from chiplog_collector.memory_limit import data_bytes, limit_memory
+from chiplog_collector.memory_limit import ALLOCATOR_SETTING, data_bytes, limit_memory
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "an index returns freed memory to the system, whatever starts it",
+        "index-frees-memory",
+        test="test_the_allocator_is_set_before_the_index_imports_duckdb",
+    ),
+]
 
 ALLOCATION = """
 import resource
@@ -28,6 +39,15 @@ print("kept" if bound_memory(1 << 20) == lower else "raised")
 def test_a_single_allocation_beyond_the_limit_is_refused_and_a_lower_limit_stays() -> None:
     done = subprocess.run([sys.executable, "-c", ALLOCATION], capture_output=True, text=True, timeout=180)
     assert done.stdout.split() == ["refused", "kept"], done.stderr
+
+
+def test_the_allocator_is_set_before_the_index_imports_duckdb(tmp_path: Path) -> None:
+    (tmp_path / "duckdb.py").write_text("import os\nprint(os.environ.get('DUCKDB_JE_MALLOC_CONF'))\nos._exit(0)\n")
+    command = [sys.executable, "-m", "chiplog_collector.index", str(tmp_path)]
+    environment = {name: value for name, value in os.environ.items() if name not in ALLOCATOR_SETTING}
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout.splitlines() == list(ALLOCATOR_SETTING.values()), done.stderr
 
 
 def test_memory_is_counted_before_it_is_used() -> None:

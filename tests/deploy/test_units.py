@@ -5,7 +5,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import pytest
 import chiplog
 from chiplog.query.client import NoDataError, QueryError
 from chiplog_schemas.storage.journal_dir import list_journals
+from tests.support.ports import free_ports
 from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -100,7 +100,8 @@ class Deployed:
         main.send_signal(signal.SIGTERM)
         code = main.wait(float(settings["TimeoutStopSec"]))
         del self.running[unit]
-        return code, [process for process in family if process.is_running() and process.status() != "zombie"]
+        _, alive = psutil.wait_procs(family, timeout=WAIT_S)  # they end with the main process, and not before it
+        return code, alive
 
     def said(self, unit: str) -> str:
         return (self.directory / f"{unit}.out").read_text()
@@ -118,20 +119,7 @@ class Deployed:
                 continue
             for each in [*process.children(recursive=True), process]:
                 each.kill()
-            process.wait(5)
-
-
-def free_ports() -> int:
-    """Return a port that is free, and the next one too: events are taken at one, SQL is answered at the other."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            try:
-                second.bind(("127.0.0.1", port + 1))
-            except (OSError, OverflowError):
-                continue
-            return int(port)
+            process.wait(WAIT_S)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, Rank
@@ -22,6 +22,7 @@ from tests.support.index import Index
 
 SQL = Path(__file__).resolve().parents[2] / "docs" / "sql"
 PAGES = sorted(page for page in SQL.glob("*.md") if page.stem != "index")
+MACROS = SQL / "macros.md"
 WORKED = re.compile(r"^```sql\n(.*?)^```\n\n```text\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -175,6 +176,31 @@ def behind(story: Story) -> None:
     story.deliver(*ranks)
 
 
+def repeated(story: Story) -> None:
+    """Run repeated: fails at second 55, starts again at second 70 and does steps 2 and 3 again."""
+    first, again = story.rank("repeated", 0), story.rank("repeated", 0, restart=1, started_at=at(70))
+    for step in range(4):
+        numbers(first, EventKind.PHASES, step, 20 + 10 * step, step=10.0)
+    raises(first, 55, "RuntimeError: boom")
+    for step in range(2, 6):
+        numbers(again, EventKind.PHASES, step, 70 + 10 * step, step=10.0)
+    end(again, 125)
+    story.deliver(first, again)
+
+
+def hot(story: Story) -> None:
+    """Run hot: its GPU is throttled from second 4 to 7, and lost at second 9."""
+    rank, agent = story.rank("hot", 0, node="node-h", gpus=["GPU-H"]), story.agent("node-h")
+    for second in range(8):
+        reasons, clock_hz, seconds = (32.0, 1.2e9, 0.75) if second >= 4 else (0.0, 2e9, 0.5)
+        values = {"hw.gpu.clock.sm": clock_hz, "hw.gpu.throttle.reasons": reasons}
+        numbers(agent, EventKind.SYSTEM, "GPU-H", second, **values)
+        numbers(rank, EventKind.PHASES, second, second + 0.5, step=seconds)
+    end(rank, 8.5, state="crashed", exit_signal=6)
+    agent.say(EventKind.NOTICE, "gpu.lost", "error", "GPU-H is lost: fell off the bus", {"device": "GPU-H"}, ts=at(9))
+    story.deliver(rank, agent)
+
+
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
     """Return the index of the recorded history."""
@@ -186,7 +212,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Index]:
 def history(directory: Path) -> Index:
     """Record the history."""
     story = Story(directory)
-    for tell in (gpt, failing, restarted, slow, waiting, behind):
+    for tell in (gpt, failing, restarted, slow, waiting, behind, repeated, hot):
         tell(story)
     return story.index
 
@@ -198,6 +224,8 @@ def documented_views() -> dict[str, list[str]]:
     """Return the columns of each section of the cookbook that is named like a view, in order."""
     views: dict[str, list[str]] = {}
     for page in PAGES:
+        if page == MACROS:
+            continue
         for section in page.read_text(encoding="utf-8").split("\n## ")[1:]:
             columns = re.findall(r"^\| (\w+) \| .+ \|$", section, re.MULTILINE)
             views[section.partition("\n")[0]] = [column for column in columns if column != "column"]
@@ -207,6 +235,18 @@ def documented_views() -> dict[str, list[str]]:
 def test_every_view_has_a_section_with_its_columns_in_order(index: Index) -> None:
     names = index.sql("SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal AND NOT temporary")
     assert documented_views() == {name: [row[0] for row in index.sql(f"DESCRIBE {name}")] for (name,) in names}
+
+
+def test_every_macro_has_a_section_with_its_call_and_its_columns(index: Index) -> None:
+    query = """SELECT DISTINCT function_name, parameters FROM duckdb_functions()
+        WHERE function_type = 'table_macro' AND schema_name = 'main' AND NOT internal"""
+    calls = {f"{name}({', '.join(parameters)})" for name, parameters in index.sql(query)}
+    sections = MACROS.read_text(encoding="utf-8").split("\n## ")[1:]
+    assert {re.search(r"^`(.+)`: ", section, re.MULTILINE)[1] for section in sections} == calls
+    for section in sections:
+        columns = [name for name in re.findall(r"^\| (\w+) \| .+ \|$", section, re.MULTILINE) if name != "column"]
+        [called] = re.findall(r"FROM (\w+\(.*?\))(?:\s|;)", section)
+        assert [row[0] for row in index.sql(f"DESCRIBE FROM {called}")] == columns, called
 
 
 def test_every_section_has_one_worked_query() -> None:

@@ -41,9 +41,7 @@ class Outcome:
 def declared(accepts: Callable[[Path], bool] = lambda path: True) -> Iterator[tuple[Path, Safeguard]]:
     """Yield (test module, safeguard) of all accepted modules that declare some."""
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
-        if not accepts(path) or not any(
-            _assigns(node, "SAFEGUARDS") for node in ast.parse(path.read_text(encoding="utf-8")).body
-        ):
+        if not accepts(path) or not any(_assigns(node, "SAFEGUARDS") for node in _parsed(path.relative_to(ROOT)).body):
             continue
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         for safeguard in importlib.import_module(name).SAFEGUARDS:

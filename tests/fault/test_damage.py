@@ -27,15 +27,17 @@ from chiplog_collector.index.process import LogFollower, open_index, quarantine_
 from chiplog_collector.receiver.commit import CommitBuilder
 from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.blocks import decode_block
+from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query.duckdb_errors import corruption_reason
 from chiplog_schemas.storage.journal_dir import HEAD_NAME
+from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 from chiplog_schemas.storage.record import encode as frame
-from chiplog_schemas.storage.segments import LogReader, SegmentLog, list_segments, log_owner, read_segment
+from chiplog_schemas.storage.segment_format import list_segments, log_owner, read_segment
+from chiplog_schemas.storage.segment_log import SegmentLog
 from chiplog_schemas.storage.watermark import Watermark
 from tests.support.blocks import block_to_rows
 from tests.support.collector_log import VIEWS, Rank, block_of, contents_of

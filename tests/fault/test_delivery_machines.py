@@ -18,7 +18,6 @@ from tests.support.simulation.machines import CREDIT, Hops
 
 SHRINKS = os.environ.get("CHIPLOG_SHRINK") != "0"  # takes minutes; not needed to see the failure only
 _TEST = "test_both_hops_under_hypothesis"
-_DELIVERY = "schemas/chiplog_schemas/protocol/delivery.py"
 _ENDS, _ANY = st.integers(0, 2), st.integers(0, 7)
 
 SAFEGUARDS = [

@@ -279,7 +279,8 @@ def test_the_daemons_survive_every_write_that_fails_and_go_on_when_the_disk_does
 COMMITS = """
 import sys
 from pathlib import Path
-from chiplog_schemas.storage.segments import LogReader, SegmentLog
+from chiplog_schemas.storage.log_reader import LogReader
+from chiplog_schemas.storage.segment_log import SegmentLog
 log = SegmentLog(Path(sys.argv[1]), bytes(16))
 for payload in (b"first", b"second", b"third"):
     log.append(1, payload * 100)

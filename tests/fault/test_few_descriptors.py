@@ -63,7 +63,7 @@ def be_rank(free):
         time.sleep(0.002)
     journal = run._journal
     if comes_back:
-        end = time.monotonic() + 30
+        end = time.monotonic() + 120
         while journal.acked < journal.next_seq and time.monotonic() < end:
             time.sleep(0.02)
         if journal.acked < journal.next_seq:

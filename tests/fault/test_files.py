@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.storage.record import Kind, Record
-from chiplog_schemas.storage.segments import list_segments, read_segment
+from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until

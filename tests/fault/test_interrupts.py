@@ -31,12 +31,14 @@ SAFEGUARDS = [
         "overtaken-append-restarts",
         condition=True,
         test="test_finalisers_that_log_lose_nothing",
+        environment={"CHIPLOG_NATIVE": "0"},
     ),
     Safeguard(
         "what a signal handler raises passes through log()",
         "interrupt-passes-log",
         condition=False,
         test="test_what_a_handler_raises_reaches_the_training_and_nothing_that_returned_is_lost",
+        environment={"CHIPLOG_NATIVE": "0"},
     ),
     Safeguard(
         "an exception of a signal handler while a value is read is not an error of the value",
@@ -52,6 +54,7 @@ SAFEGUARDS = [
             "self._on_gc: Any = lambda phase, info: noted(phase, info)"
         ),
         test="test_what_a_handler_raises_during_a_collection_reaches_the_training",
+        environment={"CHIPLOG_NATIVE": "0"},
     ),
 ]
 
@@ -102,7 +105,7 @@ def check_raises(folder: Path, seed: int, **environment: str) -> int:
     n_calls, n_raised, n_seen, took_s, bad = played.stdout.split(" ", 4)
     assert n_raised == n_seen, "none is swallowed"
     assert bad.strip() == "{}", "no value is bad, and nothing failed inside"
-    assert float(took_s) < 30.0, "a hundred calls of another thread wait for no lock"
+    assert float(took_s) < 60.0, "a hundred calls of another thread wait for no lock"
     for name, key in (("returned", "number"), ("beside", "beside")):
         found = numbers_in(folder, key)
         missing = said(folder, name) - found.keys()

@@ -26,7 +26,7 @@ from tests.support.safeguard import Safeguard
 
 KILLS = 12  # of daemons in one round, in addition to its three ranks …
 LOGGED_BYTES = 4_000  # … one of which is killed together with daemons once it has logged this much
-SETTLE_S = 60.0
+SETTLE_S = 180.0
 
 SAFEGUARDS = [
     Safeguard(

@@ -26,7 +26,8 @@ from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
 from chiplog_schemas.storage.record import Kind, Record, scan_records
-from chiplog_schemas.storage.segments import SegmentLog, list_segments, read_segment
+from chiplog_schemas.storage.segment_format import list_segments, read_segment
+from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.support.agent_by_hand import SENDER, Agent
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard

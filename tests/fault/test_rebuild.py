@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog_schemas.storage.segments import list_segments
+from chiplog_schemas.storage.segment_format import list_segments
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
 from tests.support.safeguard import Safeguard

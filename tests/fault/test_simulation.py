@@ -14,20 +14,15 @@ import pytest
 from chiplog_agent.pipeline import spool
 from chiplog_schemas.codec import unpack
 from chiplog_schemas.protocol.messages import MessageKind, parse
-from chiplog_schemas.storage import segments
+from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import Kind, Record
+from chiplog_schemas.storage.segment_format import read_segment
+from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
 from tests.support.simulation.machines import live
 from tests.support.simulation.virtual import DiskPath, Killed
 from tests.support.simulation.world import VirtualLink, World, patched
-
-_SEEDS = {"CHIPLOG_FAULT_SEED": "1"}
-_PATH = "test_every_event_is_stored_once_or_declared_lost_whatever_fails_on_the_path"
-_HOPS = "test_both_hops_deliver_everything_whatever_the_network_and_the_processes_do"
-_DAEMON, _RECEIVER = "agent/chiplog_agent/daemon.py", "collector/chiplog_collector/receiver/daemon.py"
-_DELIVERY, _SEGMENTS = "schemas/chiplog_schemas/protocol/delivery.py", "schemas/chiplog_schemas/storage/segments.py"
-_SYNC = "        except OSError as error:"
 
 SAFEGUARDS = [
     Safeguard(
@@ -210,17 +205,17 @@ def test_what_a_killed_writer_left_is_synced_by_the_next_one() -> None:
     world = World(0)
     directory = DiskPath("/c/log")
     with patched(world):
-        log = segments.SegmentLog(directory, b"o" * 16)
+        log = SegmentLog(directory, b"o" * 16)
         log.append(Kind.BLOCK, b"first")
         log.commit()
         log.append(Kind.BLOCK, b"second")
         world.disk.kill_at["c"] = "before"
         with pytest.raises(Killed):
             log.commit()
-        assert segments.SegmentLog(directory, b"o" * 16).next_number == 2
+        assert SegmentLog(directory, b"o" * 16).next_number == 2
         world.disk.lose_power("c")
-        left = segments.SegmentLog(directory, b"o" * 16).segments()
-        assert [item.number for _, path in left for item in segments.read_segment(path)] == [0, 1]  # type: ignore[union-attr]
+        left = SegmentLog(directory, b"o" * 16).segments()
+        assert [item.number for _, path in left for item in read_segment(path)] == [0, 1]  # type: ignore[union-attr]
 
 
 def test_a_spool_whose_first_write_is_refused_sends_it_when_the_disk_has_room() -> None:
@@ -276,7 +271,7 @@ def test_a_loss_whose_message_is_lost_is_told_again() -> None:
             world.turn(0.1)
         assert n_lost == 1
         assert again.is_drained
-        found = segments.LogReader(world.log_path).read(1 << 40, 1 << 20)
+        found = LogReader(world.log_path).read(1 << 40, 1 << 20)
         gaps = [unpack(item.payload) for item in found if isinstance(item, Record) and item.kind == Kind.GAP]
         assert gaps == [[b"s" * 16, 1, 1, spool.DAMAGED]]
 
@@ -288,11 +283,11 @@ def test_a_virtual_power_failure_keeps_what_was_synced() -> None:
         world = World(seed)
         world.chance = random.Random(seed)
         with patched(world):
-            log = segments.SegmentLog(DiskPath("/c/log"), b"o" * 16)
+            log = SegmentLog(DiskPath("/c/log"), b"o" * 16)
             log.append(Kind.BLOCK, b"x" * 50)
             log.commit()
             log.append(Kind.BLOCK, b"y" * 50)
             log.commit(sync=False)
             world.disk.lose_power("c")
-            kept.add(segments.SegmentLog(DiskPath("/c/log"), b"o" * 16).next_number)
+            kept.add(SegmentLog(DiskPath("/c/log"), b"o" * 16).next_number)
     assert kept == {1, 2}

@@ -1,6 +1,7 @@
 """A disk whose syncs take longer than the limit for a silent peer: sessions stay, and data arrives.
 
-Times are a tenth of the real ones: silence 1 s, heartbeat 0.2 s, a sync 1.5 s.
+Times are nearly a third of the real ones: silence 3 s, heartbeat 0.5 s, a sync 4 s. A busy machine may stand still for
+a second.
 """
 
 from pathlib import Path
@@ -14,17 +15,17 @@ from tests.support.waiting import wait_until
 
 QUICK = """
 import chiplog_schemas.limits as limits
-limits.PEER_SILENT_S, limits.HEARTBEAT_INTERVAL_S = 1.0, 0.2
+limits.PEER_SILENT_S, limits.HEARTBEAT_INTERVAL_S = 3.0, 0.5
 import sys
-from chiplog_schemas.protocol.delivery import ReceiverProtocol
+from chiplog_schemas.protocol.receiver import ReceiverProtocol
 greet = ReceiverProtocol._hello
 def noted(self, *arguments):
     print("a session begins", file=sys.stderr, flush=True)
     return greet(self, *arguments)
 ReceiverProtocol._hello = noted
 """
-SYNC_MS = 1_500
-N_SYNCS = 6
+SYNC_MS = 4_000
+N_SYNCS = 2
 
 SAFEGUARDS = [
     Safeguard(

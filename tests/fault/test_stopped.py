@@ -20,6 +20,7 @@ import pytest
 from chiplog_schemas.limits import FINISH_WAIT_S, PEER_SILENT_S
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
+from chiplog_schemas.process.procfs import read_proc_stat
 from tests.support.index_process import index_of
 from tests.support.node import Node, end_daemons
 from tests.support.oracle import compare
@@ -83,6 +84,7 @@ SAFEGUARDS = [
         "log-never-waits",
         new="while self.next_seq > self.acked + 80:\n    __import__('time').sleep(0.01)\n...",
         test="test_what_is_stopped_for_longer_than_every_timeout_goes_on_where_it_was",
+        environment={"CHIPLOG_NATIVE": "0"},
     ),
     Safeguard(
         "finish() waits a second for an agent that does not answer",
@@ -158,9 +160,12 @@ class Pipeline:
         wait_until(lambda: self.serving() <= self.daemons, f"second daemons to leave ({seed}, {self.victim})")
 
     def serving(self) -> set[int]:
-        """Return the PIDs of all daemons of this directory from /proc, independent of chiplog's locks."""
+        """Return the PIDs of all daemons of this directory from /proc, independent of chiplog's locks.
+
+        Without forks of a daemon: the index has one that parses queries.
+        """
         marker = f"CHIPLOG_DIR={self.place.root}".encode()
-        found = set()
+        found = {}
         for entry in filter(lambda entry: entry.name.isdigit(), Path("/proc").iterdir()):
             try:
                 arguments = (entry / "cmdline").read_bytes().split(b"\0")
@@ -169,8 +174,9 @@ class Pipeline:
                 continue  # it ended in between
             daemons = {b"chiplog_agent", b"chiplog_collector", b"chiplog_collector.index"}
             if marker in environment and daemons & set(arguments):
-                found.add(int(entry.name))
-        return found
+                found[int(entry.name)] = arguments
+        parents = {pid: int((read_proc_stat(pid)[1:2] or [0])[0]) for pid in found}
+        return {pid for pid, arguments in found.items() if found.get(parents[pid]) != arguments}
 
     def close(self) -> None:
         self.rank.kill()

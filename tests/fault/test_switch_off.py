@@ -12,10 +12,10 @@ from tests.fault.switch_off import declared, switch_off, trouble, undeclared
 from tests.support.marks import marks_of
 from tests.support.safeguard import ROOT, Safeguard, changed_file
 
-N_CHOSEN = 12  # of about forty-five whose tests take seconds; `make switch-off` tries all of them
+N_CHOSEN = 8  # of about forty-five whose tests take seconds; `make switch-off` tries all of them
 QUICK = ("agent", "collector")  # folders of tests
 # Their tests wait for seconds until what has been switched off fails to happen.
-WAITING = {"test_service.py", "test_checkpoints.py"}
+WAITING = {"test_service.py", "test_checkpoints.py", "test_demand.py", "test_sampler_thread.py"}
 
 
 def test_every_safeguard_can_be_switched_off() -> None:
@@ -42,11 +42,11 @@ def test_no_module_has_two_lists_of_which_the_second_hides_the_first() -> None:
 
 @pytest.mark.parametrize("number", range(N_CHOSEN))
 def test_a_safeguard_that_is_switched_off_turns_its_test_red(number: int, testrun_uid: str) -> None:
-    """Try another dozen in each run. CHIPLOG_SAFEGUARDS_SEED repeats one."""
+    """Try a few others in each run. CHIPLOG_SAFEGUARDS_SEED repeats one."""
     seed = os.environ.get("CHIPLOG_SAFEGUARDS_SEED", testrun_uid)
     quick = list(declared(_is_quick))
     module, safeguard = random.Random(seed).sample(quick, N_CHOSEN)[number]
-    outcome = switch_off(module, safeguard, patience_s=120.0)  # a test that hangs is not red
+    outcome = switch_off(module, safeguard, patience_s=300.0)  # a test that hangs is not red
     assert outcome.is_red, f"seed {seed}: {safeguard.promise} [{module}::{safeguard.test}]: {outcome.last_words}"
 
 

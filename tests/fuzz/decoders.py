@@ -17,7 +17,9 @@ from chiplog_collector.query.sql_guard import SqlGuardProcess
 from chiplog_collector.receiver.commit import decode_receipt, recover_lost, recover_senders
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import FILE_CHUNK_BYTES, KEY_BYTES_MAX, KEYS_MAX, NUMBER_LIMIT
-from chiplog_schemas.model.blocks import OPAQUE, Block, BlockBuilder, BlockError, decode_block
+from chiplog_schemas.model.block_builder import BlockBuilder
+from chiplog_schemas.model.block_decoder import Block, decode_block
+from chiplog_schemas.model.block_format import OPAQUE, BlockError
 from chiplog_schemas.model.events import (
     FIELDS,
     IDENTITY_FIELDS,
@@ -31,18 +33,9 @@ from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.storage.journal_dir import decode_head, encode_head
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record, parse_record, scan_records
-from chiplog_schemas.storage.segments import SegmentHeader, decode_header, encode_header
+from chiplog_schemas.storage.segment_format import SegmentHeader, decode_header, encode_header
 from tests.fuzz import samples
-from tests.fuzz.grammar import (
-    TOKENS,
-    frame,
-    hostile_record,
-    integer,
-    mutate_bytes,
-    mutate_value,
-    pack_hostile,
-    pick,
-)
+from tests.fuzz.grammar import TOKENS, frame, hostile_record, integer, mutate_bytes, mutate_value, pack_hostile, pick
 from tests.schemas.make_vectors import PRODUCER_A, PRODUCER_B, RECORD_PAYLOADS, SENDER, TS
 from tests.support.blocks import block_to_rows
 
@@ -297,7 +290,7 @@ def built_block(chooser: random.Random) -> bytes:
 
 
 class Blocks:
-    """blocks.decode_block: the rows of its ranges, in columns of one length; or BlockError."""
+    """block_decoder.decode_block: the rows of its ranges, in columns of one length; or BlockError."""
 
     def make(self, chooser: random.Random) -> bytes:
         return hostile_block(chooser)

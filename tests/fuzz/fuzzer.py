@@ -49,12 +49,12 @@ def _batch(kind: Any, seed: int, n: int) -> dict[str, Any]:
     target, accepted = kind(), 0
     for at in range(n):
         data = target.make(chooser)
-        begun = time.perf_counter()
+        begun_s = time.process_time()  # a process that sleeps meets the alarm
         try:
             accepted += bool(target.check(data))
         except BaseException:
             return {"error": traceback.format_exc(), "input": repr(data)[:4000], "at": at}
-        if time.perf_counter() - begun > INPUT_S:
+        if time.process_time() - begun_s > INPUT_S:
             return {"error": f"an input took more than {INPUT_S:g} s", "input": repr(data)[:4000], "at": at}
     grown = _peak_kib() - before
     signal.alarm(0)

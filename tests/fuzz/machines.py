@@ -15,24 +15,22 @@ from chiplog_collector.index.state import State
 from chiplog_collector.receiver.commit import CommitBuilder, recover_senders
 from chiplog_schemas.codec import pack
 from chiplog_schemas.limits import FILE_CREDIT_BYTES, FILES_AT_ONCE, NUMBER_LIMIT, RECORD_BYTES_MAX
-from chiplog_schemas.model.blocks import BlockError, decode_block
+from chiplog_schemas.model.block_decoder import decode_block
+from chiplog_schemas.model.block_format import BlockError
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.model.events import encode as encode_event
 from chiplog_schemas.process.file_lock import lock_holder_pid, lock_note
 from chiplog_schemas.protocol import file_messages, messages
-from chiplog_schemas.protocol.delivery import (
-    DataReceived,
-    NumbersLost,
-    ReceiverProtocol,
-    Reply,
-    SenderProtocol,
-    SessionClosed,
-    SessionOpened,
-)
-from chiplog_schemas.protocol.file_delivery import Close, FileReceiverProtocol, FileSenderProtocol, Finish, Open, Write
+from chiplog_schemas.protocol.actions import DataReceived, NumbersLost, Reply, SessionClosed, SessionOpened
+from chiplog_schemas.protocol.file_receiver import Close, FileReceiverProtocol, Finish, Open, Write
+from chiplog_schemas.protocol.file_sender import FileSenderProtocol
+from chiplog_schemas.protocol.receiver import ReceiverProtocol
+from chiplog_schemas.protocol.sender import SenderProtocol
 from chiplog_schemas.storage.journal_dir import JournalReader
+from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record, scan_records
-from chiplog_schemas.storage.segments import LogReader, SegmentHeader, SegmentLog, encode_header, read_segment
+from chiplog_schemas.storage.segment_format import SegmentHeader, encode_header, read_segment
+from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.fuzz.decoders import Target, built_block, hostile_block, hostile_event, hostile_frames, require
 from tests.fuzz.grammar import frame, hostile_record, integer, mutate_bytes, mutate_value, pack_hostile, pick
 from tests.schemas.make_vectors import PRODUCER_A, PRODUCER_B, RECORD_PAYLOADS, SENDER, SESSION, TS, doubles
@@ -277,7 +275,7 @@ class Index:
 
     def records(self, kind: int, payload: bytes, version: int) -> list[Record]:
         """Return the hostile record and a good block after it, with their receipt."""
-        from chiplog_schemas.model.blocks import BlockBuilder
+        from chiplog_schemas.model.block_builder import BlockBuilder
 
         builder = BlockBuilder()
         builder.add(self._rank.uuid, self._good, self._rank.events[0] if not self._good else self._metric())

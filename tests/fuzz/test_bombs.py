@@ -12,7 +12,9 @@ from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.stats.frames import FrameError, FrameReader
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, MIB, RECORD_BYTES_MAX
-from chiplog_schemas.model.blocks import BlockBuilder, BlockError, decode_block
+from chiplog_schemas.model.block_builder import BlockBuilder
+from chiplog_schemas.model.block_decoder import decode_block
+from chiplog_schemas.model.block_format import BlockError
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.storage import record

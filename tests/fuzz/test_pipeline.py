@@ -108,7 +108,7 @@ def test_numbers_at_every_bound_break_no_view(index: Index) -> None:
     edge.say(EventKind.PEER, b"p" * 16, {"state": "crashed", "produced": (1 << 62) - 1, "exit_code": 1 << 40})
     edge.say(EventKind.STATE, {"state": "failed", "produced": 1 << 63, "exit_signal": -(1 << 63)}, ts=(1 << 63) - 1)
     index.take(block_of((edge, 0, len(edge.events) - 1)))
-    from chiplog_schemas.model.blocks import BlockBuilder
+    from chiplog_schemas.model.block_builder import BlockBuilder
 
     builder = BlockBuilder()
     builder.add(b"e" * 16, NUMBER_LIMIT - 1, edge.events[1])
@@ -124,5 +124,5 @@ def test_blocks_that_repeat_in_part_are_stored_once(rounds: Rounds, index: Index
         chooser = random.Random(seed)
         blocks = [built_block(chooser) for _ in range(20)]
         index.take(*blocks, *blocks[::-1])
-        doubled = index.sql("SELECT producer, seq, key FROM base.metrics GROUP BY ALL HAVING count(*) > 1")
+        doubled = index.sql("SELECT producer, seq, key FROM base.metric_facts GROUP BY ALL HAVING count(*) > 1")
         assert not doubled, f"seed {seed}"

@@ -23,8 +23,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def quick_jvm(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Spark's JVM compile little: it lives for seconds, and would optimise for hours."""
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+    """Let Spark's JVM compile little and verify no classes: it lives for seconds, and would optimise for hours."""
+    unverified = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"  # 5.8 s of CPU time in place of 8.0 s
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {unverified}")
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from tests.launchers.training import Training, finished
-from tests.support.hosts import free_ports
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.xdist_group("processes")
 

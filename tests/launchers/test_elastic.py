@@ -10,7 +10,7 @@ import pytest
 
 from chiplog_schemas.process.procfs import read_proc_stat
 from tests.launchers.training import TORCHRUN, Training, finished
-from tests.support.hosts import free_ports
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("elastic")

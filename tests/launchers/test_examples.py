@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.launchers.training import STARTUP
 from tests.support.node import Node
 from tests.support.waiting import WAIT_S, wait_until
 
@@ -69,6 +70,7 @@ def shell(shared_node: Node, tmp_path: Path) -> Iterator[Any]:
         "CHIPLOG_DIR": str(shared_node.root),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(STARTUP), os.environ.get("PYTHONPATH")))),
         "PYTHONWARNINGS": "ignore",  # torch's warnings, which would mix with the output
         "TMPDIR": str(tmp_path),
     }

@@ -1,6 +1,5 @@
 """Processes that share nothing but a parent, or not even that: still one run, and each row under its rank's label."""
 
-import socket
 import subprocess
 import sys
 import time
@@ -9,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.launchers.training import Training, finished
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.xdist_group("processes")
@@ -225,7 +225,7 @@ def test_ranks_started_by_hand_agree_through_the_store_beside_another_such_job(l
     trainings = [launched(f"init_process_group by hand, job {number} of two at a time") for number in (1, 2)]
     started = []
     for training in trainings:
-        script, port = training.script(BY_HAND), str(free_port())
+        script, port = training.script(BY_HAND), str(free_ports(1))
         started += [(training, training.start([sys.executable, script, str(rank), port])) for rank in (0, 1)]
     for training, process in started:
         training.end(process)
@@ -281,11 +281,3 @@ def test_a_label_that_two_processes_use_at_a_time_keeps_the_rows_of_both_and_is_
     told = training.events("label_twice")
     assert len(told) == 1
     assert all(str(process.pid) in told[0] for process in processes), told
-
-
-def free_port() -> int:
-    """Return a free port of this host."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

@@ -7,7 +7,7 @@ import pytest
 
 from tests.launchers.scripts import PLAIN, RANKS
 from tests.launchers.training import TORCHRUN, Training, finished
-from tests.support.hosts import free_ports
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.xdist_group("torchrun")
 

@@ -23,6 +23,7 @@ from tests.support.network import Network
 from tests.support.waiting import WAIT_S
 
 ROOT = Path(__file__).resolve().parents[2]
+STARTUP = Path(__file__).with_name("startup")  # for PYTHONPATH
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 COLUMNS = ("one run", "all labels", "right ranks", "right attempts", "all rows", "complete", "right states")
 _MADE_UP = re.compile(r"[^/]+-[a-z2-9]{6}")  # {host}-{random}
@@ -53,7 +54,7 @@ class Training:
         self._truth = directory / "truth"
         self._truth.mkdir(parents=True)
         self._begun_us = time.time_ns() // 1000
-        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        path = os.pathsep.join(filter(None, (str(STARTUP), str(ROOT), os.environ.get("PYTHONPATH"))))
         self.environ = {
             **os.environ,
             "CHIPLOG_DIR": str(root),

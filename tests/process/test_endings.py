@@ -36,7 +36,7 @@ def test_of_three_ranks_that_fail_the_one_that_raised_is_first_and_the_others_ar
     script.write_text(TRAIN)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "3", str(script)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1, done.stderr
     labels = "SELECT label, state, exit_code, exit_signal, reason FROM labels ORDER BY label"
     rows = node.until(labels, lambda rows: len(rows) == 3 and all(row["state"] != "running" for row in rows))

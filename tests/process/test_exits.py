@@ -1,7 +1,9 @@
 """What SQL shows of the exit code of a script, on this kernel and on one that forgets it once the parent has waited."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +35,14 @@ SAFEGUARDS = [
     ),
 ]
 
+pytestmark = pytest.mark.xdist_group("exits")  # one worker: the cases share a node
+
 # Half a second before the end: the agent is sure to have a pidfd of the process by then.
 SCRIPT = """
 import atexit, sys, time
 from sys import exit as leave
 import chiplog
-run = chiplog.init(run_id="exits", label="rank", capture_console=False)
+run = chiplog.init(label="rank", capture_console=False)
 run.log({"x": 1.0})
 while not run._journal.acked:
     time.sleep(0.01)
@@ -48,12 +52,24 @@ time.sleep(0.2)
 REASON = "SystemExit, or an exception that no hook saw"
 
 
+@pytest.fixture(scope="module")
+def shared_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A real collector and a real agent. Each case has its own run in it."""
+    node = Node(tmp_path_factory.mktemp("exits") / "chiplog")
+    try:
+        yield node.start()
+    finally:
+        node.stop()
+
+
 def ended(node: Node, tmp_path: Path, end: str, *prefix: str) -> tuple[int, dict[str, Any]]:
-    """Run a script that ends so; return its exit code and its row of labels."""
+    """Run a script that ends so, in a run with the name of `tmp_path`; return its exit code and its row of labels."""
     script = tmp_path / "train.py"
     script.write_text(SCRIPT.replace("{end}", end))
-    done = subprocess.run([*prefix, sys.executable, str(script)], capture_output=True, timeout=120)
-    [row] = node.until("SELECT * FROM labels", lambda rows: rows[0]["state"] != "running")
+    environ = os.environ | {"CHIPLOG_DIR": str(node.root), "CHIPLOG_RUN_ID": tmp_path.name}
+    done = subprocess.run([*prefix, sys.executable, str(script)], capture_output=True, timeout=120, env=environ)
+    labels = f"SELECT * FROM labels WHERE run_id = '{tmp_path.name}'"
+    [row] = node.until(labels, lambda rows: rows[0]["state"] != "running")
     return done.returncode, row
 
 
@@ -76,15 +92,17 @@ def ended(node: Node, tmp_path: Path, end: str, *prefix: str) -> tuple[int, dict
     ],
 )
 def test_an_exit_that_no_hook_sees_has_the_code_of_the_kernel(
-    node: Node, tmp_path: Path, end: str, state: str, code: int, reason: str | None
+    shared_node: Node, tmp_path: Path, end: str, state: str, code: int, reason: str | None
 ) -> None:
-    returncode, row = ended(node, tmp_path, end)
+    returncode, row = ended(shared_node, tmp_path, end)
+    of_run = f"run_id = '{tmp_path.name}'"
     assert (row["state"], row["exit_code"], row["reason"]) == (state, code, reason)
     assert returncode == code or "finish()" in end
-    assert node.sql("SELECT pending, lost FROM completeness") == [{"pending": 0, "lost": 0}]
-    [run] = node.sql("SELECT state, exit_code FROM runs")
+    complete = shared_node.sql(f"SELECT pending, lost FROM completeness WHERE {of_run}")
+    assert complete == [{"pending": 0, "lost": 0}]
+    [run] = shared_node.sql(f"SELECT state, exit_code FROM runs WHERE {of_run}")
     assert (run["state"], run["exit_code"]) == (state, code)
-    n_events = len(node.sql("SELECT 1 FROM events WHERE kind IN ('failed', 'crashed')"))
+    n_events = len(shared_node.sql(f"SELECT 1 FROM events WHERE {of_run} AND kind IN ('failed', 'crashed')"))
     assert n_events == (state == "failed")
 
 

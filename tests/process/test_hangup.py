@@ -45,8 +45,8 @@ def on_terminal(node: Node, module: str, *, ignores_hangup: bool = False) -> tup
     def take_terminal() -> None:
         os.setsid()
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
-        if ignores_hangup:
-            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # Also when the tests themselves run under nohup.
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignores_hangup else signal.SIG_DFL)
 
     node.root.mkdir(parents=True, exist_ok=True)
     with open(node.root / f"{module}.log", "ab") as log:

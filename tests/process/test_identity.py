@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.storage.journal_dir import list_journals
-from tests.support.hosts import Centre, Host, free_ports
+from tests.support.hosts import Centre, Host
 from tests.support.node import Node
+from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 

@@ -10,6 +10,7 @@ import chiplog
 from chiplog.cli.root import main
 from chiplog_schemas.security.key_files import host_key_name
 from tests.support.node import Node
+from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 
@@ -37,25 +38,6 @@ SAFEGUARDS = [
 ]
 
 
-def ports(count: int) -> int:
-    """Return the first of `count` consecutive free ports."""
-    while True:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-            first = int(probe.getsockname()[1])
-        taken = []
-        try:
-            for port in range(first, first + count):
-                taken.append(socket.socket(socket.AF_INET6))
-                taken[-1].bind(("::1", port))
-            return first
-        except OSError:
-            continue
-        finally:
-            for probe in taken:
-                probe.close()
-
-
 @pytest.fixture
 def ipv6() -> None:
     try:
@@ -78,7 +60,7 @@ def nodes(tmp_path: Path, ipv6: None) -> Iterator[tuple[Node, Node]]:
 @pytest.mark.parametrize("keyed", [False, True], ids=["plain", "keys"])
 def test_events_and_answers_go_over_ipv6(nodes, keyed, monkeypatch, tmp_path) -> None:
     centre, host = nodes
-    first = ports(3)
+    first = free_ports(3, "::1")
     collector, agent = f"tcp://[::1]:{first}", f"tcp://[::1]:{first + 2}"
     if keyed:
         for root in (centre.root, host.root):

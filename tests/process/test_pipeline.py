@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ import pytest
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.node import Node
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 PLAIN = """
@@ -44,7 +44,7 @@ def work(rank, port):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     for step in range(20):
         run.log({"after": float(step)}, step=step)
-    for _ in range(2000):
+    for _ in range(12_000):
         if not run._identity.needs_agreement: break
         time.sleep(0.01)
     assert (run.rank, run.label) == (rank, f"rank{rank}"), run
@@ -190,10 +190,7 @@ def test_torchrun_gives_one_run_with_a_label_for_each_rank(node: Node, script) -
 
 
 def test_spawned_processes_that_learn_their_ranks_later_end_up_in_one_run(node: Node, script) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    run_to_end([sys.executable, script(SPAWN), str(port)])
+    run_to_end([sys.executable, script(SPAWN), str(free_ports(1))])
     rows = node.until(
         "SELECT run_id, label, rank, world_size, is_primary, state FROM labels ORDER BY rank",
         lambda rows: [row["state"] for row in rows] == ["finished"] * 2,

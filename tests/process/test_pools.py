@@ -20,7 +20,7 @@ SAFEGUARDS = [
 ]
 
 POOL = """
-import multiprocessing as mp, time
+import glob, multiprocessing as mp, time
 import chiplog
 
 def work(n):
@@ -29,7 +29,11 @@ def work(n):
 
 def dwell(n):
     work(n)
+    open(f"{__file__}.dwells{n}", "w").close()
     time.sleep(600)
+
+def wait_for(n_workers):
+    while len(glob.glob(f"{__file__}.dwells*")) < n_workers: time.sleep(0.05)
 
 def main():
     chiplog.setup()
@@ -41,9 +45,9 @@ if __name__ == "__main__":
 MAINS = {
     "never closed": "pool = mp.Pool(2); pool.map(work, range(4))",
     "with": "with mp.Pool(2) as pool: pool.map(work, range(4))",
-    "in the middle": "pool = mp.Pool(2); pool.map_async(dwell, range(2)); time.sleep(1); pool.terminate(); pool.join()",
-    "raises": "pool = mp.Pool(2); pool.map_async(dwell, range(2)); time.sleep(1); 1 / 0",
-    "lives on": "pool = mp.Pool(2); pool.map_async(dwell, range(2)); time.sleep(1); pool.terminate(); time.sleep(12)",
+    "in the middle": "pool = mp.Pool(2); pool.map_async(dwell, range(2)); wait_for(2); pool.terminate(); pool.join()",
+    "raises": "pool = mp.Pool(2); pool.map_async(dwell, range(2)); wait_for(2); 1 / 0",
+    "lives on": "pool = mp.Pool(2); pool.map_async(dwell, range(2)); wait_for(2); pool.terminate(); time.sleep(12)",
 }
 
 

@@ -2,6 +2,8 @@
 
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -12,11 +14,13 @@ import pytest
 
 import chiplog
 from chiplog.ops import daemons
+from chiplog.ops.health_checks import WARNING
 from chiplog.query.client import NoDataError, connect
-from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME
-from chiplog_schemas.storage.segments import segment_name
+from chiplog_schemas.storage.segment_format import segment_name
+from tests.support.findings import findings
 from tests.support.node import Node
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
@@ -38,6 +42,29 @@ SAFEGUARDS = [
         "waiting-journals-delivered",
         value="[]",
         test="test_looking_starts_the_daemons_when_journals_wait_and_says_so",
+    ),
+    Safeguard(
+        "events of ranks in the spool of a killed agent are delivered when a client connects",
+        "undelivered-spool-delivered",
+        part=" or has_spool",
+        test="test_a_reader_delivers_what_a_killed_agent_left_in_its_spool",
+    ),
+    Safeguard(
+        "a spool shows that the collector lacks events of ranks",
+        "undelivered-spool-noted",
+        test="test_a_reader_delivers_what_a_killed_agent_left_in_its_spool",
+    ),
+    Safeguard(
+        "a spool for a named collector is not delivered to another one",
+        "foreign-spool-waits",
+        part=" and self._delivers_here",
+        test="test_a_spool_for_a_named_collector_waits_for_that_one",
+    ),
+    Safeguard(
+        "doctor finds events that no agent delivers",
+        "undelivered-spool-found",
+        condition=False,
+        test="test_a_reader_delivers_what_a_killed_agent_left_in_its_spool",
     ),
     Safeguard(
         "connect() waits for a collector that is to come",
@@ -160,6 +187,44 @@ def test_looking_starts_the_daemons_when_journals_wait_and_says_so(chiplog_dir: 
     [run] = json.loads(done.stdout)
     assert (run["run_id"], run["state"]) == ("waits", "crashed")
     assert look("runs").stderr == "", "once"
+
+
+def test_a_reader_delivers_what_a_killed_agent_left_in_its_spool(chiplog_dir: Path, tmp_path: Path, capsys) -> None:
+    where = paths_for_root(chiplog_dir)
+    ensure_private_dir(where.collector)
+    (where.collector / "host").write_text("another-host")  # the agent starts no collector
+    agent = daemons.start(where, daemons.AGENT, ["--embedded"])  # one: ranks of a slow machine start another
+    script = (
+        "import chiplog\nwith chiplog.init(run_id='short', capture_console=False) as run:\n    run.log({'x': 1.0})\n"
+    )
+    assert run_script(tmp_path, script).returncode == 0
+    wait_until(lambda: not list(where.journals.iterdir()), "an agent that has everything")
+    os.kill(agent, signal.SIGKILL)
+    wait_until(lambda: not daemons.daemon_pid(where, daemons.AGENT), "the end of the agent")
+    (where.collector / "host").write_text(socket.gethostname())
+    with pytest.raises(NoDataError):
+        connect(start=False)
+    found = findings(chiplog_dir)["agent"]
+    assert (found.verdict, found.remedy) == (WARNING, "chiplog up delivers them")
+    with connect() as client:
+        assert client.sql("SELECT run_id, state FROM runs").rows() == [{"run_id": "short", "state": "finished"}]
+    assert capsys.readouterr().err.splitlines() == [
+        f"chiplog: the spool in {where.agent} has events that the collector lacks; an agent and a collector were "
+        "started to deliver them"
+    ]
+    assert not daemons.has_undelivered_spool(where)
+
+
+def test_a_spool_for_a_named_collector_waits_for_that_one(chiplog_dir: Path, tmp_path: Path) -> None:
+    node = Node(chiplog_dir)
+    node.start_agent("--collector", f"ipc://{tmp_path}/nobody.sock")
+    script = (
+        "import chiplog\nwith chiplog.init(run_id='short', capture_console=False) as run:\n    run.log({'x': 1.0})\n"
+    )
+    assert run_script(tmp_path, script).returncode == 0
+    wait_until(lambda: not list(node.place.journals.iterdir()), "an agent that has everything")
+    node.kill_agent()
+    assert not daemons.has_undelivered_spool(node.place)
 
 
 def test_a_directory_that_no_agent_can_adopt_starts_nothing(chiplog_dir: Path) -> None:

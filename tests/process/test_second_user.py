@@ -22,7 +22,7 @@ from chiplog_schemas.process.file_lock import lock_holder_pid
 from tests.support.hosts import Centre
 from tests.support.node import end_process
 from tests.support.safeguard import Safeguard
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_S, wait_until
 
 pytestmark = [
     pytest.mark.xdist_group("second_user"),
@@ -196,9 +196,9 @@ def test_a_named_agent_that_does_not_listen_is_reported_while_the_run_goes_on(ce
     assert rank.stdout is not None and rank.stderr is not None
     assert rank.stdout.readline() == "logged\n"
     logged_at = time.monotonic()
-    if not select.select([rank.stderr], [], [], 30.0)[0]:
+    if not select.select([rank.stderr], [], [], WAIT_S)[0]:
         rank.kill()
-        pytest.fail("30 s without a line about the agent, while the run continues")
+        pytest.fail(f"{WAIT_S:g} s without a line about the agent, while the run continues")
     line = rank.stderr.readline()
     print(f"reported {time.monotonic() - logged_at:.2f} s after the first values")
     assert address in line and "no such file" in line and "chiplog up" in line and f"{homes}/bob/.chiplog" in line

@@ -196,6 +196,7 @@ def test_under_torchrun_a_group_works_the_same_and_a_run_id_brings_the_processes
     train(place, "dict(group='exp2')", "quick", launch="torchrun")
     train(place, "dict(group='exp3', run_id='together')", "quick")
     ended(place, "FROM runs WHERE run_group IN ('exp2', 'exp3')", 3)
+    ended(place, "FROM labels WHERE run_id = 'together'", 2)  # a run has ended when its primary has
     assert [row["name"] for row in runs(place, "exp2")] == ["exp2-rank0", "exp2-rank1"]
     assert [(row["run_id"], row["n_labels"]) for row in runs(place, "exp3")] == [("together", 2)]
 

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.storage.journal_dir import FINISHED, encode_head
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as encode_record
-from chiplog_schemas.storage.segments import SegmentHeader, encode_header
+from chiplog_schemas.storage.segment_format import SegmentHeader, encode_header
 
 VECTORS = Path(__file__).resolve().parents[2] / "schemas" / "vectors" / "v1"
 INDEX = "index.json"
@@ -203,7 +203,10 @@ MESSAGES: dict[str, list[Any]] = {
 }
 
 # Newer forms of a message.
-LATER_MESSAGES: dict[str, list[Any]] = {"ack-refused": messages.ack(SESSION, 4, 16_777_216, 42)}
+LATER_MESSAGES: dict[str, list[Any]] = {
+    "ack-refused": messages.ack(SESSION, 4, 16_777_216, 42),
+    "ack-queried": messages.ack(SESSION, 4, 16_777_216, 0, queried=True),
+}
 
 FILES: dict[str, list[Any]] = {
     "offer": file_messages.offer(SESSION, SENDER, bytes(range(64, 96)), 1_234_567, {"node": "node-a", "pid": 4242}),

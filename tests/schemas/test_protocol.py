@@ -7,7 +7,7 @@ import pytest
 
 from chiplog_schemas import limits
 from chiplog_schemas.model import events
-from chiplog_schemas.model.blocks import OPAQUE
+from chiplog_schemas.model.block_format import OPAQUE
 from chiplog_schemas.model.codes import EndCause
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.query import query_messages

@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.model.blocks import BlockBuilder, decode_block
+from chiplog_schemas.model.block_builder import BlockBuilder
+from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind, decode, encode, matches_schema
 from chiplog_schemas.protocol import file_messages, messages
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.storage.journal_dir import HEAD_FIXED, IDENTITY_OFFSET, decode_head, encode_head
 from chiplog_schemas.storage.record import Kind, Record, scan_records
 from chiplog_schemas.storage.record import encode as encode_record
-from chiplog_schemas.storage.segments import decode_header, encode_header
+from chiplog_schemas.storage.segment_format import decode_header, encode_header
 from tests.schemas import make_vectors
 from tests.schemas.make_vectors import (
     BLOCK_ROWS,
@@ -134,6 +135,12 @@ def test_an_acknowledgement_may_tell_of_refusals() -> None:
         42,
     )
     assert messages.parse(frames_of("message-ack", 1)).refused == 0
+
+
+def test_an_acknowledgement_may_report_queries() -> None:
+    assert messages.parse(frames_of("message-ack-queried", 1)).queried
+    assert not messages.parse(frames_of("message-ack-refused", 1)).queried
+    assert not messages.parse(frames_of("message-ack", 1)).queried
 
 
 @pytest.mark.parametrize("name", FILES)

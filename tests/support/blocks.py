@@ -3,7 +3,8 @@
 from typing import Any
 
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.blocks import OPAQUE, Block, Group
+from chiplog_schemas.model.block_decoder import Block, Group
+from chiplog_schemas.model.block_format import OPAQUE
 from chiplog_schemas.model.events import FIELDS, Column
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.state import State
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.events import EventKind, encode
 from chiplog_schemas.storage.record import Kind, Record, scan_records
 from chiplog_schemas.storage.record import encode as frame
@@ -16,11 +16,12 @@ START_US = 1_795_000_000_000_000  # 2026-11-18
 
 
 class Rank:
-    """A producer: numbers its events, and keeps them until a test sends them."""
+    """A producer: numbers its events, and keeps them until a test sends them. start_us: the time of its first event."""
 
-    def __init__(self, number: int, label: str | None = None, **identity: Any) -> None:
+    def __init__(self, number: int, label: str | None = None, *, start_us: int = START_US, **identity: Any) -> None:
         self.uuid = bytes([number]) * 16
         self.label = label or f"rank{number}"
+        self.start_us = start_us
         self.identity = {
             "role": "rank",
             "run_id": "r",
@@ -31,7 +32,7 @@ class Rank:
             "restart": 0,
             "node": "node-a",
             "pid": 100 + number,
-            "started_at": START_US,
+            "started_at": start_us,
         } | identity
         self.events: list[bytes] = []
         self.say(EventKind.IDENTITY, self.identity)
@@ -39,7 +40,7 @@ class Rank:
     def say(self, kind: EventKind, *fields: Any, ts: int | None = None) -> int:
         """Add an event and return its seq."""
         seq = len(self.events)
-        self.events.append(encode(kind, START_US + seq if ts is None else ts, *fields))
+        self.events.append(encode(kind, self.start_us + seq if ts is None else ts, *fields))
         return seq
 
     def become(self, **identity: Any) -> int:
@@ -94,6 +95,11 @@ def apply(*payloads: Any) -> Applier:
     return applier
 
 
+def quarantined(applier: Applier) -> list[str]:
+    """Return the reasons of what was put into quarantine."""
+    return [row[2] for row in applier.batch.rows.get("quarantine", [])]
+
+
 VIEWS = (
     "runs",
     "labels",
@@ -112,7 +118,15 @@ VIEWS = (
     "phases",
     "files",
     "step_skew",
+    "stragglers",
+    "straggler_windows",
+    "data_wait",
+    "goodput",
+    "throttle_cost",
+    "gpu_events",
+    "rank_progress",
     "first_failure",
+    "restarts",
 )
 
 

@@ -1,11 +1,11 @@
 """Hosts with keys: those of agents, and the collector's."""
 
-import socket
 from pathlib import Path
 
 import chiplog
 from chiplog.cli.root import main
 from tests.support.node import Node
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 
@@ -57,17 +57,3 @@ class Centre(Host):
 
 def give(centre: Host, host: Host, name: str = "collector") -> None:
     (host.key_directory / f"{name}.pub").write_bytes((centre.key_directory / f"{name}.pub").read_bytes())
-
-
-def free_ports() -> int:
-    """Return a port that is free, and so is the next."""
-    while True:
-        with socket.socket() as one, socket.socket() as other:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
-            if port < 65_000:
-                try:
-                    other.bind(("127.0.0.1", port + 1))
-                except OSError:
-                    continue
-                return port

@@ -1,6 +1,8 @@
 """An index over a log that a test writes."""
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import duckdb
@@ -9,8 +11,17 @@ from chiplog_collector.index.database import Database
 from chiplog_collector.index.process import LogFollower
 from chiplog_schemas.query.query_messages import disable_faulty_optimizers
 from chiplog_schemas.storage.record import Kind
-from chiplog_schemas.storage.segments import SegmentLog
+from chiplog_schemas.storage.segment_log import SegmentLog
 from tests.support.collector_log import LOG_ID, VIEWS, contents_of, receipt
+
+
+@cache
+def empty_file() -> bytes:
+    """Return the file of an index without rows. To create one takes 100 ms of CPU time."""
+    with TemporaryDirectory() as directory:
+        path = Path(directory) / "index.duckdb"
+        Database(path, LOG_ID).close()
+        return path.read_bytes()
 
 
 class Index:
@@ -20,10 +31,13 @@ class Index:
         self.log = SegmentLog(directory / "log", LOG_ID)
         self.path = directory / "index.duckdb"
         self.directory = directory
-        self._open()
+        is_new = not self.path.exists()
+        if is_new:
+            self.path.write_bytes(empty_file())
+        self._open(has_views=is_new)
 
-    def _open(self) -> None:
-        self.database = Database(self.path, LOG_ID)
+    def _open(self, *, has_views: bool = False) -> None:
+        self.database = Database(self.path, LOG_ID, has_views=has_views)
         disable_faulty_optimizers(self.database.connection)  # as wherever queries are answered
         self.follower = LogFollower(self.database, self.directory / "log")
 

@@ -5,6 +5,7 @@ text of the test module and of the helpers that it imports, so that a module nee
 """
 
 import ast
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +25,16 @@ MARKERS = {
     "process": "starts processes",
     "slow": "in a folder whose tests take minutes in sum",
 }
+
+Test = Callable[..., object]
+
+
+def only_if(holds: bool) -> Callable[[Test], Test | None]:
+    """Collect the test below only if this holds: it has another purpose otherwise, or runs in another way.
+
+    Not for what a machine lacks. Such a test is skipped and says so, and CI then fails unless a GPU is missing.
+    """
+    return lambda test: test if holds else None
 
 
 @cache

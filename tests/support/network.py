@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import wait_until
+
 PREFIX = "chiplog"
 _PACKAGES = {"ip": "iproute2", "iptables": "iptables", "ethtool": "ethtool", "unshare": "util-linux"}
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
@@ -102,8 +104,8 @@ class Network:
     def vanish(self, host: int) -> None:
         """Remove a host without notice: no FIN and no RST. Its processes are killed."""
         self.unplug(host)
-        for line in _call("ip", "netns", "pids", self._host(host)).split():
-            _kill(int(line))
+        # A process that is syncing dies when its disk has answered, and one that was just forked is found next time.
+        wait_until(lambda: not self._kill_all(host), "the end of a host's processes")
         _ip("-n", self._switch, "link", "del", f"p{host}")
         _ip("netns", "del", self._host(host))
         self._namespaces.remove(self._host(host))
@@ -174,6 +176,13 @@ class Network:
         self._namespaces.clear()
 
     # -- inside --
+
+    def _kill_all(self, host: int) -> int:
+        """Kill what runs on a host; return how many processes."""
+        pids = _call("ip", "netns", "pids", self._host(host)).split()
+        for pid in pids:
+            _kill(int(pid))
+        return len(pids)
 
     def _host(self, host: int) -> str:
         return f"{self._name}-n{host}"

@@ -9,7 +9,7 @@ import pytest
 NEVER_ACKNOWLEDGES = """
 import sys
 if "chiplog_agent" in " ".join(sys.orig_argv):
-    from chiplog_schemas.protocol.delivery import ReceiverProtocol
+    from chiplog_schemas.protocol.receiver import ReceiverProtocol
     ReceiverProtocol.acknowledge = lambda self, sender, next_number: []
 """
 LEAVES_AT_ONCE = """
@@ -25,10 +25,11 @@ if "chiplog_collector" in sys.orig_argv:
 READS_NEWER_BLOCKS = """
 import sys
 if "chiplog_collector.index" in " ".join(sys.orig_argv):
-    import chiplog_schemas.model.blocks as blocks
-    decode = blocks.decode_block
-    blocks.BLOCK_VERSION = 2
-    blocks.decode_block = lambda data: decode(bytes(data[:4]) + b"\\2\\0" + bytes(data[6:]))
+    import chiplog_schemas.model.block_format as block_format
+    block_format.BLOCK_VERSION = 2
+    import chiplog_schemas.model.block_decoder as block_decoder
+    decode = block_decoder.decode_block
+    block_decoder.decode_block = lambda data: decode(bytes(data[:4]) + b"\\2\\0" + bytes(data[6:]))
 """
 
 

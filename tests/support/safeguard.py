@@ -89,8 +89,7 @@ def _changed_sql(safeguard: Safeguard, line: int, text: str) -> str:
 
 
 def _changed(safeguard: Safeguard, line: int, text: str) -> str:
-    nodes = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.stmt | ast.excepthandler))
-    statement = next((node for node in nodes if node.lineno == line), None)
+    statement = _statements(text).get(line)
     if statement is None:
         raise AnchorError("no statement begins on this line")
     begin, end = _span(statement, text)
@@ -113,6 +112,16 @@ def _changed(safeguard: Safeguard, line: int, text: str) -> str:
     changed = text[:begin] + new + text[end:]
     compile(changed, safeguard.anchor, "exec", dont_inherit=True)
     return changed
+
+
+@cache  # of each file: many have several safeguards
+def _statements(text: str) -> dict[int, ast.stmt | ast.excepthandler]:
+    """Return the outermost statement that begins on each line."""
+    found: dict[int, ast.stmt | ast.excepthandler] = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.stmt | ast.excepthandler):
+            found.setdefault(node.lineno, node)
+    return found
 
 
 def _expression(statement: ast.AST, *names: str) -> ast.expr:

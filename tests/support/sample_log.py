@@ -18,12 +18,15 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
     chooser = random.Random(seed)
     ranks = [Rank(n, launch="one", gpus=[f"GPU-{n}"], project="p", tags=["a", "b"]) for n in range(3)]
     again = Rank(10, "rank0", rank=0, launch="one", restart=1, primary=True)
+    resumed = Rank(11, "rank2", rank=2, launch="one", restart=1, start_us=START_US + 1_000_000)
     agent = Rank(9, label="agent", role="agent", pid=9)
-    for rank in (*ranks, again):
+    for rank in (*ranks, again, resumed):
         for step in range(n_steps):
             rank.log(step, loss=chooser.random(), **{f"only/{rank.label}": float(step)})
             rank.log(step, **{f"odd/{rank.label}": float("nan")})
-            rank.say(EventKind.PHASES, step, pack(["forward"]), struct.pack("<d", chooser.random()))
+            # Of such fractions every sum is exact: it does not depend on the order of the rows.
+            seconds = [chooser.randrange(1024) / 1024 for _ in range(3)]
+            rank.say(EventKind.PHASES, step, pack(["forward", "data", "step"]), struct.pack("<3d", *seconds))
         rank.say(EventKind.TEXT, 3, "note", f"text of {rank.label} 'quoted'")
         histogram = Histogram((0.0, 1.0, 2.0), (3.0, 4.0))
         packed = [struct.pack(f"<{len(values)}d", *values) for values in (histogram.edges, histogram.counts)]
@@ -44,10 +47,14 @@ def everything(n_steps: int = 40, seed: int = 1) -> list:
             agent.say(
                 EventKind.SYSTEM, device, keys, struct.pack("<2d", step, chooser.random()), ts=START_US + step * 1000
             )
+        clocks = struct.pack("<2d", 1.5e9, 64.0 * (step % 2))
+        keys = pack(["hw.gpu.clock.sm", "hw.gpu.throttle.reasons"])
+        agent.say(EventKind.SYSTEM, "GPU-1", keys, clocks, ts=START_US + step * 1000)
+    agent.say(EventKind.NOTICE, "gpu.lost", "error", "GPU-1 is lost", {"device": "GPU-1"}, ts=START_US + 30_000)
     agent.say(EventKind.PEER, ranks[2].uuid, {"state": "crashed", "reason": "gone", "produced": 500})
     agent.say(EventKind.LOST, ranks[2].uuid, 300, 350, "disk")
     payloads = []
-    for rank in (*ranks, again, agent):
+    for rank in (*ranks, again, resumed, agent):
         at = 0
         while at < len(rank.events):
             last = min(len(rank.events) - 1, at + chooser.randrange(1, 30))

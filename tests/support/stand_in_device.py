@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 
+from chiplog.native.loader import hot_path
 from chiplog.torch.backends import BACKENDS
-from chiplog.values.metrics import DEVICE_TYPES
+from chiplog.values.metrics import DEVICE_TYPES, FLOAT_TYPES
 
 
 class Mark:
@@ -67,6 +68,8 @@ def install(device: StandIn) -> None:
     """Make every tensor of this process one on that device."""
     BACKENDS["cpu"] = lambda torch, where: device
     DEVICE_TYPES.add("cpu")
+    if hot_path is not None:
+        hot_path.set_value_types(FLOAT_TYPES, None, None)  # C reads tensors on the host at once
 
 
 def uninstall() -> None:

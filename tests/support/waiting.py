@@ -5,14 +5,22 @@ from collections.abc import Callable
 from typing import Any
 
 WAIT_S = 120.0  # generous: a loaded machine is slow, a hung test names itself
+_PAUSE_MIN_S = 0.02  # between two checks
+# A check that queries SQL takes 20 ms of CPU time. Without pauses in proportion to it, tests that wait would take half
+# of the CPU time that the processes need for which they wait.
+_PAUSE_PER_CPU = 8.0
+_PAUSE_MAX_S = 0.25
 
 
 def wait_until(holds: Callable[[], Any], what: str, wait_s: float = WAIT_S) -> Any:
     """Return the first true result of `holds`, or fail naming what was waited for."""
-    deadline = time.monotonic() + wait_s
+    begun = time.monotonic()
     while True:
+        cpu_before_s = time.thread_time()
         found = holds()
         if found:
             return found
-        assert time.monotonic() < deadline, f"waited {wait_s:g} s in vain for: {what}"
-        time.sleep(0.02)
+        waited_s = time.monotonic() - begun
+        assert waited_s < wait_s, f"waited {wait_s:g} s in vain for: {what}"
+        costly_s = _PAUSE_PER_CPU * (time.thread_time() - cpu_before_s)
+        time.sleep(max(_PAUSE_MIN_S, min(waited_s / 2, costly_s, _PAUSE_MAX_S)))

@@ -15,10 +15,10 @@ from chiplog_schemas.limits import (
     EVENT_BYTES_MAX,
     RECORD_BYTES_MAX,
     SPOOL_SYNC_BYTES,
-    SPOOL_SYNC_INTERVAL_S,
+    SPOOL_SYNC_INTERVAL_SLOW_S,
     TEXT_CHARS_MAX,
 )
-from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.codes import EndCause, end_cause
 from chiplog_schemas.model.events import (
     IDENTITY_FIELDS,
@@ -80,10 +80,12 @@ class EventBatcher:
         self.peers: dict[bytes, ProducerInfo] = {}
         self.damaged = 0  # ranges of bytes that were not records
         self.samples_dropped = 0
+        self.sync_interval_s = SPOOL_SYNC_INTERVAL_SLOW_S  # how long an event waits for others; set by the daemon
         self.has_news = False  # whether an identity arrived; the reader resets it
         self._builder = BlockBuilder()
         self._closed: list[bytes] = []  # blocks that became full in the middle of a slice
         self._since: float | None = None  # arrival of the oldest pending event, monotonic s
+        self._has_end = False  # of a producer, which may wait for its acknowledgement
         self._taken: dict[bytes, int] = {}  # producer -> next seq of the pending events
         self._own_seq = 0
         self._keys: dict[tuple[str, ...], bytes] = {}
@@ -191,11 +193,13 @@ class EventBatcher:
 
     def is_flush_due(self, now: float) -> bool:
         """Return True if the pending events should become a block now."""
-        return self._since is not None and (now - self._since >= SPOOL_SYNC_INTERVAL_S or not self.has_capacity)
+        if self._since is None:
+            return False
+        return now - self._since >= self.sync_interval_s or not self.has_capacity or self._has_end
 
     def wait_s(self, now: float, idle_s: float) -> float:
         """Return how long the loop may sleep."""
-        return idle_s if self._since is None else min(idle_s, max(0.0, self._since + SPOOL_SYNC_INTERVAL_S - now))
+        return idle_s if self._since is None else min(idle_s, max(0.0, self._since + self.sync_interval_s - now))
 
     def build(self, now_us: int) -> tuple[list[bytes], dict[bytes, int]]:
         """Return (blocks, next seq by producer, to acknowledge once the blocks are synced)."""
@@ -203,6 +207,7 @@ class EventBatcher:
         blocks, self._closed = self._closed, []
         taken, self._taken = self._taken, {}
         self._since = None
+        self._has_end = False
         return blocks, taken
 
     def _close_block(self, now_us: int) -> None:
@@ -241,6 +246,7 @@ class EventBatcher:
             self.has_news = True
         elif event[0] == EventKind.STATE:
             peer.finished = True
+            self._has_end = True  # safeguard: end-of-rank-flushed-at-once
         elif event[0] == EventKind.NOTICE and event[2:3] == ["traceback"] and len(event) > 4:
             peer.failure = event[4][:_REASON_CHARS_MAX] if isinstance(event[4], str) else ""
             body = event[5] if len(event) > 5 and isinstance(event[5], dict) else {}

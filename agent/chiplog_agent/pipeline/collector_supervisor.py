@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from chiplog_schemas.paths import Paths, ensure_private_dir
 from chiplog_schemas.process.daemon import start_daemon
-from chiplog_schemas.protocol.delivery import SenderState
+from chiplog_schemas.protocol.sender import SenderState
 from chiplog_schemas.transport.dealer import DeliveryClient
 from chiplog_schemas.transport.link_status import LinkState, remove_link_status, write_link_status
 

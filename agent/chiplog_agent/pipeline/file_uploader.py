@@ -25,8 +25,8 @@ from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.backoff import half_to_whole
 from chiplog_schemas.limits import BACKOFF_MAX_S, FILE_PAUSE_MAX_S
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import Send
-from chiplog_schemas.protocol.file_delivery import (
+from chiplog_schemas.protocol.actions import Send
+from chiplog_schemas.protocol.file_sender import (
     DigestMismatch,
     FileDenied,
     FileSenderAction,

@@ -14,8 +14,10 @@ from pathlib import Path
 
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.limits import CREDIT_BYTES, KIB, NUMBER_LIMIT, SEGMENT_BYTES, SPOOL_BYTES_MAX
+from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import Kind, Record, encode, reframe
-from chiplog_schemas.storage.segments import LogReader, SegmentLog, log_owner
+from chiplog_schemas.storage.segment_format import log_owner
+from chiplog_schemas.storage.segment_log import OWED_NAME, SegmentLog
 from chiplog_schemas.storage.watermark import Watermark, open_watermark
 from chiplog_schemas.transport.dealer import LogSlice
 
@@ -54,6 +56,10 @@ class Spool:
         self._acked = self._log.first_number
         self._reader = LogReader(directory, self._acked)
         self._position = self._acked  # number that the link reads next
+        self._owed_file = open_watermark(directory / OWED_NAME)  # for readers: see `owe`
+        self._owed = self._owed_file.get() if self._owed_file is not None else 0
+        if self.is_drained:
+            self._settle()
         self._recent: deque[tuple[int, bytes]] = deque()
         self._recent_bytes = 0
         self._read_ahead_queue: deque[Record] = deque()  # read from the disk, and not yet passed to the link
@@ -103,10 +109,30 @@ class Spool:
         while self._recent_bytes > _RECENT_BYTES_MAX:
             self._recent_bytes -= len(self._recent.popleft()[1])
 
+    def owe(self) -> None:
+        """Note that the appended blocks have events of ranks. The next `sync` notes it for readers.
+
+        A reader of this host starts an agent for them, if this one ends before the collector has them. The agent's own
+        statistics are not worth that: some remain in the spool of every agent that ends.
+        """
+        self._owed = self._log.next_number
+
     def sync(self) -> None:
         """Write and sync. Raises OSError; then everything waits for the next call."""
         self._log.commit()
         self._synced = self._log.next_number
+        self._note_owed(self._owed)  # safeguard: undelivered-spool-noted
+
+    def _note_owed(self, number: int) -> None:
+        file = self._owed_file
+        if file is not None and file.get() != number:
+            with contextlib.suppress(OSError):  # then readers see these events once another agent delivers them
+                file.set(number)
+
+    def _settle(self) -> None:
+        """Note for readers that the collector has all events of ranks."""
+        self._owed = 0
+        self._note_owed(0)
 
     def close(self) -> None:
         """Close the files."""
@@ -114,6 +140,8 @@ class Spool:
         self._reader.close()
         if self._raised_file is not None:
             self._raised_file.close()
+        if self._owed_file is not None:
+            self._owed_file.close()
 
     # -- the Source of the link --
 
@@ -166,6 +194,8 @@ class Spool:
             self._acked = min(next_number, self._log.next_number)
             self._position = max(self._position, self._acked)
             self._log.trim(self._acked)
+            if 0 < self._owed <= self._acked:
+                self._settle()  # safeguard: delivered-spool-noted
         while self._recent and self._recent[0][0] < next_number:
             self._recent_bytes -= len(self._recent.popleft()[1])
 

@@ -35,7 +35,7 @@ _OWNER_MAX_S = 10.0
 # From the end of a process until its console's helper reports its status; the helper may be starting.
 _HELPER_MAX_S = 3.0
 # From the release of a running process's lock until it holds the lock again: it closed all descriptors, and its sender
-# thread checks every 80 ms, on a machine that is not overloaded.
+# thread checks every second, on a machine that is not overloaded.
 _RETAKE_MAX_S = 5.0
 # From the release of a process's lock to its exit status; a driver that hangs delays that forever.
 _LEAVING_MAX_S = 10.0

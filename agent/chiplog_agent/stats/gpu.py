@@ -13,7 +13,8 @@ from chiplog_agent.stats.frames import Gpu, MigDevice
 
 SLOW_INTERVAL_S = 10.0  # ECC counters: the driver queries the device for them, and they change rarely
 _LIBRARY = "libnvidia-ml.so.1"  # the name that pynvml loads
-_KERNEL_GPUS = "/proc/driver/nvidia/gpus"  # one entry for each GPU that the driver is bound to, by PCI address
+_KERNEL_DRIVER = "/proc/driver/nvidia"  # exists while the kernel has the driver
+_KERNEL_GPUS = f"{_KERNEL_DRIVER}/gpus"  # one entry for each GPU that the driver is bound to, by PCI address
 _MEGA = 1e6
 _MILLI = 1e-3
 _LINES_MAX = 64  # reasons reported per device; a driver that invents errors must not fill a log
@@ -375,12 +376,24 @@ def kernel_gpus(folder: str = _KERNEL_GPUS) -> list[str]:
         return []
 
 
-def _load() -> _Nvml:
-    """Import pynvml and initialise it. Raises GpuUnavailableError."""
+def missing_library() -> str | None:
+    """Return one line with the reason if the driver's library cannot be loaded. Calls nothing in it."""
     try:
         ctypes.CDLL(_LIBRARY)
     except OSError as error:
-        raise GpuUnavailableError(f"hw.* is absent: no NVIDIA driver here ({error})", has_library=False) from error
+        return f"hw.* is absent: no NVIDIA driver here ({error})"
+    return None
+
+
+def has_driver() -> bool:
+    """Return True if an NVIDIA driver is installed. Loads no library where the kernel has the driver."""
+    return os.path.exists(_KERNEL_DRIVER) or missing_library() is None  # safeguard: library-stays-out-of-agent
+
+
+def _load() -> _Nvml:
+    """Import pynvml and initialise it. Raises GpuUnavailableError."""
+    if (reason := missing_library()) is not None:
+        raise GpuUnavailableError(reason, has_library=False)
     try:
         import pynvml  # imported here: a node without a GPU saves 5 MiB
     except ImportError as error:

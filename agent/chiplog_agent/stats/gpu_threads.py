@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-from chiplog_agent.stats.gpu import GpuLostError, GpuStats, GpuUnavailableError
+from chiplog_agent.stats.gpu import GpuLostError, GpuStats, GpuUnavailableError, has_driver, missing_library
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.clock import now_us
 
@@ -154,6 +154,33 @@ class GpuThreads:
         if is_stopped:
             self._workers = ()
         return is_stopped
+
+
+class AbsentGpus:
+    """Takes the place of `GpuThreads` without a driver: reports that once, and ends the sampler when one appears."""
+
+    def __init__(self) -> None:
+        self.messages: deque[list[Any]] = deque()
+        self.wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.initialised = True
+        self._check_at = time.monotonic() + RETRY_BESIDE_MAX_S
+
+    def start(self) -> None:
+        """Report the reason."""
+        if (reason := missing_library()) is not None:
+            self._post(["line", reason])
+
+    def request(self) -> None:
+        """Check from time to time whether a driver was installed: only a process may use it."""
+        now = time.monotonic()
+        if now >= self._check_at:
+            self._check_at = now + RETRY_BESIDE_MAX_S
+            if has_driver():
+                self._post(["restart", "an NVIDIA driver appeared"])  # safeguard: new-driver-ends-thread
+
+    def _post(self, message: list[Any]) -> None:
+        self.messages.append(message)
+        os.eventfd_write(self.wake, 1)
 
 
 class _Worker:

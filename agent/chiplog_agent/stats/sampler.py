@@ -12,7 +12,7 @@ import traceback
 from typing import Any
 
 from chiplog_agent.stats.frames import PERIOD_MAX_S, PERIOD_MIN_S, FrameReader, encode_frame
-from chiplog_agent.stats.gpu_threads import GpuThreads
+from chiplog_agent.stats.gpu_threads import AbsentGpus, GpuThreads
 from chiplog_agent.stats.host import HOST_DEVICE, HostStats
 from chiplog_agent.stats.process_tree import ProcessStats
 from chiplog_schemas.clock import now_us
@@ -26,14 +26,14 @@ _READ_BYTES = 65_536  # the size of a pipe
 class Sampler:
     """The loop of the process: input, GPU posts, timer. It ends with its input, or when NVML needs a new process."""
 
-    def __init__(self, input_fd: int, output_fd: int) -> None:
+    def __init__(self, input_fd: int, output_fd: int, gpus: GpuThreads | AbsentGpus | None = None) -> None:
         self._input_fd = input_fd
         self._output_fd = output_fd
         self._reader = FrameReader()
         self._period_s = SAMPLE_INTERVAL_S
         self._host = HostStats()
         self._processes = ProcessStats()
-        self._gpus = GpuThreads()
+        self._gpus = GpuThreads() if gpus is None else gpus
         self._answered: dict[str, float] = {}  # device → time of its last sample, monotonic
         self._stale: set[str] = set()
         self._holders: dict[str, dict[int, int]] = {}  # GPU → PIDs and their memory in bytes

@@ -9,11 +9,15 @@ import subprocess
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from chiplog_agent.stats.frames import FrameError, FrameReader, Gpu, MigDevice, encode_frame
+from chiplog_agent.stats.gpu import has_driver
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.limits import KIB, SAMPLE_INTERVAL_S
+
+if TYPE_CHECKING:
+    from chiplog_agent.stats.sampler_thread import SamplerThread
 
 SILENT_PERIODS = 10  # the host is sampled every interval: a sampler that is silent for ten is wedged …
 SILENT_MIN_S = 10.0  # … but a Python start on a loaded node takes seconds, however short the interval
@@ -88,18 +92,24 @@ Message = Sample | SamplerLog | DeviceStale | DeviceEvent | Gpus | Holders
 class SamplerProcess:
     """The sampler process as seen by the agent's loop. `period_s` is the time between samples.
 
+    may_share: the sampler may be a thread of this process, see `SamplerThread`. While one hangs, its successor is a
+    process, so threads do not accumulate.
+
     `fileno()` keeps its number through every restart: register it once, with poll(2), select or zmq.Poller (not with
     epoll, which watches the pipe behind the number, and that changes). `bad_frames` counts unknown frames, `restarts`
     the restarts of the sampler.
     """
 
-    def __init__(self, *, period_s: float = SAMPLE_INTERVAL_S, command: tuple[str, ...] = _COMMAND) -> None:
+    def __init__(
+        self, *, period_s: float = SAMPLE_INTERVAL_S, command: tuple[str, ...] = _COMMAND, may_share: bool = False
+    ) -> None:
         self.bad_frames = 0
         self.restarts = 0
         self._period_s = period_s
         self._command = command
-        self._process: subprocess.Popen[bytes] | None = None
-        self._killed: list[subprocess.Popen[bytes]] = []  # killed, not yet reaped
+        self._may_share = may_share
+        self._process: subprocess.Popen[bytes] | SamplerThread | None = None
+        self._killed: list[subprocess.Popen[bytes] | SamplerThread] = []  # killed, not yet reaped
         self._reader = FrameReader()
         self._names: dict[tuple[str, ...], tuple[str, ...]] = {}
         self._messages: list[Message] = []
@@ -133,14 +143,7 @@ class SamplerProcess:
         if self._closed or self._process is not None:
             return
         try:
-            process = subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # its messages arrive as lines
-                bufsize=0,
-                close_fds=True,
-            )
+            process = self._open()
         except (OSError, subprocess.SubprocessError) as error:
             self._messages.append(SamplerLog(f"the sampler cannot be started: {error}"))
             return
@@ -156,6 +159,21 @@ class SamplerProcess:
         self._outgoing = b""
         self._unsent = [["period", self._period_s], ["pids", self._pids]]
         self._flush()
+
+    def _open(self) -> "subprocess.Popen[bytes] | SamplerThread":
+        # safeguard: driver-never-in-agent, hung-thread-gets-process
+        if self._may_share and not self._killed and not has_driver():
+            from chiplog_agent.stats.sampler_thread import SamplerThread  # not in agents whose sampler is a process
+
+            return SamplerThread()
+        return subprocess.Popen(
+            self._command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # its messages arrive as lines
+            bufsize=0,
+            close_fds=True,
+        )
 
     def watch(self, pids: Iterable[int]) -> None:
         """Set which ranks of this node are sampled. If the pipe is full, a later `tick` sends the set.

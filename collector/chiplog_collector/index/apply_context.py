@@ -3,13 +3,14 @@
 from typing import Any
 
 from chiplog_collector.index.state import Producer, State
-from chiplog_collector.index.validation import SEQ_END, clean, json_text
+from chiplog_collector.index.validation import clean, json_text
 from chiplog_collector.index.write_batch import Batch
 from chiplog_schemas.limits import KEY_BYTES_MAX
 from chiplog_schemas.model.codes import EndCause
 
+REASON_CHARS_MAX = 500
+QUARANTINE_BYTES_MAX = 65_536
 _NAME_CHARS_MAX = 4 * KEY_BYTES_MAX  # of a metric, kept in memory forever; each byte may be shown as \xNN
-_MISSING = "missing after its label ended, and records were lost: see events of kind gap and quarantined"
 _LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -67,33 +68,3 @@ class ApplyContext:
         number = producer.producer if producer is not None else None
         codes = (None if cause is None else cause.value, None if outcome is None else clean(outcome))
         self.batch.add("events", (number, seq, ts, kind[:128], level, clean(message), text, *codes))
-
-    def declare_lost(self, producer: Producer, first: int, last: int, reason: str) -> int:
-        """Enter seqs that can never arrive, except those that have arrived; return how many are missing."""
-        if not 0 <= first <= last < SEQ_END:
-            return 0
-        lost = self.state.lost.setdefault(producer.producer, [])
-        ranges = self.state.have[producer.producer].missing(first, last)
-        n_missing = sum(b - a + 1 for a, b in ranges)
-        for known_first, known_last in [(a, b) for a, b, _ in lost if a <= last and b >= first]:
-            ranges = [part for a, b in ranges for part in without_range(a, b, known_first, known_last)]
-        lost += [(a, b, reason) for a, b in ranges]
-        self.batch.losses[producer.producer] = list(lost)
-        return n_missing
-
-    def declare_missing(self, producer: Producer) -> None:
-        """If records were lost, declare lost what an ended producer lacks. It may still arrive."""
-        if self.state.damaged and producer.state is not None and producer.produced:
-            have = self.state.have[producer.producer]
-            for first, last in have.missing(0, producer.produced - 1):
-                self.declare_lost(producer, first, last, _MISSING)  # safeguard: missing-records-settled
-
-
-def without_range(first: int, last: int, cut_first: int, cut_last: int) -> list[tuple[int, int]]:
-    """Return [first, last] without [cut_first, cut_last]."""
-    parts = []
-    if first < cut_first:
-        parts.append((first, min(last, cut_first - 1)))
-    if last > cut_last:
-        parts.append((max(first, cut_last + 1), last))
-    return parts

@@ -18,7 +18,8 @@ from chiplog_collector.index.validation import clean
 from chiplog_collector.receiver.commit import RestrictedSender
 from chiplog_schemas.codec import CodecError
 from chiplog_schemas.limits import NAME_CHARS_MAX
-from chiplog_schemas.model.blocks import OPAQUE, Block, BlockError, decode_block
+from chiplog_schemas.model.block_decoder import Block, decode_block
+from chiplog_schemas.model.block_format import OPAQUE, BlockError
 from chiplog_schemas.model.events import (
     IDENTITY_FIELDS,
     LOCATION_FIELDS,

@@ -1,9 +1,11 @@
 """The only object that writes DuckDB: it opens, migrates, loads the state, and writes each batch in one transaction."""
 
 import json
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,26 +13,34 @@ import duckdb
 import numpy as np
 from numpy.typing import NDArray
 
-from chiplog_collector.index.state import Producer, Run, State
+from chiplog_collector.index.facts import Facts
+from chiplog_collector.index.incoming import NAN_KEPT, Incoming
+from chiplog_collector.index.state import Identified, Producer, Run, State
 from chiplog_collector.index.write_batch import Batch, Columns, turn
-from chiplog_schemas.model.blocks import BLOCK_VERSION
+from chiplog_collector.memory_limit import limit_memory
+from chiplog_schemas.model.block_format import BLOCK_VERSION
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.query.duckdb_errors import is_refused_commit
-from chiplog_schemas.sql import MIGRATION, tables_sql, views_sql
+from chiplog_schemas.sql import MIGRATION, ROLLUPS, rollups_sql, tables_sql, views_sql
 
 _TS_FIRST, _TS_LAST = -62_135_596_800_000_000, 253_402_300_799_999_999  # years 1 to 9999, as Python's datetime
-_NAN_KEPT = "coalesce({}, 'nan'::DOUBLE)"  # DuckDB reads numpy's NaN as null; chiplog stores no null value
 _NAN_KEPT_IN_LIST = "list_transform({}, lambda x: coalesce(x, 'nan'::DOUBLE))"
+_log = logging.getLogger("chiplog.index")
 _LEDGER_ROWS_MAX = 200_000  # above this and four times its ideal size, the ledger is merged
 
 # Types of columns that numpy can hold, and how to select the others that need it.
 _DTYPES = {"INTEGER": "i4", "BIGINT": "i8", "DOUBLE": "f8", "BOOLEAN": "?"}
-_SELECTED = {"DOUBLE": _NAN_KEPT, "DOUBLE[]": _NAN_KEPT_IN_LIST}
+_SELECTED = {"DOUBLE": NAN_KEPT, "DOUBLE[]": _NAN_KEPT_IN_LIST}
 _NULLS = {"producer": -1, "block_version": 0, "cause": "", "outcome": ""}  # what a null of these columns is passed as
 # By table: the columns of the rows of an event kind. Rows of other tables have the order of tables.sql.
 _EVENT_COLUMNS = {kind.spec.table: kind.spec.row for kind in EventKind if kind.spec.row}
 _TIMES = ("started_at", "ended_at")
 _Entry = TypeVar("_Entry", Run, Producer)
+_DIMENSIONS: dict[str, type[Run] | type[Producer] | type[Identified]] = {
+    "producers": Producer,
+    "runs": Run,
+    "identified": Identified,
+}
 # Whether records were ever lost on the way, see State.damaged.
 # safeguard: lossless-quarantine-is-no-damage
 _DAMAGED = """SELECT EXISTS (FROM base.events WHERE producer IS NULL AND kind = 'gap') OR EXISTS (
@@ -53,25 +63,29 @@ class Database:
     """The index's DuckDB file. One per process, and one process per file.
 
     Raises duckdb.Error when it cannot be opened (see `corruption_reason`), StaleDatabaseError when it must be rebuilt.
+    has_views: of this version; the file was just created. memory_bytes: DuckDB's limit from the start.
     """
 
-    def __init__(self, path: Path, log_id: bytes) -> None:
+    def __init__(self, path: Path, log_id: bytes, *, has_views: bool = False, memory_bytes: int | None = None) -> None:
         self.path = path
         self.connection = duckdb.connect(str(path))
+        if memory_bytes is not None:
+            limit_memory(self.connection, memory_bytes)  # rollups may be computed from all points
         self.connection.execute("SET TimeZone = 'UTC'")
         self.connection.execute("SET preserve_insertion_order = true")
         self.next_number = 0
         self._log_id = log_id
         self._ledger_rows = 0
         self._types: dict[str, dict[str, str]] = {}  # by table and column, as they are needed
-        self._incoming: dict[str, Columns] = {}  # registered once per table, refilled for each insert
+        self._incoming = Incoming(self.connection)
         try:
-            self._prepare(log_id)
+            self._prepare(log_id, has_views)
+            self._facts = Facts(self.connection, self._incoming)
         except BaseException:
             self.close()  # a retry needs the file
             raise
 
-    def _prepare(self, log_id: bytes) -> None:
+    def _prepare(self, log_id: bytes, has_views: bool) -> None:
         if not self._has_tables():
             with _Transaction(self.connection):
                 self.connection.execute(tables_sql())
@@ -86,7 +100,12 @@ class Database:
             raise StaleDatabaseError(f"{self.path} is the index of another log")
         if n_parked := self._parked():  # safeguard: parked-blocks-applied
             raise StaleDatabaseError(f"{self.path} lacks {n_parked} blocks that an older version could not read")
-        self.connection.execute(views_sql())
+        if has_views:
+            return
+        with _Transaction(self.connection):  # a commit for each view, with a sync, would take twice as long
+            if not self._has_rollups():  # safeguard: rollups-need-no-rebuild
+                self.connection.execute(rollups_sql())
+            self.connection.execute(views_sql())
 
     def _parked(self) -> int:
         """Return how many blocks were parked as too new and can be read now."""
@@ -95,8 +114,17 @@ class Database:
         return row[0] if row is not None else 0
 
     def _has_tables(self) -> bool:
-        query = "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'base' AND table_name = 'position'"
-        row = self.connection.execute(query).fetchone()
+        return self._has_table("position")
+
+    def _has_rollups(self) -> bool:
+        """Return whether the rollups are those of this version."""
+        if not self._has_table("rollups"):
+            return False
+        return self.connection.execute("SELECT version FROM base.rollups").fetchall() == [(ROLLUPS,)]
+
+    def _has_table(self, name: str) -> bool:
+        query = "SELECT count(*) FROM information_schema.tables WHERE table_schema = 'base' AND table_name = ?"
+        row = self.connection.execute(query, [name]).fetchone()
         return row is not None and row[0] == 1
 
     def close(self) -> None:
@@ -157,7 +185,7 @@ class Database:
         try:
             self._write(batch, state, next_number)
         except BaseException:
-            self._incoming.clear()  # the rollback undid the registrations of this transaction
+            self._incoming.forget()
             raise
         self.next_number = next_number
 
@@ -166,7 +194,8 @@ class Database:
         with _Transaction(self.connection):
             for name, facts in columns.items():
                 if facts is not None:
-                    self._insert_facts(name, facts)
+                    np.clip(facts["ts"].view(np.int64), _TS_FIRST, _TS_LAST, out=facts["ts"].view(np.int64))
+                    self._facts.insert(name, facts)
             for table, rows in batch.rows.items():
                 self._insert_rows(table, rows)
             if batch.names:
@@ -174,14 +203,50 @@ class Database:
                 names = _objects([name for _, name in batch.names])
                 self._insert("names", {"id": ids, "name": names}, {"id": "id", "name": "name"})
             self._write_ledger(batch, state)
+            changed = [state.producers_by_number[n] for n in sorted(batch.producers)]
+            self._write_dimension("producers", changed)
+            self._write_dimension("runs", [state.runs_by_number[n] for n in sorted(batch.runs)])
+            # safeguard: console-follows-owner
+            renamed = batch.producers.union(*(state.consoles.get(n, ()) for n in batch.producers))
             self._write_dimension(
-                "producers", Producer, [state.producers_by_number[n] for n in sorted(batch.producers)]
+                "identified", [state.identified(state.producers_by_number[n]) for n in sorted(renamed)]
             )
-            self._write_dimension("runs", Run, [state.runs_by_number[n] for n in sorted(batch.runs)])
             # No UPDATE: DuckDB refuses to checkpoint while a reader needs the previous version of the row.
             position = [MIGRATION, self._log_id, next_number]
             self.connection.execute("DELETE FROM base.position")  # safeguard: checkpoint-beside-readers
             self.connection.execute("INSERT INTO base.position VALUES (?, ?, ?)", position)
+
+    def sort_facts(self) -> None:
+        """Sort the facts of the last flushes into place once there are many. Raises duckdb.Error.
+
+        Call it between transactions. A lack of disk or memory raises nothing: what could not be sorted stays where it
+        is, and is as visible as before.
+        """
+        facts = self._facts
+        for table in facts.unsorted():
+            # safeguard: sorting-stops-nothing
+            if self._tidied(f"the facts of {table} cannot be sorted", partial(facts.sort, table)):
+                facts.sorted(table)
+            else:
+                facts.postpone(table)
+        for series in facts.unmerged():
+            # safeguard: merging-stops-nothing
+            if self._tidied(f"the rollup {series} cannot be merged", partial(facts.merge, series)):
+                facts.merged(series)
+            else:
+                facts.postpone_merge(series)
+
+    def _tidied(self, complaint: str, tidy: Callable[[], None]) -> bool:
+        """Run a step in its own transaction. False: there was no room for it, and nothing has changed."""
+        try:
+            with _Transaction(self.connection):
+                tidy()
+        except duckdb.Error as error:
+            if not is_disk_error(error):
+                raise
+            _log.warning("%s: %s; trying later", complaint, str(error).partition("\n")[0])
+            return False
+        return True
 
     def checkpoint(self) -> None:
         """Write a checkpoint, called on a timer so that no commit has to. Raises duckdb.Error."""
@@ -193,12 +258,6 @@ class Database:
             return os.stat(f"{self.path}.wal").st_size
         except FileNotFoundError:
             return 0
-
-    def _insert_facts(self, table: str, columns: Columns) -> None:
-        np.clip(columns["ts"].view(np.int64), _TS_FIRST, _TS_LAST, out=columns["ts"].view(np.int64))
-        selected = {"producer": "producer", "key": "key", "ts": "ts", "value": _NAN_KEPT.format("value")}
-        lead = {"device": "lead::INTEGER"} if table == "system" else {"step": "lead", "seq": "seq"}
-        self._insert(table, columns, selected | lead)
 
     def _insert_rows(self, table: str, rows: list[tuple[Any, ...]]) -> None:
         types = self._types_of(table)
@@ -230,14 +289,9 @@ class Database:
 
     def _insert(self, table: str, columns: Columns, selected: dict[str, str]) -> None:
         """Insert rows. selected: how each column of the table is made from `columns`."""
-        incoming = self._incoming.get(table)
-        if incoming is None:
-            incoming = self._incoming[table] = dict(columns)
-            self.connection.register(f"incoming_{table}", incoming)
-        incoming.update(columns)
         names, expressions = ", ".join(selected), ", ".join(selected.values())
-        self.connection.execute(f"INSERT INTO base.{table} ({names}) SELECT {expressions} FROM incoming_{table}")
-        incoming.clear()  # frees the columns; the registration, half the cost of a small insert, stays
+        with self._incoming.hold(table, columns) as source:
+            self.connection.execute(f"INSERT INTO base.{table} ({names}) SELECT {expressions} FROM {source}")
 
     def _write_ledger(self, batch: Batch, state: State) -> None:
         if batch.intervals:
@@ -266,11 +320,11 @@ class Database:
         self._insert_ledger(rows)
         self._ledger_rows = ideal
 
-    def _write_dimension(self, table: str, kind: type[Run] | type[Producer], entries: list[Any]) -> None:
+    def _write_dimension(self, table: str, entries: list[Any]) -> None:
         """Replace the rows of some entries. They are passed as JSON, which keeps nulls and lists with their types."""
         if not entries:
             return
-        names = [entry.name for entry in fields(kind)]
+        names = [entry.name for entry in fields(_DIMENSIONS[table])]
         types = self._types_of(table)
         rows = [[_json_value(getattr(entry, name)) for name in names] for entry in entries]
         self.connection.execute(

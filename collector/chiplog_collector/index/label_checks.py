@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from chiplog_collector.index.apply_context import ApplyContext
 from chiplog_collector.index.state import Producer, Run
-from chiplog_schemas.model.blocks import Block
+from chiplog_schemas.model.block_decoder import Block
 
 # How much later than the start of the next process an event must be, to prove that both ran at the same time. On one
 # node a clock may be stepped between a death and the next start; clocks of two nodes differ.

@@ -1,6 +1,7 @@
 """The index process: follows the log, applies it to DuckDB, answers SQL. The receiver starts and supervises it.
 
-`python -m chiplog_collector.index DIR --query ADDRESS …` ends, after catching up, when its standard input does.
+`python -m chiplog_collector.index DIR --query ADDRESS …` ends, after catching up, when its standard input does. Without
+an address it only applies the log.
 """
 
 import itertools
@@ -19,32 +20,38 @@ import zmq
 from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.checkpoints import Checkpoints
 from chiplog_collector.index.database import Database, StaleDatabaseError, is_disk_error
-from chiplog_collector.memory_limit import bound_memory, limit_memory
+from chiplog_collector.memory_limit import bound_memory
+from chiplog_collector.query.demand import FLUSH_WAIT_S, QueryDemand
 from chiplog_collector.query.running import PAGE_BYTES, RunningQueries
+from chiplog_collector.query.sql_guard import ForkedChild
 from chiplog_collector.receiver.commit import decode_receipt
 from chiplog_collector.receiver.refusals import NAME as REFUSED_NAME
 from chiplog_collector.receiver.refusals import Refused, write_refused
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.backoff import Backoff
 from chiplog_schemas.bounds import read_bounds
-from chiplog_schemas.limits import INDEX_FLUSH_INTERVAL_S, INDEX_FLUSH_ROWS
+from chiplog_schemas.limits import INDEX_FLUSH_ROWS, INDEX_LOCK_WAIT_S
 from chiplog_schemas.model.codes import QuarantineCode
 from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.process.file_lock import LockHeldError, take_lock
 from chiplog_schemas.query.duckdb_errors import corruption_reason
 from chiplog_schemas.security.key_files import Keys, KeysError
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_gate
+from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
-from chiplog_schemas.storage.segments import LogReader, log_owner
+from chiplog_schemas.storage.segment_format import log_owner
 from chiplog_schemas.storage.watermark import Watermark
 
 _READ_BYTES = 8 << 20
 _FLUSH_BYTES = 32 << 20  # of the log per transaction: 200,000 rows of long texts would exhaust the memory
 _SET_ASIDE_MAX = 2  # files kept for inspection: each may be as large as the index
+_OPEN_WAIT_S = 5.0  # for a reader to close the file, in an index that only applies the log; a full disk stays full
 _AGAIN_MIN_S = 0.1  # a predecessor is about to exit, or a client to close the file …
 _AGAIN_MAX_S = 2.0  # … or the disk is full: the longest pause between two attempts
 _EXIT_EXPECTED = 1  # exit statuses: DuckDB or the system failed, or …
-_EXIT_FAULT = 70  # … chiplog did (EX_SOFTWARE)
+_EXIT_FAULT = 70  # … chiplog did (EX_SOFTWARE), or …
+_EXIT_HELD = 75  # … another index holds the directory (EX_TEMPFAIL)
 _log = logging.getLogger("chiplog.index")
 
 
@@ -152,6 +159,7 @@ class LogFollower:
                 raise
             _log.warning("a flush was refused (%s); its records are applied one by one", str(error).splitlines()[0])
             return self._write_one_by_one(self._safe_number)
+        self.database.sort_facts()
         return batch.n_events
 
     def _write_one_by_one(self, until: int) -> int:
@@ -225,9 +233,12 @@ def open_index(place: Paths, input_ended: Callable[[float], bool]) -> LogFollowe
     backoff = Backoff(_AGAIN_MIN_S, _AGAIN_MAX_S)
     while True:
         try:
-            if not place.index.exists():
+            is_new = not place.index.exists()
+            if is_new:
                 _create(place)
-            database = Database(place.index, log_owner(place.collector / "log") or bytes(16))
+            memory_bytes = read_bounds(os.environ).query_memory_bytes
+            log_id = log_owner(place.collector / "log") or bytes(16)
+            database = Database(place.index, log_id, has_views=is_new, memory_bytes=memory_bytes)
             try:
                 return LogFollower(database, place.collector / "log")
             except BaseException:
@@ -291,16 +302,24 @@ def _set_aside_order(name: str) -> tuple[str, int]:
 # -- the process --
 
 
-def serve(place: Paths, queries: list[str], keys: Keys | None = None, page: mmap.mmap | None = None) -> int:
+def serve(
+    place: Paths,
+    queries: list[str],
+    keys: Keys | None = None,
+    page: mmap.mmap | None = None,
+    parsers: Sequence[ForkedChild] = (),
+    first_wait_s: float = FLUSH_WAIT_S,
+) -> int:
     """Follow the log and answer SQL until standard input ends; then catch up and close. Return the exit status.
 
     keys: of this host. If a collector's is among them, readers at TCP addresses need an allowed key.
     page: of the queries that ran in the previous processes.
+    parsers: one for each address. first_wait_s: see `QueryDemand`.
     """
     from chiplog_collector.query.service import QueryService, lock_down  # imported here: a rebuild needs no sockets
 
     synced = Watermark(place.collector / "synced", writable=False)
-    follower = open_index(place, _input_ended)
+    follower = open_index(place, _input_ended if queries else _bounded_pause())
     if follower is None:
         _log.info("index stopped before it could open %s", place.index)
         return 0
@@ -313,7 +332,11 @@ def serve(place: Paths, queries: list[str], keys: Keys | None = None, page: mmap
     running = RunningQueries(page)  # safeguard: running-queries-survive-crash
     if running.n_found:
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
-    services = [QueryService(database.connection, address, gate, context, bounds, running) for address in queries]
+    demand = QueryDemand(page, first_wait_s=first_wait_s)
+    services = [
+        QueryService(database.connection, address, gate, context, bounds, running, demand, parser)
+        for address, parser in itertools.zip_longest(queries, parsers)
+    ]
     checkpoints = Checkpoints(database.checkpoint, running.oldest_since, database.wal_bytes)
     damage: str | None = None
     is_requested = False
@@ -331,6 +354,7 @@ def serve(place: Paths, queries: list[str], keys: Keys | None = None, page: mmap
             checkpoints,
             lambda: next((s.damage for s in services if s.damage), None),
             must_exit,
+            demand,
         )
         if must_exit():
             if any(service.must_restart for service in services):
@@ -343,6 +367,7 @@ def serve(place: Paths, queries: list[str], keys: Keys | None = None, page: mmap
             running.freeze()
         for service in services:
             service.close(answer=is_requested)  # safeguard: crash-is-no-stop
+        demand.close()
         if gate is not None:
             gate.close()
         context.term()
@@ -360,6 +385,7 @@ def _follow(
     checkpoints: Checkpoints,
     damage_met: Callable[[], str | None],
     must_exit: Callable[[], bool],
+    demand: QueryDemand,
 ) -> str | None:
     """Apply the log until standard input ends or the process must exit. Return a line when the file proves damaged."""
     ending = needs_reload = behind = False
@@ -369,29 +395,30 @@ def _follow(
             return damage
         if must_exit():
             return None
+        number = demand.begin()
         try:
             if needs_reload:
                 follower.reload()
                 needs_reload = False
             if not behind:  # right before a commit: most open queries began after the previous one
                 checkpoints.turn(started)
-            if checkpoints.holds_writer(started) and not ending:
-                behind = False
-            else:
-                behind = _step(follower, synced, checkpoints)
-                if ending and not behind:
-                    return None
+            behind = (ending or not checkpoints.holds_writer(started)) and _step(follower, synced, checkpoints)
         except duckdb.Error as error:
             if (damage := _damage_in(error)) is not None:
                 return damage
             if not needs_reload:
                 _log.error("DuckDB cannot write: %s; trying again", str(error).partition("\n")[0])
             needs_reload = True
+            demand.flushed(number, is_behind=True)  # safeguard: unwritable-index-answers
             if ending or _input_ended(_AGAIN_MAX_S):
                 return None
             continue
-        pause_s = 0.0 if behind else INDEX_FLUSH_INTERVAL_S - (time.monotonic() - started)
-        ending = ending or _input_ended(max(0.0, pause_s))
+        if not behind:
+            if ending:
+                return None
+            demand.flushed(number)
+        pause_s = 0.0 if behind else demand.flush_interval_s - (time.monotonic() - started)
+        ending = ending or _input_ended(max(0.0, pause_s), demand)
 
 
 def _damage_in(error: duckdb.Error) -> str | None:
@@ -413,16 +440,27 @@ def _step(follower: LogFollower, synced: Watermark, checkpoints: Checkpoints) ->
     return follower.database.next_number < synced.get() and follower.read_number > stood_at
 
 
-def _input_ended(wait_s: float) -> bool:
-    """Wait, and return True if the receiver has closed this process's standard input."""
-    readable, _, _ = select.select([sys.stdin], [], [], wait_s)
-    return bool(readable) and not os.read(sys.stdin.fileno(), 1)
+def _input_ended(wait_s: float, demand: QueryDemand | None = None) -> bool:
+    """Wait, at most until a query demands a flush. Return True if the receiver has closed standard input."""
+    readable, _, _ = select.select([sys.stdin, *([demand] if demand is not None else [])], [], [], wait_s)
+    return sys.stdin in readable and not os.read(sys.stdin.fileno(), 1)
+
+
+def _bounded_pause() -> Callable[[float], bool]:
+    """Build the pause between two attempts to open the file. It returns True after _OPEN_WAIT_S."""
+    until = time.monotonic() + _OPEN_WAIT_S
+
+    def pause(wait_s: float) -> bool:
+        time.sleep(wait_s)
+        return time.monotonic() > until
+
+    return pause
 
 
 def rebuild_into(place: Paths, path: Path, limit: int, on_progress: Callable[[int], None]) -> LogFollower:
     """Build a new database at `path` from the whole log below `limit`, for `chiplog rebuild`."""
-    database = Database(path, log_owner(place.collector / "log") or bytes(16))
-    limit_memory(database.connection, read_bounds(os.environ).query_memory_bytes)
+    memory_bytes = read_bounds(os.environ).query_memory_bytes
+    database = Database(path, log_owner(place.collector / "log") or bytes(16), memory_bytes=memory_bytes)
     follower = LogFollower(database, place.collector / "log")
     while follower.database.next_number < limit:
         before = follower.read_number
@@ -443,20 +481,37 @@ def main(arguments: list[str]) -> int:
     """Run the process.
 
     `--keys DIR`: of this host. `--after STATUS`: exit status of the previous process. `--page DESCRIPTOR`: see
-    `running`.
+    `running`. `--first-wait SECONDS`: how long queries wait until the whole log is applied; ignored after a crash.
     """
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     root, *rest = arguments
     options = list(zip(rest[::2], rest[1::2], strict=True))
+    queries = [value for name, value in options if name == "--query"]
+    previous = next((int(value) for name, value in options if name == "--after"), 0)
     try:
+        # Before this process has keys, files, DuckDB connections or threads.
+        # safeguard: first-parser-forked
+        parsers = [ForkedChild(read_bounds(os.environ).query_memory_bytes) for _ in queries]
         keys = next((Keys(Path(value)) for name, value in options if name == "--keys"), None)
         page = next((_open_page(int(value)) for name, value in options if name == "--page"), None)
-        return serve(paths_for_root(Path(root)), [value for name, value in options if name == "--query"], keys, page)
+        first_wait_s = next((float(value) for name, value in options if name == "--first-wait"), FLUSH_WAIT_S)
+        if previous not in (0, _EXIT_HELD):  # safeguard: held-index-is-no-crash
+            first_wait_s = FLUSH_WAIT_S
+        place = paths_for_root(Path(root))
+        # Two that create or replace the file at the same time would mix it with the write-ahead log of the other.
+        lock = take_lock(place.index_lock, patient_s=INDEX_LOCK_WAIT_S)  # safeguard: one-index-per-directory
+        try:
+            return serve(place, queries, keys, page, parsers, first_wait_s)
+        finally:
+            lock.release()
+    except LockHeldError as error:
+        _log.error("index ends: %s", error)
+        return _EXIT_HELD
     except (duckdb.Error, OSError, KeysError) as error:
         _log.error("index ends: %s", str(error).partition("\n")[0])
         return _EXIT_EXPECTED
     except Exception as error:
         # The receiver restarts the index every few seconds; one traceback is enough.
-        told = ("--after", str(_EXIT_FAULT)) in options
-        _log.error("index ends because of an internal error: %r", error, exc_info=None if told else error)
+        is_known = previous == _EXIT_FAULT
+        _log.error("index ends because of an internal error: %r", error, exc_info=None if is_known else error)
         return _EXIT_FAULT

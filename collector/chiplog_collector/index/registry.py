@@ -7,6 +7,7 @@ from typing import Any
 from chiplog_collector.index.apply_context import ApplyContext
 from chiplog_collector.index.authorization import matches_node
 from chiplog_collector.index.label_checks import LabelChecks
+from chiplog_collector.index.ledger import Ledger
 from chiplog_collector.index.state import Producer, Run
 from chiplog_collector.index.validation import SEQ_END, clean, count_of, detail_of, digest_of, json_of, text_of
 from chiplog_schemas.limits import NAME_CHARS_MAX
@@ -45,9 +46,10 @@ _ENTRIES_MAX = 64  # tags of a run, GPUs of a process
 class RunRegistry:
     """The identities of a State. Every decision is recorded in the applier's batch."""
 
-    def __init__(self, context: ApplyContext, labels: LabelChecks) -> None:
+    def __init__(self, context: ApplyContext, labels: LabelChecks, ledger: Ledger) -> None:
         self._context = context
         self._labels = labels
+        self._ledger = ledger
         self._state = context.state
 
     def identity(self, producer: Producer, seq: int, ts: int, body: Any) -> None:
@@ -135,7 +137,7 @@ class RunRegistry:
         if producer.run is not None or not _UUID.fullmatch(of):
             return False
         said.pop("run_id", None)
-        producer.owner = self._context.producer(bytes.fromhex(of)).producer
+        self._state.set_owner(producer, self._context.producer(bytes.fromhex(of)))
         return producer.owner != producer.producer
 
     def _demanded_run(self, said: dict[str, Any], producer: Producer, seq: int, ts: int) -> Run:
@@ -465,7 +467,7 @@ class RunRegistry:
             producer.produced = max(seq + 1, producer.produced or 0)
         self._context.batch.producers.add(producer.producer)
         self._note_end(producer, ts, said, detail, by_itself=by_itself, seq=seq)
-        self._context.declare_missing(producer)
+        self._ledger.declare_missing(producer)
 
     def _note_end(
         self, producer: Producer, ts: int, said: dict[str, Any], detail: dict[str, Any], *, by_itself: bool, seq: int

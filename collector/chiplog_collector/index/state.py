@@ -83,6 +83,23 @@ class Producer:
         return self.node if self.agent_node is None else self.agent_node
 
 
+@dataclass(slots=True)
+class Identified:
+    """One row of base.identified: the names of a producer, those of its owner if it is a console."""
+
+    producer: int
+    run: int | None
+    run_id: str | None
+    label: str | None
+    attempt: int
+    rank: int | None
+    node: str | None
+    is_primary: bool
+    is_coauthor: bool
+    owner: int
+    role: str | None
+
+
 class State:
     """All dimensions in memory. Integers are assigned in log order, so that a rebuild assigns the same ones."""
 
@@ -97,6 +114,7 @@ class State:
         self.by_label: dict[tuple[int, str], list[Producer]] = {}
         self.members: dict[int, dict[int, Producer]] = {}  # by run, then by producer
         self.by_sender: dict[bytes, set[int]] = {}  # the producers whose events each agent delivered last
+        self.consoles: dict[int, set[int]] = {}  # by owner: the producers of its console lines
         # By names of a key: (producer, sender) of the refusals that have a row in `events`.
         self.refused: dict[tuple[str, ...], set[tuple[bytes, bytes]]] = {}
         # The run of each launch that required `must` or `never` of a run ID, by run ID and launch.
@@ -122,7 +140,35 @@ class State:
             self.members.setdefault(producer.run, {})[producer.producer] = producer
         if producer.sender is not None:
             self.by_sender.setdefault(producer.sender, set()).add(producer.producer)
+        if producer.owner is not None:
+            self.consoles.setdefault(producer.owner, set()).add(producer.producer)
         return producer
+
+    def set_owner(self, console: Producer, owner: Producer) -> None:
+        """Note whose lines a console sends."""
+        if console.owner is not None:
+            self.consoles[console.owner].discard(console.producer)
+        console.owner = owner.producer
+        self.consoles.setdefault(owner.producer, set()).add(console.producer)
+
+    def identified(self, producer: Producer) -> Identified:
+        """Return the names of a producer. rollups.sql does the same."""
+        owner = self.producers_by_number.get(producer.owner or 0) if producer.role == "console" else None
+        is_of_own_node = owner is not None and owner.key_node == producer.key_node  # safeguard: console-of-own-node
+        if owner is None or owner.role != "rank" or owner.key_node is None or not is_of_own_node:
+            owner = producer
+        run = self.runs_by_number.get(owner.run or 0)
+        return Identified(
+            *(
+                producer.producer,
+                owner.run,
+                None if run is None else run.run_id,
+                owner.label,
+                owner.attempt,
+                owner.rank,
+            ),
+            *(producer.node, producer.is_primary, producer.is_coauthor, owner.producer, producer.role),
+        )
 
     def set_sender(self, producer: Producer, sender: bytes) -> None:
         """Note that another agent delivers a producer's events."""

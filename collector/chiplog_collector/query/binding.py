@@ -1,4 +1,4 @@
-"""Bind a Unix socket for SQL, but never at a path where another process listens."""
+"""Bind Unix sockets for SQL, but never at a path where another process listens."""
 
 import os
 import socket as sockets
@@ -13,6 +13,32 @@ def bind_ipc(socket: "zmq.Socket[bytes]", address: str) -> None:
 
     ZeroMQ itself would silently replace the path of a running listener.
     """
+    path = _free_path(address)
+    socket.bind(address)
+    os.chmod(path, 0o600)
+
+
+def listen_ipc(address: str) -> sockets.socket:
+    """Return a Unix socket that listens for this user only. Raises OSError, as `bind_ipc` does.
+
+    The caller accepts no connection: it learns that a client is there, and closes the socket for the process that
+    answers. The client's ZeroMQ then connects again.
+    """
+    path = _free_path(address)
+    listener = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
+    try:
+        listener.setblocking(False)
+        listener.bind(path)
+        os.chmod(path, 0o600)
+        listener.listen()
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _free_path(address: str) -> str:
+    """Return the path of an address, without the file that an ended process left there."""
     path = str(ipc_path(address))
     with sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM) as probe:
         probe.setblocking(False)
@@ -26,5 +52,4 @@ def bind_ipc(socket: "zmq.Socket[bytes]", address: str) -> None:
             raise OSError(zmq.EADDRINUSE, f"{path} is in use") from error
         else:
             raise OSError(zmq.EADDRINUSE, f"{path} is in use")
-    socket.bind(address)
-    os.chmod(path, 0o600)
+    return path

@@ -23,8 +23,9 @@ import zmq
 from arro3.io import read_ipc_stream
 
 from chiplog_collector.query.binding import bind_ipc
+from chiplog_collector.query.demand import QueryDemand
 from chiplog_collector.query.running import RunningQueries, digest_of
-from chiplog_collector.query.sql_guard import Connection, SqlError, SqlGuardProcess, lock_down
+from chiplog_collector.query.sql_guard import Connection, ForkedChild, SqlError, SqlGuardProcess, lock_down
 from chiplog_schemas.addresses import ipc_path, is_ipc, is_loopback
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.limits import (
@@ -95,6 +96,7 @@ class _Job:
     timeout_s: float
     arrived: float
     digest: bytes = b""
+    flush: int = 0  # of the index, which the query must see
     place: int = -1  # among the running queries
     time_zone: str = ""
     deadline: float = 0.0
@@ -148,6 +150,8 @@ class _Worker(threading.Thread):
         sink = ResultSink()
         try:
             self._service._examiner.check(job.sql, job.deadline)  # safeguard: parser-wait-bounded
+            if (demand := self._service._demand) is not None:
+                demand.wait(job.flush, job.deadline)  # safeguard: query-waits-for-flush
             job.begun = time.monotonic()
             n_rows = self._run_query(job, sink)
         except QueryRejected as error:
@@ -219,7 +223,8 @@ class QueryService:
     """Answers queries at an address until it is closed.
 
     connection: the index's own; it provides a cursor for each worker and is not used otherwise. Call `lock_down` on it
-    before. running: the queries of all services of this process; by default of this one alone.
+    before. running: the queries of all services of this process; by default of this one alone. demand: wakes the
+    writer; by default there is none, and a query sees what is written. parser: the child that parses the first queries.
     gate: admits only readers' keys at TCP addresses. Required beyond loopback. context: the gate's; by default a new
     one. `counts` has the number of answers and refusals, by name. `damage` names the damage of the file that a query
     proved. Both may be read from any thread. `must_restart` and `is_invalidated`: the process must be replaced.
@@ -233,6 +238,8 @@ class QueryService:
         context: "zmq.Context[zmq.Socket[bytes]] | None" = None,
         bounds: Limits | None = None,
         running: RunningQueries | None = None,
+        demand: QueryDemand | None = None,
+        parser: ForkedChild | None = None,
     ) -> None:
         if gate is None and not (is_ipc(address) or is_loopback(address)):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
@@ -245,11 +252,12 @@ class QueryService:
         self._gate = None if is_ipc(address) else gate
         self._own_context = context is None
         self._context = context if context is not None else zmq.Context()
-        self._examiner = SqlGuardProcess()
+        self._examiner = SqlGuardProcess(parser)
         self._workers = [_Worker(number, self, connection.cursor()) for number in range(self._bounds.queries_at_once)]
         self._waiting: deque[_Job] = deque()
         self._pending_ids: set[tuple[bytes, bytes]] = set()  # peer and id of every waiting or running query
         self._running = running if running is not None else RunningQueries()
+        self._demand = demand
         self._answers_at_end = True
         self._finished_jobs: queue.SimpleQueue[tuple[_Worker, _Job, list[Any] | None]] = queue.SimpleQueue()
         self._in_flight: list[tuple[Any, int]] = []  # ZeroMQ's trackers of large answers, and their bytes
@@ -470,6 +478,7 @@ class QueryService:
             time_zone=question.time_zone,
             arrived=time.monotonic(),
             digest=digest_of(question.sql, question.params),
+            flush=self._demand.ask() if self._demand is not None else 0,
         )
         self._pending_ids.add((peer, question.id))
         if len(self._waiting) >= self._bounds.queries_waiting_max:

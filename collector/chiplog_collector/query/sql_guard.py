@@ -2,6 +2,9 @@
 
 DuckDB's parser holds the interpreter's lock. Some texts of fifty characters keep it busy for hours, and some of a
 megabyte crash it. In a child process that costs only the child.
+
+The first child is forked before the index opens DuckDB: it takes milliseconds, where a new interpreter that imports
+DuckDB takes a fifth of a second. A child that replaces it is a new interpreter, because the index then has threads.
 """
 
 import contextlib
@@ -15,11 +18,12 @@ import subprocess
 import sys
 import threading
 import time
-from typing import Any, BinaryIO
+import traceback
+from typing import Any, BinaryIO, NoReturn
 
 import duckdb
 
-from chiplog_collector.memory_limit import limit_memory
+from chiplog_collector.memory_limit import bound_memory, limit_memory
 from chiplog_schemas.codec import CodecError, pack, unpack
 from chiplog_schemas.limits import QUERY_MEMORY_BYTES
 from chiplog_schemas.query import query_messages
@@ -44,7 +48,9 @@ FUNCTIONS_REFUSED = frozenset(  # safeguard: text-parsing-functions-refused, fun
         *("json_serialize_sql", "json_serialize_plan", "json_deserialize_sql"),
     }
 )
+WARM_UP_AFTER_S = 5.0  # an idle child then connects to DuckDB, 30 ms; the index of a shorter job saves that
 _LENGTH = struct.Struct("<I")
+_READY = _LENGTH.pack(0)
 _REPLY_BYTES_MAX = 1 << 20  # a verdict is one line; a crashing parser may write anything
 # In the parsed query as JSON. Inside a string the quotes would have backslashes, so a value does not match.
 _FUNCTION_NAME = re.compile(r'"function_name":"((?:[^"\\]|\\.)*)"')
@@ -96,16 +102,79 @@ class SqlError(Exception):
     """DuckDB's error about a query, in one line."""
 
 
+class ForkedChild:
+    """A fork of this process that parses queries, with the methods of `subprocess.Popen` that are needed."""
+
+    def __init__(self, memory_bytes: int) -> None:
+        """Fork. Only a process with one Python thread and without DuckDB connections may do that."""
+        source, stdin = os.pipe2(os.O_CLOEXEC)
+        stdout, target = os.pipe2(os.O_CLOEXEC)
+        self.pid = os.fork()
+        if self.pid == 0:
+            _run_forked(source, target, memory_bytes)
+        os.close(source)
+        os.close(target)
+        self.stdin, self.stdout = os.fdopen(stdin, "wb", buffering=0), os.fdopen(stdout, "rb", buffering=0)
+        self._is_running = True
+
+    def poll(self) -> int | None:
+        """Return None while the child runs, else a number."""
+        self._wait(os.WNOHANG)
+        return None if self._is_running else 0
+
+    def wait(self) -> None:
+        """Wait for the end of the child."""
+        self._wait(0)
+
+    def kill(self) -> None:
+        """Kill the child."""
+        if self._is_running:  # until it is waited for, no other process gets its number
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _wait(self, options: int) -> None:
+        if self._is_running:
+            self._is_running = os.waitpid(self.pid, options)[0] == 0
+
+
+_Child = subprocess.Popen[bytes] | ForkedChild
+
+
+def _run_forked(source: int, target: int, memory_bytes: int) -> NoReturn:
+    """Run the forked child on two pipes, with none of the files and signal handlers of the index."""
+    status = 1
+    try:
+        os.setsid()
+        os.dup2(source, 0)
+        os.dup2(target, 1)
+        for descriptor in [int(name) for name in os.listdir("/proc/self/fd")]:
+            if descriptor > 2:  # safeguard: parser-inherits-no-files
+                with contextlib.suppress(OSError):  # that of the directory, closed already
+                    os.close(descriptor)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
+            signal.signal(number, signal.SIG_DFL)
+        bound_memory(memory_bytes)  # safeguard: parser-memory-bounded
+        with open(0, "rb", closefd=False) as requests, open(1, "wb", closefd=False) as replies:
+            serve(requests, replies)
+        status = 0
+    except BrokenPipeError:
+        status = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)  # nothing else of the index may run here
+
+
 class SqlGuardProcess:
     """A child process that parses queries, and may hang or crash doing so.
 
-    Thread-safe; it handles one query at a time.
+    Thread-safe; it handles one query at a time. first: the child to begin with; by default the first query starts one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, first: ForkedChild | None = None) -> None:
         self._lock = threading.Lock()
         self._since: float | None = None  # since when it has worked on a query
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: _Child | None = first
+        self._is_ready = False  # the child
         self.n_replaced = 0
 
     def check(self, sql: str, deadline: float | None = None) -> None:
@@ -140,7 +209,7 @@ class SqlGuardProcess:
         with self._lock:
             self._stop()
 
-    def _start(self) -> subprocess.Popen[bytes]:
+    def _start(self) -> _Child:
         if self._child is None or self._child.poll() is not None:
             self._stop()
             # A separate session: Ctrl-C in a terminal is for the daemon, which then closes the pipe.
@@ -151,13 +220,15 @@ class SqlGuardProcess:
                 start_new_session=True,
                 bufsize=0,
             )
-            if self._read(self._child, EXAMINER_START_S) is None:
+        if not self._is_ready:
+            if self._exchange(self._child, b"", EXAMINER_START_S) is None:
                 self._stop()
                 raise OSError("the query parser did not start; Python's output above has the reason")
+            self._is_ready = True
         return self._child
 
     def _stop(self) -> None:
-        child, self._child = self._child, None
+        child, self._child, self._is_ready = self._child, None, False
         if child is not None:
             assert child.stdin and child.stdout
             child.kill()
@@ -166,23 +237,23 @@ class SqlGuardProcess:
             child.stdout.close()
 
     def _ask(self, sql: str) -> tuple[str, str] | None:
-        child = self._start()
-        assert child.stdin
-        data = sql.encode()
-        try:
-            child.stdin.write(_LENGTH.pack(len(data)) + data)  # the child reads at once, it does nothing else
-        except OSError:
-            reply = None
-        else:
-            # The child ends itself at PARSE_TIMEOUT_S; twice that allows for a busy machine.
-            reply = self._read(child, PARSE_TIMEOUT_S * 2)
+        # The child ends itself at PARSE_TIMEOUT_S; twice that allows for a busy machine.
+        reply = self._exchange(self._start(), sql.encode(), PARSE_TIMEOUT_S * 2)
         if reply is None:
             self.n_replaced += 1
             self._stop()
         return reply
 
+    def _exchange(self, child: _Child, data: bytes, timeout_s: float) -> tuple[str, str] | None:
+        assert child.stdin
+        try:
+            child.stdin.write(_LENGTH.pack(len(data)) + data)  # the child reads at once, it does nothing else
+        except OSError:
+            return None
+        return self._read(child, timeout_s)
+
     @staticmethod
-    def _read(child: subprocess.Popen[bytes], timeout_s: float) -> tuple[str, str] | None:
+    def _read(child: _Child, timeout_s: float) -> tuple[str, str] | None:
         assert child.stdout
         deadline, data, size = time.monotonic() + timeout_s, b"", _LENGTH.size
         while len(data) < size:
@@ -204,8 +275,12 @@ class SqlGuardProcess:
 
 
 def serve(source: BinaryIO, target: BinaryIO) -> None:
-    """Run the child: read texts and write verdicts until the pipe ends. An alarm ends a parser that hangs."""
+    """Run the child: read texts and write verdicts until the pipe ends. An alarm ends a parser that hangs.
+
+    An empty text asks whether the child is ready.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    select.select([source], [], [], WARM_UP_AFTER_S)
     connection = duckdb.connect()
     lock_down(connection)
 
@@ -214,8 +289,10 @@ def serve(source: BinaryIO, target: BinaryIO) -> None:
         target.write(_LENGTH.pack(len(data)) + data)
         target.flush()
 
-    reply("ready", "")
     while head := source.read(_LENGTH.size):
+        if head == _READY:
+            reply("ready", "")
+            continue
         sql = source.read(_LENGTH.unpack(head)[0]).decode()
         signal.setitimer(signal.ITIMER_REAL, PARSE_TIMEOUT_S)  # SIGALRM's default action needs no interpreter
         try:

@@ -1,11 +1,15 @@
 """The receiver: receives agents' records, logs and syncs them, acknowledges. It does not use DuckDB.
 
-It runs the index as a separate process and restarts it when it ends: a crash there costs no acknowledgement.
+It runs the index as a separate process and restarts it when it ends: a crash there costs no acknowledgement. An
+embedded collector starts it when it is needed: most small jobs end before the first query.
 """
 
 import contextlib
 import logging
+import mmap
 import os
+import select
+import socket
 import subprocess
 import sys
 import time
@@ -15,7 +19,8 @@ from pathlib import Path
 
 import zmq
 
-from chiplog_collector.memory_limit import ALLOCATOR_SETTING
+from chiplog_collector.query.binding import listen_ipc
+from chiplog_collector.query.demand import is_queried
 from chiplog_collector.query.running import PAGE_BYTES
 from chiplog_collector.receiver.agent_liveness import AgentLiveness, LivenessChange
 from chiplog_collector.receiver.commit import CommitBuilder, LogEntry, recover_lost, recover_senders
@@ -34,32 +39,29 @@ from chiplog_schemas.limits import (
     FILES_TOUCH_S,
     LEAVER_WAIT_S,
     PEER_SILENT_S,
+    QUERY_TIMEOUT_S,
 )
 from chiplog_schemas.paths import Paths, check_root, ensure_private_dir
 from chiplog_schemas.process.daemon import on_stop_signals
-from chiplog_schemas.process.file_lock import keep_lock, take_lock, touch
+from chiplog_schemas.process.file_lock import file_id, keep_lock, take_lock, touch
 from chiplog_schemas.process.offload import Offload
-from chiplog_schemas.protocol.delivery import (
+from chiplog_schemas.protocol.actions import (
     DataReceived,
     LeaveCause,
     NumbersLost,
     ReceiverAction,
-    ReceiverProtocol,
     Reply,
     SessionClosed,
     SessionOpened,
 )
 from chiplog_schemas.protocol.file_messages import is_file_message
+from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.security.key_files import Keys
 from chiplog_schemas.security.permissions import Role
 from chiplog_schemas.security.zap import open_gate
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
-from chiplog_schemas.storage.segments import (
-    SegmentLog,
-    list_segments,
-    log_owner,
-    read_segment,
-)
+from chiplog_schemas.storage.segment_format import list_segments, log_owner, read_segment
+from chiplog_schemas.storage.segment_log import SegmentLog
 from chiplog_schemas.storage.watermark import Watermark
 from chiplog_schemas.transport.router import RouterSocket
 
@@ -74,6 +76,7 @@ _WRITE_AGAIN_S = 1.0
 _SAID_AGAIN_S = 60.0  # how often a continuing failure is logged
 _REFUSED_INTERVAL_S = 1.0  # a small file, and only people read the result
 _INDEX_RESTART_MIN_S = 0.2  # a process start costs about as much
+_INDEX_LAG_BYTES = 64 << 20  # of log, after which an index that no client needs is started: applying it takes seconds
 _INDEX_STOP_S = 20.0  # for the log to reach DuckDB; the next start applies the rest
 _log = logging.getLogger("chiplog.collector")
 
@@ -135,7 +138,7 @@ class ReceiverDaemon:
         self._poller = zmq.Poller()
         self._poller.register(self._door.socket, zmq.POLLIN)
         self._poller.register(self._files.fileno(), zmq.POLLIN)
-        self._index = IndexSupervisor(settings) if with_index else None
+        self._index = IndexSupervisor(settings, self.log.size_bytes) if with_index else None
         self._disk = Offload("chiplog-log", lambda: self._act(self._receiver.beat()))
         self._stopping = False
         self._since: float | None = None
@@ -154,15 +157,26 @@ class ReceiverDaemon:
         """Serve until stopped."""
         on_stop_signals(self.stop)
         if self._index is not None:
-            self._index.mind(time.monotonic())
+            self._index.mind(time.monotonic(), self.log.size_bytes)
+            if self._index.listener is not None:
+                self._poller.register(self._index.listener, zmq.POLLIN)
         _log.info("receiver listens for events at %s", ", ".join(self.settings.bind))
         while not self._stopping:
             self.turn()
             if self._index is not None:
-                self._index.mind(time.monotonic())
+                self._watch_index(self._index)
             if self._may_leave(time.monotonic()) and self._leave():
                 break
         self._shut_down()
+
+    def _watch_index(self, index: "IndexSupervisor") -> None:
+        listener = index.listener
+        index.mind(time.monotonic(), self.log.size_bytes)
+        if index.listener is not listener:
+            if listener is not None:
+                self._poller.unregister(listener)
+            if index.listener is not None:
+                self._poller.register(index.listener, zmq.POLLIN)
 
     def turn(self) -> None:
         """Run one turn of the loop: wait, receive, commit what is due."""
@@ -175,6 +189,8 @@ class ReceiverDaemon:
         elif self._poller.poll(int(wait_s * 1000)):
             self._take_messages(time.monotonic())
         now = time.monotonic()  # safeguard: receiver-monotonic-clock
+        # safeguard: agents-told-of-queries
+        self._receiver.is_queried = self._index is not None and self._index.is_queried(now)
         self._door.throttle_listeners(now)  # safeguard: receiver-descriptors-kept
         self._mind_files(now)
         self._take_files(now)
@@ -373,10 +389,22 @@ class ReceiverDaemon:
 
 
 class IndexSupervisor:
-    """The index as a child process: started, restarted with back-off, stopped by closing its standard input."""
+    """The index as a child process: started, restarted with back-off, stopped by closing its standard input.
 
-    def __init__(self, settings: ReceiverSettings) -> None:
+    That of an embedded collector is started when a client connects, when the log has grown by _INDEX_LAG_BYTES, or at
+    the end, to apply the log. Until then `listener` waits for clients at the address of SQL.
+    log_bytes: the size of the log.
+    """
+
+    def __init__(self, settings: ReceiverSettings, log_bytes: int = 0) -> None:
         self._settings = settings
+        self._lag_from_bytes = log_bytes
+        self.listener: socket.socket | None = None
+        # The receiver waits for clients at this address only.
+        self._is_needed = not settings.embedded or settings.query != [settings.places.query_address]
+        self._is_stopping = False
+        self._look_at = 0.0
+        self._listens_at: tuple[int, int] | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._start_after = 0.0
         self._backoff = Backoff(min_s=_INDEX_RESTART_MIN_S)
@@ -386,9 +414,16 @@ class IndexSupervisor:
         # The queries that run in the index, for the next one: see `running`.
         self._page = os.memfd_create("chiplog-queries")
         os.ftruncate(self._page, PAGE_BYTES)
+        self._memory = mmap.mmap(self._page, PAGE_BYTES)
 
-    def mind(self, now: float) -> None:
-        """Start the index if it is not running; detect that it ended."""
+    def is_queried(self, now: float) -> bool:
+        """Return True if clients ask now."""
+        return is_queried(self._memory, now)
+
+    def mind(self, now: float, log_bytes: int = 0) -> None:
+        """Start the index if it is needed and not running; detect that it ended."""
+        if not self._is_needed and not self._detect_need(now, log_bytes):
+            return
         if self._process is not None and (code := self._process.poll()) is not None:
             if now - self._started_at > 2 * BACKOFF_MAX_S:
                 self._backoff.reset()
@@ -398,6 +433,40 @@ class IndexSupervisor:
             self._start_after = now + self._backoff.next_s()
         if self._process is None and now >= self._start_after:
             self._start(now)
+
+    def _detect_need(self, now: float, log_bytes: int) -> bool:
+        """Return True, and free the address of SQL, from the moment in which the index is needed."""
+        if now >= self._look_at:
+            self._look_at = now + FILES_LOOK_S
+            self._listen()
+        is_called = self.listener is None or bool(_readable(self.listener))  # safeguard: query-starts-index
+        is_behind = log_bytes - self._lag_from_bytes >= _INDEX_LAG_BYTES  # safeguard: lag-starts-index
+        if is_called or is_behind:
+            self._is_needed = True
+            self._stop_listening()
+        return self._is_needed
+
+    def _listen(self) -> None:
+        """Wait for clients, also after a cleaner removed the socket's file. If that fails, the index is needed."""
+        path = ipc_path(self._settings.places.query_address)
+        if self.listener is not None and file_id(path) == self._listens_at:
+            return
+        self._stop_listening()
+        try:
+            self.listener = listen_ipc(self._settings.places.query_address)
+            self._listens_at = file_id(path)
+        except OSError as error:
+            _log.info("the index is started now, because the receiver cannot wait for queries: %s", error)
+
+    def _stop_listening(self) -> None:
+        if self.listener is None:
+            return
+        path = ipc_path(self._settings.places.query_address)
+        if file_id(path) == self._listens_at:
+            with contextlib.suppress(OSError):
+                os.unlink(path)
+        self.listener.close()
+        self.listener = None
 
     def _start(self, now: float) -> None:
         self._started_at = now
@@ -414,14 +483,16 @@ class IndexSupervisor:
             self._is_refused = False
 
     def _spawn(self) -> "subprocess.Popen[bytes]":
-        options = [argument for address in self._settings.query for argument in ("--query", address)]
+        queries = [] if self._is_stopping else self._settings.query
+        options = [argument for address in queries for argument in ("--query", address)]
         options += ["--after", str(self._ended_with), "--page", str(self._page)]
+        if self._settings.embedded:
+            options += ["--first-wait", str(QUERY_TIMEOUT_S / 3)]  # safeguard: first-query-sees-log
         if self._settings.keys is not None:
             options += ["--keys", str(self._settings.keys.directory)]
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "chiplog_collector.index", str(self._settings.places.root), *options],
             stdin=subprocess.PIPE,
-            env=os.environ | ALLOCATOR_SETTING,
             pass_fds=[self._page],
             # The receiver handles a terminal's Ctrl-C, and stops the index after its last commit.
             start_new_session=True,
@@ -429,12 +500,18 @@ class IndexSupervisor:
 
     def close(self) -> None:
         """Free what outlives each process."""
+        self._stop_listening()
         if self._page >= 0:
+            self._memory.close()
             os.close(self._page)
             self._page = -1
 
     def stop(self) -> None:
         """Let it catch up with the log, and wait for its end."""
+        self._stop_listening()
+        if not self._is_needed:
+            self._is_needed = self._is_stopping = True
+            self._start(time.monotonic())  # safeguard: end-applies-log
         process = self._process
         if process is None:
             return
@@ -450,6 +527,12 @@ class IndexSupervisor:
                 process.kill()
                 process.wait()
         self._process = None
+
+
+def _readable(listener: socket.socket) -> list[tuple[int, int]]:
+    poller = select.poll()
+    poller.register(listener, select.POLLIN)
+    return poller.poll(0)
 
 
 def _recover(directory: Path) -> tuple[dict[bytes, int], set[bytes]]:

@@ -22,7 +22,7 @@ from typing import Any
 from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.limits import FILE_PART_IDLE_S, FILE_PARTS_MAX
 from chiplog_schemas.paths import ensure_private_dir
-from chiplog_schemas.protocol.file_delivery import Close, Finish, Open, Write
+from chiplog_schemas.protocol.file_receiver import Close, Finish, Open, Write
 from chiplog_schemas.storage.content_files import insufficient_space_reason, is_content_name
 
 PART = ".part"

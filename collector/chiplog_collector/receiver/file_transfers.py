@@ -15,8 +15,8 @@ from chiplog_collector.receiver.file_store import (
     PartWritten,
     WriteDenied,
 )
-from chiplog_schemas.protocol.delivery import Reply
-from chiplog_schemas.protocol.file_delivery import FileReceiverAction, FileReceiverProtocol
+from chiplog_schemas.protocol.actions import Reply
+from chiplog_schemas.protocol.file_receiver import FileReceiverAction, FileReceiverProtocol
 from chiplog_schemas.security.permissions import Permission
 
 

@@ -2,7 +2,7 @@
 
 from chiplog_collector.receiver.commit import empty_receipt
 from chiplog_schemas.clock import now_us
-from chiplog_schemas.storage.segments import SegmentLog
+from chiplog_schemas.storage.segment_log import SegmentLog
 
 
 def append_receipt_for_lost_tail(log: SegmentLog) -> None:

@@ -48,7 +48,7 @@ class EventSpec:
     """Everything that an event kind declares.
 
     fields: in their order on the wire. table: of the schema `base`. If the fields have a matrix, each of its values is
-    a row of the table; else each event is a row. Without a table, the applier has a method for the kind.
+    a row of the table; else each event is a row. Without a table, the index has a method for the kind.
     """
 
     fields: dict[str, Field]

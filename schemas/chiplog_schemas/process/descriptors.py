@@ -7,6 +7,11 @@ may belong to another file, which chiplog must neither write to nor close.
 import errno
 import mmap
 import os
+import sys
+from functools import cache
+from typing import Any
+
+_MAP_FIXED = 0x10  # the same in Linux and macOS
 
 
 class OwnedDescriptor:
@@ -34,24 +39,47 @@ class OwnedDescriptor:
             os.close(number)
 
 
-class Mapped(mmap.mmap):
-    """A mapped file that never closes a descriptor of the training.
+def map_file(descriptor: int, size: int) -> mmap.mmap:
+    """Map the first `size` bytes of a file, shared and writable. The mapping keeps no descriptor, so it has no size().
 
-    A mapping keeps a descriptor, by number, and closes it when it is deleted. If the training has closed it and opened
-    files since, that would close one of these: the mapping is then kept forever.
+    Before Python 3.13 a mapping keeps one, by number, and closes it when it is deleted. If the training has closed it
+    and opened files since, that would close one of these. A finaliser that prevents this would be Python code: a signal
+    handler may run in it, and what the handler raises there is lost.
+
+    Raises:
+        OSError: The file cannot be mapped.
+        ValueError: The file is shorter than `size`.
     """
+    if sys.version_info >= (3, 13):
+        return mmap.mmap(descriptor, size, trackfd=False)
+    try:
+        import ctypes  # imported late: daemons do without it
+    except ImportError:  # a Python that was built without libffi
+        return mmap.mmap(descriptor, size)
+    if os.fstat(descriptor).st_size < size:
+        raise ValueError(f"the file is shorter than {size} bytes")
+    memory = mmap.mmap(-1, size)  # safeguard: mapping-spares-foreign-descriptor
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    flags = mmap.MAP_SHARED | _MAP_FIXED
+    if _mmap_of_libc()(address, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, descriptor, 0) != address:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return memory
 
-    def __del__(self) -> None:
-        try:
-            is_ours = self.closed or self.size() == len(self)  # size of the file that has the number now
-        except (OSError, ValueError):
-            is_ours = False
-        if not is_ours:  # safeguard: mapping-spares-foreign-descriptor
-            never_destroy(self)
+
+@cache
+def _mmap_of_libc() -> Any:
+    import ctypes
+
+    function = ctypes.CDLL(None, use_errno=True).mmap
+    function.restype = ctypes.c_void_p
+    number = ctypes.c_int
+    function.argtypes = [ctypes.c_void_p, ctypes.c_size_t, number, number, number, ctypes.c_long]
+    return function
 
 
 def never_destroy(kept: object) -> None:
-    """Keep an object and what it holds in memory for ever, also when Python shuts down."""
+    """Keep an object and what it holds in memory forever, also when Python shuts down."""
     import ctypes  # imported late: almost no process needs it
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))

@@ -49,7 +49,7 @@ class Lock:
         try:
             fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            holder = read_pid(self._descriptor)
+            holder = _holder(self._descriptor)
             os.close(self._descriptor)
             if error.errno not in (errno.EAGAIN, errno.EACCES):
                 raise  # a file system without locks: no process holds the lock, and none can
@@ -240,6 +240,19 @@ def _locker(descriptor: int) -> tuple[bool, int]:
     return (True, int(pid)) if kind != fcntl.F_UNLCK else (False, 0)
 
 
+def _holder(descriptor: int) -> int:
+    """Return the PID of the process that holds the lock of an open file; 0 when it is unknown.
+
+    The kernel knows it from the first moment. The file still has the PID of an earlier holder, or none, until the new
+    one has written its own. The kernel does not name a holder outside of this PID namespace, the file does.
+    """
+    try:
+        pid = _locker(descriptor)[1]  # negative: a process of another host
+    except OSError:
+        pid = 0
+    return pid if pid > 0 else read_pid(descriptor)  # safeguard: kernel-names-lock-holder
+
+
 def lock_holder_pid(path: Path) -> int:
     """Return the PID of the process that holds a lock; 0 when no process does or the file does not exist.
 
@@ -252,8 +265,8 @@ def lock_holder_pid(path: Path) -> int:
     except OSError:
         return 0
     try:
-        is_held, pid = _locker(descriptor)
-        return (read_pid(descriptor) or pid or -1) if is_held else 0
+        is_held, _ = _locker(descriptor)
+        return (_holder(descriptor) or -1) if is_held else 0
     except OSError:
         return 0
     finally:

@@ -3,7 +3,7 @@
     HELLO    [1, session, versions, sender, first, info]   I am; my log begins at number `first`
     WELCOME  [2, session, version, next, credit]           I have everything before `next`; send up to `credit` bytes
     DATA     [3, session, first, last]  + slice            all records of my log in first..last, verbatim
-    ACK      [4, session, next, credit, refused]           everything before `next` is on stable storage here
+    ACK      [4, session, next, credit, refused, queried]  everything before `next` is on stable storage here
     LOST     [5, session, first, last, reason]             in place of DATA: these numbers of my log can never arrive
     PING     [6, session, next]                            all before `next` was sent in this session; answered by ACK
     BYE      [7, session]                                  nothing more in this session
@@ -63,6 +63,7 @@ class Message:
     credit: int = 0
     reason: str = ""
     refused: int = 0
+    queried: bool = False
     info: dict[str, Any] = field(default_factory=dict)
     payload: bytes | memoryview = b""
 
@@ -89,9 +90,10 @@ def data(session: bytes, first: int, last: int, payload: bytes | memoryview) -> 
     return [pack([int(MessageKind.DATA), session, first, last]), payload]
 
 
-def ack(session: bytes, next_number: int, credit: int, refused: int = 0) -> list[bytes]:
-    """Acknowledge everything before `next_number`."""
-    return [pack([int(MessageKind.ACK), session, next_number, credit, *([refused] if refused else [])])]
+def ack(session: bytes, next_number: int, credit: int, refused: int = 0, *, queried: bool = False) -> list[bytes]:
+    """Acknowledge everything before `next_number`. queried: whether clients ask the collector now."""
+    optional = [refused, True] if queried else [refused] if refused else []
+    return [pack([int(MessageKind.ACK), session, next_number, credit, *optional])]
 
 
 def lost(session: bytes, first: int, last: int, reason: str) -> list[bytes]:
@@ -179,8 +181,10 @@ def parse(frames: list[bytes]) -> Message:
             message.sender = value
         else:
             setattr(message, name, check_field(name, value))
-    if kind == MessageKind.ACK and len(values) > 2 and type(values[2]) is int:
-        message.refused = max(0, values[2])
+    if kind == MessageKind.ACK:
+        refused, queried = (*values[2:4], 0, False)[:2]  # older peers send neither, or only the first
+        message.refused = max(0, refused) if type(refused) is int else 0
+        message.queried = queried is True
     if message.last >= NUMBER_LIMIT:
         raise WireError(f"{MessageKind(kind).name}.last is {message.last}: no record has that number")
     if kind in (MessageKind.DATA, MessageKind.LOST) and message.first > message.last:

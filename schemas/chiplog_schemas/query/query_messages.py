@@ -290,7 +290,10 @@ def check_statement(sql: str, parse_sql: Callable[[str], Sequence[Any]]) -> str:
                 return sql
         raise QueryRejected("EXPLAIN is answered only before one SELECT, as in EXPLAIN [ANALYZE] SELECT …")
     if kind == "MULTI":
-        raise QueryRejected("PIVOT without values needs several statements; list them: PIVOT … ON column IN (value, …)")
+        raise QueryRejected(
+            "PIVOT without values needs several statements; list them: PIVOT … ON column IN (value, …), or read "
+            "pivot_steps(run, keys) or pivot_runs(config_keys, metric_keys)"
+        )
     raise QueryRejected(f"{kind} statement is refused: queries only read; write one SELECT")
 
 

@@ -1,15 +1,49 @@
-"""The SQL text of the database's tables and views, and their migration number."""
+"""The SQL text of the database's tables, views and macros, and their migration number."""
 
 from importlib.resources import files
 
-MIGRATION = 5  # grows with every change of tables.sql; a database of a lower one is rebuilt from the log
+MIGRATION = 6  # grows with every change of tables.sql; a database of a lower one is rebuilt from the log
+ROLLUPS = 1  # grows with every change of the rollups' SQL; those of another number are computed again from the tables
+LEVELS = (16, 256)  # steps in a bucket of base.metric_levels; curves.sql has them, too
+# Each file reads from those before it.
+_REPLACED = ("views.sql", "analysis.sql", "curves.sql", "macros.sql")  # safeguard: macros-replaced-at-start
 
 
 def tables_sql() -> str:
     """Return the statements that make an empty database of this migration."""
-    return (files("chiplog_schemas.sql") / "tables.sql").read_text(encoding="utf-8")
+    return _text("tables.sql")
+
+
+def rollups_sql() -> str:
+    """Return the statements that compute the rollups from the tables."""
+    return _text("rollups.sql").format(
+        version=ROLLUPS,
+        metric_series=series_sql("FROM base.metrics UNION ALL FROM base.metrics_recent"),
+        phase_series=series_sql("FROM base.phases UNION ALL FROM base.phases_recent"),
+        metric_levels=levels_sql("FROM base.metrics"),
+    )
+
+
+def series_sql(facts: str) -> str:
+    """Return the query that sums up the series of a query of facts: (producer, key, step, seq, ts, value)."""
+    return f"WITH facts AS ({facts})\n{_text('series.sql')}"
+
+
+def merged_series_sql(parts: str) -> str:
+    """Return the query that merges several rows of a series into one."""
+    return f"WITH parts AS ({parts})\n{_text('series_merged.sql')}"
+
+
+def levels_sql(facts: str) -> str:
+    """Return the query that makes curves of lower resolution of a query of facts."""
+    levels = "UNION ALL\n".join(f"({_text('levels.sql').format(width=width)})\n" for width in LEVELS)
+    return f"WITH facts AS ({facts})\n{levels}"
 
 
 def views_sql() -> str:
-    """Return the statements that make or replace the views."""
-    return (files("chiplog_schemas.sql") / "views.sql").read_text(encoding="utf-8")
+    """Return the statements that make or replace the views and macros."""
+    return "\n".join(map(_text, _REPLACED))
+
+
+def _text(name: str) -> str:
+    return (files("chiplog_schemas.sql") / name).read_text(encoding="utf-8")

@@ -1,6 +1,6 @@
 -- The tables behind the views. Users never see them. A change of them needs a higher MIGRATION.
 -- Facts carry integers and dimensions carry names, so that an identity that becomes known later changes one row.
--- Facts are inserted sorted by key, producer, step and have no primary key: base.intervals keeps exactly-once.
+-- Facts have no primary key: base.intervals keeps exactly-once.
 CREATE SCHEMA base;
 
 -- One row: the log that this database indexes, and how far it has been applied.
@@ -31,9 +31,15 @@ CREATE TABLE base.demands (run_id VARCHAR, launch VARCHAR, run INTEGER);
 -- Metric and phase names, names of system metrics, devices.
 CREATE TABLE base.names (id INTEGER, name VARCHAR);
 
+-- The numbers, by far the most rows. Each flush appends to the `_recent` tables, sorted by key, producer and step. Once
+-- there are enough, they move to the other table in one large sorted piece: by run, key, producer and step, system
+-- samples by key, device and time. A series is then next to itself, and a query skips the rest of the file.
 CREATE TABLE base.metrics (producer INTEGER, key INTEGER, step BIGINT, seq BIGINT, ts TIMESTAMP, value DOUBLE);
 CREATE TABLE base.phases (producer INTEGER, key INTEGER, step BIGINT, seq BIGINT, ts TIMESTAMP, value DOUBLE);
 CREATE TABLE base.system (producer INTEGER, device INTEGER, key INTEGER, ts TIMESTAMP, value DOUBLE);
+CREATE TABLE base.metrics_recent AS FROM base.metrics;
+CREATE TABLE base.phases_recent AS FROM base.phases;
+CREATE TABLE base.system_recent AS FROM base.system;
 CREATE TABLE base.texts (producer INTEGER, key INTEGER, step BIGINT, seq BIGINT, ts TIMESTAMP, value VARCHAR);
 CREATE TABLE base.histograms (
     producer INTEGER, key INTEGER, step BIGINT, seq BIGINT, ts TIMESTAMP, edges DOUBLE[], counts DOUBLE[]

@@ -1,17 +1,10 @@
 -- The views that users query. Names and columns are a contract. The index replaces every view at each start.
 -- Joins to the dimensions cost a millisecond or two, and let names change without changes to a fact.
 
--- The label of a producer's events: its own label, for a console that of its owner. An owner on another node is
--- rejected: a key for one node must not add lines to another node's label. Without an agent's report, the producer's
--- own node counts.
-CREATE OR REPLACE VIEW base.identified AS
-SELECT p.producer, r.run_id, w.label, w.attempt, w.rank, p.node, w.run, p.is_primary, w.producer AS owner, p.role,
-       coalesce(p.is_coauthor, false) AS is_coauthor
-FROM base.producers p
-LEFT JOIN base.producers o ON p.role = 'console' AND o.producer = p.owner AND o.role = 'rank'
-    AND coalesce(o.agent_node, o.node) = coalesce(p.agent_node, p.node)
-JOIN base.producers w ON w.producer = coalesce(o.producer, p.producer)
-LEFT JOIN base.runs r ON r.run = w.run;
+-- All facts, in no order: those in sorted pieces, and those of the last flushes.
+CREATE OR REPLACE VIEW base.metric_facts AS FROM base.metrics UNION ALL FROM base.metrics_recent;
+CREATE OR REPLACE VIEW base.phase_facts AS FROM base.phases UNION ALL FROM base.phases_recent;
+CREATE OR REPLACE VIEW base.system_facts AS FROM base.system UNION ALL FROM base.system_recent;
 
 CREATE OR REPLACE VIEW base.seen AS
 SELECT producer, sum(last_seq - first_seq + 1)::BIGINT AS stored, max(last_seq) AS last_seq, max(seen_at) AS seen_at
@@ -25,17 +18,18 @@ FROM base.producers p JOIN base.runs r ON r.run = p.run LEFT JOIN base.seen s ON
 WHERE p.role = 'rank';
 
 -- The newest attempt of each label, and whether the run's state follows it: as the label requests, else if it is the
--- primary.
+-- primary. The structs keep nulls, which max_by() would skip.
 CREATE OR REPLACE VIEW base.newest AS
-SELECT p.run, p.label, coalesce(p.state, 'running') AS state, p.exit_code, p.ended_at,
-       coalesce(p.sets_run, p.is_primary) AS sets_run
-FROM base.producers p WHERE p.role = 'rank' AND p.run IS NOT NULL
-QUALIFY row_number() OVER (PARTITION BY p.run, p.label ORDER BY p.attempt DESC) = 1;
+SELECT run, label, min(started_at) AS started_at, max(attempt) AS attempt,
+       max_by(coalesce(state, 'running'), attempt) AS state, max_by({'of': exit_code}, attempt).of AS exit_code,
+       max_by({'of': ended_at}, attempt).of AS ended_at,
+       max_by({'of': coalesce(sets_run, is_primary)}, attempt).of AS sets_run
+FROM base.producers WHERE role = 'rank' AND run IS NOT NULL GROUP BY run, label;
 
 -- A run is running while a label that sets its state is; then the last of these to end decides. Without any, the worst
 -- state of all labels counts.
 CREATE OR REPLACE VIEW base.run_states AS
-SELECT run,
+SELECT run, min(started_at) AS created_at, count(*) AS n_labels, max(attempt) + 1 AS n_attempts,
        CASE WHEN bool_or(sets_run) THEN
                 CASE WHEN bool_or(state = 'running') FILTER (sets_run) THEN 'running'
                      ELSE arg_max(state, ended_at) FILTER (sets_run) END
@@ -43,28 +37,19 @@ SELECT run,
             WHEN bool_or(state = 'failed') THEN 'failed' ELSE 'finished' END AS state,
        CASE WHEN bool_or(sets_run) THEN arg_max(exit_code, ended_at) FILTER (sets_run)
             ELSE max(exit_code) END AS exit_code,
-       CASE WHEN bool_or(sets_run) THEN max(ended_at) FILTER (sets_run) ELSE max(ended_at) END AS ended_at
-FROM base.newest GROUP BY run;
-
--- Per run: how many labels failed or crashed in their newest attempt, and how many are running.
-CREATE OR REPLACE VIEW base.state_counts AS
-SELECT run, count(*) FILTER (state IN ('failed', 'crashed')) AS n_failed,
-       count(*) FILTER (state = 'running') AS n_running
+       CASE WHEN bool_or(sets_run) THEN max(ended_at) FILTER (sets_run) ELSE max(ended_at) END AS ended_at,
+       count(*) FILTER (state IN ('failed', 'crashed')) AS n_failed, count(*) FILTER (state = 'running') AS n_running
 FROM base.newest GROUP BY run;
 
 CREATE OR REPLACE VIEW runs AS
-SELECT r.run_id, r.project, r.name, r.run_group, r.job_type, r.tags, r.notes,
-       s.state, s.exit_code, min(l.started_at) AS created_at,
+SELECT r.run_id, r.project, r.name, r.run_group, r.job_type, r.tags, r.notes, s.state, s.exit_code, s.created_at,
        CASE WHEN s.state <> 'running' THEN s.ended_at END AS ended_at,
-       r.primary_label, count(DISTINCT l.label) AS n_labels, max(l.attempt) + 1 AS n_attempts,
-       n.n_failed, n.n_running
-FROM base.runs r JOIN base.run_states s ON s.run = r.run JOIN labels l ON l.run_id = r.run_id
-JOIN base.state_counts n ON n.run = r.run
-GROUP BY ALL;
+       r.primary_label, s.n_labels, s.n_attempts, s.n_failed, s.n_running
+FROM base.runs r JOIN base.run_states s ON s.run = r.run;
 
 CREATE OR REPLACE VIEW metrics AS
 SELECT i.run_id, i.label, i.attempt, i.rank, n.name AS key, f.step, f.seq, f.ts, f.value
-FROM base.metrics f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
+FROM base.metric_facts f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
 
 CREATE OR REPLACE VIEW texts AS
 SELECT i.run_id, i.label, i.attempt, i.rank, n.name AS key, f.step, f.seq, f.ts, f.value
@@ -77,46 +62,17 @@ FROM base.histograms f JOIN base.identified i ON i.producer = f.producer JOIN ba
 CREATE OR REPLACE VIEW phases AS
 -- safeguard: phase-has-time
 SELECT i.run_id, i.label, i.attempt, i.rank, f.step, n.name AS phase, f.value AS seconds, f.ts
-FROM base.phases f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
-
--- Per label and attempt: the time spent waiting for data. `share` refers to the steps whose length is known.
-CREATE OR REPLACE VIEW data_wait AS
-WITH steps AS (
-    SELECT run_id, label, attempt, rank, step, sum(seconds) FILTER (phase = 'data') AS waited,
-           sum(seconds) FILTER (phase = 'step') AS took
-    FROM phases WHERE phase IN ('data', 'step') GROUP BY run_id, label, attempt, rank, step
-)
-SELECT run_id, label, attempt, rank, count(waited) AS n_steps, sum(waited) AS wait_s, median(waited) AS median_wait_s,
-       max(waited) AS max_wait_s, max_by(step, (waited, -step)) AS max_wait_step, sum(took) AS step_s,
-       sum(coalesce(waited, 0)) FILTER (took IS NOT NULL) / nullif(sum(took), 0) AS share
-FROM steps GROUP BY run_id, label, attempt, rank HAVING count(waited) > 0;
-
--- Per run, phase and label: the difference from the median of the labels, step by step, for steps with several labels.
--- If a label did a step twice, its newest attempt counts.
-CREATE OR REPLACE VIEW stragglers AS
-WITH spent AS (
-    SELECT run_id, phase, step, label, rank, sum(seconds) AS seconds
-    FROM phases GROUP BY run_id, phase, step, label, rank, attempt
-    QUALIFY row_number() OVER (PARTITION BY run_id, phase, step, label ORDER BY attempt DESC) = 1
-), compared AS (
-    SELECT *, median(seconds) OVER step_of AS typical, max(seconds) OVER step_of AS longest,
-           count(*) OVER step_of AS n_labels
-    FROM spent WINDOW step_of AS (PARTITION BY run_id, phase, step)
-)
-SELECT run_id, phase, label, max(rank) AS rank, count(*) AS n_steps,
-       count(*) FILTER (seconds = longest AND seconds > typical) AS n_slowest,
-       median(seconds) AS median_s, median(typical) AS typical_s, sum(seconds - typical) AS excess_s,
-       sum(seconds - typical) / nullif(sum(typical), 0) AS share
-FROM compared WHERE n_labels > 1 GROUP BY run_id, phase, label;
+FROM base.phase_facts f JOIN base.identified i ON i.producer = f.producer JOIN base.names n ON n.id = f.key;
 
 -- Per label, for its newest attempt that logged a step: its last step, compared with the foremost label of the run.
 -- Grouped by the run's name, so that a query for one run reads only that run. Step and time are combined into one
 -- number, because a pair takes twice as long. 2^60 exceeds any time in microseconds.
 CREATE OR REPLACE VIEW rank_progress AS
 WITH reached AS (
-    SELECT i.run_id, f.producer, max(f.step) AS step,
-           max_by(f.ts, f.step::HUGEINT * 1152921504606846976 - epoch_us(f.ts)) AS ts
-    FROM (SELECT producer, step, ts FROM base.metrics UNION ALL SELECT producer, step, ts FROM base.phases) f
+    SELECT i.run_id, f.producer, max(f.last_step) AS step,
+           max_by(f.last_step_ts, f.last_step::HUGEINT * 1152921504606846976 - epoch_us(f.last_step_ts)) AS ts
+    FROM (SELECT producer, last_step, last_step_ts FROM base.metric_series
+          UNION ALL SELECT producer, last_step, last_step_ts FROM base.phase_series) f
     JOIN base.identified i ON i.producer = f.producer GROUP BY i.run_id, f.producer
 ), newest AS (
     SELECT r.run_id, i.label, i.attempt, i.rank, r.step, r.ts AS reached_at
@@ -128,17 +84,10 @@ SELECT run_id, label, attempt, rank, step, reached_at,
        epoch_us(max_by(reached_at, (step, -epoch_us(reached_at))) OVER of_run - reached_at) / 1e6 AS seconds_behind
 FROM newest WINDOW of_run AS (PARTITION BY run_id);
 
--- Per step: the spread of the labels' values. `slowest_label` has the largest value; of equal values the first name
--- counts. NaN never counts as slower.
-CREATE OR REPLACE VIEW step_skew AS
-SELECT run_id, key, step, count(DISTINCT label) AS n_labels, min(value) AS min, median(value) AS median,
-       max(value) AS max, first(label ORDER BY isnan(value), value DESC, label) AS slowest_label
-FROM metrics GROUP BY run_id, key, step;
-
 CREATE OR REPLACE VIEW system_samples AS
 -- safeguard: sample-of-agents-node
 SELECT coalesce(p.agent_node, p.node) AS node, d.name AS device, n.name AS name, s.ts, s.value
-FROM base.system s JOIN base.producers p ON p.producer = s.producer
+FROM base.system_facts s JOIN base.producers p ON p.producer = s.producer
 JOIN base.names d ON d.id = s.device JOIN base.names n ON n.id = s.key;
 
 -- The time in which an attempt had its label: until its end, at the latest until the next attempt's start. A vanished
@@ -250,14 +199,13 @@ WHERE NOT EXISTS (SELECT 1 FROM said o WHERE o.run_id = s.run_id AND o.label = s
 -- Grouped by the run's name, so that a query for one run reads only that run.
 CREATE OR REPLACE VIEW base.tallies AS
 SELECT run_id, label, key, arg_max(last, attempt) AS last, arg_min(first, attempt) AS first,
-       min(min) AS min, max(max) AS max, fsum(sum) AS sum, sum(n)::BIGINT AS n,
+       min(min) AS min, max(max) AS max, CASE WHEN isfinite(fsum(sum)) THEN fsum(sum) ELSE sum(sum) END AS sum, sum(n)::BIGINT AS n,
        bool_or(is_primary) AS is_primary, min(rank) AS rank
 FROM (
     SELECT i.run_id, i.label, i.attempt, i.producer, i.is_primary, i.rank, f.key,
-           arg_max(f.value, f.seq) AS last, arg_min(f.value, f.seq) AS first,  -- safeguard: last-value-by-seq
-           min(nullif(f.value, 'nan'::DOUBLE)) AS min, max(nullif(f.value, 'nan'::DOUBLE)) AS max,
-           fsum(nullif(f.value, 'nan'::DOUBLE)) AS sum, count(nullif(f.value, 'nan'::DOUBLE)) AS n
-    FROM base.metrics f JOIN base.identified i ON i.producer = f.producer
+           arg_max(f.last, f.last_seq) AS last, arg_min(f.first, f.first_seq) AS first,
+           min(f.min) AS min, max(f.max) AS max, CASE WHEN isfinite(fsum(f.sum)) THEN fsum(f.sum) ELSE sum(f.sum) END AS sum, sum(f.n_numbers) AS n
+    FROM base.metric_series f JOIN base.identified i ON i.producer = f.producer
     GROUP BY i.run_id, i.label, i.attempt, i.producer, i.is_primary, i.rank, f.key
 )
 GROUP BY run_id, label, key;
@@ -291,7 +239,7 @@ WITH said AS (
     QUALIFY row_number() OVER (PARTITION BY run_id, key ORDER BY is_primary DESC, rank NULLS LAST, label) = 1
 ), spoken AS (
     SELECT t.*, k.kind, min(t.min) OVER everybody AS run_min, max(t.max) OVER everybody AS run_max,
-           fsum(t.sum) OVER everybody AS run_sum, sum(t.n) OVER everybody AS run_n
+           CASE WHEN isfinite(fsum(t.sum) OVER everybody) THEN fsum(t.sum) OVER everybody ELSE sum(t.sum) OVER everybody END AS run_sum, sum(t.n) OVER everybody AS run_n
     FROM base.tallies t
     LEFT JOIN base.summary_kinds k ON k.run_id = t.run_id AND k.label = t.label AND k.key = t.key
     WINDOW everybody AS (PARTITION BY t.run_id, t.key)
@@ -542,9 +490,11 @@ WITH counted AS NOT MATERIALIZED (
         FROM base.rounds o JOIN base.producers p ON p.producer = o.producer
         QUALIFY p.rank IS NOT NULL OR NOT bool_or(p.rank IS NOT NULL) OVER (PARTITION BY o.run_id)
     )
+    -- Most runs never restarted: their facts are not read.
+    QUALIFY bool_or(is_broken_off) OVER (PARTITION BY run_id)
 ), facts AS NOT MATERIALIZED (
     SELECT c.run_id, c.producer, c.label, c.round, c.is_broken_off, f.key, f.step, f.ts, epoch_us(f.ts) + c.clock_us AS at_us
-    FROM (SELECT producer, key, step, ts FROM base.metrics UNION ALL SELECT producer, -key, step, ts FROM base.phases) f
+    FROM (SELECT producer, key, step, ts FROM base.metric_facts UNION ALL SELECT producer, -key, step, ts FROM base.phase_facts) f
     JOIN counted c ON c.producer = f.producer
 ), spans AS (
     SELECT run_id, producer, round, keys, lag(producer) OVER of_label AS left_by,

@@ -36,12 +36,7 @@ from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.codec import CodecError, unpack
 from chiplog_schemas.model.events import IDENTITY_FIELDS, select_typed
 from chiplog_schemas.storage.record import CorruptRange, Record, any_nonzero
-from chiplog_schemas.storage.segments import (
-    SEGMENT_HEADER_BYTES,
-    decode_header,
-    list_segments,
-    read_segment,
-)
+from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES, decode_header, list_segments, read_segment
 
 HEAD_MAGIC = b"CHIPJRN\x01"
 HEAD_PAGE_BYTES = 4096

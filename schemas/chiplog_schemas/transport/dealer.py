@@ -19,16 +19,8 @@ from chiplog_schemas.addresses import is_ipv6
 from chiplog_schemas.backoff import Backoff, half_to_whole
 from chiplog_schemas.limits import BATCH_BYTES_MAX, LINGER_MS, RECORD_BYTES_MAX
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import (
-    Acknowledged,
-    Connect,
-    Disconnect,
-    Resume,
-    Send,
-    SenderAction,
-    SenderProtocol,
-    SenderState,
-)
+from chiplog_schemas.protocol.actions import Acknowledged, Connect, Disconnect, Resume, Send, SenderAction
+from chiplog_schemas.protocol.sender import SenderProtocol, SenderState
 from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, parse_handshake_failure
 from chiplog_schemas.transport.zmtp import Dealer
 
@@ -158,6 +150,11 @@ class DeliveryClient:
             for action in self.machine.beat(now):
                 if self.socket is not None and isinstance(action, Send):
                     self.socket.send_multipart(action.frames, zmq.DONTWAIT)
+
+    def request_ack(self) -> None:
+        """Request an acknowledgement at once of everything that was sent."""
+        with contextlib.suppress(OSError, zmq.ZMQError):  # `poll` will find out
+            self._apply(self.machine.request_ack())
 
     def _step(self, now: float) -> None:
         self._check_monitor(now)

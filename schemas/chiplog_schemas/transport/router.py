@@ -16,7 +16,7 @@ from chiplog_schemas.once import OnceLogger
 from chiplog_schemas.process.daemon import fds_nearly_exhausted
 from chiplog_schemas.process.file_lock import file_id
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import Reply
+from chiplog_schemas.protocol.actions import Reply
 from chiplog_schemas.security.zap import ReceivedMessage, ZapAuthenticator, receive
 
 _SEND_HWM = 10_000  # acknowledgements are small, and a peer that reads none is gone

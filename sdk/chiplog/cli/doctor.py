@@ -1,17 +1,20 @@
 """`chiplog doctor`: check this machine; `--canary`: check that all sent events arrive."""
 
-import csv
 import dataclasses
-import json
 import os
-import sys
+from typing import TYPE_CHECKING
 
 import click
 
-from chiplog.cli.output import plain_cell, print_tables
+from chiplog.cli.output import FORMATS, Output, output_options
+from chiplog.cli.tables import plain_cell
+from chiplog.cli.writers import Rows, write_result
 from chiplog.ops import daemons, health_checks
 from chiplog.ops.health_checks import ERROR, OK, Finding
 from chiplog_schemas.paths import Paths, own_dir, paths_for_root
+
+if TYPE_CHECKING:
+    from chiplog.cli.fitted_table import Sheet
 
 CANARIES = 1_000
 _COLOURS = {OK: "green", health_checks.WARNING: "yellow", ERROR: "red"}
@@ -30,8 +33,8 @@ _COLOURS = {OK: "green", health_checks.WARNING: "yellow", ERROR: "red"}
     "--timeout-s", type=click.FloatRange(min=0.1), default=30.0, show_default=True, help="For all of them to arrive."
 )
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
-def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, form: str) -> None:
+@output_options(*FORMATS)
+def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, output: Output) -> None:
     """Check this machine and report what to fix. Exit code 1 if something is bad.
 
     With --canary the command sends events through the agent and the collector into SQL. It counts lost, doubled and
@@ -41,14 +44,8 @@ def doctor(canary: bool, events: int, timeout_s: float, directory: str | None, f
     findings = list(health_checks.run_checks(where))
     if canary:
         findings.append(_fly(where, events, timeout_s))
-    if form == "json":
-        click.echo(json.dumps([dataclasses.asdict(finding) for finding in findings]))
-    elif form == "csv":
-        writer = csv.writer(sys.stdout)
-        writer.writerow([field.name for field in dataclasses.fields(Finding)])
-        writer.writerows(dataclasses.astuple(finding) for finding in findings)
-    else:
-        _print(findings)
+    columns = [field.name for field in dataclasses.fields(Finding)]
+    write_result(Rows(columns, map(dataclasses.astuple, findings)), output, sheets=lambda: [_sheet(findings)])
     if any(finding.verdict == ERROR for finding in findings):
         raise click.exceptions.Exit(1)
 
@@ -76,7 +73,7 @@ def _fly(where: Paths, events: int, timeout_s: float) -> Finding:
     return Finding("canary", OK if flight.ok else ERROR, found, "" if flight.ok else "please report this: it is a bug")
 
 
-def _print(findings: list[Finding]) -> None:
+def _sheet(findings: list[Finding]) -> "Sheet":
     from chiplog.cli.fitted_table import Column, Sheet
 
     sheet = Sheet(
@@ -89,4 +86,4 @@ def _print(findings: list[Finding]) -> None:
             plain_cell(finding.found),
             plain_cell(finding.remedy),
         )
-    print_tables(sheet)
+    return sheet

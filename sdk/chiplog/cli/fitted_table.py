@@ -5,8 +5,7 @@ is not enough, or if cells would become tall, it becomes one block per row.
 """
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len, chop_cells
@@ -14,11 +13,14 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from chiplog.cli.plain_table import GAP, Column, markdown_lines, plain_lines
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, JustifyMethod, OverflowMethod, RenderResult
     from rich.containers import Lines
 
-_GAP = 2  # between two columns: the padding and the rule of the box
+__all__ = ["Cell", "Column", "Sheet", "fold"]
+
 _PIECE_MAX = 40  # characters of a word that a column does not break; a hash or a token may be longer
 # After a separator inside a word, but neither in 1.5, 1e-05, 12:30 and 1,000 nor before the 5 of -5.
 _BREAK = re.compile(r"(?<=[^\W_][-_/=])(?<!\d[eE]-)|(?<=[^\W_][.:,;])(?!\d)|(?<=\s)(?=\S)")
@@ -64,20 +66,6 @@ def fold(text: str, width: int) -> list[str]:
     return [line.rstrip() for line in lines if line.strip()]
 
 
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column. is_number: right-aligned and never folded. is_whole: never folded.
-
-    is_name: folded only beyond 40 characters. drop: order of omission from a narrow table, the lowest first; 0: never.
-    """
-
-    name: str
-    is_number: bool = False
-    is_whole: bool = False
-    is_name: bool = False
-    drop: int = 0
-
-
 class Sheet:
     """A table that rich prints in the form that fits. caption: a line below it.
 
@@ -103,6 +91,25 @@ class Sheet:
     def add(self, *cells: str | Text) -> None:
         """Add a row."""
         self.rows.append([cell if isinstance(cell, Text) else Cell(cell) for cell in cells])
+
+    def lines(self) -> Iterator[str]:
+        """Yield the whole table as plain lines, for a pipe or a file."""
+        if self._title:
+            yield self._title
+        yield from plain_lines(self.columns, self._texts(), has_header=self._has_header)
+        if self.caption:
+            yield self.caption
+
+    def markdown(self) -> Iterator[str]:
+        """Yield the whole table in Markdown."""
+        if self._title:
+            yield from (f"### {self._title}", "")
+        yield from markdown_lines(self.columns, self._texts())
+        if self.caption:
+            yield from ("", self.caption)
+
+    def _texts(self) -> list[list[str]]:
+        return [[cell.plain for cell in row] for row in self.rows]
 
     def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
         """Yield what is printed."""
@@ -140,13 +147,13 @@ class Sheet:
         kept = list(range(len(self.columns)))
         order = sorted((number for number in kept if self.columns[number].drop), key=lambda n: self.columns[n].drop)
         for number in order:
-            if sum(spans[n][0] for n in kept) + _GAP * (len(kept) - 1) <= width:
+            if sum(spans[n][0] for n in kept) + GAP * (len(kept) - 1) <= width:
                 break
             kept.remove(number)
         return kept
 
     def _are_blocks_shorter(self, widths: Sequence[int], width: int) -> bool:
-        beside = max(1, width - _GAP - max((cell_len(column.name) for column in self.columns), default=0))
+        beside = max(1, width - GAP - max((cell_len(column.name) for column in self.columns), default=0))
         table = blocks = 0
         for row in self.rows:
             lengths = [cell.cell_len for cell in row]
@@ -177,17 +184,17 @@ class Sheet:
         """Yield one block per row: a line for each column."""
         for number, row in enumerate(self.rows, 1):
             yield Text(f"-- {number} " + "-" * 20, style="dim")
-            grid = Table.grid(padding=(0, _GAP, 0, 0))
-            grid.add_column(style="bold", no_wrap=True)
+            grid = Table.grid(padding=(0, GAP, 0, 0))
+            grid.add_column(style="bold", overflow="fold")
             grid.add_column(overflow="fold")
             for column, cell in zip(self.columns, row, strict=True):
-                grid.add_row(Text(column.name), cell)
+                grid.add_row(Cell(column.name), cell)  # safeguard: long-heading-not-cut
             yield grid
 
 
 def _shrunk(spans: Sequence[tuple[int, int]], width: int) -> list[int] | None:
     """Return column widths that fit, shrinking the widest first; None if their minimum widths do not fit."""
-    space = width - _GAP * (len(spans) - 1)
+    space = width - GAP * (len(spans) - 1)
     if sum(least for least, _ in spans) > space:
         return None
     widths = [min(most, space) for _, most in spans]

@@ -1,12 +1,16 @@
 """`chiplog keys`: this host's keys, and the keys that may connect to its daemons."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 import zmq
 
-from chiplog.cli.output import open_output, plain_cell, print_tables, write_csv, write_json
+from chiplog.cli.output import FORMATS, Output, output_options
+from chiplog.cli.tables import plain_cell
+from chiplog.cli.writers import Rows, write_result
 from chiplog_schemas.paths import ensure_private_dir, resolve_root
 from chiplog_schemas.security.key_files import (
     KeyPair,
@@ -25,6 +29,9 @@ from chiplog_schemas.security.key_files import (
     write_permit,
 )
 from chiplog_schemas.security.permissions import CLIENT_ROLES, Permission, Role
+
+if TYPE_CHECKING:
+    from chiplog.cli.fitted_table import Sheet
 
 _COLUMNS = ("name", "is", "roles", "nodes", "public", "file")
 _NEXT = {
@@ -121,25 +128,26 @@ def revoke(own: Keys, name: str) -> None:
 
 
 @keys.command("list")
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@output_options(*FORMATS)
 @click.pass_obj
-def list_(own: Keys, form: str) -> None:
+def list_(own: Keys, output: Output) -> None:
     """List this host's keys, the servers that it knows, and the keys that may connect."""
     rows = [*_own_rows(own), *_allowed_rows(own)]
-    if form == "table":
-        if not rows:
-            click.echo(f"no keys in {own.directory}", err=True)
+    if not rows:
+        click.echo(f"no keys in {own.directory}", err=True)
+        if output.form == "table":
             return
+
+    def sheets() -> "Iterator[Sheet]":
         from chiplog.cli.fitted_table import Column, Sheet
 
         sheet = Sheet(Column(name, is_whole=name == "public") for name in _COLUMNS)
         for row in rows:
             texts = (", ".join(value) if isinstance(value, list) else str(value) for value in row)
             sheet.add(*map(plain_cell, texts))  # safeguard: key-shown-as-text
-        print_tables(sheet)
-        return
-    with open_output(None) as target:
-        (write_csv if form == "csv" else write_json)(_COLUMNS, rows, target)
+        yield sheet
+
+    write_result(Rows(_COLUMNS, rows), output, sheets=sheets)
 
 
 def _given(key: str, name: str | None, roles: tuple[str, ...]) -> PublicKey:

@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
-from chiplog.cli.options import local_option, open_client, resolve_run, source_options
-from chiplog.cli.output import Zone, common_timezone, console_text, printable
+from chiplog.cli.completion import complete_labels, complete_runs
+from chiplog.cli.format_values import Zone, common_timezone, console_text, printable
+from chiplog.cli.options import local_option, open_client, require_label, resolve_run, source_options
 from chiplog.query.client import Client
 
 FOLLOW_INTERVAL_S = 0.5  # shorter is not visible, and a query costs milliseconds
@@ -36,8 +37,8 @@ _NEW = (
 
 
 @click.command()
-@click.argument("run")
-@click.option("--label", metavar="NAME", help="Only what this label printed.")
+@click.argument("run", shell_complete=complete_runs)
+@click.option("--label", metavar="NAME", shell_complete=complete_labels, help="Only what this label printed.")
 @click.option("--stream", type=click.Choice(("stdout", "stderr")), help="Only this stream.")
 @click.option("-n", "--tail", type=click.IntRange(0, PAGE_LINES), metavar="N", help="Only the last N lines.")
 @click.option("-f", "--follow", is_flag=True, help="Print new lines until the run has ended.")
@@ -60,9 +61,10 @@ def logs(
     RUN is a run ID, a unique beginning of one, or `latest`. Each line begins with its label, unless --label names one.
     """
     with open_client(dir_, url) as client:
-        named = {"run": resolve_run(client, run), "label": label, "stream": stream}
+        run = resolve_run(client, run)
+        named = {"run": run, "label": label, "stream": stream}
         if label is not None:
-            _check_label(client, named["run"], label)
+            require_label(client, run, label)
         printer = _Printer(prefix=label is None, zone=common_timezone(is_local) if times else None)
         if tail is not None:
             if follow:
@@ -77,14 +79,6 @@ def logs(
                     break
         if follow:
             _follow(client, named, printer)
-
-
-def _check_label(client: Client, run: str | None, label: str) -> None:
-    rows = client.sql("SELECT DISTINCT label FROM labels WHERE run_id = $run ORDER BY label", {"run": run}).rows()
-    labels = [row["label"] for row in rows]
-    if label not in labels:
-        shown = ", ".join(map(str, labels[:8])) + (", …" if len(labels) > 8 else "")
-        raise click.UsageError(f"--label {label!r} is not a label of run {run!r}; it has {shown}")
 
 
 def _follow(client: Client, named: dict[str, str | None], printer: "_Printer") -> None:

@@ -6,9 +6,11 @@ from typing import Any, TypeVar
 
 import click
 
+from chiplog.cli.suggestions import KNOWN_MAX, require_known, unknown_name
 from chiplog.query.client import Client, NoDataError, QueryError, connect
 
 _NO_START = "chiplog.no_start"  # in click's meta of one command
+_LABELS_SHOWN = 8  # in a message, if none is similar
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -61,6 +63,31 @@ def open_client(dir_: str | None, url: str | None) -> Iterator[Client]:
         raise click.UsageError(str(error)) from error
 
 
+def require_label(client: Client, run: str, label: str) -> None:
+    """Raise UsageError with the nearest labels if a run has no such label."""
+    rows = client.sql("SELECT DISTINCT label FROM labels WHERE run_id = $run ORDER BY label", {"run": run}).rows()
+    known = [str(row["label"]) for row in rows]
+    has = ", ".join(known[:_LABELS_SHOWN]) + (", …" if len(known) > _LABELS_SHOWN else "")
+    require_known(f"label of run {run!r}", label, known, f"it has {has}")
+
+
+def require_key(client: Client, run: str, key: str) -> None:
+    """Raise UsageError with the nearest keys if a run has no metric of that name."""
+    rows = client.sql(
+        f"SELECT DISTINCT key FROM metrics WHERE run_id = $run ORDER BY key LIMIT {KNOWN_MAX}", {"run": run}
+    ).rows()
+    require_known(f"key of run {run!r}", key, [str(row["key"]) for row in rows], f"chiplog show {run} lists all")
+
+
+def _unknown_run(client: Client, run: str) -> str:
+    """Return one line that suggests runs by their IDs and names."""
+    rows = client.sql(f"SELECT run_id, name FROM runs ORDER BY created_at DESC NULLS LAST LIMIT {KNOWN_MAX}").rows()
+    named = {str(row["name"]): str(row["run_id"]) for row in reversed(rows) if row["name"]}
+    if run in named:
+        return f"run {run!r} is unknown; did you mean {named[run]!r}, whose name that is?"
+    return unknown_name("run", run, [str(row["run_id"]) for row in rows], "chiplog runs lists all")
+
+
 def resolve_run(client: Client, run: str) -> str:
     """Return the run ID for an ID, a unique beginning of one, or `latest`. Raises UsageError.
 
@@ -80,7 +107,7 @@ def resolve_run(client: Client, run: str) -> str:
         rows = client.sql(merged, {"run": run}).rows()
     found = [str(row["run_id"]) for row in rows]
     if not found:
-        raise click.UsageError(f"run {run!r} is unknown; chiplog runs lists all")
+        raise click.UsageError(_unknown_run(client, run))
     if found[0] != run and len(found) > 1:
         shown = ", ".join(found[:5]) + (", …" if len(found) > 5 else "")
         raise click.UsageError(f"run {run!r} is ambiguous: {shown}; give more characters")

@@ -1,6 +1,5 @@
 """The command `chiplog`: a group that lists its commands by name and imports one only when it is called."""
 
-import difflib
 import importlib
 import importlib.metadata
 import os
@@ -9,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import click
+from click.shell_completion import CompletionItem
 
 
 class CommandSpec(NamedTuple):
@@ -27,6 +27,9 @@ LOOK, RUN, KEEP, CARE = "Look at runs", "Record runs", "Move and keep data", "Ta
 COMMANDS = (
     CommandSpec("runs", "chiplog.cli.runs:runs", LOOK, "List runs, the newest first."),
     CommandSpec("show", "chiplog.cli.show:show", LOOK, "Show one run: who is behind, alerts, phases, metrics, events."),
+    CommandSpec("top", "chiplog.cli.top:top", LOOK, "Watch a run live: which rank hangs, how far each one is."),
+    CommandSpec("plot", "chiplog.cli.plot:plot", LOOK, "Plot metrics, in the terminal or as a picture."),
+    CommandSpec("compare", "chiplog.cli.compare:compare", LOOK, "Compare two runs: config, metrics, phases, machines."),
     CommandSpec("logs", "chiplog.cli.logs:logs", LOOK, "Print what a run's processes printed."),
     CommandSpec("sql", "chiplog.cli.sql:sql", LOOK, "Query the database, live and read-only."),
     CommandSpec("up", "chiplog.cli.daemons:up", RUN, "Start agent and collector in the background."),
@@ -38,6 +41,9 @@ COMMANDS = (
     CommandSpec("rebuild", "", KEEP, "Rebuild the database from the log."),
     CommandSpec("compact", "", KEEP, "Sort the database for fast queries."),
     CommandSpec("keys", "chiplog.cli.keys:keys", CARE, "Create keys for TCP between hosts, and allow others."),
+    CommandSpec(
+        "completion", "chiplog.cli.completion:completion", CARE, "Print the script that completes chiplog's words."
+    ),
     CommandSpec("doctor", "chiplog.cli.doctor:doctor", CARE, "Check this machine, and report what to fix."),
 )
 SECTIONS = (LOOK, RUN, KEEP, CARE, "Other commands")
@@ -83,10 +89,19 @@ class LazyGroup(click.Group):
         """Find the command, or suggest a similar one."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
-            hint = f"did you mean {near[0]!r}?" if near else "chiplog --help lists all"
-            raise click.UsageError(f"command {name!r} is unknown; {hint}", ctx)
+            from chiplog.cli.suggestions import unknown_name
+
+            raise click.UsageError(
+                unknown_name("command", name, self.list_commands(ctx), "chiplog --help lists all"), ctx
+            )
         return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin with a text, importing none, and the options of the group."""
+        helps = {command.name: command.help for command in COMMANDS}
+        names = [name for name in self.list_commands(ctx) if name.startswith(incomplete)]
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [*(CompletionItem(name, help=helps.get(name)) for name in names), *options]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands in sections, importing none of those in COMMANDS."""

@@ -11,8 +11,9 @@ from typing import Any
 from rich.text import Text
 
 from chiplog.cli.fitted_table import Column, Sheet
-from chiplog.cli.output import UTC_ZONE, Zone, duration_text, number_text, plain_cell
+from chiplog.cli.format_values import UTC_ZONE, Zone, duration_text, number_text, seconds_text
 from chiplog.cli.runs import complete_text, duration_s, state_text
+from chiplog.cli.tables import plain_cell
 
 # Rows of each table without --all: together they fit on a screen.
 LABELS_SHOWN = 16  # two nodes of eight GPUs
@@ -332,12 +333,7 @@ def _phases(phases: list[dict[str, Any]], shown: int | None) -> Sheet | None:
 
 
 def _seconds_text(seconds: float) -> str:
-    if seconds >= 60:
-        return duration_text(seconds)
-    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
-        if seconds * factor >= 1:
-            return f"{float(f'{seconds * factor:.3g}'):g}{unit}"  # 1000, where .3g has 1e+03
-    return "0s"
+    return duration_text(seconds) if seconds >= 60 else seconds_text(seconds)
 
 
 def _events(events: list[dict[str, Any]], zone: Zone) -> Sheet | None:

@@ -1,22 +1,32 @@
-"""`chiplog runs`: all runs, the newest first."""
+"""`chiplog runs`: runs as a table, the newest first unless sorted otherwise."""
 
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
+from chiplog.cli.completion import complete_keys, words_of_list
+from chiplog.cli.format_values import UTC_ZONE, Zone, common_timezone, decoded, duration_text
 from chiplog.cli.options import local_option, open_client, source_options
-from chiplog.cli.output import (
-    UTC_ZONE,
-    Zone,
-    common_timezone,
-    duration_text,
-    open_output,
-    plain_cell,
-    print_tables,
-    write_csv,
-    write_json,
+from chiplog.cli.output import FORMATS, Output, output_options
+from chiplog.cli.plain_table import Column
+from chiplog.cli.runs_query import (
+    COLUMNS,
+    SPARK_BUCKETS,
+    SPARKLINES,
+    Selection,
+    build_query,
+    keyed,
+    parse_columns,
+    parse_since,
+    parse_sort,
 )
+from chiplog.cli.sparkline import sparkline
+from chiplog.cli.suggestions import KNOWN_MAX, unknown_name
+from chiplog.cli.tables import NULL, plain_cell, table_value
+from chiplog.cli.writers import Rows, write_result
+from chiplog.query.client import Client
 
 if TYPE_CHECKING:
     from chiplog.cli.fitted_table import Cell, Sheet
@@ -24,71 +34,159 @@ if TYPE_CHECKING:
 STATES = ("running", "finished", "failed", "crashed")
 LIMIT = 50  # a few screens
 _NO_LIMIT = (1 << 63) - 1  # LIMIT of --all
-COLUMNS = (
+# What is asked for without --columns: csv and json have all of it, a table what has values.
+DEFAULT_COLUMNS = (
     *("run_id", "project", "name", "run_group", "tags", "state", "labels", "attempts", "exit_code"),
     *("created_at", "ended_at", "duration_s", "complete", "pending", "lost"),
 )
-_QUERY = """
-WITH counted AS (
-    SELECT run_id, CASE WHEN count(pending) = count(*) THEN sum(pending)::BIGINT END AS pending,
-           sum(lost)::BIGINT AS lost
-    FROM completeness GROUP BY run_id
-), open AS (
-    SELECT DISTINCT run_id FROM labels WHERE state = 'running'
-)
-SELECT r.run_id, r.project, r.name, r.run_group, r.tags, r.state, r.n_labels AS labels, r.n_attempts AS attempts,
-       r.exit_code, r.created_at, r.ended_at, c.pending, coalesce(c.lost, 0) AS lost,
-       o.run_id IS NULL AS is_over, count(*) OVER () AS n_all
-FROM runs r LEFT JOIN counted c ON c.run_id = r.run_id LEFT JOIN open o ON o.run_id = r.run_id
-WHERE ($project::VARCHAR IS NULL OR r.project = $project) AND ($state::VARCHAR IS NULL OR r.state = $state)
-ORDER BY r.created_at DESC NULLS LAST, r.run_id DESC LIMIT $limit
+_NOT_A_NUMBER = {"nan": float("nan"), "inf": float("inf"), "-inf": float("-inf")}  # a summary has text for these
+_TYPES = {"VARCHAR": ("project", "name", "run_group", "job_type", "notes", "primary_label"), "VARCHAR[]": ("tags",)}
+_TYPE_OF = {column: kind for kind, columns in _TYPES.items() for column in columns}
+
+_complete_columns = words_of_list(lambda: [*COLUMNS, "config.", "summary."])
+
+EXAMPLES = """\b
+Examples:
+  chiplog runs --state failed --since 7d
+  chiplog runs gpt --columns run_id,state,config.lr,summary.loss --sort summary.loss
+  chiplog runs --project gpt --sparkline train/loss
+  chiplog runs --all -o runs.parquet
 """
 
 
-@click.command()
+@click.command(epilog=EXAMPLES)
+@click.argument("text", nargs=-1)
+@click.option(
+    "--columns",
+    metavar="A,B,…",
+    shell_complete=_complete_columns,
+    help="Which columns; also config.KEY and summary.KEY.",
+)
 @click.option("--project", metavar="NAME", help="Only runs of this project.")
 @click.option("--state", type=click.Choice(STATES), help="Only runs in this state.")
+@click.option("--tag", "tags", multiple=True, metavar="TAG", help="Only runs with this tag; repeat it for several.")
+@click.option("--group", metavar="NAME", help="Only runs of this group.")
+@click.option("--since", metavar="TIME", help="Only runs created since a time, or within an age such as 12h or 7d.")
+@click.option(
+    "--sort",
+    metavar="COLUMN",
+    shell_complete=_complete_columns,
+    help="Smallest first; -COLUMN: largest first.  [default: -created_at]",
+)
+@click.option(
+    "--sparkline",
+    "spark_key",
+    metavar="KEY",
+    shell_complete=complete_keys,
+    help="Add a curve of this metric: its mean over all labels.",
+)
 @click.option("--limit", type=click.IntRange(1), help=f"How many, at most.  [default: {LIMIT}]")
 @click.option("--all", "everything", is_flag=True, help="All runs.")
-@click.option("--format", "form", type=click.Choice(("table", "csv", "json")), default="table", show_default=True)
+@output_options(*FORMATS)
 @local_option
 @source_options
 def runs(
+    text: tuple[str, ...],
+    columns: str | None,
     project: str | None,
     state: str | None,
+    tags: tuple[str, ...],
+    group: str | None,
+    since: str | None,
+    sort: str | None,
+    spark_key: str | None,
     limit: int | None,
     everything: bool,
-    form: str,
+    output: Output,
     is_local: bool,
     dir_: str | None,
     url: str | None,
 ) -> None:
-    """List runs, the newest first.
+    """List runs, the newest first. Each TEXT must occur in the ID, project, name, group, job type, tags or notes.
 
     COMPLETE says whether every event is stored: `yes`; `so far` while a label runs, because it may have logged what it
     has not sent yet; `unknown` when a label was lost with its node; or how many are pending (may still come) and lost
     (never will). A run that is running counts its time until now.
+
+    In a curve, × is NaN or infinity. csv and json have its numbers.
     """
     if everything and limit is not None:
         raise click.UsageError(f"--all and --limit {limit} exclude each other; give one of them")
-    limit = _NO_LIMIT if everything else limit or LIMIT
-    with open_client(dir_, url) as client:
-        rows = client.sql(_QUERY, {"project": project, "state": state, "limit": limit}).rows()
     now = datetime.now(UTC).replace(tzinfo=None)
-    for row in rows:
-        row["duration_s"] = duration_s(row["created_at"], row["ended_at"], row["state"], now)
-        row["complete"] = row["is_over"] and row["pending"] == 0 and not row["lost"]
+    sort_column, descending = parse_sort(sort or "-created_at")
+    chosen = parse_columns(columns) if columns is not None else None
+    if chosen == []:
+        raise click.UsageError(f"--columns {columns!r} names no column; use {', '.join(COLUMNS)}")
+    selection = Selection(
+        columns=list(dict.fromkeys([*(chosen or DEFAULT_COLUMNS), "run_id"])),
+        project=project,
+        state=state,
+        group=group,
+        tags=tags,
+        texts=text,
+        since=parse_since(since, now, is_local) if since else None,
+        sort=sort_column,
+        descending=descending,
+        limit=_NO_LIMIT if everything else limit or LIMIT,
+        now=now,
+    )
     zone = common_timezone(is_local)
-    if form != "table":
-        write = write_csv if form == "csv" else write_json
-        with open_output(None) as target:
-            write(COLUMNS, [[row[name] for name in COLUMNS] for row in rows], target, zone)
-    elif rows:
-        print_tables(table_of(rows, zone))
-    else:
-        click.echo("no runs match" if project or state else "no runs yet", err=True)
+    with open_client(dir_, url) as client:
+        rows = client.sql(*build_query(selection)).rows()
+        _decode(rows, selection.columns)
+        for column in [*selection.columns, sort_column]:
+            _require_values(client, rows, column)
+        if spark_key is not None:
+            _add_curves(client, rows, spark_key)
+    names = [*(chosen or DEFAULT_COLUMNS), *([spark_key] if spark_key is not None else [])]
+    if not rows and output.form == "table" and output.path is None:
+        click.echo("no runs match" if selection.is_filtered else "no runs yet", err=True)
+        return
+    values = Rows(names, ([row[name] for name in names] for row in rows), _TYPE_OF)
+    write_result(values, output, zone, sheets=lambda: [table_of(rows, zone, chosen, spark_key)])
     if rows and len(rows) < rows[0]["n_all"]:  # safeguard: left-out-runs-counted
         click.echo(f"{len(rows)} of {rows[0]['n_all']} runs; --all or --limit N shows more", err=True)
+
+
+def _decode(rows: list[dict[str, Any]], columns: Sequence[str]) -> None:
+    for row in rows:
+        for column in columns:
+            if (view_and_key := keyed(column)) is not None:
+                value = decoded(row[column])
+                is_number = view_and_key[0] == "run_summary" and isinstance(value, str)
+                row[column] = _NOT_A_NUMBER.get(value, value) if is_number else value
+        if "complete" in columns:
+            row["complete"] = row["is_over"] and row["pending"] == 0 and not row["lost"]
+
+
+def _require_values(client: Client, rows: list[dict[str, Any]], column: str) -> None:
+    """Raise UsageError if no run at all has the key of a column."""
+    view_and_key = keyed(column)
+    if view_and_key is None or not rows or any(row.get(column) is not None for row in rows):
+        return
+    view, key = view_and_key
+    known = [str(row["key"]) for row in client.sql(f"SELECT DISTINCT key FROM {view} ORDER BY key LIMIT {KNOWN_MAX}")]
+    if key not in known:  # safeguard: unknown-keyed-column-refused
+        kind = column.partition(".")[0]
+        raise click.UsageError(
+            unknown_name("column", column, [f"{kind}.{key}" for key in known], f"no run has a {kind} {key!r}")
+        )
+
+
+def _add_curves(client: Client, rows: list[dict[str, Any]], key: str) -> None:
+    """Add a list of numbers to each row, under the name of the metric. Raises UsageError if no run logged it."""
+    found: dict[str, list[float | None]] = {}
+    for point in client.sql(SPARKLINES, {"key": key, "runs": [row["run_id"] for row in rows]}):
+        found.setdefault(point["run_id"], [None] * SPARK_BUCKETS)[point["bucket"]] = point["value"]
+    if rows and not found:
+        known = [
+            str(row["key"])
+            for row in client.sql(f"SELECT DISTINCT key FROM run_summary ORDER BY key LIMIT {KNOWN_MAX}")
+        ]
+        if key not in known:
+            raise click.UsageError(unknown_name("key", key, known, "chiplog show RUN lists the keys of a run"))
+    for row in rows:
+        row[key] = found.get(row["run_id"])
 
 
 def duration_s(started: datetime | None, ended: datetime | None, state: str, now: datetime) -> float | None:
@@ -109,48 +207,97 @@ def state_text(state: str) -> "Cell":
     return plain_cell(state, {"running": "cyan", "finished": "green"}.get(state, "bold red"))
 
 
-def table_of(rows: list[dict[str, Any]], zone: Zone = UTC_ZONE) -> "Sheet":
-    """Lay out runs. Columns without any value are omitted."""
-    from chiplog.cli.fitted_table import Column, Sheet
+class _Layout(NamedTuple):
+    """The heading and the properties of a column of the table."""
 
-    started = [row["created_at"] for row in rows if row["created_at"] is not None]
-    year = datetime.now(UTC).year
-    start = len("2026-") if {zone.shown(moment).year for moment in started} == {year} else 0
-    named = {name for name in ("name", "run_group", "tags") if any(row[name] for row in rows)}
-    has_tries = any(row["attempts"] != 1 for row in rows)
-    # Narrow terminals first lose what `chiplog show` repeats.
-    columns = {
-        "run": Column("run", is_name=True),
-        "project": Column("project", drop=7),
-        **({"name": Column("name", drop=8)} if "name" in named else {}),
-        **({"group": Column("group", drop=6)} if "run_group" in named else {}),
-        **({"tags": Column("tags", drop=3)} if "tags" in named else {}),
-        "state": Column("state", is_whole=True),
-        "labels": Column("labels", is_number=True, drop=2),
-        **({"tries": Column("tries", is_number=True, drop=1)} if has_tries else {}),
-        "started": Column(f"started {zone.name(started)}".rstrip(), is_whole=True, drop=9),
-        "took": Column("took", is_number=True, drop=4),
-        "complete": Column("complete", drop=5),
-    }
-    sheet = Sheet(columns.values())
-    for row in rows:
-        missing = row["pending"] != 0 or row["lost"]
-        cells = {
-            "run": plain_cell(row["run_id"]),
-            "project": plain_cell(row["project"]),
-            "name": plain_cell(row["name"]),
-            "group": plain_cell(row["run_group"]),
-            "tags": plain_cell(", ".join(row["tags"] or ())),
-            "state": state_text(row["state"]),
-            "labels": plain_cell(str(row["labels"])),
-            "tries": plain_cell(str(row["attempts"])),
-            "started": plain_cell(
-                zone.text(row["created_at"], "minutes")[start:] if row["created_at"] is not None else ""
-            ),
-            "took": plain_cell(duration_text(row["duration_s"]) if row["duration_s"] is not None else ""),
-            "complete": plain_cell(
-                complete_text(row["pending"], row["lost"], row["is_over"]), "yellow" if missing else ""
-            ),
-        }
-        sheet.add(*(cells[name] for name in columns))
+    heading: str
+    is_number: bool = False
+    is_whole: bool = False
+    is_name: bool = False
+    drop: int = 0  # narrow terminals first lose what `chiplog show` repeats
+
+
+_LAYOUTS = {
+    "run_id": _Layout("run", is_name=True),
+    "project": _Layout("project", drop=7),
+    "name": _Layout("name", drop=8),
+    "run_group": _Layout("group", drop=6),
+    "tags": _Layout("tags", drop=3),
+    "state": _Layout("state", is_whole=True),
+    "labels": _Layout("labels", is_number=True, drop=2),
+    "attempts": _Layout("tries", is_number=True, drop=1),
+    "created_at": _Layout("started", is_whole=True, drop=9),
+    "ended_at": _Layout("ended", is_whole=True),
+    "duration_s": _Layout("took", is_number=True, drop=4),
+    "complete": _Layout("complete", drop=5),
+}
+_ONLY_WITH_VALUES = ("name", "run_group", "tags")
+
+
+def table_of(
+    rows: list[dict[str, Any]],
+    zone: Zone = UTC_ZONE,
+    columns: Sequence[str] | None = None,
+    spark_key: str | None = None,
+) -> "Sheet":
+    """Lay out runs. Without `columns` those without any value are omitted, and a narrow terminal has fewer."""
+    from chiplog.cli.fitted_table import Sheet
+
+    shown = list(columns or (name for name in _LAYOUTS if name != "ended_at"))
+    if columns is None:
+        unused = {name for name in _ONLY_WITH_VALUES if not any(row[name] for row in rows)}
+        unused |= {"attempts"} if all(row["attempts"] == 1 for row in rows) else set()
+        shown = [name for name in shown if name not in unused]
+    layouts = [_column(name, rows, zone, may_drop=columns is None) for name in shown]
+    texts = [_texts(name, rows, zone, NULL if columns else "") for name in shown]
+    if spark_key is not None:
+        layouts.append(Column(spark_key, is_whole=True))
+        texts.append([plain_cell("" if row[spark_key] is None else sparkline(row[spark_key]), "cyan") for row in rows])
+    sheet = Sheet(layouts, has_blocks=columns is not None)
+    for cells in zip(*texts, strict=True):
+        sheet.add(*cells)
     return sheet
+
+
+def _column(name: str, rows: list[dict[str, Any]], zone: Zone, *, may_drop: bool) -> Column:
+    layout = _LAYOUTS.get(name, _Layout(name))
+    heading, is_number = layout.heading, layout.is_number
+    if name in ("created_at", "ended_at"):
+        heading = f"{heading} {zone.name(_known(row[name] for row in rows))}".rstrip()
+    elif name not in _LAYOUTS:
+        known = _known(row[name] for row in rows)
+        is_number = bool(known) and all(
+            isinstance(value, int | float) and not isinstance(value, bool) for value in known
+        )
+    return Column(heading, is_number, layout.is_whole, layout.is_name, layout.drop if may_drop else 0)
+
+
+def _known(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if value is not None]
+
+
+def _texts(name: str, rows: list[dict[str, Any]], zone: Zone, missing: str) -> "list[Cell]":
+    """Return the cells of a column. missing: the text of a missing value."""
+
+    def cells(text_of: Callable[[Any], str]) -> "list[Cell]":
+        values = (row[name] for row in rows)
+        return [plain_cell(missing, "dim italic") if value is None else plain_cell(text_of(value)) for value in values]
+
+    if name == "state":
+        return [state_text(row[name]) for row in rows]
+    if name == "complete":
+        return [_complete_cell(row) for row in rows]
+    if name in ("created_at", "ended_at"):
+        years = {zone.shown(row[name]).year for row in rows if row[name] is not None}
+        start = len("2026-") if years == {datetime.now(UTC).year} else 0
+        return cells(lambda time: zone.text(time, "minutes")[start:])
+    if name == "duration_s":
+        return cells(duration_text)
+    if name == "tags":
+        return cells(", ".join)
+    return cells(lambda value: table_value(value, zone=zone))
+
+
+def _complete_cell(row: dict[str, Any]) -> "Cell":
+    is_missing = row["pending"] != 0 or row["lost"]
+    return plain_cell(complete_text(row["pending"], row["lost"], row["is_over"]), "yellow" if is_missing else "")

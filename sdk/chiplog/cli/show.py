@@ -6,9 +6,12 @@ from typing import Any
 
 import click
 
+from chiplog.cli.completion import complete_runs
+from chiplog.cli.format_values import common_timezone, count_nonfinite, decoded, plain_value
 from chiplog.cli.options import local_option, open_client, resolve_run, source_options
-from chiplog.cli.output import common_timezone, decoded, open_output, plain_value, print_tables
+from chiplog.cli.output import Output, output_options
 from chiplog.cli.run_page import build_page
+from chiplog.cli.writers import open_output, report_nonfinite, write_sheets
 from chiplog.query.client import Client
 
 KEYS_MAX = 10_000  # as many as a run may have
@@ -97,16 +100,17 @@ LIMIT 1
 
 
 @click.command()
-@click.argument("run")
-@click.option("--format", "form", type=click.Choice(("table", "json")), default="table", show_default=True)
+@click.argument("run", default="latest", shell_complete=complete_runs)
+@output_options("table", "json", "md")
 @click.option("--all", "everything", is_flag=True, help="All labels, metrics, config, files: more than a screen.")
 @local_option
 @source_options
-def show(run: str, form: str, everything: bool, is_local: bool, dir_: str | None, url: str | None) -> None:
+def show(run: str, output: Output, everything: bool, is_local: bool, dir_: str | None, url: str | None) -> None:
     """Show one run: its labels, how far they are and how they ended, alerts, time per phase, metrics, config, files.
 
-    RUN is a run ID, a unique beginning of one, or `latest`. Of many labels the failed ones come first, then
-    those that are behind or silent for longest; the others are counted. json has one object with everything about it.
+    RUN is a run ID, a unique beginning of one, or `latest`, which is also the default. Of many labels the failed ones
+    come first, then those that are behind or silent for longest; the others are counted. json has one object with
+    everything about it.
 
     Of a phase, `mean` is its seconds in all labels divided by its number of steps in all labels; `slowest label` is the
     label whose own mean is the largest, with that mean.
@@ -115,11 +119,12 @@ def show(run: str, form: str, everything: bool, is_local: bool, dir_: str | None
     source = [f"--{name}={value}" for name, value in (("dir", dir_), ("url", url)) if value]
     with open_client(dir_, url) as client:
         found = _collect(client, resolve_run(client, run))
-    if form == "json":
-        with open_output(None) as target:
+    if output.form == "json":
+        with open_output(output.path) as target:
             target.write(json.dumps(plain_value(found, zone), ensure_ascii=False, indent=1) + "\n")
+        report_nonfinite(count_nonfinite(found))
     else:
-        print_tables(*build_page(found, everything=everything, zone=zone, source=source))
+        write_sheets(build_page(found, everything=everything, zone=zone, source=source), output)
 
 
 def _collect(client: Client, run: str) -> dict[str, Any]:

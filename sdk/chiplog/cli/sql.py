@@ -1,21 +1,27 @@
 """`chiplog sql`: one query, or a prompt."""
 
+import itertools
 import json
 import os
+import re
 import sys
 from typing import Any
 
 import click
 
+from chiplog.cli.completion import complete_runs
+from chiplog.cli.format_values import common_timezone
 from chiplog.cli.local_time import localized, zone_name
 from chiplog.cli.options import local_option, open_client, resolve_run, source_options
-from chiplog.cli.output import FORMATS, SUFFIXES, common_timezone, write_result
-from chiplog.query.client import Client, QueryError
+from chiplog.cli.output import FORMATS, Output, output_options
+from chiplog.cli.suggestions import nearest
+from chiplog.cli.writers import Rows, TerminalText, write_result
+from chiplog.query.client import Client, QueryError, Result
 from chiplog.query.result import unique_names
 from chiplog.query.saved_queries import NAMES, about, query_of
+from chiplog_schemas.paths import own_dir
 
-PROMPT, PROMPT_MORE = "chiplog> ", "      …> "
-
+_IS_OPTION = re.compile(r"--[a-z]\S*")
 
 EXAMPLES = """\b
 Examples:
@@ -27,24 +33,38 @@ Examples:
 """
 
 
-# A query may begin with a comment, which looks like an option: an unknown option is the query.
-@click.command(epilog=EXAMPLES, context_settings={"ignore_unknown_options": True})
+class _QueryCommand(click.Command):
+    """A command whose argument is a query. A query that begins with a comment looks like an option, and is none."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments. Raises NoSuchOption for one word that begins with two dashes and is no option."""
+        known = [name for option in self.get_params(ctx) for name in option.opts]
+        for word in itertools.takewhile(lambda word: word != "--", args):
+            name = word.partition("=")[0]
+            if _IS_OPTION.fullmatch(name) and name not in known:  # safeguard: misspelt-option-is-no-query
+                raise click.NoSuchOption(name, possibilities=nearest(name, known), ctx=ctx)
+        return super().parse_args(ctx, args)
+
+
+@click.command(cls=_QueryCommand, epilog=EXAMPLES, context_settings={"ignore_unknown_options": True})
 @click.argument("query", required=False)
-@click.option(
-    "--format", "output_format", type=click.Choice(FORMATS), help="Default: by the suffix of FILE, else table."
-)
-@click.option("-o", "--output", metavar="FILE", help="Write there, complete or not at all.")
+@output_options(*FORMATS)
 @click.option("--param", "params", multiple=True, metavar="NAME=VALUE", help="Value for $NAME; JSON, else text.")
 @click.option("--timeout", "timeout_s", type=float, metavar="S", help="Cancel after S seconds, at most 30.")
 @click.option("--saved", type=click.Choice(NAMES), help="A query that chiplog includes, for --run or the latest run.")
-@click.option("--run", "run", metavar="RUN", help="Value for $run: a run ID, a beginning of one, or latest.")
+@click.option(
+    "--run",
+    "run",
+    metavar="RUN",
+    shell_complete=complete_runs,
+    help="Value for $run: a run ID, a beginning of one, or latest.",
+)
 @click.option("--list-saved", is_flag=True, help="List the queries that chiplog includes, and exit.")
 @local_option
 @source_options
 def sql(
     query: str | None,
-    output_format: str | None,
-    output: str | None,
+    output: Output,
     params: tuple[str, ...],
     timeout_s: float | None,
     saved: str | None,
@@ -56,14 +76,18 @@ def sql(
 ) -> None:
     """Query the database, live and read-only, with one SELECT.
 
-    Without QUERY it is read from standard input; on a terminal that is a prompt. Views: runs, labels, metrics, texts,
-    histograms, system, console, config, summary, events, completeness, phases …; SHOW TABLES lists them, DESCRIBE VIEW
-    their columns.
+    Without QUERY it is read from standard input. On a terminal that is a prompt with a history, and with completion of
+    views, columns, macros, runs and keys.
 
-    Times are UTC, in results and in the query; with --local both are in this machine's zone. csv has a header line.
-    json is a list of objects; for NaN and infinity it has null, where csv has nan and inf. arrow is the
-    IPC file format, Feather version 2. On a terminal a row that is too wide becomes a block, and a list of many numbers
-    one line; csv and json have every value.
+    Views: runs, labels, metrics, texts, histograms, system, console, config, summary, events, completeness, phases …;
+    SHOW TABLES lists them, DESCRIBE VIEW their columns.
+
+    Times are UTC, in results and in the query; with --local both are in this machine's zone.
+
+    csv has a header line, nothing for NULL, and "" for an empty text. json is a list of objects, jsonl has an object
+    per line; for NaN and infinity both have null, where csv has nan and inf. arrow is the IPC file format, Feather
+    version 2. md is a table of Markdown. On a terminal a row that is too wide becomes a block, and a list of many
+    numbers one line; all other formats have every value.
     """
     if list_saved:
         for name in NAMES:
@@ -73,13 +97,14 @@ def sql(
         if query is not None:
             raise click.UsageError(f"--saved {saved} and a query exclude each other; leave one out")
         query, run = query_of(saved), run or "latest"
-    output_format = _form(output_format, output)
     values = dict(_param(text) for text in params)
     if query is None and sys.stdin.isatty():
-        if output is not None:
-            raise click.UsageError("-o needs a query; the prompt only shows")
+        if output.path is not None or not sys.stdout.isatty():
+            raise click.UsageError("query is missing: the prompt needs a terminal for its output; write a query")
         with open_client(dir_, url) as client:
-            _prompt(_Asker(client, output_format, None, values, timeout_s, is_local))
+            if run is not None:
+                values["run"] = resolve_run(client, run)
+            _prompt(client, _Asker(client, output, values, timeout_s, is_local, is_prompt=True))
         return
     if query is None or query == "-":
         query = sys.stdin.read()
@@ -88,7 +113,7 @@ def sql(
     with open_client(dir_, url) as client:
         if run is not None:
             values["run"] = resolve_run(client, run)
-        _Asker(client, output_format, output, values, timeout_s, is_local).ask(query)
+        _Asker(client, output, values, timeout_s, is_local).ask(query)
 
 
 class _Asker:
@@ -97,50 +122,58 @@ class _Asker:
     def __init__(
         self,
         client: Client,
-        form: str,
-        output: str | None,
+        output: Output,
         values: dict[str, Any],
         timeout_s: float | None,
         is_local: bool,
+        is_prompt: bool = False,
     ) -> None:
         self._client = client
-        self._form = form
         self._output = output
-        self._values = values or None
+        self._values = values
+        self._is_prompt = is_prompt
         self._timeout_s = timeout_s
         self._zone = common_timezone(is_local)
         self._zone_name = zone_name() if is_local else "UTC"
 
     def ask(self, query: str) -> None:
         """Run a query and write its result."""
+        result, encoded = self.result_of(query)
+        write_result(result, self._output, self._zone, encoded)
+
+    def result_of(self, query: str) -> tuple[Result, list[str]]:
+        """Run a query; return its result, and the columns of JSON if the format needs to know."""
         if self._zone.is_local:
             query = localized(self._client, query, self._zone_name)
-        encoded = self._json_columns(query) if self._form == "json" else []  # safeguard: json-columns-are-json
-        result = self._client.sql(query, self._values, self._timeout_s, self._zone_name)
-        write_result(result, self._form, self._output, self._zone, encoded)
+        is_json = self._output.form in ("json", "jsonl")
+        encoded = self._json_columns(query) if is_json else []  # safeguard: json-columns-are-json
+        return self._client.sql(query, self._values_of(query), self._timeout_s, self._zone_name), encoded
+
+    def _values_of(self, query: str) -> dict[str, Any] | None:
+        """Return the values of a query's parameters. A query of a prompt need not have them all."""
+        values = self._values
+        if self._is_prompt:
+            values = {name: value for name, value in values.items() if re.search(rf"\${re.escape(name)}\b", query)}
+        return values or None
+
+    def text_of(self, answer: tuple[Result, list[str]], rows_max: int | None) -> str:
+        """Return a result as the prompt shows it: the first rows, in the format of the command."""
+        result, encoded = answer
+        shown = Rows(result.columns, result.tuples()[:rows_max], wall_times=result.wall_times)
+        target = TerminalText()
+        write_result(shown, self._output, self._zone, encoded, target=target)
+        return target.getvalue()
 
     def _json_columns(self, query: str) -> list[str]:
         """Return the columns of a query that are JSON, or lists of it: in Arrow they are text."""
         try:
-            described = self._client.sql(f"DESCRIBE {query}", self._values, self._timeout_s)
+            described = self._client.sql(f"DESCRIBE {query}", self._values_of(query), self._timeout_s)
         except QueryError:
             return []  # DESCRIBE does not support it, as EXPLAIN; or it is wrong, which running it reports
         # The names are those of Result: a repeated one has a number.
         kinds = [str(row["column_type"]) for row in described.rows()]
         names = unique_names([str(row["column_name"]) for row in described.rows()])
         return [name for name, kind in zip(names, kinds, strict=True) if kind.rstrip("[]") == "JSON"]
-
-
-def _form(form: str | None, output: str | None) -> str:
-    if form is None:
-        suffix = os.path.splitext(output or "")[1].removeprefix(".").lower()
-        if suffix and suffix not in SUFFIXES:  # safeguard: unknown-suffix-refused
-            known = ", ".join(f".{name}" for name in SUFFIXES)
-            raise click.UsageError(f"file {output!r}: .{suffix} is not a known format; use one of {known}, or --format")
-        form = SUFFIXES.get(suffix, "table")
-    if form in ("parquet", "arrow") and output is None:
-        raise click.UsageError(f"format {form} needs a file; add -o FILE.{form}")
-    return form
 
 
 def _param(text: str) -> tuple[str, Any]:
@@ -154,32 +187,7 @@ def _param(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _prompt(asker: _Asker) -> None:
-    """Read queries until the end of input. A query ends with `;` or an empty line."""
-    import readline  # noqa: F401 - its import gives input() history and editing
+def _prompt(client: Client, asker: _Asker) -> None:
+    from chiplog.cli.sql_prompt import run_prompt  # prompt_toolkit takes 150 ms: only the prompt needs it
 
-    click.echo("One SELECT, ended by ; or an empty line. Ctrl-D exits.", err=True)
-    lines: list[str] = []
-    while True:
-        try:
-            line = input(PROMPT_MORE if lines else PROMPT)
-        except EOFError:
-            click.echo()
-            return
-        except KeyboardInterrupt:
-            click.echo()
-            lines.clear()
-            continue
-        if not lines and line.strip().lower() in ("exit", "quit", ".exit", ".quit", "\\q"):
-            return
-        if line.strip():
-            lines.append(line)
-        if lines and (not line.strip() or line.rstrip().endswith(";")):
-            query = "\n".join(lines)
-            lines.clear()
-            try:
-                asker.ask(query)
-            except QueryError as error:
-                click.echo(error.message, err=True)
-            except KeyboardInterrupt:
-                click.echo("interrupted; the collector cancels the query at its time limit", err=True)
+    run_prompt(client, asker.result_of, asker.text_of, own_dir(None, os.environ))

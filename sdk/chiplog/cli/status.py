@@ -1,13 +1,15 @@
 """`chiplog status`: what runs for a CHIPLOG_DIR, what waits where, and whether an event arrives."""
 
-import csv
 import json
 import os
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from chiplog.cli.output import FORMATS, Output, output_options
+from chiplog.cli.tables import plain_cell
+from chiplog.cli.writers import Rows, open_output, write_result
 from chiplog.journal.reachability import probe
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered
@@ -16,14 +18,17 @@ from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, decode_head, list_journals
 
+if TYPE_CHECKING:
+    from chiplog.cli.fitted_table import Sheet
+
 CANARY_WAIT_S = 5.0
 
 
 @click.command()
 @click.option("--dir", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
-@click.option("--format", "form", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True)
+@output_options(*FORMATS)
 @click.option("--no-canary", is_flag=True, help="Send no event.")
-def status(directory: str | None, form: str, no_canary: bool) -> None:
+def status(directory: str | None, output: Output, no_canary: bool) -> None:
     """Show what is running and what waits, and send one event to check that it arrives.
 
     Exit code 1 if the event does not arrive although an agent runs.
@@ -33,12 +38,12 @@ def status(directory: str | None, form: str, no_canary: bool) -> None:
     failed = False
     if not no_canary:
         facts["canary"], failed = _fly(where, running=bool(facts["agent_pid"]))
-    if form == "json":
-        click.echo(json.dumps(facts))
-    elif form == "csv":
-        csv.writer(sys.stdout).writerows([("name", "value"), *facts.items()])
+    if output.form in ("json", "jsonl"):  # one object; each fact has its own type
+        with open_output(output.path) as target:
+            target.write(json.dumps(facts) + "\n")
     else:
-        _print(facts)
+        values = [(name, None if value is None else str(value)) for name, value in facts.items()]
+        write_result(Rows(("name", "value"), values), output, sheets=lambda: [_sheet(facts)])
     if failed:
         raise click.exceptions.Exit(1)
 
@@ -87,17 +92,16 @@ def _fly(where: Paths, *, running: bool) -> tuple[str, bool]:
     return f"did not arrive within {CANARY_WAIT_S:g} s: {flight.reason}", True
 
 
-def _print(facts: dict[str, object]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+def _sheet(facts: dict[str, object]) -> "Sheet":
+    from chiplog.cli.fitted_table import Column, Sheet
 
-    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    sheet = Sheet([Column("name", is_whole=True), Column("value")], has_header=False)
     for name, value in facts.items():
         if value is None and not name.endswith("_pid"):
             continue
         shown = "not running" if value is None else f"{value:,}" if name.endswith("_bytes") else str(value)
-        table.add_row(name.replace("_", " "), shown)
-    Console(soft_wrap=True).print(table)
+        sheet.add(name.replace("_", " "), plain_cell(shown))
+    return sheet
 
 
 def _named() -> str | None:

@@ -19,7 +19,7 @@ from chiplog_schemas.paths import Paths, ensure_private_dir, own_dir, paths_for_
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.storage.content_files import list_contents
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, list_journals
-from chiplog_schemas.storage.segments import list_segments
+from chiplog_schemas.storage.segment_format import list_segments
 
 _LOOK_AGAIN_S = 0.1
 

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from chiplog._version import __version__
 from chiplog.console.lines import LineSplitter, decode_line
 from chiplog.console.python_streams import STDERR, STDOUT, PythonStreamCapture
 from chiplog.console.redirect import StreamRedirect
 from chiplog.identity.process_info import node_name
 from chiplog.settings import RunSettings
+from chiplog_schemas._version import __version__
 from chiplog_schemas.transport.dealer import require_free_fds
 
 FINISH_WAIT_S = 0.3  # part of finish()'s one second; the helper needs a few milliseconds

@@ -8,6 +8,7 @@ place from one poll to the next, ahead of a stream that was written to first whi
 
 import contextlib
 import json
+import mmap
 import os
 import select
 import socket
@@ -55,7 +56,7 @@ def drain(control_descriptor: int) -> None:
                 os.close(number)
     with contextlib.suppress(OSError, ValueError):
         os.sched_setaffinity(0, range(os.cpu_count() or 1))  # do not compete for the cores that the rank is bound to
-    tally = SharedCounters(config["tally"])
+    tally = SharedCounters(config["tally"], mmap.mmap)
     tally.lock(wait=True)  # a rank that finishes before the helper is up moves the bytes itself
     ConsoleHelper(config, control, [SpliceRelay(ends, tally) for ends in streams], tally).run()
 

@@ -1,7 +1,7 @@
-"""The program that drains a rank's output: `python -P -S helper_main.py <socket> <path> …`, started by redirect.py.
+"""The program that drains a rank's output: `python -P -S helper_main.py <socket> <path> …`.
 
-It starts without site-packages and without `import chiplog`, which would cost each rank's helper 10 MB and a tenth of a
-second. The first line needs ZeroMQ and msgpack: it imports them from the given paths.
+helper_process.py starts it without site-packages and without `import chiplog`, which would cost each rank's helper
+10 MB and a tenth of a second. The first line needs ZeroMQ and msgpack: it imports them from the given paths.
 """
 
 import os

@@ -1,9 +1,11 @@
 """Progress of the relay, in memory that outlives the helper."""
 
 import fcntl
+import mmap
 import struct
+from collections.abc import Callable
 
-from chiplog_schemas.process.descriptors import Mapped
+from chiplog_schemas.process.descriptors import map_file
 
 
 class SharedCounters:
@@ -14,14 +16,16 @@ class SharedCounters:
          8     4  1 during a write to a target, which may block: the helper does not hang then
         16    16  of stream 1: bytes passed, bytes recorded
         32    16  of stream 2
+
+    mapping: `mmap.mmap` imports less, but is only for a process without code of the training.
     """
 
     SIZE = 4096
     _number = struct.Struct("<Q")
 
-    def __init__(self, descriptor: int) -> None:
+    def __init__(self, descriptor: int, mapping: Callable[[int, int], mmap.mmap] = map_file) -> None:
         self._descriptor = descriptor
-        self._memory = Mapped(descriptor, self.SIZE)
+        self._memory = mapping(descriptor, self.SIZE)
 
     def lock(self, *, wait: bool = False) -> bool:
         """Become the one process that moves bytes: two would wait for each other's. Return True if this process is it.

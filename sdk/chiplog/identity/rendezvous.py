@@ -27,6 +27,7 @@ PROPOSAL_FIRM, _NEW = "firm:", "new:"
 _STORE_WAIT_S = 5.0  # the store's own limit is five minutes
 _PAUSE_S = 0.1  # before the first retry; doubled each time
 _TRIES = 9  # a store that serves ten thousand ranks is slow; after a minute each rank keeps its own run ID
+_EXPECT_S = 60.0  # groups usually form soon after init(), and RPC between two workers may last a tenth of a second
 _LOOK_AGAIN_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # for the firm proposal of a rank that starts later
 
 _agreed = 0  # number of runs of this process with an agreement: the second of each rank is the same run
@@ -55,6 +56,7 @@ class RunIdRendezvous:
             _unasked.append(self)
         self._heard_group = self._heard_rpc = False
         self._is_settled = identity.run_id_is_final
+        self._expected_until = time.monotonic() + _EXPECT_S if identity.needs_agreement else 0.0
         self._retries_for_firm = bool(identity.launch_cache_key) and not identity.run_id_is_final
         self._number = 0
         self._is_asking = False  # by one thread: no call between setting the flag and entering the `try`
@@ -114,6 +116,12 @@ class RunIdRendezvous:
         except (AttributeError, RuntimeError, ValueError):
             pass  # another thread is destroying the group
         return identity
+
+    @property
+    def expects_group(self) -> bool:
+        """True if a group or RPC may appear soon. The sender then polls often: one that has ended leaves no trace."""
+        may_come = not self._heard_rpc and "torch.distributed" in sys.modules
+        return may_come and time.monotonic() < self._expected_until
 
     @property
     def _heard_any(self) -> bool:

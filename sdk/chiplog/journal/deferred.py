@@ -52,6 +52,11 @@ class DeferredEvents:
         """How many events are not appended and not declared lost yet."""
         return sum(map(len, self._lanes.values())) + sum(self._lost.values())
 
+    @property
+    def is_used(self) -> bool:
+        """Return True if an event was ever added: their buffers are bounded, so `poll` is needed often."""
+        return bool(self._lanes)
+
     def add(self, lane: Hashable, entry: DeferredEvent) -> None:
         """Promise an event."""
         with self._lock:

@@ -4,14 +4,7 @@ Once `append` has returned, the bytes are in the page cache and survive SIGKILL 
 (posix_fallocate: a mapped file on a full disk would kill the process) and prefaulted ahead by the sender thread.
 
 `append` may be called from any thread, from signal handlers and finalisers, also while another `append` is running. No
-lock is held while it runs, so none can leak and no caller waits for another one. Everything that changes is in one
-tuple, the tail. An append reads it, prepares what to write, and then commits: if the tail is still the same object, it
-writes the record and replaces the tail. CPython runs signal handlers, finalisers and other threads at calls, at
-backward jumps and where containers are allocated. A commit has none of these, so nothing runs between its parts. If
-another record was appended after the tail was read, the append starts again with the new tail. So a nested append is in
-the file when it returns, and an exception raised by a signal handler comes before a commit or after it.
-
-A commit is one line of source, because a tracer (`sys.settrace`) may run code between lines. It relies on the GIL.
+lock is held while it runs, so none can leak and no caller waits for another one: see `appender.py`.
 """
 
 import itertools
@@ -24,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import get_ident
 from typing import Any
-from zlib import crc32
 
+from chiplog.journal.appender import NO_MEMORY, Appender
 from chiplog.journal.segment import HeadPage, Segment, find_offset, split_at
 from chiplog.safety.interrupts import is_interrupt
 from chiplog_schemas.clock import now_us
@@ -46,13 +39,12 @@ from chiplog_schemas.storage.journal_dir import (
     HEAD_NAME,
     LEFT,
     LOCK_NAME,
-    PRODUCED,
     PRODUCED_OFFSET,
     remove_journal,
 )
-from chiplog_schemas.storage.record import HEADER_BYTES, MAGIC, Kind, pack_back, pack_front
+from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
-from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, segment_name
+from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_header, segment_name
 from chiplog_schemas.transport.dealer import LogSlice
 
 _FIRST_SEGMENT_BYTES = 256 * KIB  # cheap at init; most runs log less than this in a minute
@@ -68,10 +60,7 @@ _LOOK_AGAIN_S = 0.0005
 # hundred events.
 _LAST_PART = 16
 _PROMISED_MAX = 0xFFFFFFFF  # a u32 on the head page
-_PRODUCED = slice(PRODUCED_OFFSET, PRODUCED_OFFSET + PRODUCED.size)  # on the head page
 _NOBODY = (0, 0.0)
-_NO_PLACE = slice(0, 0)
-_NO_MEMORY = bytearray()  # for a commit that writes nothing
 
 
 @dataclass(slots=True)
@@ -116,7 +105,7 @@ def _soft_limit(segment: Segment) -> int:
 Tail = tuple[int, int, _Layout]
 
 
-class Journal:
+class Journal(Appender):
     """Append records, and pass them to the link in order. `next_seq` counts every event that got a seq.
 
     directory: of this journal, created here; None keeps everything in memory. identity: packed, for the head page.
@@ -137,6 +126,7 @@ class Journal:
         self.bytes_max = bytes_max
         self.memory_bytes_max = memory_bytes_max  # of segments without a file, while the disk rejects writes
         self.disk_error: OSError | None = None  # why new segments are in memory; None if they are not
+        self.last_disk_error: OSError | None = None  # why earlier ones may be
         self._disk_again_at = 0.0
         self._ordinals = itertools.count(1)  # drawn by several threads: next() is atomic
         self._making_by: tuple[int, float] = _NOBODY  # thread that makes a segment; others wait until then
@@ -185,28 +175,10 @@ class Journal:
         """Return True if the journal rejects further events."""
         return self._tail[2].refuse is not None
 
-    def append(self, payload: bytes, *, urgent: bool = False) -> None:
-        """Append an event with the next seq. `urgent` events may use the reserve. Waits only for the disk.
-
-        A full journal drops the event; a separate event declares its seq lost as soon as there is room. Raises only
-        what a signal handler raises; then the event was appended completely or not at all.
-        """
-        size, checksum = len(payload), crc32(payload)  # safeguard: log-never-waits
-        while True:
-            tail = self._tail
-            position, seq, layout = tail
-            end = position + HEADER_BYTES + size
-            if end > layout.limit:
-                while not self._put(self._tail, payload, urgent=urgent):
-                    pass
-                return
-            # The usual case is inlined: beside a training it runs with cold caches.
-            back = pack_back(size, 1, 1, 0, seq)
-            record = pack_front(MAGIC, crc32(back, checksum)) + back + payload
-            # Built before the commit, including the slice: allocating a container may run finalisers.
-            after, place, memory = (end, seq + 1, layout), slice(position, end), layout.memory
-            # safeguard: overtaken-append-restarts
-            if self._tail is tail: memory[place] = record; self._tail = after; return  # fmt: skip  # noqa: E701, E702
+    def _append_in_python(self, payload: bytes, urgent: bool) -> None:
+        """Append an event that does not fit into the current segment, or that a full or sealed journal gets."""
+        while not self._put(self._tail, payload, urgent=urgent):
+            pass
 
     def declare_dropped(self) -> None:
         """Declare dropped events if there is room. The sender thread calls this, so it does not wait for a `log()`."""
@@ -317,18 +289,11 @@ class Journal:
 
         is_counted: whether the head page needs the next seq at once.
         """
-        end, seq, layout = tail
-        current, segment = layout.segment, after[2].segment
-        memory = segment.memory if records else _NO_MEMORY
-        place = slice(position, position + len(records))
-        first = segment.first_seq if segment is current else seq
-        page: Any = _NO_MEMORY
-        counter, produced = _NO_PLACE, b""
+        memory = after[2].segment.memory if records else NO_MEMORY
+        page: Any = NO_MEMORY
         if is_counted and (head := self._head) is not None:  # safeguard: memory-events-counted
-            page, counter, produced = head.memory, _PRODUCED, PRODUCED.pack(after[1])
-        # safeguard: overtaken-long-append-restarts
-        if self._tail is tail: memory[place] = records; page[counter] = produced; current.end, current.next_seq = end, seq; segment.first_seq = first; self._tail = after; return True  # fmt: skip  # noqa: E501, E701, E702
-        return False
+            page = head.memory
+        return self._publish(tail, after, records, memory, position, page, PRODUCED_OFFSET)
 
     def _change(self, change: Callable[[_Layout], _Layout]) -> None:
         """Replace the layout, and retry after concurrent appends."""
@@ -434,7 +399,7 @@ class Journal:
             except OSError as error:
                 if is_interrupt(error):  # safeguard: timeout-is-no-disk-error
                     raise
-                self.disk_error = error
+                self.disk_error = self.last_disk_error = error
                 self._disk_again_at = time.monotonic() + _DISK_AGAIN_S
             else:
                 self.disk_error = None

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from chiplog.safety.interrupts import is_interrupt
-from chiplog_schemas.process.descriptors import Mapped, OwnedDescriptor
+from chiplog_schemas.process.descriptors import OwnedDescriptor, map_file
 from chiplog_schemas.process.file_lock import file_id, id_of
 from chiplog_schemas.storage.journal_dir import (
     ACKED,
@@ -25,7 +25,7 @@ from chiplog_schemas.storage.journal_dir import (
     head_bytes,
 )
 from chiplog_schemas.storage.record import HEADER_BYTES, unpack_header
-from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES
+from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES
 
 _MADV_POPULATE_WRITE = 23  # Linux 5.14
 
@@ -54,7 +54,7 @@ class Segment:
         opened = OwnedDescriptor(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         try:
             os.posix_fallocate(opened.number, 0, size)  # safeguard: blocks-allocated-first
-            self.memory = Mapped(opened.number, size)
+            self.memory = map_file(opened.number, size)
             opened.check()
             self._prefault()
             self.file_id = id_of(os.fstat(opened.number))
@@ -125,7 +125,7 @@ class HeadPage:
         try:
             size = head_bytes(identity)
             os.posix_fallocate(descriptor, 0, size)
-            self.memory = Mapped(descriptor, size)
+            self.memory = map_file(descriptor, size)
             self._file_id = id_of(os.fstat(descriptor))
         finally:
             os.close(descriptor)
@@ -141,7 +141,7 @@ class HeadPage:
         _write_file(path, memoryview(self.memory))
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
-            following, size = Mapped(descriptor, len(self.memory)), len(self.memory)
+            following, size = map_file(descriptor, len(self.memory)), len(self.memory)
             self._file_id = id_of(os.fstat(descriptor))
         finally:
             os.close(descriptor)

@@ -16,7 +16,7 @@ from chiplog.journal.journal import Journal
 from chiplog.journal.reachability import Reason, probe
 from chiplog_schemas.addresses import check_connect
 from chiplog_schemas.backoff import Backoff
-from chiplog_schemas.limits import FINISH_WAIT_S, SEND_INTERVAL_S
+from chiplog_schemas.limits import FINISH_WAIT_S, KIB, SEND_INTERVAL_S, SEND_INTERVAL_SLOW_S
 from chiplog_schemas.paths import Paths
 from chiplog_schemas.process.daemon import STARTING_S, start_daemon_once
 from chiplog_schemas.process.file_lock import lock_holder_pid
@@ -34,6 +34,9 @@ _OPEN_AGAIN_MIN_S = 0.2  # out of descriptors, or keys that cannot be read: firs
 _OPEN_AGAIN_MAX_S = 5.0  # longest pause between retries
 _PROBE_AFTER_S = 1.0  # then probe a named agent that has not answered: the report comes within 2 s
 _FINISH_POLL_MS = 5
+# Of the journal, in flight: from here on the intervals are short. It is a quarter of a journal's first segment, so the
+# next segment is ready in time, and credit that returns is used soon.
+_BUSY_BYTES = 64 * KIB
 _CLOSE_S = 0.25  # part of the time that finish() may take: to close the socket
 
 
@@ -51,8 +54,13 @@ class SenderThread:
         on_tick: Callable[[], None],
         warn: Callable[[str], object],
         probes: bool = True,
+        must_hurry: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Prepare the thread. probes: whether to report a named agent that cannot be reached."""
+        """Prepare the thread.
+
+        probes: whether to report a named agent that cannot be reached. must_hurry: whether the ticks are needed at
+        short intervals.
+        """
         self._journal = journal
         self._places = places
         self._info = info
@@ -62,6 +70,7 @@ class SenderThread:
         self._online = online
         self._on_tick = on_tick
         self._warn = warn
+        self._must_hurry = must_hurry
         self._deadline = float("inf")
         self._done = threading.Event()
         self.delivered = False  # everything was acknowledged when the thread ended
@@ -166,15 +175,24 @@ class SenderThread:
                 if self._deadline != float("inf"):
                     if self._has_ended(link, now):
                         return
+                    link.request_ack()  # safeguard: finish-requests-acknowledgement
                     link.wait(_FINISH_POLL_MS / 1000)
                 elif link.is_blocked:
                     link.wait(SEND_INTERVAL_S)
                 else:
-                    self._asleep.acquire(timeout=SEND_INTERVAL_S if link.is_open else SEND_INTERVAL_S / 2)
+                    self._asleep.acquire(timeout=self._interval_s(link))
         finally:
             link.close()
             if context is not None and link.socket is None:
                 context.term()
+
+    def _interval_s(self, link: DeliveryClient) -> float:
+        """Return the pause before the next tick."""
+        if not link.is_open:
+            return SEND_INTERVAL_S / 2
+        is_busy = link.machine.in_flight_bytes >= _BUSY_BYTES  # safeguard: busy-journal-sent-often
+        is_queried = link.machine.is_queried  # safeguard: queried-rank-sends-often
+        return SEND_INTERVAL_S if is_busy or is_queried or self._must_hurry() else SEND_INTERVAL_SLOW_S
 
     def _has_ended(self, link: DeliveryClient, now: float) -> bool:
         """Return True if everything is delivered or the time for it is over. Then report or start a missing agent."""

@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -10,13 +12,16 @@ from pathlib import Path
 from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.limits import EVENT_BYTES_MAX
 from chiplog_schemas.paths import Paths, ensure_private_dir
-from chiplog_schemas.process.daemon import output_path, start_daemon
+from chiplog_schemas.process.daemon import NOT_FOR_DAEMONS, output_path, start_daemon
 from chiplog_schemas.process.file_lock import lock_holder_pid, lock_note
 from chiplog_schemas.process.procfs import START, read_proc_stat
 from chiplog_schemas.storage.journal_dir import LOCK_NAME, is_adoptable, list_journals
+from chiplog_schemas.storage.segment_format import list_segments
+from chiplog_schemas.storage.segment_log import OWED_NAME
+from chiplog_schemas.storage.watermark import Watermark
 from chiplog_schemas.transport.link_status import LinkStatus, read_link_status
 
-COLLECTOR, AGENT = "chiplog_collector", "chiplog_agent"
+COLLECTOR, AGENT, INDEX = "chiplog_collector", "chiplog_agent", "chiplog_collector.index"
 START_WAIT_S = 15.0  # importing DuckDB on a busy machine
 RENEW_WAIT_S = 5.0  # a daemon checks once a second that its files exist
 STOP_WAIT_S = 30.0  # for the index to catch up with the log
@@ -26,7 +31,9 @@ _TAIL_BYTES = min(4096, EVENT_BYTES_MAX)
 
 
 def lock_path(where: Paths, module: str) -> Path:
-    """Return the lock file of a daemon."""
+    """Return the lock file of a daemon, or of the process that writes the DuckDB file."""
+    if module == INDEX:
+        return where.index_lock
     return (where.collector if module == COLLECTOR else where.agent) / "lock"
 
 
@@ -111,19 +118,96 @@ def last_output_line(where: Paths, module: str) -> str:
     return lines[-1] if lines else "(no output)"
 
 
-def waiting_journals(where: Paths) -> list[bytes]:
-    """Return the producers of ended processes whose journals no agent collects, if this user may start one here."""
+def may_start_agent(where: Paths) -> bool:
+    """Return True if no agent runs here and this user may start one for what an earlier one left."""
     if daemon_pid(where, AGENT):
-        return []
+        return False
     try:
         is_ours = os.stat(where.journals).st_uid == os.geteuid()
     except OSError:
-        return []
-    if not is_ours or not all(os.access(path, os.W_OK) for path in (where.root, where.local, where.journals)):
+        return False
+    return is_ours and all(os.access(path, os.W_OK) for path in (where.root, where.local, where.journals))
+
+
+def waiting_journals(where: Paths) -> list[bytes]:
+    """Return the producers of ended processes whose journals no agent collects, if this user may start one here."""
+    if not may_start_agent(where):
         return []
     journals = list_journals(where.journals)
     # safeguard: unadoptable-starts-nothing
     return [producer for producer, path in journals if not lock_holder_pid(path / LOCK_NAME) and is_adoptable(path)]
+
+
+def has_undelivered_spool(where: Paths) -> bool:
+    """Return True if the spool has events of ranks that the collector has not acknowledged."""
+    try:
+        return bool(list_segments(where.agent / "spool")) and (
+            Watermark(where.agent / "spool" / OWED_NAME, writable=False).get() > 0
+        )
+    except OSError:
+        return False  # of an older agent, or not for this user
+
+
+def may_apply_log(where: Paths) -> bool:
+    """Return True if this user may apply the log of an embedded collector of this host.
+
+    The agent that starts such a collector names its host. The log of a collector that an operator started is not
+    touched: the collector may run on another host that shares the directory.
+    """
+    try:
+        is_ours = os.stat(where.collector).st_uid == os.geteuid()
+        host = (where.collector / "host").read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return False
+    if not is_ours or not all(os.access(path, os.W_OK) for path in (where.root, where.collector)):
+        return False
+    return host == socket.gethostname() and has_log(where)  # safeguard: log-of-other-host-left-alone
+
+
+def has_log(where: Paths) -> bool:
+    """Return True if a collector has received anything here."""
+    try:
+        return bool(list_segments(where.collector / "log"))
+    except OSError:
+        return False  # it is not for this user
+
+
+def apply_log(where: Paths) -> None:
+    """Run an index until it has applied the log, for at most COMING_UP_MAX_S. Raises OSError.
+
+    It does not take the lock of the collector, so a collector can start at any time. Its index then waits for this one.
+    """
+    ensure_private_dir(where.run)
+    environment = {name: value for name, value in os.environ.items() if name not in NOT_FOR_DAEMONS}
+    with open(output_path(where, COLLECTOR), "ab", opener=_open_private) as output:
+        # safeguard: applied-log-private
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", INDEX, str(where.root)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            umask=0o077,
+            start_new_session=True,  # a terminal's Ctrl-C ends the reader, which then ends it
+        )
+    try:
+        process.wait(COMING_UP_MAX_S)
+    except subprocess.TimeoutExpired:
+        raise OSError(f"the log is not applied after {COMING_UP_MAX_S:g} s; the next reader continues") from None
+    finally:
+        process.kill()  # what it has committed stays
+        process.wait()
+    if process.returncode:
+        raise OSError(f"the index ended with exit status {process.returncode}: {last_output_line(where, COLLECTOR)}")
+
+
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def what_spool_has(where: Paths) -> str:
+    """Return a text about a spool with undelivered events."""
+    return f"the spool in {where.agent} has events that the collector lacks"
 
 
 def what_waits(n_journals: int) -> str:
@@ -143,6 +227,15 @@ def is_coming_up(where: Paths, module: str) -> bool:
         return False
     age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[START]) / os.sysconf("SC_CLK_TCK")
     return age_s < COMING_UP_MAX_S
+
+
+def start_wait_s(where: Paths) -> float:
+    """Return how much longer than a running collector one may need that is starting, or that starts its index."""
+    if any(is_coming_up(where, module) for module in (COLLECTOR, AGENT, INDEX)):
+        return COMING_UP_MAX_S
+    pid = daemon_pid(where, COLLECTOR)
+    may_start_index = pid > 0 and is_embedded(where, COLLECTOR) and not is_sigstopped(pid)
+    return START_WAIT_S if may_start_index else 0.0  # safeguard: index-start-waited-for
 
 
 def is_embedded(where: Paths, module: str) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chiplog.journal.reachability import Reason, probe
+from chiplog.native.loader import SWITCH, hot_path, why_not
 from chiplog.ops import daemons
 from chiplog.ops.delivered import is_delivered
 from chiplog_schemas.limits import GIB, JOURNAL_BYTES_MAX, MIB, SPOOL_BYTES_MAX
@@ -53,6 +54,13 @@ def _python(where: Paths) -> Finding:
     if not zmq.has("curve"):
         return Finding("python", WARNING, f"{found} without CURVE", "keys need it: install pyzmq's wheel from PyPI")
     return Finding("python", OK, found)
+
+
+def _log_call(where: Paths) -> Finding:
+    if hot_path is not None:
+        return Finding("log()", OK, "in C")
+    remedy = "" if why_not.startswith(SWITCH) else "install a C compiler and Python.h, then chiplog again"
+    return Finding("log()", WARNING if remedy else OK, f"in Python, several times slower: {why_not}", remedy)
 
 
 def _directory(where: Paths) -> Finding:
@@ -153,6 +161,8 @@ def _agent(where: Paths) -> Finding:
     if not pid:
         if backlog > _BACKLOG_BYTES:
             return Finding("agent", WARNING, f"none runs, {backlog // MIB} MiB wait in the spool", "chiplog up")
+        if daemons.has_undelivered_spool(where):  # safeguard: undelivered-spool-found
+            return Finding("agent", WARNING, f"none runs, {daemons.what_spool_has(where)}", "chiplog up delivers them")
         return Finding("agent", OK, "none runs; the first run starts one")
     found = f"process {pid}, spool {backlog // MIB} MiB"
     if daemons.is_sigstopped(pid):
@@ -179,6 +189,8 @@ def _collector(where: Paths) -> Finding:
         )
     if pid:
         return Finding("collector", OK, f"process {pid}, log {directory_bytes(where.collector / 'log') // MIB} MiB")
+    if daemons.has_log(where) and not where.index.exists():  # safeguard: unapplied-log-found
+        return Finding("collector", WARNING, "none runs, and no database has its log", "chiplog up applies it")
     return Finding("collector", OK, "none runs; an agent starts one")
 
 
@@ -222,6 +234,7 @@ def directory_bytes(directory: Path) -> int:
 
 CHECKS: tuple[Callable[[Paths], Finding], ...] = (
     _python,
+    _log_call,
     _directory,
     _disk,
     _journal,

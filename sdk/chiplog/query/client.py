@@ -43,8 +43,18 @@ INTERRUPT_AGAIN_S = 0.05  # DuckDB ignores an interrupt that comes before its qu
 
 _SYNCED = struct.Struct("<Q")  # the head of collector/synced: the number after the last record on stable storage
 _log = logging.getLogger("chiplog")
+# DuckDB shares an open file and its settings among the threads of a process: the first one sets them. Reentrant,
+# because a signal handler may query too.
+_configuring = threading.RLock()
 
-_DAEMONS = (daemons.COLLECTOR, daemons.AGENT)
+
+def _after_fork() -> None:
+    """Replace the lock in a forked child: the thread that held it is not there to release it."""
+    global _configuring
+    _configuring = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_after_fork)  # safeguard: fork-renews-configuring-lock
 
 Params = Sequence[Any] | Mapping[str, Any] | None
 
@@ -62,9 +72,11 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
         url: The collector's address as agents have it: tcp://HOST:PORT (SQL is answered at the next port) or
             ipc:///PATH.
         dir: A CHIPLOG_DIR.
-        start: True starts the embedded daemons if journals of ended processes wait and no agent runs. One line on
-            stderr reports it. Nothing is started with `url`, with CHIPLOG_AGENT or CHIPLOG_COLLECTOR set, or in a
-            directory that this user cannot write. The call waits for a collector that is starting.
+        start: True starts the embedded daemons if no agent runs, and journals of ended processes or a spool with events
+            of ranks wait. If an embedded collector of this host was killed, it also applies the rest of its log. One
+            line on stderr reports each.
+            Nothing is started with `url`, with CHIPLOG_AGENT or CHIPLOG_COLLECTOR set, or in a directory that this
+            user cannot write. The call waits for a collector that is starting.
 
     Returns:
         A client; close it, or use it as a context manager.
@@ -85,9 +97,11 @@ def connect(url: str | None = None, *, dir: str | os.PathLike[str] | None = None
         client = Client(address, None, client_curve(keys, address, Role.READER, Role.COLLECTOR))
     else:
         client = Client(None, paths_for_root(own_dir(dir, os.environ)))
+    client._may_start = start and not any(os.environ.get(name) for name in ("CHIPLOG_AGENT", "CHIPLOG_COLLECTOR"))
     try:
         waiting = client._start_daemons() if start else []  # safeguard: waiting-journals-delivered
         client._locate()
+        client._wait_for_spool()
         client._wait_for_ends(waiting)
     except BaseException:
         client.close()
@@ -106,6 +120,8 @@ class Client:
         self._lock = threading.Lock()
         self._closed = False
         self._told_stale = False
+        self._may_start = False
+        self._awaits_spool = False  # an agent was started to deliver it
 
     def sql(
         self, query: str, params: Params = None, timeout_s: float | None = None, time_zone: str = "UTC"
@@ -175,20 +191,54 @@ class Client:
         raise AssertionError("the second try returns or raises")
 
     def _start_daemons(self) -> list[bytes]:
-        """Start the embedded daemons if journals wait; return the producers of those journals."""
-        if self._where is None or any(os.environ.get(name) for name in ("CHIPLOG_AGENT", "CHIPLOG_COLLECTOR")):
+        """Start the embedded daemons if journals or a spool wait; return the producers of those journals."""
+        if self._where is None or not self._may_start:
             return []
         waiting = daemons.waiting_journals(self._where)
-        if waiting:
+        has_spool = daemons.may_start_agent(self._where) and daemons.has_undelivered_spool(self._where)
+        if waiting or has_spool:  # safeguard: undelivered-spool-delivered
             what = f"{daemons.what_waits(len(waiting))} in {self._where.journals}"
+            if not waiting:
+                what = daemons.what_spool_has(self._where)
             them = "it" if len(waiting) == 1 else "them"
             try:
                 daemons.start(self._where, daemons.AGENT, ["--embedded"])
             except OSError as error:
                 print(f"chiplog: {what}, and no agent can be started: {error}", file=sys.stderr)
                 return []
+            self._awaits_spool = has_spool
             print(f"chiplog: {what}; an agent and a collector were started to deliver {them}", file=sys.stderr)
         return waiting
+
+    def _open_file(self, where: Paths) -> "duckdb.DuckDBPyConnection | str":
+        """Open the database; before that apply, once, the rest of the log of an embedded collector that was killed.
+
+        Returns one line with the reason if the database cannot be opened now. Raises NoDataError.
+        """
+        may_apply = self._may_start and daemons.may_apply_log(where)
+        if where.index.exists():
+            opened = _open_file(where)
+            if isinstance(opened, str) or not may_apply or _unapplied_records(where, opened) == 0:
+                return opened
+            opened.close()
+        elif not may_apply:
+            raise _no_data(where)
+        self._may_start = False
+        what = f"the log in {where.collector} has records that are not in the database"
+        print(f"chiplog: {what}; they are applied now", file=sys.stderr)
+        try:
+            daemons.apply_log(where)  # safeguard: reader-applies-log
+        except OSError as error:
+            print(f"chiplog: {what}: {error}", file=sys.stderr)
+        return _open_file(where) if where.index.exists() else what
+
+    def _wait_for_spool(self) -> None:
+        """Wait until the agent that this client started has delivered the spool, for at most DELIVER_WAIT_S."""
+        if self._where is None or not self._awaits_spool:
+            return
+        deadline = time.monotonic() + DELIVER_WAIT_S
+        while daemons.has_undelivered_spool(self._where) and time.monotonic() < deadline:
+            time.sleep(LOOK_AGAIN_S)
 
     def _wait_for_ends(self, producers: list[bytes]) -> None:
         """Wait until the database has the journals of these producers, for at most DELIVER_WAIT_S.
@@ -253,21 +303,15 @@ class Client:
             # safeguard: connect-waits-for-collector
             elif not where.index.exists() and daemons.is_coming_up(where, daemons.AGENT):
                 reason = f"the agent of {where.root} has not started a collector yet; see chiplog status"
-            elif not where.index.exists():
-                raise NoDataError(
-                    f"nothing has been recorded under {where.root} yet; run a training with chiplog.init() first, "
-                    "or point CHIPLOG_DIR or --dir at the right directory"
-                )
             else:
-                opened = _open_file(where)
+                opened = self._open_file(where)
                 if not isinstance(opened, str):
                     if keep_file:
                         return opened
                     opened.close()
                     return None
                 reason = opened
-            is_coming = any(daemons.is_coming_up(where, module) for module in _DAEMONS)
-            if time.monotonic() > (deadline + daemons.COMING_UP_MAX_S if is_coming else deadline):
+            if time.monotonic() > deadline + daemons.start_wait_s(where):
                 raise QueryError("unreachable", reason)
             time.sleep(LOOK_AGAIN_S)
 
@@ -278,17 +322,29 @@ def _open_file(where: Paths) -> "duckdb.DuckDBPyConnection | str":
     import duckdb
 
     try:
-        connection = duckdb.connect(str(where.index), read_only=True)
+        with _configuring:
+            connection = duckdb.connect(str(where.index), read_only=True)
+            locked = connection.execute("SELECT current_setting('lock_configuration')").fetchone()
+            if locked is None or not locked[0]:  # safeguard: shared-database-configured-once
+                query_messages.disable_faulty_optimizers(connection)
+                for statement in LOCKED_SETTINGS:
+                    connection.execute(statement)
+            return connection
     except duckdb.IOException as error:
         if is_lock_conflict(str(error), str(where.index)):  # a starting collector, or one of another host or container
             return f"{where.index} is in use: {one_line(str(error))}"
         raise _unreadable(where, error) from error
     except duckdb.Error as error:
         raise _unreadable(where, error) from error
-    query_messages.disable_faulty_optimizers(connection)
-    for statement in LOCKED_SETTINGS:
-        connection.execute(statement)
-    return connection
+
+
+def _no_data(where: Paths) -> NoDataError:
+    if daemons.has_log(where):
+        return NoDataError(f"no database has the log in {where.collector} yet; start the collector (chiplog up)")
+    return NoDataError(
+        f"nothing has been recorded under {where.root} yet; run a training with chiplog.init() first, "
+        "or point CHIPLOG_DIR or --dir at the right directory"
+    )
 
 
 def _unapplied_records(where: Paths, connection: "duckdb.DuckDBPyConnection") -> int:
@@ -329,14 +385,17 @@ def _ask_file(
         except BaseException as error:
             answer.set_exception(error)
 
-    with handlers_held():
-        threading.Thread(target=work, name="chiplog-query", daemon=True).start()
+    thread = threading.Thread(target=work, name="chiplog-query", daemon=True)
+    has_started = False
     try:
+        with handlers_held():  # safeguard: starting-query-interrupted
+            thread.start()
+            has_started = True
         # safeguard: interrupt-passes-sql
         wait([answer], timeout_s)  # Thread.join() takes a running thread for ended if a handler raises
     finally:  # also when a signal handler raises: the process must not end while the query runs
         with handlers_held():
-            while not answer.done():
+            while has_started and not answer.done():
                 timed_out.set()
                 connection.interrupt()
                 wait([answer], INTERRUPT_AGAIN_S)

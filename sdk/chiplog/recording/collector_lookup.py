@@ -75,7 +75,7 @@ def _ask_collector(places: Paths, label: str, started_us: int) -> dict[str, Any]
             return None
         from chiplog.query.client import connect  # importing chiplog must not cost what a client needs
 
-        with connect(url, dir=None if url else places.root) as client:
+        with connect(url, dir=None if url else places.root, start=False) as client:
             rows = client.sql(_QUERY, {"label": label, "started_us": started_us}, timeout_s=_TIMEOUT_S).rows()
             return rows[0] if rows else None
     except Exception:

@@ -93,7 +93,7 @@ def close(
         else:
             journal.mark_finished()
         delivered = sender.stop(wait_s) if sender is not None else False
-        complaints.warn_undelivered(journal.unpersisted_events, journal.disk_error)
+        complaints.warn_undelivered(journal.unpersisted_events, journal.last_disk_error)
     finally:
         journal.close(remove=delivered and not is_open, keep_lock=is_open)  # safeguard: lock-held-until-exit
 

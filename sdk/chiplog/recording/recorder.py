@@ -1,24 +1,23 @@
-"""`log()`: turn numbers, texts and histograms into events, as fast as Python can. Raises nothing."""
+"""What is behind `log()`, `phase()` and `step()`: values, steps and phases as events. Raises nothing."""
 
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import hypot, isfinite
+from math import isfinite
 from time import monotonic, perf_counter, sleep, time_ns
 from typing import Any
 
 from chiplog.journal.deferred import DeferredEvents
-from chiplog.journal.null import EventSink, LazyJournal, NullJournal
+from chiplog.journal.null import LazyJournal, NullJournal
+from chiplog.recording.loop_calls import NO_STEP, STEP_MAX, LoopCalls
 from chiplog.safety.boundary import never_raises
 from chiplog.safety.diagnostics import Diagnostic, Diagnostics, error_text
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
 from chiplog.safety.lenient_calls import (
     NO_DATA,
-    hide_unknown_arguments,
     ignore_unknown_arguments,
     split_unknown,
-    unknown_argument_diagnostic,
 )
 from chiplog.safety.text import clean_utf8, short_repr
 from chiplog.timing.phases import DATA, GC, STEP, Phase, Timing
@@ -28,7 +27,7 @@ from chiplog.torch.backends import BACKENDS
 from chiplog.torch.device_values import DeviceValues
 from chiplog.torch.poller import TorchPoller
 from chiplog.torch.watch import Watch
-from chiplog.values.metrics import FLOAT_TYPES, DeviceScalar, Histogram, flatten
+from chiplog.values.metrics import DeviceScalar, Histogram, flatten
 from chiplog_schemas.bounds import Limits
 from chiplog_schemas.codec import pack, packer
 from chiplog_schemas.limits import KEY_BYTES_MAX
@@ -36,50 +35,47 @@ from chiplog_schemas.model.events import EventKind, encode
 
 _INT_BYTES_MAX = 9  # of msgpack
 _WATCHES_MAX = 64  # models; each is checked before every step of an optimizer
-_STEP_MAX = 0x7FFFFFFFFFFFFFFF
-_NO_STEP = -(1 << 63) - 1  # below every step
 _SHAPES_MAX = 4096  # cached tuples of keys; a script that generates more takes the slow path
 _LOOK_WAIT_S = 0.05  # part of finish()'s one second: to wait while the sender thread flushes the open step
 _LOOK_AGAIN_S = 0.001
 _SHAPE_KEYS_MAX = 200_000  # keys in all of them: about 20 MB
 
 
-class Recorder:
+class Recorder(LoopCalls):
     """Append what training logs to a journal, as events. `Run` adds an identity and an end.
 
-    It is a base class, not a member: one more call would cost a tenth of `log()`.
+    It is a base class, not a member: one more call would cost a part of `log()`.
     """
 
     def __init__(self, bounds: Limits) -> None:
         self._bounds = bounds
-        self._journal: EventSink = NullJournal()
+        self._journal = NullJournal()
         self._finished = False
         self._pack = packer().pack
-        # Tuples of keys seen before: their msgpack, and the function that packs their values.
-        self._key_sets: dict[tuple[str, ...], tuple[bytes, Callable[..., bytes]]] = {}
+        self._key_sets = {}
         self._shape_keys = 0
         self._keys: set[str] = set()
         self._begin_count()
-        # Phases that the first `step()` ended, held until it is clear that it does not begin a `with`.
-        self._first_step_phases: list[tuple[int, dict[str, float]]] = []  # at most one; a pop is atomic
+        self._first_step_phases = []
         self._complaints = Diagnostics(self._emit)
         self._timing = Timing(lambda bad: self._complaints.report(bad))
         self._steps = Steps(self._timing)
         self._lingering = StallDetector(self._timing, self._steps, self._emit)
-        self._phases: dict[str, Phase] = {}
+        self._phases = {}
+        self._step_block = Step(self._enter_step, self._end_step)
         self._begin_devices()
 
     def _begin_count(self) -> None:
         """Reset the step count to that of a label that has logged nothing."""
-        self._top_step = _NO_STEP  # the largest step that this label has logged
-        self._next_step = 0  # for a `log()` without a step: the largest plus one, or the current one of `step()`
+        self._top_step = NO_STEP
+        self._next_step = 0
         self._last_step = 0
-        self._steps_per_log = 1  # increment of `log()` without a step; 0 once `step()` counts
-        self._count_before = (0, _NO_STEP)  # _next_step and _top_step before the last `step()`
+        self._steps_per_log = 1
+        self._former_next_step, self._former_top_step = 0, NO_STEP
 
     def _begin_devices(self) -> None:
         self._is_looking = False  # the sender thread polls the open step
-        self._per_step_callbacks: list[Callable[[int], None]] = []  # callbacks for the next step, beside phases
+        self._per_step_callbacks = []
         self._later = DeferredEvents(lambda: self._journal, self._note_unreadable)
         self._looking = TorchPoller(self._later, self._timing, self._append_times)
         self._watches: list[Watch] = []
@@ -91,63 +87,6 @@ class Recorder:
         raise NotImplementedError
 
     # -- logging --
-
-    @dynamo_disable
-    @hide_unknown_arguments
-    def log(self, data: Mapping[str, Any] = NO_DATA, step: int | None = None, *more: Any, **unknown: Any) -> None:
-        """Log a dict of numbers, short texts, histograms and nested dicts of them. Never raises.
-
-        Host values are durable when the call returns: they survive SIGKILL of the process. Values on a GPU are durable
-        once they are copied; the call does not wait for that. NaN and infinities are kept.
-
-        Arguments of other loggers are reported once and ignored. Without a dict, named values are logged as if in one.
-
-        Args:
-            data: Values by key: int, float, bool, str, `Histogram`, numpy scalars and arrays of one element, tensors
-                of one element on any device, and nested dicts, whose keys are joined with `/`.
-            step: int64, in any order. Default: one more than the largest step that this label has logged, also after a
-                resume; 0 in the first call.
-
-        Examples:
-            >>> run.log({"train/loss": loss, "opt": {"lr": 3e-4}}, step=step)
-        """
-        try:
-            if unknown or more:
-                self._log_with_options(data, step, more, unknown)
-                return
-            # Use few calls and objects: beside a training caches are cold, and each one costs some microseconds.
-            values = tuple(data.values())
-            shape = self._key_sets.get(tuple(data))
-            if shape is None or not FLOAT_TYPES.issuperset(map(type, values)):
-                self._log_any(data, step)
-                return
-            if step is None:
-                step = self._next_step
-            elif type(step) is not int or not -0x8000000000000000 <= step <= 0x7FFFFFFFFFFFFFFF:
-                step = self._step(step)
-            # No call in between, so a smaller step cannot overwrite another thread's.
-            if step > self._top_step:  # safeguard: step-after-largest
-                self._top_step = step
-                # safeguard: step-within-64-bits
-                self._next_step = step + self._steps_per_log if step < _STEP_MAX else self._stay_at_last_step()
-            elif not self._steps_per_log:
-                self._next_step = step
-            self._last_step = step
-            if self._timing.is_pending and self._steps_per_log:
-                self._append_phases(step)
-            if not isfinite(hypot(*values)):  # in C doubles: a sum of small numpy types would overflow
-                self._complaints.report_nonfinite(data, step)
-            keys, pack_values = shape
-            payload = self._pack((1, time_ns() // 1000, step, keys, pack_values(*values)))
-        except Exception as error:
-            if is_interrupt(error):  # safeguard: interrupt-passes-log
-                raise
-            self._log_any(data, step)  # not a dict, or an int too large for float64: the slow path reports it
-            return
-        try:
-            self._journal.append(payload)
-        except Exception as error:
-            self._complaints.report_internal_error("log", error)
 
     def _log_with_options(
         self, data: Mapping[str, Any], step: Any, more: tuple[Any, ...], unknown: dict[str, Any]
@@ -161,7 +100,7 @@ class Recorder:
             self._complaints.report(bad)
         self.log(data, step)
         if stays and data is not NO_DATA and self._steps_per_log and self._last_step == self._top_step:
-            self._next_step, self._top_step = self._last_step, self._last_step - 1
+            self._next_step, self._top_step = self._last_step, max(self._last_step - 1, NO_STEP)
 
     def _log_any(self, data: Mapping[str, Any], step: Any) -> None:
         try:
@@ -188,6 +127,21 @@ class Recorder:
                 self._devices.log_scalars(sys.modules["torch"], step, on_device)
         except Exception as error:
             self._complaints.report_internal_error("log", error)
+
+    def _log_after_error(self, error: BaseException, data: Any, step: Any) -> None:
+        """Log what C code failed to read, unless a signal handler raised the error."""
+        if not isinstance(error, Exception) or is_interrupt(error, sys._getframe(1)):
+            raise error
+        self._log_any(data, step)
+
+    def _append_phases_of_step(self, step: int) -> bool:
+        """Append the phases that `step()` ends, and report an error. Return True if they were appended."""
+        try:
+            self._append_phases(step)
+        except Exception as error:
+            self._complaints.report_internal_error("step", error)
+            return False
+        return True
 
     def _sort_values(self, data: Mapping[str, Any], step: int) -> tuple[dict[str, float], dict[str, Any]]:
         """Emit texts and histograms, report what cannot be logged; return the numbers and the tensors on devices."""
@@ -299,20 +253,20 @@ class Recorder:
         """Continue the count after a logged step, as `log()` does inline."""
         if step > self._top_step:
             self._top_step = step
-            self._next_step = step + self._steps_per_log if step < _STEP_MAX else self._stay_at_last_step()
+            self._next_step = step + self._steps_per_log if step < STEP_MAX else self._stay_at_last_step()
         elif not self._steps_per_log:
             self._next_step = step
 
     def _stay_at_last_step(self) -> int:
         """Return the largest possible step, where the count stays, and warn once."""
-        message = f"step {_STEP_MAX} is the last one: log() without step= stays there; pass smaller steps"
+        message = f"step {STEP_MAX} is the last one: log() without step= stays there; pass smaller steps"
         self._complaints.report(Diagnostic("last_step", "", message))
-        return _STEP_MAX
+        return STEP_MAX
 
     def _count_from(self, step: int) -> None:
         """Make `step` the next one for `log()` without a step, unless the count is higher."""
         if step > self._next_step:
-            self._next_step, self._top_step = step, step - 1
+            self._next_step, self._top_step = step, max(step - 1, NO_STEP)
 
     @property
     def _count_to_keep(self) -> int:
@@ -334,39 +288,6 @@ class Recorder:
 
     # -- phases and steps --
 
-    @dynamo_disable
-    @hide_unknown_arguments
-    def phase(self, name: str = "", on_host: bool = False, *more: Any, **unknown: Any) -> Phase:
-        """Time a phase of the step: `with run.phase("forward"):`, or as a decorator.
-
-        The seconds belong to the next `log()`; with `step()`, to the step that it ends. With CUDA in use they are the
-        time between two events in the current stream, and nothing waits for them; otherwise they are wall time. Of
-        nested phases each counts.
-
-        Args:
-            name: The name of the phase.
-            on_host: True measures wall time also with CUDA in use.
-
-        Returns:
-            A context manager that is also a decorator.
-
-        Examples:
-            >>> with run.phase("forward"):
-            ...     loss = model(batch)
-        """
-        if (more or unknown) and not self._finished:
-            self._complaints.report(
-                unknown_argument_diagnostic("phase", more, unknown, "is left out; it takes name, on_host")
-            )
-        try:
-            phase = self._phases.get(name)
-            if phase is None or on_host:
-                return self._new_phase(clean_utf8(str(name)), on_host)
-        except Exception as error:  # a name that cannot be hashed or converted to text
-            self._complaints.report_internal_error("phase", error)
-            return Phase(Timing(), "")
-        return phase
-
     def _new_phase(self, key: str, on_host: bool) -> Phase:
         size = len(key.encode())
         if not 0 < size <= KEY_BYTES_MAX:
@@ -378,30 +299,6 @@ class Recorder:
             phase = Phase(self._timing, key, on_host)
             return phase if on_host else self._phases.setdefault(key, phase)
         return Phase(Timing(), key)  # its time is discarded
-
-    @dynamo_disable
-    @hide_unknown_arguments
-    def step(self, *more: Any, **unknown: Any) -> Step:
-        """Mark the end of a step: `run.step()` after each step, or `with run.step():` around each, not both.
-
-        Records the phase `step`: seconds from end to end, or of the block and the waiting for its data. From then on
-        `log()` without a step logs to the current step, phases belong to it, and the phase `gc` has the seconds of the
-        garbage collector. The step's number is the one that was logged last, else the label's own count.
-
-        Returns:
-            A context manager.
-
-        Examples:
-            >>> with run.step():
-            ...     train(batch)
-        """
-        if (more or unknown) and not self._finished:
-            self._complaints.report(
-                unknown_argument_diagnostic("step", more, unknown, "is left out; log(…, step=…) takes a number")
-            )
-        if not self._steps.is_entered:
-            self._end_step()
-        return Step(self._enter_step, self._end_step)
 
     @dynamo_disable
     @ignore_unknown_arguments
@@ -465,7 +362,7 @@ class Recorder:
 
     def _enter_step(self) -> None:
         if self._steps.enter():
-            self._next_step, self._top_step = self._count_before
+            self._next_step, self._top_step = self._former_next_step, self._former_top_step
             self._last_step = self._next_step
             _, phases = self._first_step_phases.pop() if self._first_step_phases else (0, {})
             for name, seconds in phases.items():
@@ -476,7 +373,8 @@ class Recorder:
             if self._finished:
                 self._warn_after_finish("step()")
                 return
-            self._count_before, step = (self._next_step, self._top_step), self._last_step
+            self._former_next_step, self._former_top_step = self._next_step, self._top_step
+            step = self._last_step
             if self._steps_per_log:
                 self._steps_per_log = 0
                 for name in (DATA, STEP, GC):
@@ -489,8 +387,8 @@ class Recorder:
                 self._steps.end()
                 self._append_phases(step)
             self._top_step = max(self._top_step, step)
-            self._next_step = min(self._top_step + 1, _STEP_MAX)
-            self._last_step = min(step + 1, _STEP_MAX)
+            self._next_step = min(self._top_step + 1, STEP_MAX)
+            self._last_step = min(step + 1, STEP_MAX)
         except Exception as error:
             self._complaints.report_internal_error("step", error)
 

@@ -537,6 +537,8 @@ class Run(Recorder):
             lambda message: self._complaints.warn_once(("disk", ""), message),
         )
         self._disk_warned = not on_disk
+        # safeguard: device-values-polled-often
+        # safeguard: expected-group-polled-often
         self._sender = SenderThread(
             self._journal,
             self._settings.places,
@@ -545,6 +547,7 @@ class Run(Recorder):
             online=self._settings.mode != "offline",
             on_tick=self._tick,
             warn=lambda message: self._complaints.warn_once(("sender", message[:20]), message),
+            must_hurry=lambda: self._later.is_used or self._question.expects_group,
         )
         self._sender.start()
 

@@ -46,6 +46,8 @@ class UnfinishedRun:
             atomic_write(path, text.encode())  # other ranks read it
         except OSError:
             pass  # `auto` starts a new run then
+        if self._is_over:  # the run finished in another thread in the meantime
+            _remove(path)
 
     def clear(self, run_id: str) -> None:
         """Remove the file of a finished run, including one of an earlier attempt."""

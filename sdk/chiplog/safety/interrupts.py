@@ -7,7 +7,8 @@ the frame that it interrupts: no other function gets that frame.
 Calls that are made once and contain many `except` clauses defer the handlers until they are done.
 """
 
-import signal
+# The functions of `signal` are wrappers with `except ValueError`, which drops what a handler raises in them.
+import _signal as signal  # type: ignore[import-not-found] # safeguard: handlers-held-without-except
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,10 +19,13 @@ from typing import Any
 _UNWRAP_MAX = 8  # partials within partials
 
 
-def is_interrupt(error: BaseException) -> bool:
-    """Return True if a signal handler raised the exception."""
+def is_interrupt(error: BaseException, caller: FrameType | None = None) -> bool:
+    """Return True if a signal handler raised the exception.
+
+    caller: the frame that called C code, which has no frame, if the exception comes from there.
+    """
     traceback = error.__traceback__
-    outer: FrameType | None = None
+    outer = caller
     handlers: set[CodeType] | None = None
     while traceback is not None:
         frame = traceback.tb_frame

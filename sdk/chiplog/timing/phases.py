@@ -5,16 +5,18 @@ import inspect
 from collections.abc import Callable, Mapping
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from chiplog.native.loader import hot_path
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.safety.interrupts import is_interrupt
 
 DATA, STEP, GC = "data", "step", "gc"  # phases that are always recorded; the view `data_wait` uses the first two
 
-# An open phase of a thread: its start on the host, the device's mark, and how often it was entered again inside.
-Opened = list[Any]
+# An open phase of a thread: its start on the host, the device's mark, and how often it was entered again inside; of a
+# phase that C opened, the start alone.
+Opened = list[Any] | float
 
 
 class DeviceTimer(Protocol):
@@ -33,7 +35,16 @@ class DeviceTimer(Protocol):
         ...
 
 
-class Timing:
+if TYPE_CHECKING or hot_path is None:
+
+    class TimingFields:
+        """The fields of `Timing` that C reads, if the extension is built."""
+
+else:
+    TimingFields = hot_path.Timing
+
+
+class Timing(TimingFields):
     """The pending phases of one run, in seconds by name. Of nested phases with the same name the outermost counts.
 
     device: the timer on a device, once there is one.
@@ -142,26 +153,24 @@ class Timing:
         return new
 
 
-class Phase:
-    """A context manager and decorator that adds the time spent inside to its phase. It is reentrant.
-
-    Open phases are kept by thread, so a run needs one object per name. Use few calls and objects: beside a training the
-    caches are cold, and each one costs a microsecond.
-    """
+class PythonPhaseBlock:
+    """Enter and exit a phase."""
 
     __slots__ = ("_name", "_on_host", "_opened", "_timing")
 
-    def __init__(self, timing: Timing, name: str, on_host: bool = False) -> None:
-        self._timing = timing
-        self._name = name
-        self._on_host = on_host
-        self._opened = timing.open_by_thread.setdefault(name, {})
+    _timing: Timing
+    _name: str
+    _on_host: bool
+    _opened: dict[int, Opened]
 
     @dynamo_disable
-    def __enter__(self) -> "Phase":
+    def __enter__(self) -> Self:
         thread, opened, timing = get_ident(), self._opened, self._timing
-        if thread in opened:
-            opened[thread][2] += 1
+        entry = opened.get(thread)
+        if isinstance(entry, float):
+            opened[thread] = [entry, None, 1]
+        elif entry is not None:
+            entry[2] += 1
         else:
             mark = None if timing.device is None or self._on_host else timing.begin()
             opened[thread] = [perf_counter(), mark, 0]
@@ -177,6 +186,8 @@ class Phase:
                 thread, entry = self._opened_elsewhere()
                 if entry is None:
                     return  # not entered, or entered before a fork
+            if isinstance(entry, float):
+                entry = [entry, None, 0]
             began, mark, n_inside = entry
             if mark is None or not timing.end_on_device(self._name, mark):
                 timing.add(self._name, now - began)  # safeguard: phase-monotonic-clock
@@ -188,6 +199,46 @@ class Phase:
         except BaseException:  # from a signal handler: the training has left the phase anyway
             opened.pop(thread or get_ident(), None)
             raise
+
+    def _opened_elsewhere(self) -> tuple[int, Opened | None]:
+        """Return the phase that another thread entered last, and the thread."""
+        raise NotImplementedError
+
+
+if TYPE_CHECKING or hot_path is None:
+    PhaseBlock = PythonPhaseBlock
+else:
+
+    class PhaseBlock(hot_path.Phase):
+        """Enter and exit a phase, in C where the host times a phase that is not open yet."""
+
+        __slots__ = ()
+        _enter_in_python = PythonPhaseBlock.__enter__
+        _exit_in_python = PythonPhaseBlock.__exit__
+
+
+class Phase(PhaseBlock):
+    """A context manager and decorator that adds the time spent inside to its phase. It is reentrant.
+
+    Open phases are kept by thread, so a run needs one object per name. Use few calls and objects: beside a training the
+    caches are cold, and each one costs a microsecond.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, timing: Timing, name: str, on_host: bool = False) -> None:
+        self._timing = timing
+        self._name = name
+        self._on_host = bool(on_host)
+        self._opened = timing.open_by_thread.setdefault(name, {})
+
+    def __copy__(self) -> Self:
+        """Return the phase itself: the copy of a model that holds it times the same phase of the same run."""
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Return the phase itself."""
+        return self
 
     def _opened_elsewhere(self) -> tuple[int, Opened | None]:
         """Return the phase that another thread entered last: a callback may exit what the training entered."""

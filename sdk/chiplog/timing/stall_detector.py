@@ -53,9 +53,9 @@ class StallDetector:
         found: dict[_Key, float] = {}
         for name, by_thread in list(self._timing.open_by_thread.items()):
             for thread, entry in list(by_thread.items()) if by_thread else ():
-                found[name, thread] = entry[0]
+                found[name, thread] = entry if isinstance(entry, float) else entry[0]
         for name, began in ((DATA, self._steps.waiting_since), (STEP, self._steps.began)):
-            if began is not None:
+            if began:
                 found[name, 0] = began
         return found
 

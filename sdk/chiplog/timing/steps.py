@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from operator import methodcaller
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from chiplog.native.loader import hot_path
 from chiplog.safety.dynamo import dynamo_disable
 from chiplog.timing.phases import DATA, GC, STEP, Timing
 
@@ -16,14 +17,23 @@ _LONG_S = 1.0  # flush the finished phases of a step that is open for so long, a
 _STAMPS_MAX = 65_536  # collections between two reads: a step of minutes has thousands
 
 
-class Steps:
+if TYPE_CHECKING or hot_path is None:
+
+    class StepsFields:
+        """The fields of `Steps` that C reads, if the extension is built."""
+
+else:
+    StepsFields = hot_path.Steps
+
+
+class Steps(StepsFields):
     """The steps of one run. A call after each step ends it, or a `with` block encloses it."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         self._pauses = GcPauseTimer()
-        self.began: float | None = None  # start of the open step, by perf_counter()
-        self.waiting_since: float | None = None  # start of a wait for data, likewise
+        self.began = 0.0  # start of the open step, by perf_counter(); 0 without one
+        self.waiting_since = 0.0  # start of a wait for data, likewise
         self._long_at = 0.0
         self._waited = 0.0  # for data, since the last step ended
         self.is_entered = False  # `with run.step():`
@@ -41,17 +51,17 @@ class Steps:
         if not self.is_used:
             self.is_used = True
             self._pauses.start()
-        if self.began is not None:
+        if self.began:
             self._timing.add(STEP, now - self.began)
         if (paused := self._pauses.take()) > 0:
             self._timing.add(GC, paused)
-        self.began = None if self.is_entered else now
+        self.began = 0.0 if self.is_entered else now
         if self.is_entered:
             self._waited = 0.0
 
     def should_flush(self, now: float) -> bool:
         """Return True if the step has been open for a second or more, at most once a second."""
-        if self.began is None or now - max(self.began, self._long_at) < _LONG_S:
+        if not self.began or now - max(self.began, self._long_at) < _LONG_S:
             return False
         self._long_at = now
         return True
@@ -64,8 +74,7 @@ class Steps:
     def stop(self) -> None:
         """Stop measuring. A forked child starts from this state."""
         self._pauses.stop()
-        self.began, self._waited = None, 0.0
-        self.waiting_since = None
+        self.began = self.waiting_since = self._waited = 0.0
         self.is_entered = self.is_used = False
 
 
@@ -101,7 +110,7 @@ class TimedLoader:
         try:
             batches = iter(self._loader)  # starts the workers and waits for them
         finally:
-            steps.waiting_since = None
+            steps.waiting_since = 0.0
         steps.add_wait(perf_counter() - began)
         return _TimedIterator(batches, steps)
 
@@ -129,12 +138,12 @@ class _TimedIterator:
         try:
             batch = next(self._batches)  # the wait for StopIteration belongs to no step
         finally:
-            steps.waiting_since = None
+            steps.waiting_since = 0.0
         steps.add_wait(perf_counter() - began)
         return batch
 
 
-class GcPauseTimer:
+class PythonGcPauseTimer:
     """Add up the garbage collector's pauses from `start` to `stop`.
 
     The callback runs no Python code. After a signal during a collection, the next Python function that starts calls the
@@ -177,3 +186,25 @@ class _Moments:
     def __init__(self, began: deque[float], ended: deque[float]) -> None:
         self._note_start = partial(next, map(began.append, iter(perf_counter, None)))
         self._note_stop = partial(next, map(ended.append, iter(perf_counter, None)))
+
+
+if TYPE_CHECKING or hot_path is None:
+    GcPauseTimer = PythonGcPauseTimer
+else:
+
+    class GcPauseTimer(hot_path.GcPauseTimer):
+        """Add up the garbage collector's pauses from `start` to `stop`."""
+
+        def start(self) -> None:
+            """Start measuring."""
+            gc.callbacks.append(self.note)
+
+        def stop(self) -> None:
+            """Stop measuring."""
+            with contextlib.suppress(ValueError):
+                gc.callbacks.remove(self.note)
+
+        def take(self) -> float:
+            """Return the seconds since the last call."""
+            seconds, self.paused = self.paused, 0.0
+            return seconds

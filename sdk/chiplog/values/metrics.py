@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any
 
+from chiplog.native.loader import hot_path
 from chiplog.safety.diagnostics import Diagnostic
 from chiplog.safety.interrupts import handlers_held, is_interrupt
 from chiplog.safety.text import REPR_CHARS, clean_utf8, is_encodable, short_repr
 from chiplog_schemas.limits import KEY_BYTES_MAX, NESTING_MAX, TEXT_CHARS_MAX
 
 FLOAT_TYPES: set[type] = {float, int}  # struct packs these as float64; numpy's scalar types are added when seen
+if hot_path is not None:
+    hot_path.set_value_types(FLOAT_TYPES, None, None)
 DEVICE_TYPES = {"cuda"}  # of torch: tensors there are read later, others at once
 
 
@@ -253,6 +256,8 @@ def _convert_tensor(torch: Any, key: str, tensor: Any) -> Logged | Diagnostic:
             return Diagnostic("wrapped_tensor", key, message)
         if tensor.device.type in DEVICE_TYPES and not tensor.dtype.is_complex:
             return DeviceScalar(tensor.detach())
+        if hot_path is not None:  # it reads the next ones
+            hot_path.set_value_types(FLOAT_TYPES, torch.Tensor, torch._C._functorch.is_functorch_wrapped_tensor)
     return _one_element(key, tensor.detach(), tuple(tensor.shape), tensor.numel())
 
 

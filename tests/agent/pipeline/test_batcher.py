@@ -8,13 +8,21 @@ import pytest
 from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.ranks.origins import Origin
 from chiplog_schemas.codec import pack
-from chiplog_schemas.limits import EVENT_BYTES_MAX, RECORD_BYTES_MAX, SPOOL_SYNC_BYTES, SPOOL_SYNC_INTERVAL_S
-from chiplog_schemas.model.blocks import decode_block
+from chiplog_schemas.limits import EVENT_BYTES_MAX, RECORD_BYTES_MAX, SPOOL_SYNC_BYTES, SPOOL_SYNC_INTERVAL_SLOW_S
+from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.record import encode as frame
 from tests.support.blocks import block_to_rows
+from tests.support.safeguard import Safeguard
 
+SAFEGUARDS = [
+    Safeguard(
+        "the end of a rank is acknowledged at once",
+        "end-of-rank-flushed-at-once",
+        test="test_the_end_of_a_producer_makes_a_block_due",
+    ),
+]
 AGENT, RANK, OTHER = b"A" * 16, b"R" * 16, b"O" * 16
 
 
@@ -64,12 +72,25 @@ def test_a_block_is_due_after_the_interval_or_when_it_is_full(core) -> None:
     assert not core.is_flush_due(100.0)
     core.add_slice(RANK, 0, 0, records(0, event(0)), 10.0, 5)
     assert not core.is_flush_due(10.0)
-    assert core.wait_s(10.0, 1.0) == pytest.approx(SPOOL_SYNC_INTERVAL_S)
-    assert core.is_flush_due(10.0 + SPOOL_SYNC_INTERVAL_S)
+    assert core.wait_s(10.0, 1.0) == pytest.approx(SPOOL_SYNC_INTERVAL_SLOW_S)
+    assert core.is_flush_due(10.001 + SPOOL_SYNC_INTERVAL_SLOW_S)
+    core.sync_interval_s = 0.1
+    assert core.wait_s(10.0, 1.0) == pytest.approx(0.1)
+    assert core.is_flush_due(10.11)
+    core.sync_interval_s = SPOOL_SYNC_INTERVAL_SLOW_S
     core.build(5)
     core.add_slice(RANK, 1, 3, records(1, *(event(n, SPOOL_SYNC_BYTES // 3) for n in range(3))), 20.0, 5)
     assert core.is_flush_due(20.0)
     assert not core.has_capacity
+
+
+def test_the_end_of_a_producer_makes_a_block_due(core) -> None:
+    """An older SDK waits for its acknowledgement without requesting it."""
+    core.add_slice(RANK, 0, 0, records(0, encode(EventKind.STATE, 1, {"state": "finished"})), 10.0, 5)
+    assert core.is_flush_due(10.0)
+    core.build(5)
+    core.add_slice(OTHER, 0, 0, records(0, event(0)), 10.0, 5)
+    assert not core.is_flush_due(10.0)
 
 
 def test_blocks_never_exceed_a_record_however_large_the_slice(core) -> None:

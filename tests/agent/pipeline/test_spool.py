@@ -10,9 +10,10 @@ import pytest
 from chiplog_agent.pipeline import spool as spool_module
 from chiplog_agent.pipeline.spool import DAMAGED, RAISED_NAME, TRIMMED, Spool
 from chiplog_schemas.limits import MIB
-from chiplog_schemas.storage import segments
+from chiplog_schemas.storage import segment_log
 from chiplog_schemas.storage.record import Record, scan_records
-from chiplog_schemas.storage.segments import END_NAME, list_segments
+from chiplog_schemas.storage.segment_format import list_segments
+from chiplog_schemas.storage.segment_log import END_NAME, OWED_NAME
 from chiplog_schemas.storage.watermark import Watermark
 from tests.support.rounds import Rounds
 from tests.support.safeguard import Safeguard
@@ -36,6 +37,11 @@ SAFEGUARDS = [
         "unreadable-offset-resends-all",
         new="self._raised = found",
         test="test_a_spool_that_forgot_by_how_much_its_numbers_are_raised_sends_all_of_it_again",
+    ),
+    Safeguard(
+        "a spool is known to be delivered",
+        "delivered-spool-noted",
+        test="test_a_spool_notes_whether_the_collector_lacks_events_of_ranks",
     ),
 ]
 ID = b"spool-id" * 2
@@ -226,7 +232,7 @@ def test_a_disk_that_refuses_keeps_everything_for_the_next_sync(opened, monkeypa
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(segments.os, "writev", refuse)
+        patched.setattr(segment_log.os, "writev", refuse)
         spool.append(block(2))
         spool.append(block(3))
         for _ in range(2):
@@ -326,7 +332,7 @@ def test_a_block_that_waits_for_a_full_disk_is_sent_by_a_spool_that_was_set_back
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(segments.os, "writev", refuse)
+        patched.setattr(segment_log.os, "writev", refuse)
         spool.append(b"waits")
         with pytest.raises(OSError, match="No space"):
             spool.sync()
@@ -474,3 +480,27 @@ def test_whatever_fails_while_a_spool_that_was_set_back_is_sent_nothing_of_it_is
         assert spool.is_drained, seed
         spool.close()
         shutil.rmtree(tmp_path / "spool")
+
+
+def test_a_spool_notes_whether_the_collector_lacks_events_of_ranks(opened, tmp_path: Path) -> None:
+    def owed() -> int:
+        return Watermark(tmp_path / "spool" / OWED_NAME, writable=False).get()
+
+    spool = opened()
+    spool.append(b"statistics")
+    spool.sync()
+    assert owed() == 0
+    spool.append(b"events of a rank")
+    spool.owe()
+    assert owed() == 0, "not synced yet"
+    spool.append(b"statistics")
+    spool.sync()
+    assert owed() == 2
+    spool = opened()
+    spool.acknowledged(1)
+    assert owed() == 2
+    spool.acknowledged(2)
+    assert owed() == 0
+    spool.append(b"statistics")
+    spool.sync()
+    assert owed() == 0

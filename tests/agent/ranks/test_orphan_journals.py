@@ -13,7 +13,7 @@ from chiplog_agent.pipeline.batcher import EventBatcher
 from chiplog_agent.ranks import orphan_journals
 from chiplog_agent.ranks.exit_cause import VANISHED, ExitCauseResolver
 from chiplog_agent.ranks.orphan_journals import OrphanJournalCollector, remove_stale_staging
-from chiplog_schemas.model.blocks import decode_block
+from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind, decode
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, LOCK_NAME, list_journals
 from chiplog_schemas.storage.record import MAGIC_BYTES

@@ -118,7 +118,7 @@ def test_a_second_agent_of_a_collector_leaves_the_host_to_the_first_until_that_i
 ) -> None:
     centre, first, second = agents
     samplers = (
-        "SELECT p.pid, count(*) AS n FROM base.system s JOIN base.producers p ON p.producer = s.producer "
+        "SELECT p.pid, count(*) AS n FROM base.system_facts s JOIN base.producers p ON p.producer = s.producer "
         "JOIN base.names d ON d.id = s.device WHERE d.name = '' GROUP BY ALL ORDER BY min(s.ts)"
     )
     first.start_sampling(centre.address)

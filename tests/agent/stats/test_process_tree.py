@@ -170,7 +170,7 @@ print('up', flush=True); sys.stdin.read(); c.kill()""")
 
 def spent(stats: ProcessStats, pid: int, until: Callable[[], bool]) -> float:
     """Sample until something holds, and return the CPU seconds that all samples of a rank add up to."""
-    total, last = 0.0, time.clock_gettime(time.CLOCK_BOOTTIME)
+    total, last = 0.0, stats._ranks[pid].sampled_at
     deadline = time.monotonic() + WAIT_S
     done = False
     while not done:
@@ -246,28 +246,43 @@ print(sum(os.times()[:4]) - before, flush=True); sys.stdin.readline()""")
 
 
 def test_a_child_whose_parent_does_not_wait_takes_nothing_from_the_others(start: Start) -> None:
-    """SIGCHLD is ignored: the first child's time is in no process's times any more, and the second child continues."""
+    """SIGCHLD is ignored: when the first child has ended, its time is in no process's times any more."""
     rank = start("""
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 def burn(seconds):
+    begin_r, begin_w = os.pipe()
+    end_r, end_w = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(begin_w)
+        os.close(end_w)
+        os.read(begin_r, 1)  # until it was sampled for the first time
         end = time.process_time() + seconds
         while time.process_time() < end: pass
-        print('done', flush=True)
+        print(time.process_time(), flush=True)
+        os.read(end_r, 1)  # until it was sampled
         os._exit(0)
+    print('forked', flush=True)
+    sys.stdin.readline()
+    os.close(begin_w)
+    sys.stdin.readline()
+    os.close(end_w)
+    try: os.waitpid(pid, 0)
+    except ChildProcessError: pass  # it has ended, and left no status
 print('up', flush=True); sys.stdin.readline()
-burn(0.6); burn(1.2); sys.stdin.readline()""")
+burn(0.6); burn(1.2)""")
     line(rank)
     stats = watching(rank.pid)
     begin(stats, rank.pid)
     say(rank)
-    first = spent(stats, rank.pid, lambda: readable(rank))
-    line(rank)
-    second = spent(stats, rank.pid, lambda: readable(rank))
-    assert 1.3 < first + second < 1.95  # at most what both use; the last period of each is unknown
-    assert second > 0.2
+    for _ in range(2):
+        assert line(rank).strip() == "forked"
+        assert spent(stats, rank.pid, lambda: True) < 0.1
+        say(rank)
+        taken = spent(stats, rank.pid, lambda: readable(rank))
+        assert taken == pytest.approx(used(rank), rel=0.1, abs=0.05)
+        say(rank)
 
 
 def test_a_rank_that_its_parent_waits_for_is_no_cpu_time_of_the_parent(start: Start) -> None:

@@ -1,6 +1,5 @@
 """The agent's half and the real sampler process: what flows, what is replaced, and what never blocks."""
 
-import json
 import os
 import select
 import signal
@@ -12,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_agent.stats.frames import FrameReader, encode_frame
-from chiplog_agent.stats.sampler_process import Message, Sample, SamplerLog, SamplerProcess
+from chiplog_agent.stats.frames import encode_frame
+from chiplog_agent.stats.sampler_process import (
+    DeviceStale,
+    Message,
+    Sample,
+    SamplerLog,
+    SamplerProcess,
+)
+from tests.support.gpu_sampler import GPU0, GpuSampler
 from tests.support.waiting import WAIT_S
-
-MODULE = [sys.executable, "-P", "-m", "chiplog_agent.stats"]
 
 
 @pytest.fixture
@@ -223,35 +227,10 @@ def test_the_sampler_dies_with_its_agent() -> None:
         time.sleep(0.02)
 
 
-def test_the_sampler_ends_with_its_input_even_after_an_interrupt() -> None:
-    sampler = subprocess.Popen(MODULE, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert sampler.stdout is not None
-    reader = FrameReader()
-    while not reader.feed(os.read(sampler.stdout.fileno(), 65_536)):
-        pass
-    sampler.send_signal(signal.SIGINT)
-    while not reader.feed(os.read(sampler.stdout.fileno(), 65_536)):
-        pass
-    sampler.communicate(timeout=WAIT_S)
-    assert sampler.returncode == 0
-
-
-def test_the_sampler_says_what_it_does_not_understand() -> None:
-    data = encode_frame(["dance", 1]) + encode_frame(["period", 0]) + encode_frame(["pids", ["x"]])
-    done = subprocess.run(MODULE, input=data, capture_output=True, timeout=WAIT_S, check=False)
-    texts = [value[1] for value in FrameReader().feed(done.stdout) if value[0] == "line"]
-    assert sum("invalid frame" in text for text in texts) == 3
-    assert done.returncode == 0
-
-
-def test_the_sampler_refuses_a_frame_beyond_the_limit_and_says_so() -> None:
-    done = subprocess.run(MODULE, input=b"\xff" * 8, capture_output=True, timeout=WAIT_S, check=False)
-    assert "exceeds the limit" in FrameReader().feed(done.stdout)[-1][1]
-    assert done.returncode == 1 and b"FrameError" in done.stderr
-
-
-def test_the_sampler_imports_only_what_it_needs() -> None:
-    code = "import json, sys, chiplog_agent.stats.sampler; print(json.dumps(sorted(sys.modules)))"
-    modules = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-    unwanted = {"numpy", "pynvml", "zmq", "duckdb", "asyncio", "dataclasses", "chiplog_schemas.model.blocks"}
-    assert unwanted.isdisjoint(modules)
+def test_a_sampler_that_hangs_in_the_driver_can_be_closed(node: GpuSampler) -> None:
+    node.tell("hang0 hang1")
+    node.feed.start()
+    node.run(lambda messages: DeviceStale(GPU0) in messages)
+    pid = node.feed.pid
+    node.feed.close()
+    assert not os.path.exists(f"/proc/{pid}")

@@ -1,8 +1,8 @@
-"""What the parts of the applier share: producers, names, rows of `events`, seqs that are declared lost."""
+"""What the parts of the applier share: producers, names, rows of `events`."""
 
 import pytest
 
-from chiplog_collector.index.apply_context import ApplyContext, without_range
+from chiplog_collector.index.apply_context import ApplyContext
 from chiplog_collector.index.state import Producer, State
 
 
@@ -36,30 +36,3 @@ def test_an_unknown_level_is_info_and_a_body_that_is_no_dict_is_empty(
     of_producer, of_nobody = context.batch.rows["events"]
     assert of_producer == (producer.producer, 3, 7, "alert", kept, "too hot", '{"gpu": 1}', None, None)
     assert of_nobody == (None, 0, 8, "gap", kept, "lost", "{}", None, None)
-
-
-def test_only_missing_seqs_are_declared_lost_and_only_once(context: ApplyContext, producer: Producer) -> None:
-    context.state.have[producer.producer].add(2, 3)
-    assert context.declare_lost(producer, 0, 5, "first") == 4
-    assert context.declare_lost(producer, 4, 6, "second") == 3, "all that are not there, whether declared or not"
-    assert context.batch.losses[producer.producer] == [(0, 1, "first"), (4, 5, "first"), (6, 6, "second")]
-    assert context.declare_lost(producer, 5, 4, "no range") == 0
-
-
-def test_what_an_ended_producer_lacks_is_declared_only_after_records_were_lost(
-    context: ApplyContext, producer: Producer
-) -> None:
-    producer.state, producer.produced = "finished", 3
-    context.declare_missing(producer)
-    assert not context.batch.losses
-    context.state.damaged = True
-    context.declare_missing(producer)
-    assert [(first, last) for first, last, _ in context.batch.losses[producer.producer]] == [(0, 2)]
-
-
-@pytest.mark.parametrize(
-    ("cut", "left"),
-    [((3, 4), [(0, 2), (5, 9)]), ((0, 9), []), ((20, 30), [(0, 9)]), ((5, 30), [(0, 4)]), ((-3, 2), [(3, 9)])],
-)
-def test_a_range_without_another_one(cut: tuple[int, int], left: list[tuple[int, int]]) -> None:
-    assert without_range(0, 9, *cut) == left

@@ -9,21 +9,23 @@ import pytest
 
 import chiplog_collector.index.database as database_module
 from chiplog_collector.index.database import Database, StaleDatabaseError
+from chiplog_collector.index.facts import Facts
 from chiplog_collector.index.process import open_index, rebuild_into
 from chiplog_collector.index.write_batch import Batch
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import paths_for_root
-from chiplog_schemas.sql import MIGRATION
+from chiplog_schemas.sql import MIGRATION, ROLLUPS, rollups_sql, tables_sql
 from chiplog_schemas.storage.record import Kind
-from chiplog_schemas.storage.segments import list_segments
+from chiplog_schemas.storage.segment_format import list_segments
 from tests.support.collector_log import LOG_ID, START_US, VIEWS, Rank, block_of, whole
 from tests.support.index import Index, copy_of
 from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything, place_of
 
-TABLES = {5: "e8b56d9389838fb3"}  # migration -> digest of the columns of its tables
+TABLES = {6: "928ee173fc007832"}  # migration -> digest of the columns of its tables
+ROLLUP_TEXTS = {1: "d0e69d80340b2c11"}  # number -> digest of the words of their statements
 SAFEGUARDS = [
     Safeguard(
         "a quarantine without lost events does not count as damage after a restart",
@@ -179,7 +181,7 @@ def test_a_disk_that_refuses_is_not_the_records_fault(index: Index, monkeypatch)
         raise duckdb.IOException("disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(database_module.Database, "_insert_facts", refuse)
+        patched.setattr(Facts, "insert", refuse)
         with pytest.raises(duckdb.IOException):
             index.take(whole(rank))
     assert index.sql("SELECT count(*) FROM base.producers") == [(0,)], "all or nothing"
@@ -257,15 +259,27 @@ def test_a_file_of_another_log_or_migration_is_not_used(index: Index, monkeypatc
     Database(index.path, LOG_ID).close()
 
 
-def test_other_tables_have_another_migration(index: Index) -> None:
+def digest(value: object) -> str:
+    return hashlib.sha256(repr(value).encode()).hexdigest()[:16]
+
+
+def test_other_tables_have_another_migration() -> None:
     """A database of an older version lacks what is new: only a higher MIGRATION has it rebuilt."""
-    columns = index.sql(
-        "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = 'base' AND NOT internal "
-        "AND table_name IN (SELECT table_name FROM duckdb_tables() WHERE schema_name = 'base') "
-        "ORDER BY table_name, column_index"
-    )
-    digest = hashlib.sha256(repr(columns).encode()).hexdigest()[:16]
-    assert TABLES.get(MIGRATION) == digest, f"add 1 to MIGRATION, and its number with {digest!r} to TABLES"
+    with duckdb.connect() as connection:
+        connection.execute(tables_sql())
+        columns = connection.execute(
+            "SELECT table_name, column_name, data_type FROM duckdb_columns() WHERE schema_name = 'base' "
+            "ORDER BY table_name, column_index"
+        ).fetchall()
+    found = digest(columns)
+    assert TABLES.get(MIGRATION) == found, f"add 1 to MIGRATION, and its number with {found!r} to TABLES"
+
+
+def test_other_rollups_have_another_number() -> None:
+    """A database with rollups of an older version computes them again: only a higher ROLLUPS causes that."""
+    lines = [line.partition("--")[0].split() for line in rollups_sql().replace(str(ROLLUPS), "").splitlines()]
+    found = digest([word for line in lines for word in line])
+    assert ROLLUP_TEXTS.get(ROLLUPS) == found, f"add 1 to ROLLUPS, and its number with {found!r} to ROLLUP_TEXTS"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in EventKind if kind.spec.table], ids=lambda kind: kind.name)

@@ -74,11 +74,11 @@ def test_a_provisional_run_is_merged_with_all_that_is_in_it_and_all_that_names_i
     late = Rank(3, "host-1.78", run_id="own1", primary=False, rank=None)
     late.log(0, early=3.0)
     index.take(whole(zero, one), whole(child))
-    facts = index.sql("SELECT * FROM base.metrics ORDER BY ALL")
+    facts = index.sql("SELECT * FROM base.metric_facts ORDER BY ALL")
     for number, rank in enumerate((zero, one)):
         at = agreed(rank, number)
         index.take(block_of((rank, at, at)))
-    assert index.sql("SELECT * FROM base.metrics ORDER BY ALL") == facts, "names move, facts stay where they are"
+    assert index.sql("SELECT * FROM base.metric_facts ORDER BY ALL") == facts, "names move, facts stay where they are"
     index.reopen()
     index.take(whole(late))
     assert index.sql(LABELS) == [

@@ -6,6 +6,9 @@ import os
 import random
 import subprocess
 import sys
+import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -13,21 +16,58 @@ import pytest
 
 import chiplog_collector.index.database as database_module
 import chiplog_collector.index.process as index_module
-import chiplog_schemas.model.blocks as blocks_module
+import chiplog_schemas.model.block_decoder as block_decoder_module
 from chiplog.query.connection import CollectorConnection
 from chiplog.query.result import QueryError
 from chiplog_collector.cli import collector
 from chiplog_collector.index.checkpoints import Checkpoints
+from chiplog_collector.index.facts import Facts
 from chiplog_collector.index.process import main, open_index, quarantine_database
+from chiplog_collector.query import demand as demand_module
+from chiplog_collector.query.demand import QueryDemand
 from chiplog_collector.receiver import daemon as receiver_module
+from chiplog_schemas.limits import QUERIED_FOR_S
 from chiplog_schemas.model.events import EventKind
-from chiplog_schemas.paths import Paths, ensure_private_dir
+from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.query.duckdb_errors import corruption_reason
+from chiplog_schemas.storage.record import Kind
 from chiplog_schemas.storage.watermark import Watermark
-from tests.support.collector_log import VIEWS, Rank, contents_of, whole
+from tests.support.collector_log import VIEWS, Rank, contents_of, receipt, whole
 from tests.support.index import Index
+from tests.support.lock_holder import lock_holder
+from tests.support.safeguard import Safeguard
 from tests.support.sample_log import everything, place_of
 
+SAFEGUARDS = [
+    Safeguard(
+        "a query flushes what was synced before it",
+        "query-flushes",
+        test="test_a_query_sees_all_that_was_synced",
+    ),
+    Safeguard(
+        "a query does not wait for an index that cannot write",
+        "unwritable-index-answers",
+        test="test_a_query_does_not_wait_for_an_index_that_cannot_write",
+    ),
+    Safeguard(
+        "one index at a time writes the file of a directory",
+        "one-index-per-directory",
+        new="from chiplog_schemas.process.file_lock import Lock\nlock = Lock(place.collector / 'other.lock')",
+        test="test_an_index_waits_for_the_end_of_another",
+    ),
+    Safeguard(
+        "an index that another one kept waiting is no crash: the next one's first query waits for the whole log",
+        "held-index-is-no-crash",
+        condition=True,
+        test="test_an_index_after_one_that_waited_too_long_still_lets_the_first_query_wait",
+    ),
+    Safeguard(
+        "the first query does not wait for a new interpreter that imports DuckDB",
+        "first-parser-forked",
+        value="[]",
+        test="test_the_first_query_is_parsed_by_a_fork_of_the_index",
+    ),
+]
 PAGE_BYTES = 4096
 
 
@@ -54,7 +94,7 @@ def lived(place: Paths) -> dict[str, list[str]] | str:
     synced = Watermark(place.collector / "synced", writable=False)
     database = follower.database
     checkpoints = Checkpoints(database.checkpoint, lambda: math.inf, database.wal_bytes)
-    damage = index_module._follow(follower, synced, checkpoints, lambda: None, lambda: False)
+    damage = index_module._follow(follower, synced, checkpoints, lambda: None, lambda: False, QueryDemand())
     found: dict[str, list[str]] = {}
     try:
         for view in () if damage else VIEWS:
@@ -71,7 +111,7 @@ def lived(place: Paths) -> dict[str, list[str]] | str:
 
 @pytest.fixture
 def ends_at_once(monkeypatch) -> None:
-    monkeypatch.setattr(index_module, "_input_ended", lambda wait_s: True)
+    monkeypatch.setattr(index_module, "_input_ended", lambda wait_s, demand=None: True)
 
 
 # -- what passes is waited for --
@@ -120,6 +160,41 @@ def test_waiting_for_the_file_ends_with_standard_input(index: Index) -> None:
     finally:
         holder.communicate(b"\n")
     assert not set_aside_files(place)
+
+
+def test_an_index_waits_for_the_end_of_another(index: Index) -> None:
+    index.take(*everything(n_steps=5))
+    place = put(index)
+    place.index.unlink()
+    hold = (
+        "from pathlib import Path; from chiplog_schemas.process.file_lock import Lock; "
+        f"lock = Lock(Path({str(place.index_lock)!r})); print('held', flush=True); input()"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    command = [sys.executable, "-P", "-m", "chiplog_collector.index", str(place.root)]
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        waiting = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            waiting.wait(3.0)
+        assert not place.index.exists()
+    finally:
+        holder.communicate(b"\n")
+    assert waiting.wait(120.0) == 0
+    with duckdb.connect(str(place.index), read_only=True) as connection:
+        assert connection.execute("SELECT count(*) > 0 FROM metrics").fetchone() == (True,)
+
+
+def test_an_index_after_one_that_waited_too_long_still_lets_the_first_query_wait(tmp_path, monkeypatch) -> None:
+    place = paths_for_root(tmp_path)
+    waits: list[float] = []
+    monkeypatch.setattr(index_module, "INDEX_LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr(index_module, "serve", lambda *given: waits.append(given[-1]) or 0)
+    with lock_holder(place.index_lock):
+        held = main([str(tmp_path), "--after", "0", "--first-wait", "12"])
+    assert main([str(tmp_path), "--after", str(held), "--first-wait", "12"]) == 0
+    assert main([str(tmp_path), "--after", "1", "--first-wait", "12"]) == 0
+    assert waits == [12.0, demand_module.FLUSH_WAIT_S], "after a crash the first query waits as any other"
 
 
 # -- what is damaged is set aside --
@@ -193,7 +268,7 @@ def test_damage_that_a_flush_meets_is_not_the_records_fault(index: Index, monkey
         raise duckdb.Error("Corrupt database file: computed checksum 1 does not match stored checksum 2")
 
     with monkeypatch.context() as patched:
-        patched.setattr(database_module.Database, "_insert_facts", refuse)
+        patched.setattr(Facts, "insert", refuse)
         with pytest.raises(duckdb.Error, match="Corrupt database file"):
             index.take(whole(rank))
     assert index.sql("SELECT count(*) FROM base.quarantine") == [(0,)]
@@ -215,7 +290,7 @@ def test_damage_that_a_query_meets_ends_the_index_and_the_next_one_answers(index
     place = put(index)
     ensure_private_dir(place.run)
     with duckdb.connect(str(place.index)) as connection:
-        query = "SELECT block_id FROM pragma_storage_info('base.metrics') WHERE column_name = 'value'"
+        query = "SELECT block_id FROM pragma_storage_info('base.metrics_recent') WHERE column_name = 'value'"
         block = next(number for (number,) in connection.execute(query).fetchall() if number >= 0)
     with open(place.index, "r+b") as file:
         file.seek(3 * PAGE_BYTES + block * 262_144 + 100)
@@ -249,7 +324,7 @@ def test_blocks_that_were_too_new_are_applied_after_the_upgrade(index: Index, mo
     place = put(index)
     assert lived(place)["metrics"] == [], "the same version again"
     assert not set_aside_files(place)
-    monkeypatch.setattr(blocks_module, "BLOCK_VERSION", 2)
+    monkeypatch.setattr(block_decoder_module, "BLOCK_VERSION", 2)
     monkeypatch.setattr(database_module, "BLOCK_VERSION", 2)
     assert len(lived(place)["metrics"]) == 1
     assert len(lived(place)["metrics"]) == 1
@@ -277,7 +352,127 @@ def test_a_flush_of_texts_is_bounded_too(index: Index, monkeypatch, bound) -> No
     assert max(flushes) < 60
 
 
+# -- when clients ask --
+
+
+class Writer:
+    """An index that follows its log in a thread, while `quiet` makes time pass for the queries."""
+
+    def __init__(self, index: Index) -> None:
+        self._quiet_s = 0.0
+        self.synced = Watermark(index.directory / "synced", writable=True)
+        self.synced.set(index.log.next_number)
+        self.demand = QueryDemand(clock=lambda: time.monotonic() + self._quiet_s)
+        checkpoints = Checkpoints(lambda: None, lambda: math.inf, lambda: 0)
+        arguments = (index.follower, self.synced, checkpoints, lambda: None, lambda: False, self.demand)
+        self._thread = threading.Thread(target=index_module._follow, args=arguments)
+        self._thread.start()
+
+    def quiet(self) -> None:
+        self._quiet_s += QUERIED_FOR_S
+
+    def ask(self) -> float:
+        """Wait as a query does; return for how long."""
+        begun = time.monotonic()
+        self.demand.wait(self.demand.ask(), math.inf)
+        return time.monotonic() - begun
+
+    def join(self) -> None:
+        self._thread.join(60)
+        assert not self._thread.is_alive(), "the index does not end with its standard input"
+        self.demand.close()
+
+
+@pytest.fixture
+def writer(index: Index, monkeypatch) -> Iterator[Writer]:
+    reading, writing = os.pipe()
+    with open(reading) as stdin, monkeypatch.context() as patched:
+        patched.setattr(sys, "stdin", stdin)
+        running = Writer(index)
+        yield running
+        os.close(writing)
+        running.join()
+
+
+def log_step(index: Index, synced: Watermark, number: int) -> None:
+    rank = Rank(number)
+    rank.log(1, a=1.0)
+    index.log.append(Kind.BLOCK, whole(rank))
+    index.log.append(Kind.RECEIPT, receipt(index.log.next_number))
+    index.log.commit()
+    synced.set(index.log.next_number)
+
+
+@pytest.mark.parametrize("quiet_s", [0.0, 0.2])
+def test_a_query_sees_all_that_was_synced(index: Index, writer: Writer, monkeypatch, quiet_s: float) -> None:
+    monkeypatch.setattr(demand_module, "INDEX_FLUSH_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(demand_module, "INDEX_FLUSH_INTERVAL_SLOW_S", 3600.0)
+    monkeypatch.setattr(demand_module, "FLUSH_WAIT_S", 60.0)
+    monkeypatch.setattr(demand_module, "FLUSH_SHARED_S", 0.0)
+    cursor = index.database.connection.cursor()
+    writer.ask()
+    for number in range(1, 6):
+        if quiet_s:
+            writer.quiet()
+            time.sleep(quiet_s)  # until the writer sleeps for the long interval
+        log_step(index, writer.synced, number)
+        writer.ask()
+        assert cursor.execute("SELECT count(*) FROM metrics").fetchone() == (number,)
+
+
+def test_while_clients_ask_the_index_flushes_often(index: Index, writer: Writer, monkeypatch) -> None:
+    monkeypatch.setattr(demand_module, "INDEX_FLUSH_INTERVAL_SLOW_S", 3600.0)
+    monkeypatch.setattr(demand_module, "FLUSH_WAIT_S", 60.0)
+    writer.quiet()
+    writer.ask()  # from here on the interval is short
+    monkeypatch.setattr(demand_module, "FLUSH_SHARED_S", 3600.0)
+    cursor = index.database.connection.cursor()
+    log_step(index, writer.synced, 1)
+    while cursor.execute("SELECT count(*) FROM metrics").fetchone() == (0,):
+        writer.demand.ask()  # demands no flush
+
+
+def test_a_query_does_not_wait_for_an_index_that_cannot_write(index: Index, writer: Writer, monkeypatch) -> None:
+    refused = threading.Event()
+
+    def refuse(*rest: object) -> None:
+        refused.set()
+        raise duckdb.IOException("IO Error: Could not write file: No space left on device")
+
+    monkeypatch.setattr(database_module.Database, "write", refuse)
+    monkeypatch.setattr(demand_module, "FLUSH_WAIT_S", 60.0)
+    writer.ask()
+    writer.quiet()
+    log_step(index, writer.synced, 1)
+    assert writer.ask() < 30.0, "the query waited for a flush that cannot be"
+    assert refused.is_set()
+    number = writer.demand.ask()
+    writer.quiet()
+    assert writer.demand.ask() == number, "no later query demands a flush"
+
+
 # -- how it ends --
+
+
+def test_the_first_query_is_parsed_by_a_fork_of_the_index(index: Index) -> None:
+    place = put(index)
+    ensure_private_dir(place.run)
+    addresses = [f"ipc://{place.run}/{name}.sock" for name in ("query", "other")]
+    options = [argument for address in addresses for argument in ("--query", address)]
+    command = [sys.executable, "-m", "chiplog_collector.index", str(place.root), *options]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
+    for address in addresses:
+        remote = CollectorConnection(address)
+        assert remote.ping(60)
+        assert remote.execute("SELECT 1 AS a", None, 30, lambda: True)
+        remote.close()
+    tasks = Path(f"/proc/{process.pid}/task").iterdir()  # a child is listed at the thread that started it
+    children = [child for task in tasks for child in (task / "children").read_text().split()]
+    commands = [Path(f"/proc/{child}/cmdline").read_bytes() for child in children]
+    assert commands == [Path(f"/proc/{process.pid}/cmdline").read_bytes()] * len(addresses)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert not [child for child in children if Path(f"/proc/{child}").exists()]
 
 
 def test_an_expected_error_is_one_line(tmp_path) -> None:
@@ -293,6 +488,7 @@ def test_a_fault_of_ours_is_traced_once(tmp_path, monkeypatch, caplog) -> None:
     def fail(*rest: object) -> int:
         raise RuntimeError("ours")
 
+    paths_for_root(tmp_path).collector.mkdir()
     monkeypatch.setattr(index_module, "serve", fail)
     monkeypatch.setattr(logging, "basicConfig", lambda **options: None)
     status = main([str(tmp_path)])

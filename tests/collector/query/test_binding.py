@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zmq
 
-from chiplog_collector.query.binding import bind_ipc
+from chiplog_collector.query.binding import bind_ipc, listen_ipc
 
 
 @pytest.fixture
@@ -40,3 +40,12 @@ def test_the_path_of_one_that_was_killed_is_taken(router: "zmq.Socket[bytes]", t
     bind_ipc(router, f"ipc://{tmp_path}/sql")
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(str(tmp_path / "sql"))
+
+
+def test_a_socket_that_waits_for_clients_is_private_and_keeps_its_path(tmp_path: Path) -> None:
+    with listen_ipc(f"ipc://{tmp_path}/sql") as listener:
+        assert stat.S_IMODE(os.stat(tmp_path / "sql").st_mode) == 0o600
+        with pytest.raises(OSError, match="is in use"):
+            listen_ipc(f"ipc://{tmp_path}/sql")
+        listener.close()
+        listen_ipc(f"ipc://{tmp_path}/sql").close()

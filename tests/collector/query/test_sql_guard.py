@@ -1,5 +1,8 @@
 """Which queries may run: one statement that only reads, parsed by DuckDB in a child that may hang or die."""
 
+import json
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import duckdb
@@ -23,6 +26,17 @@ SAFEGUARDS = [
         part='"checkpoint", "force_checkpoint"',
         new='"force_checkpoint"',
         test="test_every_function_that_may_touch_more_than_the_database_is_known",
+    ),
+    Safeguard(
+        "a forked parser has no file of the index",
+        "parser-inherits-no-files",
+        condition=False,
+        test="test_a_forked_parser_has_nothing_of_its_process_and_ends_with_it",
+    ),
+    Safeguard(
+        "the memory of a forked parser is limited",
+        "parser-memory-bounded",
+        test="test_a_forked_parser_has_nothing_of_its_process_and_ends_with_it",
     ),
 ]
 
@@ -156,3 +170,67 @@ def test_an_examiner_whose_child_was_killed_takes_another(tmp_path):
             examiner.check("DELETE FROM base.runs")
     finally:
         examiner.close()
+
+
+FORK = """
+import ctypes, json, os, signal, sys
+from pathlib import Path
+from chiplog_collector.query.sql_guard import ForkedChild, QueryRejected, SqlGuardProcess
+signal.alarm(50)  # also when no test waits for this process any longer
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+kept = open(sys.argv[1])
+# A killed test must leave no children, even if these hold each other's pipes: PR_SET_PDEATHSIG is 1.
+setsid = os.setsid
+os.setsid = lambda: (setsid(), ctypes.CDLL(None).prctl(1, signal.SIGKILL))
+children = [ForkedChild(64 << 20) for _ in range(2)]
+guards = [SqlGuardProcess(child) for child in children]
+for guard in guards:
+    guard.check("SELECT 1")
+pid = children[1].pid
+[limit] = [line.split()[3] for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if "Max data" in line]
+found = {
+    "files": [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()],
+    "limit": limit,
+    "session": os.getsid(pid) == pid,
+}
+children[0].stdin.close()
+children[0].wait()  # although the second was forked while the pipe was open
+os.kill(pid, signal.SIGTERM)
+children[1].wait()
+guards[1].check("SELECT 1")
+found["replaced"] = guards[1]._child is not children[1] and guards[1]._child.poll() is None
+print(json.dumps(found), flush=True)
+os.setsid = setsid
+SqlGuardProcess(ForkedChild(64 << 20))._start()
+os._exit(0)  # the parser of a killed process ends, and with it this pipe
+"""
+
+
+def test_a_forked_parser_has_nothing_of_its_process_and_ends_with_it(tmp_path):
+    (tmp_path / "of the index").touch()
+    command = [sys.executable, "-P", "-c", FORK, str(tmp_path / "of the index")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    found = json.loads(done.stdout)
+    assert not [path for path in found["files"] if str(tmp_path) in path]
+    assert found["limit"] != "unlimited"
+    assert found["session"] and found["replaced"]
+
+
+HANG = """
+from chiplog_collector.query.sql_guard import ForkedChild, QueryRejected, SqlGuardProcess
+guard = SqlGuardProcess(ForkedChild(1 << 30))
+for text in ("DELETE FROM base.runs", "WITH a AS (" * 40):
+    try:
+        guard.check(text)
+    except QueryRejected as error:
+        print(guard.n_replaced, error)
+guard.check("SELECT 1")
+guard.close()
+"""
+
+
+def test_a_text_that_hangs_a_forked_parser_costs_only_that(tmp_path):
+    done = subprocess.run([sys.executable, "-P", "-c", HANG], capture_output=True, text=True, timeout=60, check=True)
+    refused, hung = done.stdout.splitlines()
+    assert refused.startswith("0 DELETE statement is refused")
+    assert hung.startswith("1 query could not be parsed within")

@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -11,26 +12,41 @@ from pathlib import Path
 import pytest
 import zmq
 
+from chiplog.query.client import NoDataError, connect
 from chiplog_collector.receiver import agent_liveness as presence_module
 from chiplog_collector.receiver import daemon as receiver_module
 from chiplog_collector.receiver.agent_liveness import CLEAN_EXIT_GRACE_S, MISSED_AFTER_S
 from chiplog_collector.receiver.daemon import ReceiverDaemon, ReceiverSettings
+from chiplog_schemas.addresses import ipc_path
 from chiplog_schemas.codec import unpack
-from chiplog_schemas.limits import CREDIT_BYTES, PEER_SILENT_S
-from chiplog_schemas.paths import paths_for_root
+from chiplog_schemas.limits import CREDIT_BYTES, FILES_LOOK_S, PEER_SILENT_S
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import LockHeldError, lock_holder_pid
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import LeaveCause, SessionClosed
+from chiplog_schemas.protocol.actions import LeaveCause, SessionClosed
 from chiplog_schemas.protocol.messages import MessageKind
+from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record
 from chiplog_schemas.storage.record import encode as frame
-from chiplog_schemas.storage.segments import LogReader, list_segments, read_segment
+from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.agent_by_hand import SENDER, Agent
 from tests.support.collector_log import Rank, whole
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
+    Safeguard(
+        "a database that a reader's index creates is for its user only",
+        "applied-log-private",
+        part="umask=0o077,",
+        test="test_a_reader_applies_a_log_that_a_killed_collector_left",
+    ),
+    Safeguard(
+        "agents learn that clients ask",
+        "agents-told-of-queries",
+        value="False",
+        test="test_an_acknowledgement_reports_whether_a_client_has_asked",
+    ),
     Safeguard(
         "a system that starts no process for a while costs the index that while, and not the receiver",
         "failed-spawn-retried",
@@ -48,6 +64,45 @@ SAFEGUARDS = [
         "silent-since-last-message",
         value="0.0",
         test="test_how_long_an_agent_is_waited_for_depends_on_the_cause_of_its_sessions_end",
+    ),
+    Safeguard(
+        "the first query starts the index of an embedded collector",
+        "query-starts-index",
+        value="False",
+        test="test_the_index_of_an_embedded_collector_starts_at_the_first_query",
+    ),
+    Safeguard(
+        "a log that grows starts the index of an embedded collector",
+        "lag-starts-index",
+        value="False",
+        test="test_the_index_of_an_embedded_collector_starts_when_the_log_has_grown",
+    ),
+    Safeguard(
+        "an embedded collector that ends leaves a database with everything",
+        "end-applies-log",
+        test="test_an_embedded_collector_that_ends_without_a_query_leaves_everything_in_the_database",
+    ),
+    Safeguard(
+        "a reader applies records of a killed collector that the database lacks",
+        "reader-applies-log",
+        test="test_a_reader_applies_records_that_a_database_lacks",
+    ),
+    Safeguard(
+        "a reader leaves alone the log of another host's collector",
+        "log-of-other-host-left-alone",
+        value="has_log(where)",
+        test="test_a_reader_applies_a_log_that_a_killed_collector_left",
+    ),
+    Safeguard(
+        "a reader keeps no collector from its start",
+        "reader-applies-log",
+        new='daemons.start(where, daemons.COLLECTOR, ["--embedded"])',
+        test="test_a_collector_starts_after_a_reader_found_records_that_the_database_lacks",
+    ),
+    Safeguard(
+        "the index that a query starts applies the whole log before it answers",
+        "first-query-sees-log",
+        test="test_the_index_of_an_embedded_collector_starts_at_the_first_query",
     ),
 ]
 
@@ -87,6 +142,15 @@ def test_acknowledged_means_in_the_log_also_when_the_receiver_is_killed_at_once(
     kinds = [item.kind for item in records_of(bare_node.place)]
     assert kinds[0] == Kind.SENDERS
     assert kinds[-1] == Kind.RECEIPT
+
+
+def test_an_acknowledgement_reports_whether_a_client_has_asked(bare_node, agent) -> None:
+    agent.hello()
+    agent.send(0, rank_of(0, 3))
+    assert not agent.acknowledged(1).queried
+    bare_node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows == [{"n": 3}])
+    agent.send(1, rank_of(1, 3))
+    assert agent.acknowledged(2).queried
 
 
 def test_what_is_sent_again_after_a_restart_is_not_doubled(bare_node, agent) -> None:
@@ -129,7 +193,8 @@ def test_garbage_is_counted_or_quarantined_and_stops_nobody(bare_node, agent) ->
     agent.send(2, b"a journal's record", kind=Kind.EVENT)
     agent.send(3, b"no block")
     agent.acknowledged(4)
-    rows = bare_node.until("SELECT kind, message FROM events", lambda rows: len(rows) == 3)
+    said = "SELECT kind, message FROM events WHERE kind <> 'node_lost'"  # this agent sends no heartbeats
+    rows = bare_node.until(said, lambda rows: len(rows) == 3)
     assert {row["kind"] for row in rows} == {"quarantined"}
     assert bare_node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 2}]
     assert bare_node.collector.poll() is None
@@ -237,6 +302,188 @@ def test_the_receiver_goes_on_while_the_index_cannot_be_started(bare_node, agent
 
 
 # -- the daemon in this process: its segments made small --
+
+
+def index_of(collector: "subprocess.Popen[bytes]") -> list[str]:
+    """Return the command lines of the index processes of a collector."""
+    children = Path(f"/proc/{collector.pid}/task/{collector.pid}/children").read_text().split()
+    commands = [Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ") for pid in children]
+    return [command for command in commands if "chiplog_collector.index" in command]
+
+
+@pytest.fixture
+def embedded(bare_node):
+    """An embedded collector that has acknowledged three events, and that no client has queried."""
+    collector = bare_node.collector = bare_node._start("chiplog_collector", "--embedded")
+    agent = Agent(bare_node.place.collector_address)
+    agent.hello()
+    agent.send(0, rank_of(1, 3))
+    agent.acknowledged(1)
+    yield collector
+    agent.close()
+
+
+def test_the_index_of_an_embedded_collector_starts_at_the_first_query(bare_node, embedded) -> None:
+    assert not index_of(embedded), "no client needs it"
+    assert not bare_node.place.index.exists()
+    assert bare_node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 3}], "in the first answer"
+    [command] = index_of(embedded)
+    assert "--first-wait" in command
+
+
+def test_an_embedded_collector_that_ends_without_a_query_leaves_everything_in_the_database(bare_node, embedded) -> None:
+    bare_node.stop_collector()
+    assert bare_node.place.index.exists()
+    assert bare_node.sql("SELECT count(*) AS n FROM metrics") == [{"n": 3}]
+
+
+@pytest.fixture
+def of_this_host(bare_node):
+    """As an agent does before it starts an embedded collector."""
+    (bare_node.place.collector / "host").write_text(socket.gethostname())
+
+
+def test_a_reader_applies_a_log_that_a_killed_collector_left(bare_node, embedded, of_this_host, capsys) -> None:
+    embedded.kill()
+    embedded.wait()
+    assert not bare_node.place.index.exists()
+    with pytest.raises(NoDataError, match="no database has the log"), connect(dir=bare_node.root, start=False):
+        pass
+    (bare_node.place.collector / "host").write_text("another-host")
+    with pytest.raises(NoDataError, match="no database has the log"), connect(dir=bare_node.root):
+        pass
+    (bare_node.place.collector / "host").write_text(socket.gethostname())
+    umask = os.umask(0o022)
+    try:
+        with connect(dir=bare_node.root) as client:
+            assert client.sql("SELECT count(*) AS n FROM metrics").rows() == [{"n": 3}]
+    finally:
+        os.umask(umask)
+    assert "has records that are not in the database; they are applied now" in capsys.readouterr().err
+    assert not lock_holder_pid(bare_node.place.index_lock), "no process stays"
+    assert bare_node.place.index.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_reader_applies_records_that_a_database_lacks(bare_node, embedded, of_this_host, capsys) -> None:
+    bare_node.stop_collector()
+    with connect(dir=bare_node.root) as client:
+        assert client.sql("SELECT count(*) AS n FROM metrics").rows() == [{"n": 3}]
+        assert not capsys.readouterr().err, "nothing is started for a complete database"
+        again = bare_node._start("chiplog_collector", "--embedded")
+        agent = Agent(bare_node.place.collector_address)
+        agent.hello()
+        agent.send(1, rank_of(2, 2))
+        agent.acknowledged(2)
+        agent.close()
+        again.kill()
+        again.wait()
+        assert client.sql("SELECT count(*) AS n FROM metrics").rows() == [{"n": 5}]
+    assert "they are applied now" in capsys.readouterr().err
+
+
+def test_readers_that_come_at_the_same_time_see_everything(bare_node, embedded, of_this_host) -> None:
+    embedded.kill()
+    embedded.wait()
+
+    code = "import chiplog; print(chiplog.connect().sql('SELECT count(*) AS n FROM metrics').rows()[0]['n'])"
+    environ = os.environ | {"CHIPLOG_DIR": str(bare_node.root)}
+    readers = [subprocess.Popen([sys.executable, "-c", code], env=environ, stdout=subprocess.PIPE) for _ in range(3)]
+    assert [reader.communicate(timeout=180)[0] for reader in readers] == [b"3\n"] * 3
+    assert not list(bare_node.place.collector.glob("*set-aside*"))
+
+
+def leave_unapplied_log(node, *, embedded: bool) -> None:
+    """Kill a collector that has acknowledged three events of which the database has none."""
+    flags = ["--embedded"] if embedded else []
+    node.collector = node._start("chiplog_collector", *flags)
+    agent = Agent(node.place.collector_address)
+    agent.hello()
+    stopped = []
+    if not embedded:
+        node.until("SELECT 1")
+        pid = node.collector.pid
+        stopped = [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    for index in stopped:
+        os.kill(index, signal.SIGSTOP)
+    agent.send(0, rank_of(1, 3))
+    agent.acknowledged(1)
+    agent.close()
+    node.collector.kill()
+    node.collector.wait()
+    for index in stopped:
+        os.kill(index, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+def test_a_collector_starts_after_a_reader_found_records_that_the_database_lacks(bare_node, embedded) -> None:
+    leave_unapplied_log(bare_node, embedded=embedded)
+    if embedded:  # as an agent does before it starts one
+        (bare_node.place.collector / "host").write_text(socket.gethostname())
+    with connect(dir=bare_node.root) as client:
+        n_applied = client.sql("SELECT count(*) AS n FROM metrics").rows()[0]["n"]
+        bare_node.start_collector()
+        pid = bare_node.collector.pid
+        wait_until(lambda: lock_holder_pid(bare_node.place.collector / "lock"), "a collector that holds its lock")
+        wait_until(
+            lambda: bare_node.collector.poll() is not None or bare_node.try_sql("SELECT 1"), "an answer, or its end"
+        )
+        assert bare_node.collector.poll() is None, bare_node.output("chiplog_collector")
+        assert lock_holder_pid(bare_node.place.collector / "lock") == pid
+        assert client.sql("SELECT count(*) AS n FROM metrics").rows() == [{"n": 3}]
+    assert n_applied == (3 if embedded else 0), "a reader leaves the log of an operator's collector alone"
+
+
+@pytest.fixture
+def supervisor(chiplog_dir, monkeypatch):
+    """What starts the index of an embedded collector with a log of 100 bytes; its starts are in `started`."""
+    place = paths_for_root(chiplog_dir)
+    ensure_private_dir(place.run)
+    settings = ReceiverSettings(place, query=[place.query_address], embedded=True)
+    supervisor = receiver_module.IndexSupervisor(settings, 100)
+    supervisor.started = []
+    monkeypatch.setattr(supervisor, "_start", supervisor.started.append)
+    yield supervisor
+    supervisor.close()
+
+
+def test_the_index_of_an_embedded_collector_starts_when_the_log_has_grown(supervisor) -> None:
+    lag = receiver_module._INDEX_LAG_BYTES
+    supervisor.mind(1.0, 100 + lag - 1)
+    assert not supervisor.started
+    assert supervisor.listener is not None
+    supervisor.mind(2.0, 100 + lag)
+    assert supervisor.started == [2.0]
+    assert supervisor.listener is None
+    assert not ipc_path(supervisor._settings.places.query_address).exists(), "the index binds it"
+
+
+def test_an_index_with_further_addresses_is_started_at_once(supervisor, monkeypatch) -> None:
+    settings = supervisor._settings
+    settings.query.append("tcp://127.0.0.1:4101")
+    other = receiver_module.IndexSupervisor(settings)
+    monkeypatch.setattr(other, "_start", supervisor.started.append)
+    other.mind(1.0)
+    assert supervisor.started == [1.0]
+    other.close()
+
+
+def test_a_removed_socket_for_queries_is_restored(supervisor) -> None:
+    path = ipc_path(supervisor._settings.places.query_address)
+    supervisor.mind(1.0, 100)
+    path.unlink()
+    supervisor.mind(1.0 + FILES_LOOK_S, 100)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+        supervisor.mind(2.0 + FILES_LOOK_S, 100)
+    assert len(supervisor.started) == 1
+
+
+def test_the_index_is_started_at_once_if_its_socket_cannot_be_bound(supervisor) -> None:
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(ipc_path(supervisor._settings.places.query_address)))
+        other.listen()
+        supervisor.mind(1.0, 100)
+    assert supervisor.started == [1.0], "it waits for the address, as after a restart"
 
 
 @pytest.fixture

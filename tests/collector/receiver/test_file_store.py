@@ -27,10 +27,10 @@ from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.paths import paths_for_root
 from chiplog_schemas.protocol import file_messages, messages
-from chiplog_schemas.protocol.file_delivery import Close, Finish, Open, Write
 from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
+from chiplog_schemas.protocol.file_receiver import Close, Finish, Open, Write
 from chiplog_schemas.storage.record import Kind, Record
-from chiplog_schemas.storage.segments import list_segments, read_segment
+from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.collector_log import START_US, Rank, apply, whole
 from tests.support.index import Index
 from tests.support.safeguard import Safeguard
@@ -222,7 +222,9 @@ def test_what_finds_no_room_is_denied_with_what_sets_it(tmp_path: Path) -> None:
 
 def test_a_disk_that_refuses_costs_the_file_and_not_the_store(bench: Bench) -> None:
     bench.directory.mkdir(mode=0o700)
-    (bench.directory / f"{ONE.hex()}.part").symlink_to("/etc/hostname")  # any file that cannot be opened
+    target = bench.directory.with_name("target")
+    target.touch()  # now: a part that is a day old is removed
+    (bench.directory / f"{ONE.hex()}.part").symlink_to(target)  # a link is not opened
     first, second = bench.do(Open(1, ONE, 1 << 20), Open(2, DIGEST, len(DATA)))
     assert isinstance(first, WriteDenied)
     assert first.reason.startswith("it cannot be written: ")

@@ -9,7 +9,7 @@ import pytest
 
 from chiplog_collector.receiver.file_transfers import Arrived, FileTransfers
 from chiplog_schemas.protocol import file_messages
-from chiplog_schemas.protocol.delivery import Reply
+from chiplog_schemas.protocol.actions import Reply
 from chiplog_schemas.protocol.file_messages import FileMessage, FileMessageKind
 
 SENDER, SESSION = b"spool-of-agent-a", b"session1"

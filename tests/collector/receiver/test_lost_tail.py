@@ -4,8 +4,10 @@ from pathlib import Path
 
 from chiplog_collector.receiver.commit import decode_receipt
 from chiplog_collector.receiver.lost_tail import append_receipt_for_lost_tail
+from chiplog_schemas.storage.log_reader import LogReader
 from chiplog_schemas.storage.record import Kind, Record
-from chiplog_schemas.storage.segments import LogReader, SegmentLog, list_segments
+from chiplog_schemas.storage.segment_format import list_segments
+from chiplog_schemas.storage.segment_log import SegmentLog
 
 OWNER = b"L" * 16
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from chiplog_collector.receiver.refusals import Refused, read_refused, write_refused
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import ReceiverProtocol, Reply
+from chiplog_schemas.protocol.actions import Reply
+from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.security.permissions import Permission
 from tests.support.safeguard import Safeguard
 

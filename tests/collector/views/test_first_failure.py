@@ -6,7 +6,7 @@ import duckdb
 import pytest
 
 from chiplog_schemas.codec import pack
-from chiplog_schemas.model.blocks import BlockBuilder
+from chiplog_schemas.model.block_builder import BlockBuilder
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
 from tests.support.collector_log import START_US, Rank

@@ -14,7 +14,7 @@ import pytest
 from chiplog_collector.index.database import Database
 from chiplog_collector.index.process import LogFollower
 from chiplog_schemas.storage.record import Record
-from chiplog_schemas.storage.segments import log_owner, read_segment
+from chiplog_schemas.storage.segment_format import log_owner, read_segment
 from tests.support.safeguard import Safeguard
 
 SAFEGUARDS = [

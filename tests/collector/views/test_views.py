@@ -9,7 +9,7 @@ import pytest
 from chiplog_schemas.codec import pack
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Kind
-from tests.support.collector_log import START_US, Rank, block_of, whole
+from tests.support.collector_log import START_US, VIEWS, Rank, block_of, whole
 from tests.support.index import Index
 from tests.support.safeguard import Safeguard
 
@@ -33,6 +33,12 @@ SAFEGUARDS = [
         part="(sum(n) OVER changes)::BIGINT",
         new="1",
         test="test_each_row_of_system_has_how_many_labels_the_sample_belongs_to_at_its_time",
+    ),
+    Safeguard(
+        "a console writes lines only for a label of its own node",
+        "console-of-own-node",
+        value="owner is not None",
+        test="test_a_console_of_nobody_on_its_node_puts_no_line_into_a_label",
     ),
     Safeguard(
         "a later identity does not undo what the agent resolved",
@@ -62,13 +68,19 @@ COLUMNS = {
     "phases": "run_id label attempt rank step phase seconds ts",
     "data_wait": "run_id label attempt rank n_steps wait_s median_wait_s max_wait_s max_wait_step step_s share",
     "stragglers": "run_id phase label rank n_steps n_slowest median_s typical_s excess_s share",
+    "straggler_windows": "run_id span phase place label rank role waits_for first_step last_step n_steps mean_s "
+    "typical_s excess_s share past_share since_step until_step",
+    "goodput": "run_id n_labels n_restarts wall_s productive_s goodput startup_s repeated_s down_s other_s",
+    "throttle_cost": "run_id label rank node device reason throttled_s share clock_hz free_clock_hz n_steps step_s "
+    "free_step_s cost_s",
+    "gpu_events": "run_id label rank node device ts kind level xid message body",
     "rank_progress": "run_id label attempt rank step reached_at steps_behind seconds_behind",
     "files": "run_id path bytes sha256 ts",
     "first_failure": "run_id attempt label rank node ts state exit_code exit_signal reason is_cause uncertainty_s "
     "is_certain others",
     "restarts": "run_id attempt label reason last_step stopped_at resumed_step resumed_at steps_again "
     "down_s again_s cost_s",
-    "step_skew": "run_id key step n_labels min median max slowest_label",
+    "step_skew": "run_id key step n_labels min median max max_label slowest_label",
 }
 TYPES = {"step": "BIGINT", "value": "DOUBLE", "ts": "TIMESTAMP", "seq": "BIGINT"}
 
@@ -85,6 +97,7 @@ def test_each_view_has_the_columns_of_the_contract_in_their_order(index: Index, 
 def test_each_view_has_its_columns_here(index: Index) -> None:
     names = index.sql("SELECT view_name FROM duckdb_views() WHERE schema_name = 'main' AND NOT internal")
     assert {name for (name,) in names} == COLUMNS.keys()
+    assert COLUMNS.keys() == set(VIEWS), "rebuilds and restarts are compared in every view"
 
 
 def sample(agent: Rank, device: str, at_s: float, **values: float) -> None:
@@ -324,7 +337,7 @@ def test_the_skew_of_a_step_is_worked_out_over_labels(index: Index) -> None:
     for rank, value in zip(ranks, (1.0, 5.0, 2.0), strict=True):
         rank.log(7, step_s=value)
     index.take(whole(*ranks))
-    assert index.sql("SELECT * FROM step_skew") == [("r", "step_s", 7, 3, 1.0, 2.0, 5.0, "rank1")]
+    assert index.sql("SELECT * FROM step_skew") == [("r", "step_s", 7, 3, 1.0, 2.0, 5.0, "rank1", "rank1")]
 
 
 @pytest.mark.parametrize(
@@ -341,7 +354,7 @@ def test_the_slowest_of_equals_is_the_first_name_and_nan_is_slow_only_among_its_
     for rank, value in zip(ranks, values, strict=True):
         rank.log(7, step_s=value)
     index.take(*(whole(rank) for rank in reversed(ranks)))
-    assert index.sql("SELECT slowest_label FROM step_skew") == [(slowest,)]
+    assert index.sql("SELECT max_label, slowest_label FROM step_skew") == [(slowest, slowest)]
 
 
 def test_phases_console_texts_and_histograms_are_rows_with_names(index: Index) -> None:

@@ -12,7 +12,16 @@ from pathlib import Path
 import pytest
 
 from chiplog_schemas.process.file_lock import Lock, LockHeldError, kernel_lock_holder_pid, lock_holder_pid
+from tests.support.safeguard import Safeguard
 
+SAFEGUARDS = [
+    Safeguard(
+        "the holder of a lock is named from the first moment, never an earlier one",
+        "kernel-names-lock-holder",
+        new="return read_pid(descriptor)",
+        test="test_a_holder_is_named_before_it_has_written_its_pid",
+    ),
+]
 HOLD = """
 import sys
 from pathlib import Path
@@ -45,6 +54,26 @@ def test_a_lock_that_another_process_holds_is_refused_and_names_it(
         Lock(tmp_path / "lock")
     assert caught.value.pid == holder.pid
     assert lock_holder_pid(tmp_path / "lock") == holder.pid
+
+
+@pytest.mark.parametrize("text", ["", "1\n\n", "4194304\n\n"])
+def test_a_holder_is_named_before_it_has_written_its_pid(tmp_path: Path, text: str) -> None:
+    """The file is empty, or has the PID of a process that is dead or that held the lock earlier."""
+    path = tmp_path / "lock"
+    path.write_text(text)
+    code = "import fcntl, sys; file = open(sys.argv[1], 'r+'); fcntl.lockf(file, fcntl.LOCK_EX)\n"
+    code += "print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None and holder.stdin is not None
+        assert holder.stdout.readline() == b"\n"
+        with pytest.raises(LockHeldError) as caught:
+            Lock(path)
+        assert (caught.value.pid, lock_holder_pid(path)) == (holder.pid, holder.pid)
+        holder.stdin.close()
+        holder.wait()
+    assert lock_holder_pid(path) == 0
 
 
 def test_kill_9_frees_the_lock(tmp_path: Path, holder: "subprocess.Popen[str]") -> None:

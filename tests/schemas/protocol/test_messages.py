@@ -30,6 +30,11 @@ def test_every_message_parses_into_what_it_was_made_of(a: int, b: int, reason: s
             Message(MessageKind.DATA, SESSION, first=first, last=last, payload=payload),
         ),
         (messages.ack(SESSION, a, b), Message(MessageKind.ACK, SESSION, next=a, credit=b)),
+        (messages.ack(SESSION, a, b, 7), Message(MessageKind.ACK, SESSION, next=a, credit=b, refused=7)),
+        (
+            messages.ack(SESSION, a, b, 7, queried=True),
+            Message(MessageKind.ACK, SESSION, next=a, credit=b, refused=7, queried=True),
+        ),
         (
             messages.lost(SESSION, first, last, reason),
             Message(MessageKind.LOST, SESSION, first=first, last=last, reason=short),
@@ -82,6 +87,12 @@ def test_fields_that_a_newer_version_adds_are_ignored(name: str) -> None:
 
     head, *rest = MESSAGES[name]
     assert parse([pack([*unpack(head), "new", 7]), *rest]) == parse(MESSAGES[name])
+
+
+def test_an_acknowledgement_of_an_older_peer_reports_no_queries() -> None:
+    for optional in ([], [3], [3, None], [3, 1], ["new", "newer"]):
+        assert not parse([pack([int(MessageKind.ACK), SESSION, 1, 2, *optional])]).queried
+    assert parse([pack([int(MessageKind.ACK), SESSION, 1, 2, None, True, "new"])]).queried
 
 
 def test_numbers_that_go_back_are_refused() -> None:

@@ -14,12 +14,14 @@ import pytest
 import zmq
 
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import ReceiverProtocol, Reply
+from chiplog_schemas.protocol.actions import Reply
+from chiplog_schemas.protocol.receiver import ReceiverProtocol
 from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, HandshakeFailure, parse_handshake_failure
 from chiplog_schemas.security.key_files import KeyPair, Keys, PublicKey, write_pair, write_permit
 from chiplog_schemas.security.permissions import Permission, Role
 from chiplog_schemas.security.zap import ZapAuthenticator, open_gate, receive
 from chiplog_schemas.transport.router import RouterSocket
+from tests.support.ports import free_ports
 from tests.support.rounds import SOAK_MINUTES, Rounds
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
@@ -120,7 +122,7 @@ class Site:
         assert gate is not None
         self.gate: ZapAuthenticator = gate
         self.ipc = f"ipc://{directory}/run/a.sock"
-        port = free_port()
+        port = free_ports(1)
         self.tcp = f"tcp://127.0.0.1:{port}"
         self.door = RouterSocket(self.context, [self.tcp, self.ipc], gate, "ingest")
 
@@ -192,11 +194,6 @@ class Client:
             self.socket.close(0)
 
 
-def free_port() -> int:
-    with zmq.Context() as context, context.socket(zmq.REP) as probe:
-        return probe.bind_to_random_port("tcp://127.0.0.1")
-
-
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     site = Site(tmp_path)
@@ -262,7 +259,7 @@ def test_a_client_that_expects_another_server_sends_nothing(site: Site) -> None:
 
 
 def test_a_client_with_keys_sends_nothing_to_a_plain_server(site: Site) -> None:
-    plain = RouterSocket(site.context, [address := f"tcp://127.0.0.1:{free_port()}"])
+    plain = RouterSocket(site.context, [address := f"tcp://127.0.0.1:{free_ports(1)}"])
     client = site.knock(address, site.curve(site.pair("node1")))
     client.socket.send_multipart(HELLO)
     failure = client.handshake()

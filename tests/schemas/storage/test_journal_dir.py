@@ -21,7 +21,7 @@ from chiplog_schemas.storage.journal_dir import (
     remove_journal,
 )
 from chiplog_schemas.storage.record import CorruptRange, Kind, Record, encode
-from chiplog_schemas.storage.segments import SegmentHeader, encode_header, segment_name
+from chiplog_schemas.storage.segment_format import SegmentHeader, encode_header, segment_name
 
 PRODUCER = bytes(range(16))
 IDENTITY = pack({"run_id": "r", "rank": 3, "unknown": 1, "label": 7})

@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from chiplog_schemas.protocol import messages
-from chiplog_schemas.protocol.delivery import Reply
+from chiplog_schemas.protocol.actions import Reply
 from chiplog_schemas.transport.router import RouterSocket
 from tests.support.waiting import wait_until
 

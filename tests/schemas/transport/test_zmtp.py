@@ -10,6 +10,7 @@ import pytest
 import zmq
 
 from chiplog_schemas.transport.zmtp import FRAME_BYTES_MAX, Dealer
+from tests.support.ports import free_ports
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 
@@ -60,9 +61,7 @@ def receive(dealer: Dealer) -> list[bytes]:
 @pytest.mark.parametrize("scheme", ["ipc", "tcp"])
 def test_messages_of_any_size_pass_in_both_directions_once_the_peer_listens(address: str, scheme: str) -> None:
     if scheme == "tcp":
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        address = f"tcp://127.0.0.1:{free_ports(1)}"
     dealer = Dealer(address)
     sent = [b"", b"x", b"y" * 255, b"z" * 256, os.urandom(3_000_000)]
     dealer.send([memoryview(frame) for frame in sent])

@@ -60,17 +60,3 @@ def test_a_collector_that_a_training_started_in_between_is_not_the_one_that_up_n
     monkeypatch.setattr(daemons, "start_daemon", outrun)
     assert main(["up", "--dir", str(where.root)]) == 0
     check(where, capsys.readouterr().out)
-
-
-def test_a_daemon_that_leaves_while_it_is_waited_for_is_followed_by_another(where, monkeypatch) -> None:
-    holder = daemons.start(where, daemons.COLLECTOR, ["--embedded"])
-    accepts = daemons._accepts_connections
-
-    def stop_first(path: Path) -> bool:
-        monkeypatch.setattr(daemons, "_accepts_connections", accepts)
-        daemons.stop(where, daemons.COLLECTOR)
-        return accepts(path)
-
-    monkeypatch.setattr(daemons, "_accepts_connections", stop_first)
-    pid = daemons.start(where, daemons.COLLECTOR, [])
-    assert pid == daemons.daemon_pid(where, daemons.COLLECTOR) != holder

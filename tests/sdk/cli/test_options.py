@@ -4,31 +4,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import duckdb
 import pytest
 from click.testing import CliRunner
 
-from chiplog.cli.options import open_client, resolve_run, source_options
+from chiplog.cli.options import open_client, require_key, require_label, resolve_run, source_options
 from chiplog.query.client import Client, connect
-from chiplog_schemas.paths import ensure_private_dir, paths_for_root
-from chiplog_schemas.sql import tables_sql, views_sql
+from tests.support.hand_written import hand_written
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = paths_for_root(tmp_path_factory.mktemp("recorded"))
-    ensure_private_dir(found.collector)
-    with duckdb.connect(str(found.index)) as database:
-        database.execute(tables_sql())
-        database.execute(views_sql())
+    root = tmp_path_factory.mktemp("recorded")
+    with hand_written(root) as database:
+        names = {"bert-7": "first try"}
         for number, run_id in enumerate(("gpt", "gpt-a1", "gpt-a2", "bert-7")):
-            database.execute("INSERT INTO base.runs (run, run_id) VALUES (?, ?)", [number, run_id])
+            database.execute(
+                "INSERT INTO base.runs (run, run_id, name) VALUES (?, ?, ?)", [number, run_id, names.get(run_id)]
+            )
             database.execute(
                 "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) "
                 "VALUES (?, 'rank', ?, 'rank0', 0, 0, TIMESTAMP '2026-01-02' + to_seconds(?))",
                 [number, number, number],
             )
-    return found.root
+        database.execute("INSERT INTO base.names VALUES (1, 'train/loss')")
+        database.execute("INSERT INTO base.metrics VALUES (0, 1, 0, 0, TIMESTAMP '2026-01-02', 0.5)")
+    return root
 
 
 @pytest.fixture
@@ -51,10 +51,23 @@ def test_an_id_or_the_beginning_of_one_is_that_run(client: Client, word: str, ru
     assert resolve_run(client, word) == run_id
 
 
+def test_a_label_or_a_key_of_a_run_is_known_or_the_nearest_is_named(client: Client) -> None:
+    require_label(client, "gpt", "rank0")
+    require_key(client, "gpt", "train/loss")
+    with pytest.raises(click.UsageError, match=r"label 'rank1' of run 'gpt' is unknown; did you mean 'rank0'"):
+        require_label(client, "gpt", "rank1")
+    with pytest.raises(click.UsageError, match=r"key 'loss' of run 'gpt' is unknown; did you mean 'train/loss'"):
+        require_key(client, "gpt", "loss")
+    with pytest.raises(click.UsageError, match=r"key 'loss' of run 'bert-7' is unknown; chiplog show bert-7 lists"):
+        require_key(client, "bert-7", "loss")
+
+
 @pytest.mark.parametrize(
     ("word", "message"),
     [
         ("gpt-a", r"run 'gpt-a' is ambiguous: gpt-a1, gpt-a2; give more characters"),
+        ("gtp-a1", r"run 'gtp-a1' is unknown; did you mean 'gpt-a1'"),
+        ("first try", r"run 'first try' is unknown; did you mean 'bert-7', whose name that is\?"),
         ("llama", r"run 'llama' is unknown; chiplog runs lists all"),
         ("%", r"run '%' is unknown"),
     ],

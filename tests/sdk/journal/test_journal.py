@@ -13,15 +13,18 @@ from pathlib import Path
 
 import pytest
 
+from chiplog.journal import appender as appender_module
 from chiplog.journal import journal as journal_module
 from chiplog.journal import segment as mapped_module
 from chiplog.journal.journal import Journal
+from chiplog.native.loader import hot_path
 from chiplog_schemas.codec import pack, unpack
 from chiplog_schemas.limits import EVENT_BYTES_MAX, JOURNAL_RESERVE_BYTES, KIB, MIB
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.storage.journal_dir import HEAD_NAME, JournalReader, decode_head, list_journals
 from chiplog_schemas.storage.record import Record, scan_records
 from chiplog_schemas.transport.dealer import LogSlice
+from tests.support.marks import only_if
 from tests.support.safeguard import Safeguard
 
 PRODUCER = bytes(range(16))
@@ -46,12 +49,14 @@ SAFEGUARDS = [
         "overtaken-append-restarts",
         condition=True,
         test="test_an_append_within_an_append_is_in_the_file_at_once_and_comes_first",
+        environment={"CHIPLOG_NATIVE": "0"},
     ),
     Safeguard(
         "an append on the long way that was overtaken begins again",
         "overtaken-long-append-restarts",
         condition=True,
         test="test_an_append_within_the_making_of_a_segment_is_in_the_file_at_once_and_comes_first",
+        environment={"CHIPLOG_NATIVE": "0"},
     ),
     Safeguard(
         "a writer in need waits for a segment that the sender thread is making",
@@ -306,9 +311,10 @@ class Once:
     """Wraps a function that an append calls, and does something else first, once, as a signal handler may."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, what: Callable[[], object]) -> None:
-        self._function, self._what = getattr(journal_module, name), what
+        module = journal_module if hasattr(journal_module, name) else appender_module
+        self._function, self._what = getattr(module, name), what
         self.begun = False
-        monkeypatch.setattr(journal_module, name, self)
+        monkeypatch.setattr(module, name, self)
 
     def __call__(self, *given: object, **named: object) -> object:
         if not self.begun:
@@ -317,6 +323,10 @@ class Once:
         return self._function(*given, **named)
 
 
+in_python = only_if(hot_path is None)  # nothing runs within an append in C; test_python_path.py runs these
+
+
+@in_python
 @pytest.mark.parametrize("where", ["crc32", "pack_back", "pack_front", "slice"])
 def test_an_append_within_an_append_is_in_the_file_at_once_and_comes_first(make, monkeypatch, where) -> None:
     journal = make()
@@ -327,7 +337,7 @@ def test_an_append_within_an_append_is_in_the_file_at_once_and_comes_first(make,
         seen.extend(decode(record.payload)[1] for record in on_disk(journal))
 
     if where == "slice":
-        monkeypatch.setattr(journal_module, "slice", slice, raising=False)
+        monkeypatch.setattr(appender_module, "slice", slice, raising=False)
     once = Once(monkeypatch, where, nested)
     journal.append(payload(2))
     assert once.begun
@@ -393,6 +403,7 @@ def time_out(signum: int, frame: object) -> None:
     raise TimeoutError("of the training")
 
 
+@in_python
 def test_an_event_that_a_handler_seals_before_is_refused(make, monkeypatch) -> None:
     journal = make()
     refused: list[int] = []
@@ -531,6 +542,7 @@ def test_the_disk_is_used_again_when_it_takes_files_again(make, small_files) -> 
     for number in range(1000, 5000):
         journal.append(payload(number, 1000))
     assert journal.disk_error is None
+    assert journal.last_disk_error is not None, "what is still in memory is there because of it"
     assert numbers_of(read_all(journal)) == list(range(5000))
     on_file = [record.number for record in JournalReader(journal.directory).records()]
     assert on_file[-1] == 4999

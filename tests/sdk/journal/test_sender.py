@@ -1,7 +1,9 @@
 """The sender thread: a lack of keys or descriptors ends neither the thread nor the maintenance of the journal."""
 
+import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import zmq
 from chiplog.journal import sender as sender_module
 from chiplog.journal.journal import Journal
 from chiplog.journal.sender import SenderThread
+from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S
 from chiplog_schemas.paths import Paths, paths_for_root
 from chiplog_schemas.protocol import messages
 from chiplog_schemas.protocol.messages import MessageKind
@@ -19,6 +22,23 @@ from tests.support.safeguard import Safeguard
 from tests.support.waiting import wait_until
 
 SAFEGUARDS = [
+    Safeguard(
+        "a journal that fills fast is sent at short intervals",
+        "busy-journal-sent-often",
+        value="False",
+        test="test_a_rank_that_has_much_in_flight_sends_often",
+    ),
+    Safeguard(
+        "a rank sends at short intervals while clients ask",
+        "queried-rank-sends-often",
+        value="False",
+        test="test_a_rank_sends_often_while_clients_ask",
+    ),
+    Safeguard(
+        "a run that ends does not wait for the agent's interval",
+        "finish-requests-acknowledgement",
+        test="test_a_run_that_ends_requests_its_acknowledgement",
+    ),
     Safeguard(
         "keys that the system does not let us read do not end the care for the journal",
         "unreadable-keys-end-nothing",
@@ -31,7 +51,7 @@ SAFEGUARDS = [
 class Ran:
     """A journal, its sender, and the sender's warnings."""
 
-    def __init__(self, place: Paths, address: str, online: bool) -> None:
+    def __init__(self, place: Paths, address: str, online: bool, hurries: bool = False) -> None:
         self.journal = Journal(place.journals / ("ab" * 16), b"\xab" * 16, b"\x80")
         self.journal.append(b"first")
         self.journal.publish()
@@ -45,6 +65,7 @@ class Ran:
             online=online,
             on_tick=self._tick,
             warn=self.said.append,
+            must_hurry=lambda: hurries,
         )
         self.thread.start()
 
@@ -53,16 +74,24 @@ class Ran:
 
     def until_ticked(self) -> None:
         before = self.ticks
-        wait_until(lambda: self.ticks > before + 2, "the thread goes round")
+        wait_until(lambda: self.ticks > before + 2, "the thread goes round", 30.0)
+
+    def until_asleep(self) -> None:
+        def sleeps() -> bool:
+            before = self.ticks
+            time.sleep(0.5)
+            return self.ticks == before
+
+        wait_until(sleeps, "the thread sleeps", 30.0)
 
 
 @pytest.fixture
 def begin(tmp_path: Path) -> Iterator[Callable[..., Ran]]:
     ran: list[Ran] = []
 
-    def begin_one(address: str = f"ipc://{tmp_path}/agent", online: bool = True) -> Ran:
+    def begin_one(address: str = f"ipc://{tmp_path}/agent", online: bool = True, hurries: bool = False) -> Ran:
         place = paths_for_root(tmp_path / "chiplog")
-        ran.append(Ran(place, address, online))
+        ran.append(Ran(place, address, online, hurries))
         return ran[0]
 
     yield begin_one
@@ -75,6 +104,26 @@ def begin(tmp_path: Path) -> Iterator[Callable[..., Ran]]:
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[Callable[[], int]]:
     """Answer as an agent that has everything on stable storage at once; return the number after the last record."""
+    with answering(tmp_path) as behind:
+        yield behind
+
+
+@pytest.fixture
+def slow_agent(tmp_path: Path) -> Iterator[Callable[[], int]]:
+    """Answer as an agent that syncs only on request."""
+    with answering(tmp_path, on_request=True) as behind:
+        yield behind
+
+
+@pytest.fixture
+def queried_agent(tmp_path: Path) -> Iterator[None]:
+    """Answer as an agent whose collector is asked."""
+    with answering(tmp_path, queried=True):
+        yield
+
+
+@contextlib.contextmanager
+def answering(tmp_path: Path, *, on_request: bool = False, queried: bool = False) -> Iterator[Callable[[], int]]:
     context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
     router = context.socket(zmq.ROUTER)
     router.bind(f"ipc://{tmp_path}/agent")
@@ -88,10 +137,11 @@ def agent(tmp_path: Path) -> Iterator[Callable[[], int]]:
             routing, *frames = router.recv_multipart()
             message = messages.parse(frames)
             if message.kind == MessageKind.HELLO:
-                router.send_multipart([routing, *messages.welcome(message.session, behind, 1 << 20)])
+                router.send_multipart([routing, *messages.welcome(message.session, behind, 1 << 24)])
             elif message.kind in (MessageKind.DATA, MessageKind.PING):
                 behind = max(behind, message.last + 1 if message.kind == MessageKind.DATA else 0)
-                router.send_multipart([routing, *messages.ack(message.session, behind, 1 << 20)])
+                if message.kind == MessageKind.PING or not on_request:
+                    router.send_multipart([routing, *messages.ack(message.session, behind, 1 << 24, queried=queried)])
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -146,6 +196,53 @@ def test_a_sender_that_waits_for_descriptors_ends_when_it_is_told(begin, monkeyp
     ran.until_ticked()
     assert not ran.thread.stop()
     assert ran.thread._done.is_set(), "within what finish() waits"
+
+
+@pytest.fixture
+def hourly(monkeypatch) -> None:
+    monkeypatch.setattr(sender_module, "SEND_INTERVAL_SLOW_S", 3600.0)
+
+
+@pytest.mark.usefixtures("hourly", "agent")
+def test_a_rank_sends_seldom_while_no_client_asks_and_at_once_when_it_ends(begin) -> None:
+    ran = begin()
+    ran.until_asleep()
+    ran.journal.append(b"more")
+    assert ran.thread.stop()
+    assert ran.journal.acked == 2
+
+
+@pytest.mark.usefixtures("hourly", "queried_agent")
+def test_a_rank_sends_often_while_clients_ask(begin) -> None:
+    ran = begin()
+    ran.until_asleep()
+    ran.thread.wake()  # to read the first acknowledgement
+    ran.until_ticked()
+
+
+@pytest.mark.usefixtures("hourly", "slow_agent")
+def test_a_rank_that_has_much_in_flight_sends_often(begin) -> None:
+    ran = begin()
+    ran.until_asleep()
+    ran.journal.append(bytes(sender_module._BUSY_BYTES))
+    ran.thread.wake()
+    ran.until_ticked()
+
+
+@pytest.mark.usefixtures("hourly", "agent")
+def test_a_rank_with_values_on_a_device_ticks_often(begin) -> None:
+    ran = begin(hurries=True)
+    wait_until(lambda: ran.journal.acked == 1, "the first acknowledgement", 30.0)
+    ran.until_ticked()
+
+
+def test_a_run_that_ends_requests_its_acknowledgement(begin, slow_agent) -> None:
+    ran = begin()
+    wait_until(lambda: slow_agent() == 1, "the first event arrives")
+    for _ in range(3):
+        ran.journal.append(b"more")
+    assert ran.thread.stop(HEARTBEAT_INTERVAL_S / 2), "nothing was acknowledged before the first heartbeat"
+    assert slow_agent() == 4
 
 
 @pytest.mark.parametrize("online", [True, False])

@@ -1,11 +1,13 @@
 """The query client: against a real collector's query service, and against the file itself."""
 
+import gc
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -26,11 +28,18 @@ from chiplog_schemas.paths import Paths, ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module
+from tests.support.ports import free_ports
 from tests.support.recorded import create_database
 from tests.support.safeguard import Safeguard
 from tests.support.waiting import WAIT_S
 
 SAFEGUARDS = [
+    Safeguard(
+        "a second thread that opens the same file does not set what the first one has locked",
+        "shared-database-configured-once",
+        condition=True,
+        test="test_threads_may_read_the_file_at_the_same_time",
+    ),
     Safeguard(
         "what a signal handler raises while the file is queried passes through Client.sql()",
         "interrupt-passes-sql",
@@ -38,9 +47,29 @@ SAFEGUARDS = [
         test="test_what_a_handler_raises_while_a_query_runs_reaches_the_training",
     ),
     Safeguard(
+        "a forked child does not wait for a thread of its parent",
+        "fork-renews-configuring-lock",
+        test="test_a_forked_child_opens_the_file_that_a_thread_of_its_parent_was_opening",
+    ),
+    Safeguard(
+        "a query that a signal handler interrupts at its start does not continue",
+        "starting-query-interrupted",
+        new="if True:",
+        test="test_what_a_handler_raises_while_a_query_starts_ends_the_query",
+    ),
+    Safeguard(
         "what a signal handler raises while an answer is read passes through Client.sql()",
         "interrupt-passes-answer",
         test="test_what_a_handler_raises_while_an_answer_is_read_is_no_query_error",
+    ),
+    *(
+        Safeguard(
+            f"what a signal handler raises while rows are converted passes through Result.{method}()",
+            f"interrupt-passes-{method}",
+            new="if True:",
+            test="test_what_a_handler_raises_while_the_garbage_collector_runs_reaches_the_training",
+        )
+        for method in ("rows", "tuples")
     ),
 ]
 
@@ -61,7 +90,7 @@ lock = Lock(where.collector / "lock")
 print("locked", flush=True)
 sys.stdin.readline()
 connection = duckdb.connect(str(where.index))
-lock_down(connection)
+lock_down(connection, 128 << 20)  # a machine may take seconds to hand out a gigabyte
 service = QueryService(connection, address)
 service.start()
 print("ready", flush=True)
@@ -201,7 +230,10 @@ def test_what_duckdb_optimizes_wrongly_is_off_through_the_socket_and_from_the_fi
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_errors_are_equal_through_the_socket_and_from_the_file(where, live):
+def test_errors_are_equal_through_the_socket_and_from_the_file(where, live, monkeypatch):
+    settings = [text.replace("'1024MiB'", "'128MiB'") for text in client_module.LOCKED_SETTINGS]
+    assert settings != list(client_module.LOCKED_SETTINGS)
+    monkeypatch.setattr(client_module, "LOCKED_SETTINGS", settings)
     running = Collector(where) if live else None
     expected = [
         ("SELECT nope FROM runs", "sql", "Binder Error"),
@@ -268,6 +300,41 @@ def test_what_a_handler_raises_while_a_query_runs_reaches_the_training(where, li
         running.stop()
 
 
+def test_what_a_handler_raises_while_a_query_starts_ends_the_query(where, raising_handler, monkeypatch):
+    read_file = client_module._read_file
+    ended: list[bool] = []
+
+    class Interrupted(threading.Thread):
+        def start(self) -> None:
+            super().start()
+            signal.raise_signal(signal.SIGALRM)
+
+    def read_late(*given: object) -> memoryview:
+        time.sleep(0.3)
+        try:
+            return read_file(*given)
+        finally:
+            ended.append(True)
+
+    with connect(dir=where.root) as client:
+        monkeypatch.setattr(client_module, "_read_file", read_late)
+        with monkeypatch.context() as patched, pytest.raises(AlarmError):
+            patched.setattr(client_module.threading, "Thread", Interrupted)
+            client.sql(FOR_EVER)
+        assert ended, "the query continues"
+
+
+def test_a_query_without_a_thread_is_an_error_at_once(where, monkeypatch):
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with connect(dir=where.root) as client:
+        with monkeypatch.context() as patched, pytest.raises(RuntimeError, match="can't start new thread"):
+            patched.setattr(client_module.threading.Thread, "start", refuse)
+            client.sql("SELECT 1")
+        assert client.sql("SELECT 1 AS a").rows() == [{"a": 1}]
+
+
 def test_what_a_handler_raises_while_an_answer_is_read_is_no_query_error(where, raising_handler, monkeypatch):
     with connect(dir=where.root) as client:
         validate = result_module.validate_ipc_stream
@@ -296,13 +363,66 @@ def test_what_a_handler_raises_while_a_message_is_decoded_is_no_bad_message(wher
 def test_what_a_handler_raises_while_rows_are_converted_reaches_the_training(where, raising_handler):
     result = connect(dir=where.root).sql("SELECT range AS n, range::VARCHAR AS text FROM range(300000)")
     for delay_s in (0.001, 0.01, 0.02, 0.03, 0.05, 0.1):
-        signal.setitimer(signal.ITIMER_REAL, delay_s)
         with pytest.raises(AlarmError):
-            while True:
+            signal.setitimer(signal.ITIMER_REAL, delay_s)
+            end = time.monotonic() + 60  # past it the exception was lost
+            while time.monotonic() < end:
                 result.tuples()
 
 
+@pytest.mark.parametrize("method", ["rows", "tuples"])
+def test_what_a_handler_raises_while_the_garbage_collector_runs_reaches_the_training(where, raising_handler, method):
+    """CPython ignores what a callback of the garbage collector raises, and a handler may run in it."""
+    with connect(dir=where.root) as client:
+        result = client.sql("SELECT range AS n, range::VARCHAR AS text FROM range(10000)")
+
+    def alarm_once(phase: str, info: dict[str, int]) -> None:
+        if threading.current_thread() is threading.main_thread():
+            gc.callbacks.remove(alarm_once)
+            signal.raise_signal(signal.SIGALRM)
+
+    gc.collect()  # the next collection comes after 700 more objects, so while rows are converted
+    gc.callbacks.append(alarm_once)
+    with pytest.raises(AlarmError):
+        getattr(result, method)()
+
+
+def test_threads_may_read_the_file_at_the_same_time(where):
+    def ask(number: int) -> int:
+        with connect(dir=where.root) as client:
+            return client.sql("SELECT count(*) AS n FROM metrics").rows()[0]["n"]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(ask, range(24))) == {1000}
+
+
 # -- values -----------------------------------------------------------------------------------------------------------
+FORKS = """
+import os, signal, sys, threading
+from chiplog.query import client
+held = threading.Event()
+def hold():
+    with client._configuring:
+        held.set()
+        threading.Event().wait()
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(30)
+    with client.connect(dir=sys.argv[1]) as reader:
+        os._exit(reader.sql("SELECT 7 AS n").rows()[0]["n"])
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+os._exit(0)
+"""
+
+
+def test_a_forked_child_opens_the_file_that_a_thread_of_its_parent_was_opening(where):
+    command = [sys.executable, "-P", "-c", FORKS, str(where.root)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "7\n", (done.stdout, done.stderr)
+
+
 def test_rows_are_dicts_of_python_values(where):
     with connect(dir=where.root) as client:
         result = client.sql("SELECT label, step, ts, value, [step] AS l FROM metrics ORDER BY step LIMIT 2")
@@ -397,13 +517,9 @@ def test_the_collector_may_come_from_the_environment_and_an_argument_wins(where,
 
 
 def test_a_collector_over_tcp_answers_at_the_next_port(where):
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    remote = Collector(where, f"tcp://127.0.0.1:{port}")
-    with connect(f"tcp://127.0.0.1:{port - 1}") as client:
+    port = free_ports()
+    remote = Collector(where, f"tcp://127.0.0.1:{port + 1}")
+    with connect(f"tcp://127.0.0.1:{port}") as client:
         assert len(client.sql("SELECT * FROM metrics")) == 1000
     remote.stop()
 
@@ -537,24 +653,6 @@ def test_importing_the_client_costs_no_heavy_module():
     code += "print([m for m in ('duckdb','numpy','arro3','rich','click') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_messages_survive_their_own_encoding():
-    id = b"12345678"
-    question = query_messages.parse(query_messages.request(id, "SELECT ?", [1, None, "x", b"y", [1.5]], 12))
-    assert (question.id, question.sql, question.params, question.timeout_s) == (
-        id,
-        "SELECT ?",
-        [1, None, "x", b"y", [1.5]],
-        12.0,
-    )
-    assert query_messages.parse(query_messages.request(id, "SELECT 1", None, 1e9)).timeout_s == 30.0
-    answer = query_messages.parse([bytes(part) for part in query_messages.result(id, 5, b"stream")])
-    assert (answer.n_rows, bytes(answer.payload)) == (5, b"stream")
-    error = query_messages.parse(query_messages.failure(id, "sql", "Parser Error: a\n\nLINE 3: b\n   ^"))
-    assert (error.error_kind, error.message) == ("sql", "Parser Error: a (LINE 3: b)")
-    assert query_messages.parse(query_messages.ping(id)).id == id
-    assert query_messages.parse(query_messages.pong(id, {"pid": 1})).info == {"pid": 1}
 
 
 # -- records outside the file ----------------------------------------------------------------------------------------

@@ -22,8 +22,6 @@ from chiplog.recording.disabled import DisabledRun
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.once import OnceLogger
 from tests.support.safeguard import Safeguard
-from tests.support.sdk_events import numbers
-from tests.support.waiting import wait_until
 
 PACKAGE = Path(chiplog.__file__).parent
 OF_A_DICT = {"clear", "get", "items", "keys", "pop", "popitem", "setdefault", "update", "values"}
@@ -43,13 +41,6 @@ CALLS = {name for name in PUBLIC if inspect.isfunction(getattr(chiplog.Run, name
 
 SAFEGUARDS = [
     Safeguard(
-        "log() after commit=False has the same step",
-        "uncommitted-call-keeps-step",
-        part="is False",
-        new="is Ellipsis",
-        test="test_calls_with_commit_false_belong_to_the_step_of_the_next_call",
-    ),
-    Safeguard(
         "a name of another logger does nothing in place of raising",
         "foreign-name-does-nothing",
         condition=True,
@@ -59,12 +50,6 @@ SAFEGUARDS = [
         "a renamed run is recorded",
         "renamed-run-recorded",
         test="test_what_scripts_assign_is_recorded",
-    ),
-    Safeguard(
-        "a run's attempt is the collector's number",
-        "attempt-of-collector",
-        value="0",
-        test="test_the_attempt_is_the_collectors_number_once_it_is_known",
     ),
     Safeguard(
         "the end of the process waits for threads in native code",
@@ -191,19 +176,6 @@ def test_a_renamed_run_has_that_name_in_sql(node) -> None:
     assert row["name"] == "second"
 
 
-def test_the_attempt_is_the_collectors_number_once_it_is_known(node) -> None:
-    for attempt in range(2):
-        run = chiplog.init(run_id="again", label="trainer", dir=node.root, capture_console=False)
-        assert (run.attempt, run.restart_count) == (None, 0), "nothing waits for the answer"
-        wait_until(lambda run=run: run.attempt is not None, "the collector's answer")
-        assert run.attempt == attempt
-        run.finish()
-    rows = node.until(
-        "SELECT attempt FROM labels WHERE run_id = 'again' AND state = 'finished' ORDER BY ALL", lambda r: len(r) == 2
-    )
-    assert rows[-1]["attempt"] == 1
-
-
 IN_DUCKDB = """
 import duckdb
 from chiplog.safety.background_threads import is_exiting, start_thread
@@ -328,24 +300,6 @@ def test_calls_without_a_run_are_one_warning_each_and_do_nothing(caplog, chiplog
     assert sorted(r.getMessage().split()[1] for r in caplog.records) == sorted(
         ["alert()", "config", "phase()", "step()", "data()", "save()", "watch()", "define_metric()"]
     )
-
-
-def test_calls_with_commit_false_belong_to_the_step_of_the_next_call(run: chiplog.Run, offline, caplog) -> None:
-    run.log({"a": 1.0})
-    run.log({"b": 1.0}, commit=False)
-    run.log({"c": 1.0}, None, False)
-    run.log({"nested": {"d": "text"}, "e": 1.0}, commit=False)
-    run.log({"f": 1.0}, commit=True)
-    run.log({"g": 1.0})
-    run.log({"h": 1.0}, step=2, commit=False)  # not the largest: the count continues
-    run.log({"i": 1.0}, step=9, commit=False)
-    run.log({"j": 1.0})
-    run.log(commit=False)
-    run.log({"k": 1.0})
-    run.finish()
-    steps = {key: step for key, step, _ in numbers(offline())}
-    assert steps == {"a": 0, **dict.fromkeys("bcef", 1), "g": 2, "h": 2, "i": 9, "j": 9, "k": 10}
-    assert len(caplog.records) == 1, "commit is no unknown argument; only the call without data is reported"
 
 
 def test_nan_is_counted_apart_from_values_that_could_not_be_logged(run: chiplog.Run, offline) -> None:

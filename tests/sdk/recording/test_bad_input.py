@@ -1,6 +1,6 @@
 """Bad names, calls in the wrong order or twice: one behaviour, one message with the remedy, and no exception.
 
-Bad configs have separate tests (test_config.py), and so have bad values (test_run.py).
+Bad configs have separate tests (test_config.py), and so have bad values (test_recorder.py).
 """
 
 import numpy as np

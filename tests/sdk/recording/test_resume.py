@@ -23,12 +23,14 @@ SAFEGUARDS = [
         "step-after-largest",
         condition=False,
         test="test_a_log_without_a_step_goes_behind_the_largest_step_also_after_a_resume",
+        environment={"CHIPLOG_NATIVE": "0"},
     ),
     Safeguard(
         "a count of steps does not leave 64 bits",
         "step-within-64-bits",
         value="step + self._steps_per_log",
         test="test_the_largest_step_there_is_does_not_wrap_and_is_worth_one_warning",
+        environment={"CHIPLOG_NATIVE": "0"},
     ),
 ]
 

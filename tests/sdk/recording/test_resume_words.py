@@ -10,7 +10,6 @@ import pytest
 
 import chiplog
 from chiplog_schemas.model.events import EventKind
-from tests.support.node import Node
 from tests.support.safeguard import Safeguard
 from tests.support.sdk_events import numbers
 from tests.support.waiting import wait_until
@@ -40,11 +39,6 @@ SAFEGUARDS = [
         part='not lock_holder_pid(Path(run["journal"]) / "lock")',
         new="True",
         test="test_auto_leaves_a_run_alone_that_still_runs",
-    ),
-    Safeguard(
-        "a child follows the demand of its parent",
-        "child-follows-parents-demand",
-        test="test_a_demand_that_is_not_met_is_kept_under_another_name_with_one_line_also_for_children",
     ),
 ]
 WORDS = ["allow", "must", "never", "auto", "Allow", "MUST", True]
@@ -202,43 +196,3 @@ def test_ranks_that_start_one_after_the_other_go_on_with_the_same_run(chiplog_di
     first = launch("00000000-0000-4000-8000-000000000001", "kill")
     assert len(first) == 1
     assert launch("00000000-0000-4000-8000-000000000002", "kill") == first
-
-
-DEMANDS = """
-import subprocess, sys
-import chiplog
-run = chiplog.init(run_id=sys.argv[1], resume=sys.argv[2], capture_console=False)
-run.log({"x": 2.0})
-code = "import chiplog; run = chiplog.init(capture_console=False); run.log({'x': 3.0}); run.finish()"
-subprocess.run([sys.executable, "-c", code], check=True)
-run.finish()
-"""
-
-
-def test_a_demand_that_is_not_met_is_kept_under_another_name_with_one_line_also_for_children(node: Node) -> None:
-    with chiplog.init(run_id="there", dir=node.root, capture_console=False) as run:
-        run.log({"x": 1.0})
-    node.until("SELECT count(*) AS n FROM runs", lambda rows: rows[0]["n"] == 1)
-    lines = []
-    for run_id, demand in (("there", "never"), ("nowhere", "must"), ("there", "must"), ("new", "never")):
-        done = subprocess.run(
-            [sys.executable, "-c", DEMANDS, run_id, demand],
-            env=os.environ | {"CHIPLOG_DIR": str(node.root)},
-            capture_output=True,
-            text=True,
-            timeout=180,
-        )
-        assert done.returncode == 0, done.stderr
-        lines.append([line for line in done.stderr.splitlines() if "resume=" in line])
-    assert [len(said) for said in lines] == [1, 1, 0, 0], lines
-    assert "there-2" in lines[0][0] and "nowhere-2" in lines[1][0]
-    node.until("SELECT count(*) AS n FROM metrics", lambda rows: rows[0]["n"] == 9)
-    found = node.sql("SELECT run_id, list(value ORDER BY value) AS x FROM metrics GROUP BY ALL ORDER BY ALL")
-    assert {row["run_id"]: row["x"] for row in found} == {
-        "new": [2.0, 3.0],
-        "nowhere-2": [2.0, 3.0],
-        "there": [1.0, 2.0, 3.0],
-        "there-2": [2.0, 3.0],
-    }
-    refused = node.sql("SELECT run_id, level FROM events WHERE kind = 'resume_refused' ORDER BY ALL")
-    assert [(row["run_id"], row["level"]) for row in refused] == [("nowhere-2", "error"), ("there-2", "error")]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from chiplog.recording import unfinished_runs
 from chiplog.recording.unfinished_runs import UNFINISHED, UnfinishedRun, key_of, last_unfinished
 
 
@@ -65,3 +66,19 @@ def test_a_disk_that_refuses_costs_the_file_and_not_the_run(tmp_path: Path) -> N
     (tmp_path / "local").write_text("no directory")
     UnfinishedRun(tmp_path / "local" / UNFINISHED, "k").note("run", "l", tmp_path)
     assert last_unfinished(tmp_path / "local" / UNFINISHED, "k", "l") is None
+
+
+def test_a_run_that_finishes_while_its_file_is_written_leaves_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sender thread writes the file, and the training's thread finishes the run."""
+    run = unfinished_runs.UnfinishedRun(tmp_path / "unfinished", "key")
+    write = unfinished_runs.atomic_write
+
+    def finish_and_write(path: Path, content: bytes) -> None:
+        run.clear("r1")
+        write(path, content)
+
+    monkeypatch.setattr(unfinished_runs, "atomic_write", finish_and_write)
+    run.note("r1", "launch", tmp_path)
+    assert list((tmp_path / "unfinished").iterdir()) == []

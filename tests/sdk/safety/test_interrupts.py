@@ -3,6 +3,7 @@
 import functools
 import random
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,6 +24,12 @@ SAFEGUARDS = [
         "interrupt-passes-init",
         new="return _init(environ, given)",
         test="test_what_a_handler_raises_during_init_reaches_the_training_behind_a_run_that_is_whole",
+    ),
+    Safeguard(
+        "what a signal handler raises while handlers are deferred or restored is not dropped",
+        "handlers-held-without-except",
+        new="import signal",
+        test="test_what_a_handler_raises_at_any_point_of_the_block_reaches_the_training",
     ),
 ]
 
@@ -183,6 +190,42 @@ def test_handlers_are_called_behind_the_block_each_of_them(calls) -> None:
     assert calls == ["alarm", "user"]
     assert is_interrupt(caught.value)
     assert signal.getsignal(signal.SIGALRM) is before
+
+
+def test_what_a_handler_raises_at_any_point_of_the_block_reaches_the_training() -> None:
+    """A signal arrives at each operation of the interpreter in turn, in chiplog and in the library that it uses."""
+
+    def block() -> None:
+        with handlers_held():
+            calls.append("inside")
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count[0] += 1
+            if count[0] == n:
+                raised.append(n)
+                signal.raise_signal(signal.SIGUSR1)
+        return trace
+
+    calls: list[str] = []
+    raised: list[int] = []
+    n, before, previous = 0, sys.gettrace(), signal.getsignal(signal.SIGUSR1)
+    try:
+        while len(raised) == n:
+            n, count, caught = n + 1, [0], False
+            signal.signal(signal.SIGUSR1, deep)  # the block leaves one of its own where the handler ended it
+            try:
+                sys.settrace(trace)
+                block()
+            except ValueError:
+                caught = True
+            finally:
+                sys.settrace(before)
+            assert caught == (len(raised) == n), n
+    finally:
+        signal.signal(signal.SIGUSR1, previous)
+    assert n > 100
 
 
 def test_a_signal_that_comes_twice_is_handled_at_once(calls) -> None:

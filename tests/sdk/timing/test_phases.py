@@ -1,5 +1,6 @@
 """Phases of a step: what is timed, to which step it belongs, and that nothing raises into training."""
 
+import copy
 import os
 import threading
 import time
@@ -7,6 +8,7 @@ import time
 import pytest
 
 import chiplog
+from chiplog.timing.phases import Phase, Timing
 from tests.support.sdk_events import phases
 
 
@@ -179,3 +181,13 @@ def test_a_forked_child_times_phases_that_were_made_before_the_fork(run, offline
     os.waitpid(pid, 0)
     run.finish()
     assert sorted((step, list(seconds)) for step, seconds in phases(offline())) == [(0, ["parents"]), (3, ["work"])]
+
+
+def test_a_copy_of_a_phase_is_the_phase_and_any_true_value_times_it_on_the_host() -> None:
+    timing = Timing()
+    phase = Phase(timing, "forward", on_host=1)  # type: ignore[arg-type]  # as a training may write it
+    assert copy.deepcopy({"in a model": phase})["in a model"] is phase
+    assert copy.copy(phase) is phase
+    with phase:
+        pass
+    assert set(timing.totals) == {"forward"}

@@ -22,7 +22,7 @@ def test_a_phase_that_lingers_is_told_once_and_slow_steps_are_no_hang() -> None:
     assert body["since_us"] <= time.time_ns() // 1000
     for second in range(20, 26):  # as long as before
         with backward:
-            timing.open_by_thread["backward"][threading.get_ident()][0] = now + 20
+            timing.open_by_thread["backward"][threading.get_ident()] = now + 20
             lingering.poll(now + second, 13)
     assert len(told) == 1
     steps.began = now + 30

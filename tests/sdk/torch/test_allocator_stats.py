@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from chiplog.torch.allocator_stats import sample
 
 
@@ -44,3 +46,18 @@ def test_several_devices_are_told_apart_by_their_keys() -> None:
     assert found["chiplog/cuda:0/allocated_bytes"] == 1.0
     assert found["chiplog/cuda:2/allocated_bytes"] == 3.0
     assert not any(name.startswith("chiplog/cuda:1/") for name in found), "it has no memory of this process"
+
+
+def test_the_allocators_statistics_have_keys_that_ranks_share() -> None:
+    used = {
+        "allocated_bytes": {"all": {"current": 60, "peak": 80}},
+        "reserved_bytes": {"all": {"current": 100, "peak": 100}},
+        "num_alloc_retries": 1,
+        "num_ooms": 0,
+    }
+    unused = {**used, "reserved_bytes": {"all": {"current": 0, "peak": 0}}}
+    found = sample(cuda(unused, used, unused))
+    assert found["chiplog/cuda/fragmentation"] == pytest.approx(0.4)
+    assert (found["chiplog/cuda/allocated_peak_bytes"], found["chiplog/cuda/alloc_retries"]) == (80.0, 1.0)
+    assert {key.split("/")[1] for key in sample(cuda(used, used, unused))} == {"cuda:0", "cuda:1"}
+    assert sample(cuda(used, used, unused, is_initialized=False)) == {}

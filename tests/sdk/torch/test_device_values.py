@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 import weakref
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -57,6 +58,13 @@ SAFEGUARDS = [
         condition=False,
         test="test_what_was_still_on_a_device_when_its_process_was_killed_is_declared_lost",
     ),
+    Safeguard(
+        "the ring of a device is emptied often",
+        "device-values-polled-often",
+        part="self._later.is_used",
+        new="False",
+        test="test_values_on_a_device_keep_the_ticks_of_the_sender_thread_frequent",
+    ),
 ]
 
 
@@ -92,6 +100,16 @@ def test_a_value_on_a_device_arrives_when_its_copy_is_complete_with_the_step_and
     [event] = [event for event in offline(EventKind.METRICS) if event.fields["step"] == 3][1:]
     assert event.ts <= after
     assert counted(offline()) == {}
+
+
+def test_values_on_a_device_keep_the_ticks_of_the_sender_thread_frequent(run, device) -> None:
+    run._question._expected_until = 0.0  # a group that may come has the same effect during the first minute
+    run.log({"lr": 0.1})
+    assert not run._sender._must_hurry()
+    run.log({"loss": torch.tensor(0.5)})
+    device.advance()
+    resolve(run)
+    assert run._sender._must_hurry(), "also once it is resolved: the next values may come at any rate"
 
 
 def test_a_run_of_another_process_whose_first_word_is_a_value_on_a_device_is_opened_for_it(
@@ -252,13 +270,22 @@ def test_a_device_that_fails_costs_its_values_and_nothing_else(run, device, offl
 
 
 def test_finish_waits_a_moment_for_a_device_and_declares_the_rest(run, device, offline) -> None:
+    polls: list[None] = []
+
+    def poll_context() -> nullcontext[None]:
+        """Let the device continue when finish() polls again."""
+        if is_finishing and threading.current_thread() is threading.main_thread():
+            polls.append(None)
+            device.advance(len(polls) == 2)
+        return nullcontext()
+
+    is_finishing = False
+    device.poll_context = poll_context
     for step in range(5):
         run.log({"loss": torch.tensor(float(step))}, step=step)
     device.advance(2)
-    threading.Timer(0.05, lambda: device.advance(1)).start()
-    began = time.monotonic()
-    run.finish()
-    assert time.monotonic() - began < 10.0, "a bounded wait"
+    is_finishing = True
+    run.finish()  # ends although the device does not
     events = offline()
     assert [step for _, step, _ in numbers(events)] == [0, 1, 2]
     assert losses(events) == [(2, "values on a device: not copied when the run finished")]

@@ -4,14 +4,12 @@ import gc
 import math
 import sys
 import weakref
-from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
 import chiplog
-from chiplog.torch import allocator_stats
 from chiplog.torch import watch as watch_module
 from chiplog.torch.watch import group_by_submodule
 from tests.support.sdk_events import counted, notices, numbers
@@ -278,23 +276,3 @@ def test_wrapped_and_sharded_models_are_watched_and_what_is_replicated_is_logged
     for key in ("grad_norm", "param_norm", "grad_norm/0", "param_norm/2"):
         assert found[f"fsdp/{key}"] == pytest.approx(found[f"ddp/{key}"], rel=1e-6)
     assert notices(offline()) == [("wrapped_tensor", "partial")]
-
-
-def test_the_allocators_statistics_have_keys_that_ranks_share(monkeypatch) -> None:
-    stats = {
-        "allocated_bytes": {"all": {"current": 60, "peak": 80}},
-        "reserved_bytes": {"all": {"current": 100, "peak": 100}},
-        "num_alloc_retries": 1,
-        "num_ooms": 0,
-    }
-    none = {**stats, "reserved_bytes": {"all": {"current": 0, "peak": 0}}}
-    cuda = SimpleNamespace(
-        is_initialized=lambda: True, device_count=lambda: 3, memory_stats_as_nested_dict=[none, stats, none].__getitem__
-    )
-    found = allocator_stats.sample(cuda)
-    assert found["chiplog/cuda/fragmentation"] == pytest.approx(0.4)
-    assert (found["chiplog/cuda/allocated_peak_bytes"], found["chiplog/cuda/alloc_retries"]) == (80.0, 1.0)
-    cuda.memory_stats_as_nested_dict = [stats, stats, none].__getitem__
-    assert {key.split("/")[1] for key in allocator_stats.sample(cuda)} == {"cuda:0", "cuda:1"}
-    cuda.is_initialized = lambda: False
-    assert allocator_stats.sample(cuda) == {}

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from chiplog_schemas.limits import PEER_SILENT_S
 from chiplog_schemas.model.events import EventKind
 from chiplog_schemas.storage.record import Record, scan_records
-from chiplog_schemas.storage.segments import SEGMENT_HEADER_BYTES
+from chiplog_schemas.storage.segment_format import SEGMENT_HEADER_BYTES
 
 if TYPE_CHECKING:
     from tests.support.simulation.world import Node, World

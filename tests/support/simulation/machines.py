@@ -9,19 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from chiplog_schemas.limits import PEER_SILENT_S
-from chiplog_schemas.protocol.delivery import (
+from chiplog_schemas.protocol.actions import (
     Acknowledged,
     Connect,
     DataReceived,
     Disconnect,
     NumbersLost,
-    ReceiverProtocol,
     Reply,
     Resume,
     Send,
-    SenderProtocol,
-    SenderState,
 )
+from chiplog_schemas.protocol.receiver import ReceiverProtocol
+from chiplog_schemas.protocol.sender import SenderProtocol, SenderState
 from tests.support.simulation.virtual import Clock, Dealer, Network, Router
 
 CREDIT = 6

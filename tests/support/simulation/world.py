@@ -24,11 +24,11 @@ from chiplog_collector.index.applier import Applier
 from chiplog_collector.index.state import State
 from chiplog_collector.receiver import daemon as receiver_daemon
 from chiplog_schemas.codec import pack, unpack
-from chiplog_schemas.model.blocks import decode_block
+from chiplog_schemas.model.block_decoder import decode_block
 from chiplog_schemas.model.events import EventKind, decode, encode
 from chiplog_schemas.model.intervals import Intervals
-from chiplog_schemas.protocol.delivery import SenderProtocol
-from chiplog_schemas.storage import segments
+from chiplog_schemas.protocol.sender import SenderProtocol
+from chiplog_schemas.storage import log_reader, segment_format, segment_log
 from chiplog_schemas.storage.record import HEADER_BYTES, CorruptRange, Kind, Record, scan_records, unpack_header
 from chiplog_schemas.storage.record import encode as frame
 from chiplog_schemas.transport import dealer
@@ -400,7 +400,7 @@ class Index:
         for item, number in world.committed:  # what loading the state from DuckDB gives
             self.applier.apply(item, number)
         self.applier.flush()
-        self.reader = segments.LogReader(world.log_path, world.position)
+        self.reader = log_reader.LogReader(world.log_path, world.position)
         self.read_number = world.position
         self.taken: list[tuple[Any, int]] = []
 
@@ -475,7 +475,7 @@ class World:
 
     def _on_safe(self, path: str, fresh: bytes) -> None:
         """See what just became safe."""
-        offset = segments.SEGMENT_HEADER_BYTES if fresh.startswith(segments.SEGMENT_MAGIC) else 0
+        offset = segment_format.SEGMENT_HEADER_BYTES if fresh.startswith(segment_format.SEGMENT_MAGIC) else 0
         while offset < len(fresh):
             length, kind = unpack_header(fresh, offset)[2:4]
             end = offset + HEADER_BYTES + length
@@ -725,12 +725,14 @@ def patched(world: World) -> Iterator[None]:
     system = SimpleNamespace(urandom=world.bytes, getpid=lambda: 1)
     nothing = lambda *more, **named: None  # noqa: E731
     now_us, clock = world.clock.now_us, world.clock
-    small_log = lambda directory, owner: segments.SegmentLog(directory, owner, segment_bytes=2_000)  # noqa: E731
+    small_log = lambda directory, owner: segment_log.SegmentLog(directory, owner, segment_bytes=2_000)  # noqa: E731
     shared = {"os": system, "zmq": _ZMQ, "ensure_private_dir": nothing, "now_us": now_us, "time": clock, "_log": _Quiet}
     shared |= {"RouterSocket": Door, "open_gate": nothing, "CREDIT_BYTES": CREDIT}
     shared["Offload"] = InPlace
     names: dict[Any, dict[str, Any]] = {
-        segments: {"os": world.disk, "open": read_head, "ensure_private_dir": nothing, "now_us": now_us}
+        segment_format: {"os": world.disk, "open": read_head},
+        log_reader: {"os": world.disk},
+        segment_log: {"os": world.disk, "ensure_private_dir": nothing, "now_us": now_us}
         | {
             "open_watermark": lambda path, **more: Synced(path, writable=True),
             "sync_directory": sync_names,
@@ -750,7 +752,6 @@ def patched(world: World) -> Iterator[None]:
             "Spool": VirtualSpool,
             "DeliveryClient": VirtualLink,
             "OrphanJournalCollector": VirtualAdoption,
-            "version": lambda name: "1",
         }
         | {"ExitCauseResolver": lambda journals: UNSEEN_ENDS, "remove_stale_staging": nothing, "remove_old": nothing},
         collector_supervisor: {"write_link_status": nothing, "remove_link_status": nothing},
@@ -778,7 +779,7 @@ def _blocks_in(files: dict[str, File]) -> set[bytes]:
     return {
         bytes(item.payload)
         for file in files.values()
-        for item in scan_records(bytes(file.data[segments.SEGMENT_HEADER_BYTES :]), sealed=False)
+        for item in scan_records(bytes(file.data[segment_format.SEGMENT_HEADER_BYTES :]), sealed=False)
         if isinstance(item, Record) and item.kind == Kind.BLOCK
     }
 

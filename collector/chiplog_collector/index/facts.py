@@ -1,0 +1,113 @@
+"""The numbers in DuckDB: flushes are appended, and sorted into place in large pieces; each series has a rollup.
+
+A flush is sorted, but small: a series of five thousand points lies in hundreds of flushes, and a query would read all
+of them. Once PIECE_ROWS rows have come together, one transaction moves them to the sorted table in one piece. It takes
+about half a second; meanwhile the receiver continues to acknowledge, and readers keep their snapshots. After a kill at
+any moment each row is in one of the two tables.
+"""
+
+import duckdb
+
+from chiplog_collector.index.incoming import NAN_KEPT, Incoming
+from chiplog_collector.index.write_batch import Columns
+from chiplog_schemas.sql import levels_sql, merged_series_sql, series_sql
+
+PIECE_ROWS = 2_000_000  # to sort at once: a tenth of the memory for queries
+SERIES_ROWS = 50_000  # rows appended to the rollup of series before it is merged; a query reads them all
+BY_SERIES = "run, key, producer, step, seq"
+ORDERS = {"metrics": BY_SERIES, "phases": BY_SERIES, "system": "key, device, ts"}  # of sorted rows
+_SERIES = {"metrics": "metric_series", "phases": "phase_series"}
+_NUMBERS = f"{NAN_KEPT.format('value')} AS value"
+_OF_STEPS = f"producer, key, lead AS step, seq, ts, {_NUMBERS}"
+_COLUMNS = {
+    "metrics": _OF_STEPS,
+    "phases": _OF_STEPS,
+    "system": f"producer, lead::INTEGER AS device, key, ts, {_NUMBERS}",
+}
+
+
+class Facts:
+    """The tables metrics, phases and system of a database, and the rollups of their series.
+
+    The caller opens the transactions.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, incoming: Incoming) -> None:
+        self._connection = connection
+        self._incoming = incoming
+        # A transaction that is rolled back leaves these counts too high, which only causes an early turn.
+        self._n_recent = {table: self._count(f"{table}_recent") for table in ORDERS}
+        self._sort_at = dict.fromkeys(ORDERS, PIECE_ROWS)
+        self._n_series = {series: self._count(series) for series in _SERIES.values()}
+        self._merge_at = {series: self._merge_threshold(series) for series in self._n_series}
+
+    def insert(self, table: str, columns: Columns) -> None:
+        """Append the rows of a flush, as `write_batch.turn` makes them, and what they add to their series."""
+        with self._incoming.hold(table, columns) as source:
+            rows = f"SELECT {_COLUMNS[table]} FROM {source}"
+            self._connection.execute(f"INSERT INTO base.{table}_recent {rows}")
+            self._n_recent[table] += len(columns["ts"])
+            if table in _SERIES:
+                series = _SERIES[table]
+                (n_added,) = self._connection.execute(f"INSERT INTO base.{series} {series_sql(rows)}").fetchall()[0]
+                self._n_series[series] += n_added
+
+    # -- sorted pieces --
+
+    def unsorted(self) -> list[str]:
+        """Return the tables with so many recent rows that they are worth sorting."""
+        return [table for table, n in self._n_recent.items() if n >= self._sort_at[table]]
+
+    def sort(self, table: str) -> None:
+        """Move the oldest recent rows to the sorted table, as one piece."""
+        recent = f"base.{table}_recent"
+        piece = f"rowid < (SELECT min(rowid) FROM {recent}) + {PIECE_ROWS}"
+        names = "LEFT JOIN (SELECT producer, run FROM base.identified) i USING (producer)" if table in _SERIES else ""
+        rows = f"SELECT f.* FROM (FROM {recent} WHERE {piece}) f {names} ORDER BY {ORDERS[table]}"
+        self._connection.execute(f"INSERT INTO base.{table} {rows}")
+        if table == "metrics":
+            levels = levels_sql(f"FROM {recent} WHERE {piece}")
+            self._connection.execute(f"INSERT INTO base.metric_levels {levels} ORDER BY width, key, producer, step")
+        self._connection.execute(f"DELETE FROM {recent} WHERE {piece}")
+
+    def sorted(self, table: str) -> None:
+        """Count the recent rows again, after the commit of a sorted piece."""
+        self._n_recent[table] = self._count(f"{table}_recent")
+        self._sort_at[table] = PIECE_ROWS
+
+    def postpone(self, table: str) -> None:
+        """Note that a piece could not be sorted: there is neither the disk nor the memory for it now."""
+        self._sort_at[table] = self._n_recent[table] + PIECE_ROWS // 4
+
+    # -- rollups --
+
+    def unmerged(self) -> list[str]:
+        """Return the rollups with so many rows that they are worth merging."""
+        return [series for series, n in self._n_series.items() if n >= self._merge_at[series]]
+
+    def merge(self, series: str) -> None:
+        """Make one row of the rows of each series."""
+        several = f"SELECT producer FROM base.{series} GROUP BY producer HAVING count(*) > count(DISTINCT key)"
+        merged = merged_series_sql(f"FROM base.{series} WHERE producer IN ({several})")
+        self._connection.execute(f"CREATE OR REPLACE TEMP TABLE merged AS {merged}")
+        self._connection.execute(f"DELETE FROM base.{series} WHERE producer IN (SELECT producer FROM merged)")
+        self._connection.execute(f"INSERT INTO base.{series} FROM merged")
+        self._connection.execute("DROP TABLE merged")
+
+    def merged(self, series: str) -> None:
+        """Count the rows again, after the commit of a merge."""
+        self._n_series[series] = self._count(series)
+        self._merge_at[series] = self._merge_threshold(series)
+
+    def postpone_merge(self, series: str) -> None:
+        """Note that a rollup could not be merged: there is neither the disk nor the memory for it now."""
+        self._merge_at[series] = self._n_series[series] + SERIES_ROWS
+
+    def _merge_threshold(self, series: str) -> int:
+        """Return how many rows a rollup may have: a tenth more than one for each series, or SERIES_ROWS more."""
+        query = f"SELECT count(*) FROM (SELECT DISTINCT producer, key FROM base.{series})"
+        n_series = int(self._connection.execute(query).fetchall()[0][0])
+        return n_series + max(SERIES_ROWS, n_series // 10)
+
+    def _count(self, table: str) -> int:
+        return int(self._connection.execute(f"SELECT count(*) FROM base.{table}").fetchall()[0][0])

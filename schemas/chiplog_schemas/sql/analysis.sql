@@ -1,0 +1,299 @@
+-- The views of analysis: how labels differ, who is slow, what the time was spent on. See also views.sql.
+-- They compute with the integers of the facts, and look names up last. They group by the run's name, so that a query
+-- for one run reads only that run.
+
+-- Per producer with a run: the number of its label among the run's labels, by name, and a bit string with that bit set.
+-- OR over the bit strings counts labels in a third of the time of count(DISTINCT label).
+CREATE OR REPLACE VIEW base.label_places AS
+SELECT *, set_bit(repeat('0', n_places)::BIT, place, 1) AS bit FROM (
+    SELECT *, max(place) OVER (PARTITION BY run_id) + 1 AS n_places FROM (
+        SELECT producer, run_id, label, rank, attempt,
+               (dense_rank() OVER (PARTITION BY run_id ORDER BY label) - 1)::INTEGER AS place
+        FROM base.identified WHERE run_id IS NOT NULL AND label IS NOT NULL
+    )
+);
+
+-- Per step: the spread of the labels' values. `max_label` has the largest value; of equal values the first name counts.
+-- NaN never counts as larger. A label counts once, also if it logged the step in two attempts.
+-- `slowest_label` is an alias of `max_label`, until version 1.0.
+CREATE OR REPLACE VIEW step_skew AS
+SELECT s.run_id, n.name AS key, s.step, s.n_labels, s.min, s.median, s.max, s.max_label, s.max_label AS slowest_label
+FROM (
+    SELECT p.run_id, f.key, f.step,
+           bit_count(bit_or(p.bit)) AS n_labels,  -- safeguard: label-counts-once
+           min(f.value) AS min, median(f.value) AS median, max(f.value) AS max,
+           -- All labels with NaN come after the labels with -inf: no run has a billion labels.
+           arg_max(p.label, CASE WHEN isnan(f.value) THEN ('-inf'::DOUBLE, -1000000000 - p.place)
+                                 ELSE (f.value, -p.place) END) AS max_label
+    FROM base.metric_facts f JOIN base.label_places p ON p.producer = f.producer
+    GROUP BY p.run_id, f.key, f.step
+) s JOIN base.names n ON n.id = s.key;
+
+-- Return true if a phase may contain waiting for other ranks: its name has a word for a collective, or is `backward`, in
+-- which DDP reduces gradients.
+CREATE OR REPLACE MACRO base.may_wait(phase) AS regexp_matches(
+    lower(phase),
+    '(^|[^a-z])(all_?reduce|reduce(_?scatter)?|all_?gather|gather|scatter|all_?to_?all|broadcast|bcast|barrier|'
+    || 'collective|comms?|communicat(e|ion)|sync(hroni[sz]e)?|wait|send|recv|p2p|nccl|gloo|mpi|backward)([^a-z]|$)'
+);
+
+-- Per run, phase, step and label: its seconds, beside the median and the maximum of the labels, for steps with several
+-- labels. Parts of a step are added; if a label did a step twice, its newest attempt counts. To group all rows by label
+-- takes twice as long as the rest, so only steps in which a label has several rows are grouped that way.
+CREATE OR REPLACE MACRO base.compared(first_step, last_step) AS TABLE
+WITH steps AS MATERIALIZED (
+    SELECT p.run_id, f.key, f.step, count(*) AS n_rows, bit_count(bit_or(p.bit)) AS n_labels,
+           median(f.value) AS typical, max(f.value) AS longest
+    FROM base.phase_facts f JOIN base.label_places p ON p.producer = f.producer
+    WHERE f.step BETWEEN first_step AND last_step
+    GROUP BY p.run_id, f.key, f.step
+), added AS (
+    -- The CASE is always true. Without it DuckDB adds up all phases of all runs before the join.
+    SELECT run_id, key, step, place, sum(CASE WHEN s.n_rows <> s.n_labels THEN f.value END) AS seconds
+    FROM base.phase_facts f JOIN base.label_places p USING (producer) JOIN steps s USING (run_id, key, step)
+    WHERE s.n_rows <> s.n_labels
+    GROUP BY run_id, key, step, place, attempt
+    QUALIFY row_number() OVER (PARTITION BY run_id, key, step, place ORDER BY attempt DESC) = 1
+)
+SELECT run_id, key, step, place, f.value AS seconds, s.typical, s.longest
+FROM base.phase_facts f JOIN base.label_places p USING (producer) JOIN steps s USING (run_id, key, step)
+WHERE s.n_rows = s.n_labels AND s.n_labels > 1  -- safeguard: parts-of-step-added
+UNION ALL
+SELECT run_id, key, step, place, a.seconds, s.typical, s.longest
+FROM added a JOIN (
+    SELECT run_id, key, step, median(seconds) AS typical, max(seconds) AS longest
+    FROM added GROUP BY run_id, key, step HAVING count(*) > 1
+) s USING (run_id, key, step);
+
+-- The name and the newest rank of each label of `label_places`.
+CREATE OR REPLACE VIEW base.labels_by_place AS
+SELECT run_id, place, min(label) AS label, arg_max(rank, attempt) AS rank FROM base.label_places GROUP BY run_id, place;
+
+-- Per run, phase and label: the difference from the median of the labels, step by step.
+CREATE OR REPLACE MACRO base.stragglers_in(first_step, last_step) AS TABLE
+SELECT c.run_id, n.name AS phase, l.label, l.rank, c.n_steps, c.n_slowest, c.median_s, c.typical_s, c.excess_s,
+       c.excess_s / nullif(c.sum_typical, 0) AS share
+FROM (
+    SELECT run_id, key, place, count(*) AS n_steps,
+           count(*) FILTER (seconds = longest AND seconds > typical) AS n_slowest,
+           median(seconds) AS median_s, median(typical) AS typical_s, sum(seconds - typical) AS excess_s,
+           sum(typical) AS sum_typical
+    FROM base.compared(first_step, last_step) GROUP BY run_id, key, place
+) c JOIN base.names n ON n.id = c.key
+JOIN base.labels_by_place l ON l.run_id = c.run_id AND l.place = c.place;
+
+CREATE OR REPLACE VIEW stragglers AS
+FROM base.stragglers_in(-9223372036854775808, 9223372036854775807);
+
+-- The steps of each run: the first one, the first of the last 100, and their number. No sum of steps may overflow.
+CREATE OR REPLACE VIEW base.step_ranges AS
+SELECT run_id, first_step, greatest(last_step::HUGEINT - 99, first_step)::BIGINT AS last_from,
+       last_step::DOUBLE - first_step + 1 AS n
+FROM (
+    SELECT i.run_id, min(s.first_step) AS first_step, max(s.last_step) AS last_step
+    FROM base.phase_series s JOIN base.identified i ON i.producer = s.producer WHERE i.label IS NOT NULL GROUP BY i.run_id
+);
+
+-- Per run, window of steps, phase and label: how slow it was, by the other labels and by its own past, since when, and
+-- whether it is a culprit or waited for one. Windows are the tenths of the run and its last 100 steps. They are added up
+-- from hundredths of the run, which also show since when a label is slow. A label is slow with a share of 0.05 or more.
+CREATE OR REPLACE VIEW straggler_windows AS
+WITH parts AS MATERIALIZED (
+    SELECT run_id, key, place, least(floor((c.step::DOUBLE - r.first_step) * 100 / r.n), 99)::INTEGER AS hundredth,
+           c.step >= r.last_from AS is_last,
+           count(*) AS n, min(c.step) AS first_step, max(c.step) AS last_step,
+           sum(c.seconds) AS seconds, sum(c.typical) AS typical,
+           min(c.step) FILTER (c.seconds > 1.05 * c.typical) AS first_slow,
+           max(c.step) FILTER (c.seconds > 1.05 * c.typical) AS last_slow
+    FROM base.compared(-9223372036854775808, 9223372036854775807) c JOIN base.step_ranges r USING (run_id)
+    GROUP BY run_id, key, place, hundredth, is_last
+), spells AS (
+    SELECT run_id, key, place, hundredth, excess, min(first_slow) OVER spell AS since_step,
+           max(last_slow) OVER spell AS until_step
+    FROM (
+        SELECT *, count(*) FILTER (NOT is_slow) OVER (PARTITION BY run_id, key, place ORDER BY hundredth) AS n_before
+        FROM (
+            SELECT run_id, key, place, hundredth, min(first_slow) AS first_slow, max(last_slow) AS last_slow,
+                   sum(seconds) - sum(typical) AS excess, excess >= 0.05 * sum(typical) AND excess > 0 AS is_slow
+            FROM parts GROUP BY run_id, key, place, hundredth
+        )
+    ) WHERE is_slow WINDOW spell AS (PARTITION BY run_id, key, place, n_before)
+), spans AS (
+    SELECT run_id, key, place, span, min(p.first_step) AS first_step, max(p.last_step) AS last_step,
+           sum(p.n) AS n, sum(p.seconds) AS seconds, sum(p.typical) AS typical,
+           arg_max(s.since_step, (s.excess, -hundredth)) AS since_step,
+           arg_max(s.until_step, (s.excess, -hundredth)) AS until_step
+    FROM (
+        SELECT *, hundredth // 10 + 1 AS span FROM parts  -- safeguard: windows-of-steps
+        UNION ALL
+        SELECT *, 11 FROM parts WHERE is_last
+    ) p LEFT JOIN spells s USING (run_id, key, place, hundredth)
+    GROUP BY run_id, key, place, span
+), scored AS (
+    SELECT s.*, n.name AS phase, s.seconds - s.typical AS excess_s, excess_s / nullif(s.typical, 0) AS share,
+           s.seconds / s.n AS mean_s, s.typical / s.n AS typical_s, base.may_wait(n.name) AS may_wait,
+           CASE WHEN s.span <= 10 THEN sum(s.seconds) OVER past / sum(s.n) OVER past
+                ELSE b.seconds / b.n END AS past_s
+    FROM spans s JOIN base.names n ON n.id = s.key
+    LEFT JOIN (
+        SELECT run_id, key, place, sum(n) AS n, sum(seconds) AS seconds FROM parts WHERE NOT is_last
+        GROUP BY run_id, key, place
+    ) b ON b.run_id = s.run_id AND b.key = s.key AND b.place = s.place AND s.span = 11
+    WINDOW past AS (PARTITION BY s.run_id, s.key, s.place ORDER BY s.span
+                    ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+), worked AS (
+    SELECT *, max(work_s) OVER of_span AS longest_s,
+           first_value(place) OVER (of_span ORDER BY work_s DESC, place) AS busiest
+    FROM (
+        SELECT run_id, span, place,
+               coalesce(sum(seconds ORDER BY phase) FILTER (NOT may_wait AND phase <> 'step'), 0) AS work_s
+        FROM scored GROUP BY run_id, span, place
+    ) WINDOW of_span AS (PARTITION BY run_id, span)
+), named AS (
+    SELECT s.*, w.busiest,
+           CASE WHEN s.share < 0.05 OR s.share IS NULL THEN NULL
+                -- safeguard: waiting-is-no-fault
+                WHEN s.may_wait AND w.longest_s - w.work_s >= 0.5 * s.excess_s
+                THEN 'victim' ELSE 'culprit' END AS role
+    FROM scored s JOIN worked w ON w.run_id = s.run_id AND w.span = s.span AND w.place = s.place
+)
+SELECT s.run_id, CASE WHEN s.span = 11 THEN 'last' ELSE s.span || '/10' END AS span, s.phase,
+       rank() OVER (PARTITION BY s.run_id, s.span, s.key ORDER BY s.share DESC NULLS LAST) AS place,
+       l.label, l.rank, s.role, CASE WHEN s.role = 'victim' THEN c.label END AS waits_for,
+       s.first_step, s.last_step, s.n::BIGINT AS n_steps, s.mean_s, s.typical_s, s.excess_s, s.share,
+       s.mean_s / nullif(s.past_s, 0) - 1 AS past_share,
+       CASE WHEN s.share >= 0.05 THEN s.since_step END AS since_step,
+       CASE WHEN s.share >= 0.05 THEN s.until_step END AS until_step
+FROM named s JOIN base.labels_by_place l ON l.run_id = s.run_id AND l.place = s.place
+LEFT JOIN base.labels_by_place c ON c.run_id = s.run_id AND c.place = s.busiest AND s.role = 'victim';
+
+-- Per label and attempt: the time spent waiting for data. `share` refers to the steps whose length is known.
+CREATE OR REPLACE MACRO base.data_wait_in(first_step, last_step) AS TABLE
+SELECT w.run_id, p.label, p.attempt, p.rank, w.* EXCLUDE (run_id, producer)
+FROM (
+    SELECT run_id, producer, count(waited) AS n_steps, sum(waited) AS wait_s, median(waited) AS median_wait_s,
+           max(waited) AS max_wait_s, max_by(step, (waited, -step::HUGEINT)) FILTER (waited IS NOT NULL) AS max_wait_step, sum(took) AS step_s,
+           sum(coalesce(waited, 0)) FILTER (took IS NOT NULL) / nullif(sum(took), 0) AS share
+    FROM (
+        SELECT p.run_id, f.producer, f.step, sum(f.value) FILTER (n.name = 'data') AS waited,
+               sum(f.value) FILTER (n.name = 'step') AS took
+        FROM base.phase_facts f JOIN base.label_places p ON p.producer = f.producer JOIN base.names n ON n.id = f.key
+        WHERE n.name IN ('data', 'step') AND f.step BETWEEN first_step AND last_step
+        GROUP BY p.run_id, f.producer, f.step
+    ) GROUP BY run_id, producer HAVING count(waited) > 0
+) w JOIN base.label_places p ON p.producer = w.producer AND p.run_id = w.run_id;
+
+CREATE OR REPLACE VIEW data_wait AS
+FROM base.data_wait_in(-9223372036854775808, 9223372036854775807);
+
+-- Per run with steps of known length: how much of its time was training. Times are means over its ranks; without ranks,
+-- over its labels. A step of a label counts once, in its newest attempt: in an earlier one it is repeated work. Formula:
+-- goodput = productive time / wall time, as in Google's "Goodput metric as measure of ML productivity" (2024). Kokolis
+-- et al., "Revisiting Reliability in Large-Scale Machine Learning Research Clusters" (arXiv:2410.21680, 2024) call it
+-- the effective training time ratio.
+CREATE OR REPLACE VIEW goodput AS
+WITH steps AS MATERIALIZED (
+    SELECT p.run_id, p.place, p.attempt, f.step, sum(f.value) AS seconds,
+           min(epoch_us(f.ts) - f.value * 1e6) AS began_us, max(epoch_us(f.ts)) AS ended_us
+    FROM base.phase_facts f JOIN base.label_places p ON p.producer = f.producer JOIN base.names n ON n.id = f.key
+    WHERE n.name = 'step' GROUP BY p.run_id, p.place, p.attempt, f.step
+), again AS (  -- of labels with several attempts, the newest attempt of each step
+    SELECT run_id, place, step, max(attempt) AS attempt FROM steps JOIN (
+        SELECT run_id, place FROM base.label_places GROUP BY run_id, place HAVING count(DISTINCT attempt) > 1
+    ) USING (run_id, place) GROUP BY run_id, place, step
+), attempts AS (
+    SELECT s.run_id, s.place, s.attempt, min(s.began_us) AS began_us, max(s.ended_us) AS ended_us,
+           sum(s.seconds) FILTER (a.attempt IS NULL) AS productive_s,  -- safeguard: repeated-steps-not-productive
+           sum(s.seconds) FILTER (a.attempt IS NOT NULL) AS repeated_s
+    FROM steps s LEFT JOIN again a
+        ON a.run_id = s.run_id AND a.place = s.place AND a.step = s.step AND a.attempt > s.attempt
+    GROUP BY s.run_id, s.place, s.attempt
+), gaps AS (
+    SELECT *, began_us - lag(ended_us) OVER (PARTITION BY run_id, place ORDER BY attempt) AS down_us FROM attempts
+), by_label AS (
+    SELECT run_id, place, count(*) - 1 AS n_restarts, min(began_us) AS began_us, max(ended_us) AS ended_us,
+           sum(productive_s) AS productive_s, coalesce(sum(repeated_s), 0) AS repeated_s,
+           coalesce(sum(greatest(down_us, 0)), 0) / 1e6 AS down_s
+    FROM gaps GROUP BY run_id, place
+), lives AS (
+    SELECT l.run_id, l.place, min(epoch_us(p.started_at)) AS started_us, bool_or(p.rank IS NOT NULL) AS is_rank,
+           arg_max(epoch_us(p.ended_at), p.attempt) FILTER (p.state IS NOT NULL) AS left_us
+    FROM base.label_places l JOIN base.producers p ON p.producer = l.producer GROUP BY l.run_id, l.place
+), counted AS (
+    SELECT *, min(least(started_us, began_us)) OVER of_run AS first_us,
+           max(greatest(left_us, ended_us)) OVER of_run AS last_us
+    FROM (
+        SELECT b.*, l.started_us, l.left_us FROM by_label b JOIN lives l ON l.run_id = b.run_id AND l.place = b.place
+        QUALIFY l.is_rank OR NOT bool_or(l.is_rank) OVER (PARTITION BY b.run_id)
+    ) WINDOW of_run AS (PARTITION BY run_id)
+)
+SELECT run_id, count(*) AS n_labels, max(n_restarts) AS n_restarts, any_value(last_us - first_us) / 1e6 AS wall_s,
+       avg(productive_s) AS productive_s, avg(productive_s) / nullif(wall_s, 0) AS goodput,
+       avg(began_us - first_us) / 1e6 AS startup_s, avg(repeated_s) AS repeated_s, avg(down_s) AS down_s,
+       wall_s - avg(productive_s) - startup_s - avg(repeated_s) - avg(down_s) AS other_s
+FROM counted GROUP BY run_id;
+
+-- Per run, label, GPU and reason: how long the GPU was throttled, and what that added to the label's steps. A step has
+-- the state of the last sample before its end. Bits: nvmlClocksEventReasons of NVML's API reference; an idle GPU and
+-- chosen clocks are no throttling.
+CREATE OR REPLACE VIEW throttle_cost AS
+WITH samples AS MATERIALIZED (
+    SELECT *, epoch_us(lead(ts) OVER (PARTITION BY run_id, label, device ORDER BY ts)) - epoch_us(ts) AS next_us,
+           CASE WHEN next_us > 10000000 THEN 10.0 ELSE next_us / 1e6 END AS seconds
+    FROM (
+        SELECT run_id, label, rank, node, device, ts,
+               -- safeguard: idle-is-not-throttled
+               TRY_CAST(max(value) FILTER (name = 'hw.gpu.throttle.reasons') AS BIGINT) & 252 AS reasons,
+               max(value) FILTER (name = 'hw.gpu.clock.sm') AS clock_hz
+        FROM system WHERE name IN ('hw.gpu.throttle.reasons', 'hw.gpu.clock.sm')
+        GROUP BY run_id, label, rank, node, device, ts
+    ) WHERE reasons IS NOT NULL
+), devices AS (
+    SELECT run_id, label, rank, node, device, sum(seconds) AS sampled_s,
+           avg(clock_hz) FILTER (reasons = 0) AS free_clock_hz
+    FROM samples GROUP BY run_id, label, rank, node, device HAVING bool_or(reasons <> 0)
+), steps AS (
+    SELECT run_id, label, attempt, step, sum(seconds) AS seconds, max(ts) AS ts
+    FROM phases WHERE phase = 'step' AND (run_id, label) IN (SELECT (run_id, label) FROM devices)
+    GROUP BY run_id, label, attempt, step
+), placed AS (
+    SELECT s.run_id, s.label, s.device, t.reasons, s.seconds
+    FROM (SELECT s.*, d.device FROM steps s JOIN devices d USING (run_id, label)) s
+    ASOF JOIN samples t ON t.run_id = s.run_id AND t.label = s.label AND t.device = s.device AND s.ts >= t.ts
+    WHERE s.ts - t.ts <= INTERVAL 10 SECOND
+), free AS (
+    SELECT run_id, label, device, median(seconds) AS free_step_s FROM placed WHERE reasons = 0
+    GROUP BY run_id, label, device
+), bits(reason, bit) AS (
+    VALUES ('sw_power_cap', 4), ('hw_slowdown', 8), ('sync_boost', 16), ('sw_thermal_slowdown', 32),
+           ('hw_thermal_slowdown', 64), ('hw_power_brake_slowdown', 128)
+), throttled AS (
+    SELECT s.run_id, s.label, s.device, b.reason, b.bit, sum(s.seconds) AS throttled_s, avg(s.clock_hz) AS clock_hz
+    FROM samples s JOIN bits b ON s.reasons & b.bit <> 0 GROUP BY s.run_id, s.label, s.device, b.reason, b.bit
+), slowed AS (
+    SELECT p.run_id, p.label, p.device, b.bit, count(*) AS n_steps, median(p.seconds) AS step_s,
+           sum(p.seconds - f.free_step_s) AS cost_s
+    FROM placed p JOIN bits b ON p.reasons & b.bit <> 0
+    LEFT JOIN free f ON f.run_id = p.run_id AND f.label = p.label AND f.device = p.device
+    GROUP BY p.run_id, p.label, p.device, b.bit
+)
+SELECT d.run_id, d.label, d.rank, d.node, d.device, t.reason, coalesce(t.throttled_s, 0) AS throttled_s,
+       coalesce(t.throttled_s, 0) / nullif(d.sampled_s, 0) AS share, t.clock_hz, d.free_clock_hz,
+       coalesce(s.n_steps, 0) AS n_steps, s.step_s, f.free_step_s, s.cost_s
+FROM throttled t JOIN devices d ON d.run_id = t.run_id AND d.label = t.label AND d.device = t.device
+LEFT JOIN slowed s ON s.run_id = t.run_id AND s.label = t.label AND s.device = t.device AND s.bit = t.bit
+LEFT JOIN free f ON f.run_id = t.run_id AND f.label = t.label AND f.device = t.device;
+
+-- What GPUs reported, beside the label that used the GPU then. Until a minute after its end a label counts as its user:
+-- a GPU that is lost ends the process before the agent notices it. A GPU that no label used has no run.
+CREATE OR REPLACE VIEW gpu_events AS
+SELECT c.run_id, c.label, c.rank, e.node, e.device, e.ts, e.kind, e.level, TRY_CAST(e.body->>'code' AS INTEGER) AS xid,
+       e.message, e.body
+FROM (
+    SELECT *, body->>'device' AS device FROM events WHERE kind = 'device_stale' OR starts_with(kind, 'gpu.')
+) e LEFT JOIN base.claims c
+    ON c.node = e.node AND c.device = e.device AND c.started_at <= e.ts
+    AND e.ts - INTERVAL 60 SECOND <= c.left_at  -- safeguard: lost-gpu-of-ended-label
+QUALIFY c.run_id IS NULL OR row_number() OVER (
+    PARTITION BY e.node, e.device, e.kind, e.ts, e.seq, c.run_id, c.label ORDER BY c.started_at DESC
+) = 1;

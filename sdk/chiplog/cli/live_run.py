@@ -1,0 +1,216 @@
+"""One frame of a run for `chiplog top`, by queries that read only recent facts."""
+
+import statistics
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from chiplog.cli.rank_states import RankRow, judge, median_pace_s
+from chiplog.query.client import Client
+
+RECENT_STEPS = 20  # over which a step time is the mean: shows a change within seconds, and evens out single steps
+OPENED_MAX = 4  # newest reports of open phases per label: phases enclose one another
+SAMPLES_S = 15  # age of the oldest shown sample of a device; agents sample each second
+QUERY_TIMEOUT_S = 10.0  # a frame that takes longer is cancelled, and the last one stays
+
+# Ages use the clock of the answering collector. Progress is of the newest attempt, if that has logged a step.
+_RANKS = """
+SELECT r.project, r.name, r.state AS run_state, r.created_at, r.ended_at AS run_ended_at, r.n_attempts,
+       now()::TIMESTAMP AS now, l.label, l.attempt, l.rank, l.node, l.pid, l.gpus, l.state, l.reason, l.started_at,
+       l.last_seen_at, l.ended_at, p.step, p.reached_at, p.steps_behind
+FROM (FROM runs WHERE run_id = $run) r JOIN (
+    FROM labels WHERE run_id = $run QUALIFY row_number() OVER (PARTITION BY label ORDER BY attempt DESC) = 1
+) l ON l.run_id = r.run_id
+LEFT JOIN (FROM rank_progress WHERE run_id = $run) p ON p.label = l.label AND p.attempt = l.attempt
+ORDER BY l.rank NULLS LAST, l.label
+"""
+# Bounds of step and time are parameters, so that DuckDB skips whatever lies before them. A step time is the time
+# between the first facts of the oldest and the newest of the last steps, divided by the number of steps between them.
+# These are separate queries: with all of them in one UNION ALL, DuckDB 2.0 ends with an internal error ("dict-surviving
+# cache: global dictionary column changed identity").
+_PACES = """
+WITH steps AS (
+    SELECT label, attempt, step, min(ts) AS ts, max(ts) AS last_ts
+    FROM (
+        SELECT label, attempt, step, ts FROM metrics WHERE run_id = $run AND step >= $from_step
+        UNION ALL
+        SELECT label, attempt, step, ts FROM phases WHERE run_id = $run AND step >= $from_step
+    ) GROUP BY label, attempt, step
+)
+SELECT label, attempt, max(last_ts) AS last_ts,
+       epoch_us(max(ts) - min(ts)) / 1e6 / nullif((max(step) - min(step))::DOUBLE, 0) AS pace_s
+FROM steps GROUP BY label, attempt
+"""
+_PHASES = """
+SELECT label, attempt, arg_max(phase, ts) AS phase FROM phases
+WHERE run_id = $run AND step >= $from_step AND phase NOT IN ('step', 'gc') GROUP BY label, attempt
+"""
+_OPENED = f"""
+SELECT label, attempt, ts, body->>'phase' AS phase, (body->>'since_us')::BIGINT / 1e6 AS since_s
+FROM events WHERE run_id = $run AND kind = 'phase_open'
+QUALIFY row_number() OVER (PARTITION BY label, attempt ORDER BY ts DESC) <= {OPENED_MAX}
+"""
+_SAMPLES = """
+SELECT node, device, name, arg_max(value, ts) AS value FROM system_samples
+WHERE ts > $since AND name IN ('hw.gpu.utilization', 'hw.gpu.memory.usage', 'hw.gpu.memory.limit',
+                               'process.memory.usage')
+GROUP BY node, device, name
+"""
+_FIRST_STEP = "SELECT min(step) AS step FROM metrics WHERE run_id = $run"
+
+
+@dataclass
+class Frame:
+    """What one screen shows."""
+
+    run_id: str
+    now: datetime
+    rows: list[RankRow]
+    project: str | None = None
+    name: str | None = None
+    state: str = "running"
+    n_attempts: int = 1
+    elapsed_s: float | None = None
+    first_step: int | None = None
+    query_s: float = 0.0
+
+    @property
+    def goodput(self) -> float | None:
+        """Return the time that the steps so far take at the present step time, as a share of the run's time."""
+        steps = [row.step for row in self.rows if row.step is not None]
+        pace = median_pace_s(self.rows)
+        if not steps or pace is None or not self.elapsed_s or self.first_step is None:
+            return None
+        return min(1.0, (max(steps) - self.first_step + 1) * pace / self.elapsed_s)
+
+
+@dataclass
+class LiveRun:
+    """Reads frames of a run. It remembers when each label moved, so that a wrong clock of a node is no stall."""
+
+    run_id: str
+    _first_step: int | None = None
+    _moved: dict[tuple[str, int], tuple[int, datetime, bool]] = field(default_factory=dict)
+    _paces: dict[tuple[str, int], float] = field(default_factory=dict)
+
+    def read(self, client: Client) -> Frame | None:
+        """Return a frame; None if the run is gone."""
+
+        def ask(query: str, **named: Any) -> list[dict[str, Any]]:
+            return client.sql(query, {"run": self.run_id, **named}, timeout_s=QUERY_TIMEOUT_S).rows()
+
+        ranks = ask(_RANKS)
+        if not ranks:
+            return None
+        steps = [row["step"] for row in ranks if row["step"] is not None]
+        if steps and self._first_step is None:
+            self._first_step = ask(_FIRST_STEP)[0]["step"]
+        now, from_step = ranks[0]["now"], max(steps, default=0) - RECENT_STEPS
+        since = now - timedelta(seconds=SAMPLES_S)
+        samples = client.sql(_SAMPLES, {"since": since}, timeout_s=QUERY_TIMEOUT_S).rows()
+        rows = [self._row(row, now) for row in ranks]
+        last_at = self._add_recent(rows, ask(_PACES, from_step=from_step), ask(_PHASES, from_step=from_step))
+        _add_open_phases(rows, ask(_OPENED), last_at, now)
+        by_device = {(row["node"], row["device"], row["name"]): row["value"] for row in samples}
+        for row, source in zip(rows, ranks, strict=True):
+            if row.is_running:
+                _add_samples(row, source, by_device)
+        judge(rows)
+        first = ranks[0]
+        created, ended = first["created_at"], first["run_ended_at"]
+        return Frame(
+            run_id=self.run_id,
+            now=now,
+            rows=rows,
+            project=first["project"],
+            name=first["name"],
+            state=first["run_state"],
+            n_attempts=first["n_attempts"],
+            elapsed_s=None if created is None else max(0.0, ((ended or now) - created).total_seconds()),
+            first_step=self._first_step,
+        )
+
+    def _add_recent(
+        self, rows: list[RankRow], paces: list[dict[str, Any]], phases: list[dict[str, Any]]
+    ) -> dict[tuple[str, int], datetime]:
+        """Add step time and newest phase; return when each label and attempt recorded its last fact."""
+        by_label = {(found["label"], found["attempt"]): found for found in paces}
+        newest = {(found["label"], found["attempt"]): found["phase"] for found in phases}
+        for row in rows:
+            of = (row.label, row.attempt)
+            pace_s = by_label[of]["pace_s"] if of in by_label else None
+            row.pace_s = pace_s if pace_s is not None else self._paces.get(of)
+            row.phase = newest.get(of)
+        return {of: found["last_ts"] for of, found in by_label.items()}
+
+    def _row(self, source: dict[str, Any], now: datetime) -> RankRow:
+        def age(moment: datetime | None) -> float | None:
+            return None if moment is None else max(0.0, (now - moment).total_seconds())
+
+        row = RankRow(
+            label=source["label"],
+            attempt=source["attempt"] or 0,
+            rank=source["rank"],
+            node=source["node"],
+            state=source["state"],
+            reason=source["reason"],
+            ended_s=age(source["ended_at"]),
+            seen_s=age(source["last_seen_at"]),
+            step=source["step"],
+            steps_behind=source["steps_behind"] or 0,
+        )
+        idle_s = age(source["reached_at"] if row.step is not None else source["started_at"])
+        row.idle_s = self._idle_s(row, idle_s, now)
+        return row
+
+    def _idle_s(self, row: RankRow, idle_s: float | None, now: datetime) -> float | None:
+        """Return the seconds since the last new step: by the rank's clock, at most since a frame showed a new step."""
+        if row.step is None:
+            return idle_s
+        of = (row.label, row.attempt)
+        known = self._moved.get(of)
+        if known is None:
+            self._moved[of] = (row.step, now, False)
+        elif known[0] != row.step:
+            if known[2] and row.step > known[0]:
+                self._paces[of] = (now - known[1]).total_seconds() / (row.step - known[0])
+            self._moved[of] = (row.step, now, True)
+        _, moved_at, was_seen = self._moved[of]
+        if not was_seen:
+            return idle_s
+        seen_s = (now - moved_at).total_seconds()
+        return seen_s if idle_s is None else min(idle_s, seen_s)  # safeguard: wrong-clock-is-no-stall
+
+
+def _add_open_phases(
+    rows: list[RankRow], opened: list[dict[str, Any]], last_at: dict[tuple[str, int], datetime], now: datetime
+) -> None:
+    """Add the phase that began last of those that are open: a later fact of the label shows that a phase has ended."""
+    by_label: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for report in opened:
+        of = (report["label"], report["attempt"])
+        if of not in last_at or report["ts"] >= last_at[of]:
+            by_label.setdefault(of, []).append(report)
+    for row in rows:
+        if row.is_running and (reports := by_label.get((row.label, row.attempt))):
+            innermost = max(reports, key=lambda report: report["since_s"])
+            row.open_phase = "" if innermost["phase"] == "step" else innermost["phase"]
+            row.open_s = max(0.0, _epoch_s(now) - innermost["since_s"])
+
+
+def _epoch_s(moment: datetime) -> float:
+    return (moment - datetime(1970, 1, 1)).total_seconds()
+
+
+def _add_samples(row: RankRow, source: dict[str, Any], samples: dict[tuple[str, str, str], float]) -> None:
+    """Add the samples of a label's GPUs and processes."""
+
+    def values(name: str) -> list[float]:
+        found = (samples.get((row.node or "", device, name)) for device in source["gpus"] or ())
+        return [value for value in found if value is not None]
+
+    used = values("hw.gpu.utilization")
+    row.gpu = statistics.mean(used) if used else None
+    row.gpu_memory = sum(values("hw.gpu.memory.usage")) or None
+    row.gpu_memory_limit = sum(values("hw.gpu.memory.limit")) or None
+    row.memory = samples.get((row.node or "", f"pid:{source['pid']}", "process.memory.usage"))

@@ -1,0 +1,30 @@
+"""Fixtures of the statistics' tests: a sampler with a replacement library for NVML."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.gpu_sampler import GpuSampler, compile_library
+
+
+@pytest.fixture(scope="session")
+def nvml(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the replacement library."""
+    if shutil.which("gcc") is None:
+        pytest.skip("the replacement library for NVML needs gcc")
+    folder = tmp_path_factory.mktemp("nvml")
+    compile_library(folder)
+    return folder
+
+
+@pytest.fixture
+def node(nvml: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GpuSampler]:
+    """A sampler of two GPUs that is not started yet."""
+    node = GpuSampler(tmp_path)
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(nvml))
+    monkeypatch.setenv("FAKE_NVML_CONTROL", str(node.control))
+    monkeypatch.setenv("FAKE_NVML_CALLS", str(node.calls))
+    yield node
+    node.feed.close()

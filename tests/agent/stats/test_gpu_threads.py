@@ -1,0 +1,180 @@
+"""NVML on threads: what is lost is reported once and comes back, and no device waits for another."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from chiplog_agent.stats.gpu_threads import CHECK_INTERVAL_S, RETRY_MAX_S, GpuThreads
+from chiplog_agent.stats.sampler_process import (
+    DeviceEvent,
+    DeviceStale,
+    Message,
+)
+from tests.support.gpu_sampler import GPU0, GPU1, GPU2, GpuSampler, events, lines, of, tables
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "NVML is initialised again while GPUs are lost",
+        "nvml-retried-while-lost",
+        new="if self._stats is None:",
+        test="test_lost_gpus_are_errors_said_once_and_are_back_after_their_return",
+    ),
+    Safeguard(
+        "handles are dead until NVML was shut down",
+        "nvml-closed-before-retry",
+        test="test_lost_gpus_are_errors_said_once_and_are_back_after_their_return",
+    ),
+    Safeguard(
+        "a changed number of GPUs is noticed",
+        "gpu-count-change-noticed",
+        value="False",
+        test="test_a_gpu_that_comes_later_is_seen_and_one_that_goes_is_lost",
+    ),
+    Safeguard(
+        "NVML is not shut down under a call that hangs",
+        "nvml-open-under-hung-call",
+        value="True",
+        test="test_a_gpu_that_hangs_keeps_no_other_from_being_sampled_while_one_is_lost",
+    ),
+    Safeguard(
+        "a lost GPU is an error",
+        "lost-gpu-is-error",
+        part='"error"',
+        new='"info"',
+        test="test_lost_gpus_are_errors_said_once_and_are_back_after_their_return",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("word", "devices", "reason"),
+    [
+        ("lost0", [GPU0], "GPU is lost"),
+        ("lost0 lost1", [GPU0, GPU1], "GPU is lost"),
+        ("unloaded", [GPU0, GPU1], "Driver Not Loaded"),
+        ("uninit", [GPU0, GPU1], "Uninitialized"),
+    ],
+)
+def test_lost_gpus_are_errors_said_once_and_are_back_after_their_return(
+    node: GpuSampler, word: str, devices: list[str], reason: str
+) -> None:
+    """Handles stay dead until NVML was initialised again, as those of a driver that was loaded again do."""
+    node.feed.start()
+    names = {of(node.run(lambda messages: len(of(messages, GPU0)) >= 2), GPU0)[0].names}
+    node.tell(word)
+    messages = node.run(lambda messages: all(events(messages, "gpu.lost", device) for device in devices))
+    messages += node.run(lambda messages: len(of(messages, "")) >= 30)
+    for device in devices:
+        [lost] = events(messages, "gpu.lost", device)
+        assert lost.level == "error" and reason in lost.text and device in lost.text
+        assert DeviceStale(device) not in messages
+    others = {GPU0, GPU1} - set(devices)
+    assert all(not events(messages, "gpu.lost", other) and len(of(messages, other)) >= 10 for other in others)
+    node.tell("")
+    messages = node.run(lambda messages: all(events(messages, "gpu.back", device) for device in devices))
+    messages += node.run(lambda messages: all(len(of(messages, device)) >= 2 for device in (GPU0, GPU1)))
+    assert names <= {sample.names for sample in of(messages, GPU0)}
+    assert not any(events(messages, "gpu.lost", device) for device in devices)
+
+
+def test_a_device_is_back_within_5_s_of_its_return() -> None:
+    assert CHECK_INTERVAL_S + RETRY_MAX_S < 5.0
+
+
+def test_a_gpu_that_comes_later_is_seen_and_one_that_goes_is_lost(node: GpuSampler) -> None:
+    node.feed.start()
+    node.run(lambda messages: bool(of(messages, GPU1)))
+    node.tell("gpus=3")
+    messages = node.run(lambda found: len(of(found, GPU2)) >= 2 and [len(t.gpus) for t in tables(found)][-1:] == [3])
+    assert [gpu.uuid for gpu in tables(messages)[-1].gpus] == [GPU0, GPU1, GPU2]
+    assert not [message for message in messages if isinstance(message, DeviceEvent)]
+    node.tell("gpus=1")
+    messages = node.run(
+        lambda messages: bool(events(messages, "gpu.lost", GPU1) and events(messages, "gpu.lost", GPU2))
+    )
+    node.tell("gpus=3")
+    messages = node.run(lambda found: all(events(found, "gpu.back", device) for device in (GPU1, GPU2)))
+    assert not events(messages, "gpu.back", GPU0)
+
+
+def test_a_gpu_that_hangs_keeps_no_other_from_being_sampled_while_one_is_lost(node: GpuSampler) -> None:
+    """NVML cannot be initialised again while a call hangs; the devices that work continue."""
+    node.tell("gpus=3")
+    node.feed.start()
+    node.run(lambda messages: len(of(messages, GPU2)) >= 2)
+    node.tell("gpus=3 hang1 lost2")
+    node.run(lambda messages: bool(events(messages, "gpu.lost", GPU2)) and DeviceStale(GPU1) in messages)
+    node.run(lambda messages: len(of(messages, GPU0)) >= 20)
+    node.tell("gpus=3")
+    messages = node.run(lambda messages: bool(events(messages, "gpu.back", GPU2)) and len(of(messages, GPU1)) >= 2)
+    assert of(messages, GPU0)
+
+
+def test_a_driver_that_is_loaded_after_the_agents_start_is_found(node: GpuSampler) -> None:
+    node.tell("no_driver")
+    node.feed.start()
+    node.run(lambda messages: bool(lines(messages)))
+    node.tell("")
+    messages = node.run(lambda messages: len(of(messages, GPU0)) >= 2)
+    assert not [message for message in messages if isinstance(message, DeviceEvent)], "it was not there before"
+
+
+def reasons(messages: list[Message]) -> list[str]:
+    """Return the lines, without the one of a machine on which NVML starts slowly."""
+    return [text for text in lines(messages) if "has not finished its start" not in text]
+
+
+@pytest.mark.parametrize("words", ["no_driver", "no_permission"])
+def test_a_node_without_usable_nvml_says_why_in_one_line(node: GpuSampler, words: str) -> None:
+    node.tell(words)
+    node.feed.start()
+    messages = node.run(lambda messages: len(of(messages, "")) >= 5 and bool(reasons(messages)))
+    assert len(reasons(messages)) == 1
+    assert reasons(messages)[0].startswith("hw.* is absent: NVML cannot be initialised")
+
+
+def test_a_node_without_the_library_says_so_in_one_line(node: GpuSampler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LD_LIBRARY_PATH")
+    try:
+        import ctypes
+
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        pass
+    else:
+        pytest.skip("this machine has a GPU and its driver: nothing is absent here")
+    node.feed.start()
+    messages = node.run(lambda messages: len(of(messages, "")) >= 5 and bool(reasons(messages)))
+    assert len(reasons(messages)) == 1 and "no NVIDIA driver" in reasons(messages)[0]
+
+
+@pytest.fixture
+def threads() -> Iterator[GpuThreads]:
+    """GPU threads that are not started: what they post, without a device."""
+    threads = GpuThreads()
+    yield threads
+    os.close(threads.wake)
+
+
+def test_a_post_wakes_its_reader_and_messages_keep_their_order(threads: GpuThreads) -> None:
+    with pytest.raises(BlockingIOError):
+        os.eventfd_read(threads.wake)
+    threads.post(["line", "a"], ["line", "b"])
+    threads.post(["line", "c"])
+    assert os.eventfd_read(threads.wake) == 2
+    assert list(threads.messages) == [["line", "a"], ["line", "b"], ["line", "c"]]
+
+
+def test_a_device_is_lost_once_until_it_is_back(threads: GpuThreads) -> None:
+    threads.note_back(GPU0)
+    assert not threads.messages, "it was not lost"
+    threads.note_lost([GPU0, GPU1], "it fell off the bus")
+    threads.note_lost([GPU1, GPU0], "again")
+    assert [(post[1], post[4]) for post in threads.messages] == [("gpu.lost", GPU0), ("gpu.lost", GPU1)]
+    threads.messages.clear()
+    threads.note_back(GPU0)
+    threads.note_back(GPU0)
+    threads.note_lost([GPU0, GPU1], "once more")
+    assert [(post[1], post[4]) for post in threads.messages] == [("gpu.back", GPU0), ("gpu.lost", GPU0)]

@@ -1,0 +1,104 @@
+"""The sampler process: its input, its samples beside a driver that hangs or prints, and its end."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from itertools import pairwise
+
+from chiplog_agent.stats.frames import PERIOD_MIN_S, FrameReader, encode_frame
+from chiplog_agent.stats.sampler_process import (
+    DeviceStale,
+    Sample,
+)
+from chiplog_schemas.limits import SAMPLE_INTERVAL_S
+from tests.support.gpu_sampler import GPU0, GPU1, GpuSampler, lines, of
+from tests.support.waiting import WAIT_S
+
+
+def test_a_hanging_gpu_goes_stale_and_stalls_neither_the_host_nor_the_other(node: GpuSampler) -> None:
+    node.feed.start()
+    node.run(lambda messages: bool(of(messages, GPU0)) and bool(of(messages, GPU1)))
+    node.tell("hang1")
+    messages = node.run(lambda messages: DeviceStale(GPU1) in messages)
+    messages += node.run(lambda messages: len(of(messages, "")) >= 10 and len(of(messages, GPU0)) >= 10)
+    assert messages.count(DeviceStale(GPU1)) == 1 and DeviceStale(GPU0) not in messages
+
+
+def test_a_start_of_nvml_that_hangs_is_told_and_host_samples_go_on(node: GpuSampler) -> None:
+    node.tell("hang_init")
+    node.feed.start()
+    messages = node.run(lambda messages: len(of(messages, "")) >= 12)
+    assert [text for text in lines(messages) if "has not finished its start" in text] == lines(messages)[:1]
+    assert {message.device for message in messages if isinstance(message, Sample)} == {""}
+
+
+def test_a_library_that_prints_does_not_break_the_frames(node: GpuSampler) -> None:
+    node.tell("noisy")
+    node.feed.start()
+    node.run(lambda messages: len(of(messages, GPU0)) >= 3)
+    assert node.feed.bad_frames == 0
+
+
+MODULE = [sys.executable, "-P", "-m", "chiplog_agent.stats"]
+
+
+def test_the_sampler_ends_with_its_input_even_after_an_interrupt() -> None:
+    sampler = subprocess.Popen(MODULE, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert sampler.stdout is not None
+    reader = FrameReader()
+    while not reader.feed(os.read(sampler.stdout.fileno(), 65_536)):
+        pass
+    sampler.send_signal(signal.SIGINT)
+    while not reader.feed(os.read(sampler.stdout.fileno(), 65_536)):
+        pass
+    sampler.communicate(timeout=WAIT_S)
+    assert sampler.returncode == 0
+
+
+def test_the_sampler_says_what_it_does_not_understand() -> None:
+    data = encode_frame(["dance", 1]) + encode_frame(["period", 0]) + encode_frame(["pids", ["x"]])
+    done = subprocess.run(MODULE, input=data, capture_output=True, timeout=WAIT_S, check=False)
+    texts = [value[1] for value in FrameReader().feed(done.stdout) if value[0] == "line"]
+    assert sum("invalid frame" in text for text in texts) == 3
+    assert done.returncode == 0
+
+
+def test_the_sampler_refuses_a_frame_beyond_the_limit_and_says_so() -> None:
+    done = subprocess.run(MODULE, input=b"\xff" * 8, capture_output=True, timeout=WAIT_S, check=False)
+    assert "exceeds the limit" in FrameReader().feed(done.stdout)[-1][1]
+    assert done.returncode == 1 and b"FrameError" in done.stderr
+
+
+def test_the_sampler_imports_only_what_it_needs() -> None:
+    code = "import json, sys, chiplog_agent.stats.sampler; print(json.dumps(sorted(sys.modules)))"
+    modules = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    unwanted = {"numpy", "pynvml", "zmq", "duckdb", "asyncio", "dataclasses", "chiplog_schemas.model.block_format"}
+    assert unwanted.isdisjoint(modules)
+
+
+def test_the_sampler_takes_its_interval_and_its_ranks_from_the_input() -> None:
+    sampler = subprocess.Popen(MODULE, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert sampler.stdin is not None and sampler.stdout is not None
+    sampler.stdin.write(encode_frame(["period", PERIOD_MIN_S]) + encode_frame(["pids", [os.getpid()]]))
+    sampler.stdin.flush()
+    reader, own = FrameReader(), f"pid:{os.getpid()}"
+    taken_us: dict[str, list[int]] = {"": [], own: []}
+    while min(map(len, taken_us.values())) < 6:
+        for frame in reader.feed(os.read(sampler.stdout.fileno(), 65_536)):
+            if frame[0] == "sample":
+                taken_us[frame[2]].append(frame[1])
+    sampler.communicate(timeout=WAIT_S)
+    assert sampler.returncode == 0
+    assert min(after - before for before, after in pairwise(taken_us[""])) < SAMPLE_INTERVAL_S * 1e6 / 2
+
+
+def test_the_sampler_ends_when_no_process_reads_its_samples() -> None:
+    sampler = subprocess.Popen(MODULE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert sampler.stdin is not None and sampler.stdout is not None and sampler.stderr is not None
+    sampler.stdout.close()
+    assert sampler.wait(WAIT_S) == 1
+    assert sampler.stderr.read() == b"", "an agent that has gone is no failure of the sampler"
+    sampler.stdin.close()
+    sampler.stderr.close()

@@ -1,0 +1,201 @@
+"""The table macros: their columns, examples by hand, and calls through the service that answers queries."""
+
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chiplog_collector.query.service import QueryService, lock_down
+from chiplog_schemas.model.events import EventKind
+from tests.support.collector_log import START_US, Rank, whole
+from tests.support.index import Index
+from tests.support.query_client import Asker
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "an average that decays includes the block of steps before",
+        "average-beyond-its-block",
+        part=" + coalesce(pow(s.keep, s.j + 1) * b.own, 0)",
+        test="test_an_average_that_decays_is_that_of_the_recursion",
+    ),
+    Safeguard(
+        "of a step that was done again the newest attempt counts in a macro",
+        "newest-value-of-step",
+        part="arg_max(f.value, ",
+        new="arg_min(f.value, ",
+        test="test_of_a_step_that_was_done_again_the_newest_value_counts",
+    ),
+    Safeguard(
+        "macros are replaced when a database is opened",
+        "macros-replaced-at-start",
+        part=', "macros.sql"',
+        test="test_macros_of_another_version_are_replaced_when_the_database_is_opened",
+    ),
+]
+_SUMMED = "label attempt rank n_steps wait_s median_wait_s max_wait_s max_wait_step step_s share"
+_RUN = "run_id project name run_group job_type tags state created_at ended_at"
+COLUMNS = {
+    "history('r', 'loss')": "label attempt rank step seq ts value",
+    "ema('r', 'loss', 0.5)": "label rank step ts value ema",
+    "config_history('r')": "key value previous ts label attempt",
+    "compare('r', 's')": "kind key step a b change",
+    "pivot_runs(['lr'], ['loss'])": f"{_RUN} config summary",
+    "downsample('r', 'loss')": "run_id label attempt rank key step ts n min mean max",
+    "pivot_steps('r', ['loss'])": "label rank step metrics",
+    "stragglers_between('r', 0, 1)": "phase label rank n_steps n_slowest median_s typical_s excess_s share",
+    "data_wait_between('r', 0, 1)": _SUMMED,
+}
+
+
+def two_runs(index: Index) -> Index:
+    """Record run r, whose rank0 was restarted at step 1, and run s."""
+    first, other = Rank(0), Rank(1)
+    again = Rank(2, rank=0, label="rank0", restart=1, started_at=START_US + 9_000_000)
+    second = Rank(5, label="rank0", rank=0, run_id="s", primary=True, launch="other")
+    first.say(EventKind.CONFIG, {"lr": "0.1", "width": "512"})
+    first.say(EventKind.CONFIG, {"lr": "0.1"})
+    again.say(EventKind.CONFIG, {"lr": "0.2"})
+    second.say(EventKind.CONFIG, {"lr": "0.2", "width": "256", "seed": "1"})
+    for rank, steps in (
+        (first, {0: 4.0, 1: 9.0}),
+        (other, {0: 2.0, 1: 1.0}),
+        (again, {1: 3.0, 2: 1.0}),
+        (second, {1: 8.0, 2: 0.5, 3: 7.0}),
+    ):
+        for step, loss in steps.items():
+            rank.log(step, loss=loss, lr=0.5)
+    return index.take(whole(first), whole(again, other, second))
+
+
+@pytest.fixture
+def asker(index: Index, tmp_path: Path) -> Iterator[Asker]:
+    """Return a client of the service that answers queries of two runs."""
+    two_runs(index)
+    lock_down(index.database.connection)
+    service = QueryService(index.database.connection, f"ipc://{tmp_path}/query.sock")
+    service.start()
+    asker = Asker(service.address)
+    yield asker
+    asker.close()
+    service.close()
+
+
+def test_the_service_answers_calls_of_every_macro(asker: Asker) -> None:
+    for call, columns in COLUMNS.items():
+        described = asker.rows(f"DESCRIBE FROM {call}")
+        assert [column["column_name"] for column in described] == columns.split(), call
+        assert asker.rows(f"SELECT * FROM {call}") or "between" in call, call
+    [row] = asker.rows("SELECT config, summary FROM pivot_runs($keys, ['loss']) WHERE run_id = 's'", {"keys": ["lr"]})
+    assert row == {"config": [("lr", "0.2")], "summary": [("loss", "7.0")]}
+
+
+def test_a_pivot_without_a_list_names_the_macros_that_replace_it(asker: Asker) -> None:
+    answer = asker.ask("PIVOT metrics ON key USING first(value) GROUP BY step")
+    assert answer.error_kind == "refused" and "pivot_steps(run, keys) or pivot_runs(" in answer.message
+
+
+def test_parameters_of_macros_have_names_and_may_be_values_of_a_query(index: Index) -> None:
+    two_runs(index)
+    execute = index.database.connection.execute
+    named = "SELECT count(*) FROM history(run := ?, key := ?)"
+    assert execute(named, ["r", "loss"]).fetchall() == [(6,)]
+    assert execute("SELECT count(*) FROM pivot_steps(?, ?)", ["r", ["loss", "lr"]]).fetchall() == [(5,)]
+    assert execute("SELECT * FROM history('unknown', 'loss')").fetchall() == []
+
+
+def test_macros_are_exactly_these(index: Index) -> None:
+    query = """SELECT DISTINCT function_name FROM duckdb_functions()
+        WHERE function_type = 'table_macro' AND schema_name = 'main' AND NOT internal"""
+    assert {name for (name,) in index.sql(query)} == {call.partition("(")[0] for call in COLUMNS}
+
+
+def test_macros_of_another_version_are_replaced_when_the_database_is_opened(index: Index) -> None:
+    index.sql("CREATE OR REPLACE MACRO history(run, key) AS TABLE SELECT 'old' AS version")
+    index.reopen()
+    assert len(index.sql("DESCRIBE FROM history('r', 'loss')")) == 7
+
+
+def test_the_history_of_a_metric_has_all_attempts_in_order(index: Index) -> None:
+    rows = two_runs(index).sql("SELECT label, attempt, step, value FROM history('r', 'loss')")
+    assert rows == [
+        ("rank0", 0, 0, 4.0),
+        ("rank0", 0, 1, 9.0),
+        ("rank0", 1, 1, 3.0),
+        ("rank0", 1, 2, 1.0),
+        ("rank1", 0, 0, 2.0),
+        ("rank1", 0, 1, 1.0),
+    ]
+
+
+def test_of_a_step_that_was_done_again_the_newest_value_counts(index: Index) -> None:
+    rows = two_runs(index).sql("SELECT label, step, metrics FROM pivot_steps('r', ['loss', 'lr', 'unknown'])")
+    assert rows == [
+        ("rank0", 0, {"loss": 4.0, "lr": 0.5}),
+        ("rank0", 1, {"loss": 3.0, "lr": 0.5}),
+        ("rank0", 2, {"loss": 1.0, "lr": 0.5}),
+        ("rank1", 0, {"loss": 2.0, "lr": 0.5}),
+        ("rank1", 1, {"loss": 1.0, "lr": 0.5}),
+    ]
+    # Worked by hand: 4; 0.5 * 3 + 0.5 * 4 = 3.5; 0.5 * 1 + 0.5 * 3.5 = 2.25.
+    assert index.sql("SELECT label, ema FROM ema('r', 'loss', 0.5)") == [
+        ("rank0", 4.0),
+        ("rank0", 3.5),
+        ("rank0", 2.25),
+        ("rank1", 2.0),
+        ("rank1", 1.5),
+    ]
+
+
+@pytest.mark.parametrize("alpha", [1e-6, 0.01, 0.3, 0.9, 0.999, 1.0])
+def test_an_average_that_decays_is_that_of_the_recursion(index: Index, alpha: float) -> None:
+    """Invariant: y(0) = x(0), y(t) = alpha x(t) + (1 - alpha) y(t - 1); NaN and infinite values change nothing."""
+    chance = random.Random(7)
+    values = [chance.choice((chance.gauss(0, 1), chance.gauss(5, 100), math.nan, math.inf)) for _ in range(3_000)]
+    rank = Rank(0)
+    for step, value in enumerate(values):
+        rank.log(step, x=value)
+    index.take(whole(rank))
+    expected: list[float] = []
+    for value in values:
+        if not math.isfinite(value):
+            expected += expected[-1:]
+        else:
+            expected.append(alpha * value + (1 - alpha) * expected[-1] if expected else value)
+    found = [row[0] for row in index.sql(f"SELECT ema FROM ema('r', 'x', {alpha})")]
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_the_history_of_a_config_has_each_change_once(index: Index) -> None:
+    rows = two_runs(index).sql("SELECT key, value, previous, label, attempt FROM config_history('r')")
+    assert rows == [
+        ("lr", "0.1", None, "rank0", 0),
+        ("lr", "0.2", "0.1", "rank0", 1),
+        ("width", "512", None, "rank0", 0),
+    ]
+
+
+def test_two_runs_are_compared_by_config_summary_and_the_steps_that_both_have(index: Index) -> None:
+    rows: list[Any] = two_runs(index).sql("SELECT * FROM compare('r', 's') WHERE kind <> 'metric' OR key = 'loss'")
+    assert rows == [
+        ("config", "seed", None, None, "1", None),
+        ("config", "width", None, "512", "256", -256.0),
+        ("metric", "loss", 1, "2.0", "8.0", 6.0),  # (3 + 1) / 2: the mean over labels
+        ("metric", "loss", 2, "1.0", "0.5", -0.5),
+        ("summary", "loss", None, "1.0", "7.0", 6.0),
+        ("summary", "lr", None, "0.5", "0.5", 0.0),
+    ]
+
+
+def test_runs_are_rows_with_the_chosen_config_and_summary(index: Index) -> None:
+    query = "SELECT run_id, state, config, summary FROM pivot_runs(['lr', 'seed'], ['loss']) ORDER BY run_id"
+    assert two_runs(index).sql(query) == [
+        ("r", "running", {"lr": "0.2"}, {"loss": "1.0"}),
+        ("s", "running", {"lr": "0.2", "seed": "1"}, {"loss": "7.0"}),
+    ]
+    assert index.sql("SELECT DISTINCT config, summary FROM pivot_runs([], ['unknown'])") == [({}, {})]
+    best = "SELECT run_id FROM pivot_runs(['lr'], ['loss']) ORDER BY (summary['loss'])::DOUBLE LIMIT 1"
+    assert index.sql(best) == [("r",)]

@@ -1,0 +1,89 @@
+"""`chiplog compare`: two runs beside each other at any width, and as json."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from chiplog.cli.compare import change_text
+from tests.support.command_line import COLOURS, ON_ONE_WORKER, one_line
+from tests.support.hand_written import hand_written
+from tests.support.plotted_runs import fill_plotted_runs
+from tests.support.terminal import Terminal
+
+pytestmark = ON_ONE_WORKER
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("compared")
+    with hand_written(root) as database:
+        fill_plotted_runs(database)
+    return root
+
+
+def test_a_page_has_runs_config_metrics_phases_and_machines(chiplog, root):
+    code, text, errors = chiplog("compare", "gpt-a", "gpt-b", root=root)
+    assert (code, errors) == (0, "")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    for line in (
+        "took 16m40s 33m20s",
+        "Config: 2 of 3 keys differ",
+        "lr 0.0003 0.001",
+        "warmup (none) 100",
+        "loss 499 0.005 0.01 +100.0% 0.001, 0.004 0.0025, 0.01",
+        "acc 499 0.499 0.499 = 0.999, 0.499 max 0.999, 0.499",
+        "only in B only_b",
+        "data 100ms 200ms +100.0% 1.0s, 2.0s",
+        "hw.gpu.utilization 50% 90% +80.0%",
+    ):
+        assert line in lines
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_a_page_fits_a_terminal(root, width):
+    with Terminal(root, "compare", "gpt-a", "gpt-b", width=width, height=60) as terminal:
+        assert terminal.end() == 0
+        lines = [line.rstrip("\r") for line in COLOURS.sub("", terminal.raw).splitlines()]
+    assert max(map(len, lines)) <= width
+    assert any(line.startswith("loss") and "+100.0%" in line for line in lines)
+
+
+def test_json_has_everything(chiplog, root):
+    found = json.loads(chiplog("compare", "gpt-a", "gpt-b", "--key", "loss", "--format", "json", root=root)[1])
+    assert [found["runs"][side]["run_id"] for side in "ab"] == ["gpt-a", "gpt-b"]
+    assert [row["key"] for row in found["metrics"]] == ["loss"]
+    assert found["config"][0] == {"key": "lr", "a": 0.0003, "b": 0.001, "in_a": True, "in_b": True}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "text"),
+    [
+        (1.0, 1.5, "+50.0%"),
+        (-2.0, -1.0, "+50.0%"),
+        (2.0, 2.0, "="),
+        (1.0, 50.0, "x50"),
+        (1.0, -50.0, "-5100.0%"),
+        (0.0, 1.0, ""),
+        (None, 1.0, ""),
+        (float("nan"), 1.0, ""),
+        (float("inf"), float("inf"), "="),
+    ],
+)
+def test_a_change_is_a_percentage_or_a_factor(a, b, text):
+    assert change_text(a, b) == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["gpt-a", "gpt-c"], "run 'gpt-c' is unknown; did you mean"),
+        (["gpt-a", "gpt-a"], "'gpt-a' and 'gpt-a' are the same run 'gpt-a'; give two runs"),
+        (["gpt-a", "gpt-b", "--key", "lss"], "key 'lss' of run 'gpt-a' is unknown; did you mean 'loss'?"),
+        (["gpt-a"], "B"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_it(chiplog, root, arguments, part):
+    code, text, errors = chiplog("compare", *arguments, root=root)
+    assert (code, text) == (2, "")
+    assert part in one_line(errors)

@@ -1,0 +1,107 @@
+"""Completion in a shell: commands, options, runs, keys, labels, columns; within its time, and silent if it cannot."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.support.command_line import CLI, ON_ONE_WORKER, environment, one_line
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a shell gets no message in place of a completion",
+        "completion-is-silent",
+        value="KeyError",
+        test="test_nothing_is_printed_if_there_is_nothing_to_ask",
+    ),
+    Safeguard(
+        "a completion ends in time whatever the collector does",
+        "completion-is-bounded",
+        test="test_a_collector_that_does_not_answer_costs_a_second",
+    ),
+]
+pytestmark = ON_ONE_WORKER
+
+
+def complete(root, *words: str, **more: str) -> list[str]:
+    """Return what bash would offer for the last of these words."""
+    asked = {"COMP_WORDS": " ".join(["chiplog", *words]), "COMP_CWORD": str(len(words))}
+    env = environment(root, _CHIPLOG_COMPLETE="bash_complete", **asked, **more)
+    done = subprocess.run(CLI, capture_output=True, text=True, env=env, timeout=180)
+    assert done.stderr == ""
+    return [line.partition(",")[2] for line in done.stdout.splitlines() if line]
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        (["s"], ["show", "sql", "status", "sync"]),
+        (["runs", "--st"], ["--state"]),
+        (["runs", "--state", "f"], ["finished", "failed"]),
+        (["runs", "--columns", "run_id,st"], ["run_id,state"]),
+        (["runs", "--sort", "summ"], ["summary."]),
+        (["runs", "--sparkline", "tr"], ["train/loss"]),
+        (["show", "gpt"], ["gpt-20260103-11aa22", "gpt-20260102-7f3a91"]),
+        (["show", "l"], ["latest"]),
+        (["logs", "latest", "--label", "rank"], ["rank0", "rank1", "rank2", "rank3"]),
+        (["plot", "gpt-20260102", "l"], ["lr"]),
+        (["compare", "vit", "v"], ["vit-20260104-0042"]),
+        (["sql", "--run", "vi"], ["vit-20260104-0042"]),
+        (["completion", ""], ["bash", "zsh", "fish"]),
+    ],
+)
+def test_each_word_of_a_command_can_be_completed(recorded, words, found):
+    assert complete(recorded, *words) == found
+
+
+def test_nothing_is_printed_if_there_is_nothing_to_ask(tmp_path):
+    assert complete(tmp_path / "nowhere", "show", "gpt") == []
+    assert complete(tmp_path, "logs", "x", "--label", "", CHIPLOG_COLLECTOR="nonsense") == []
+
+
+def test_a_collector_that_does_not_answer_costs_a_second(tmp_path):
+    begun = time.monotonic()
+    assert complete(tmp_path, "show", "gpt", CHIPLOG_COLLECTOR=f"ipc://{tmp_path}/nobody.sock") == []
+    first = time.monotonic() - begun
+    begun = time.monotonic()
+    complete(tmp_path, "s")
+    assert first - (time.monotonic() - begun) < 4.0, "a connection alone waits for 5 s"
+
+
+def test_completing_commands_imports_none(recorded):
+    code = "import sys; from chiplog.cli import main; main([]); print([n for n in sys.modules if n.startswith('rich')])"
+    env = environment(recorded, _CHIPLOG_COMPLETE="bash_complete", COMP_WORDS="chiplog ", COMP_CWORD="1")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, check=True)
+    assert done.stderr == "" and "plain,runs" in done.stdout
+
+
+def test_the_script_of_each_shell_is_printed(chiplog):
+    for shell, part in (
+        ("bash", "complete -o nosort -F"),
+        ("zsh", "#compdef chiplog"),
+        ("fish", "complete --no-files"),
+    ):
+        code, text, errors = chiplog("completion", shell)
+        assert (code, errors) == (0, "")
+        assert part in text and "_CHIPLOG_COMPLETE" in text
+    assert "'powershell'" in one_line(chiplog("completion", "powershell")[2])
+
+
+def test_bash_completes_a_run_with_the_script(recorded, tmp_path):
+    """The script as users load it, in a real bash."""
+    bash = shutil.which("bash")
+    assert bash is not None
+    program = tmp_path / "chiplog"
+    program.write_text(f'#!/bin/sh\nexec {" ".join(CLI)} "$@"\n')
+    program.chmod(0o755)
+    script = (
+        'eval "$(chiplog completion bash)"; COMP_WORDS=(chiplog show vi); COMP_CWORD=2; _chiplog_completion chiplog; '
+        'echo "${COMPREPLY[@]}"'
+    )
+    env = environment(recorded, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    done = subprocess.run([bash, "-c", script], capture_output=True, text=True, env=env, timeout=180)
+    assert (done.stdout, done.stderr) == ("vit-20260104-0042\n", "")

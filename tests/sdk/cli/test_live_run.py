@@ -1,0 +1,141 @@
+"""Frames of `chiplog top`: what a few queries find out about each label."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from chiplog.cli.live_run import LiveRun
+from chiplog.cli.rank_states import Severity
+from chiplog.query.client import Client, connect
+from tests.support.hand_written import hand_written
+from tests.support.live_runs import fill_live_runs
+from tests.support.safeguard import Safeguard
+
+SAFEGUARDS = [
+    Safeguard(
+        "a node whose clock is wrong does not seem to hang",
+        "wrong-clock-is-no-stall",
+        value="idle_s",
+        test="test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    root = tmp_path_factory.mktemp("live")
+    with hand_written(root) as database:
+        fill_live_runs(database)
+    with connect(dir=root, start=False) as client:
+        yield client
+
+
+def test_of_a_thousand_ranks_the_one_that_hangs_is_found(client: Client) -> None:
+    frame = LiveRun("large").read(client)
+    assert frame is not None and len(frame.rows) == 1000
+    [row] = [row for row in frame.rows if row.severity == Severity.HANGS]
+    assert (row.label, row.node, row.step, row.steps_behind, row.open_phase) == ("rank417", "node52", 28, 1, "forward")
+    assert row.idle_s is not None and 60 <= row.idle_s < 180
+    assert {other.severity for other in frame.rows if other is not row} == {Severity.WAITS}
+
+
+def test_a_label_has_step_time_phase_gpu_and_memory(client: Client) -> None:
+    frame = LiveRun("healthy").read(client)
+    assert frame is not None
+    rows = {row.label: row for row in frame.rows}
+    assert (rows["rank0"].pace_s, rows["rank3"].pace_s) == (1.0, 2.0)
+    assert rows["rank3"].severity == Severity.SLOW
+    row = rows["rank1"]
+    assert (row.gpu, row.gpu_memory, row.gpu_memory_limit) == (0.97, 60 * 2**30, 80 * 2**30)
+    assert row.phase in ("forward", "all_reduce")
+    assert frame.goodput is not None and 0.1 < frame.goodput < 0.6
+
+
+def test_at_the_same_step_the_open_phases_show_which_label_hangs(client: Client) -> None:
+    frame = LiveRun("even").read(client)
+    assert frame is not None
+    assert [row.label for row in frame.rows if row.severity == Severity.HANGS] == ["rank2"]
+
+
+def test_a_frame_of_many_points_is_answered(tmp_path: Path) -> None:
+    """With 2,000 steps of 64 ranks one query for all parts of a frame was an internal error of DuckDB 2.0."""
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+        database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'forward')")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, node, started_at) "
+            "SELECT r, 'rank', 1, 'rank' || r, 0, r, 'node' || r // 8, now()::TIMESTAMP FROM range(64) t(r)"
+        )
+        for first in range(0, 2000, 250):
+            for table, key in (("metrics", 1), ("phases", 2)):
+                database.execute(
+                    f"INSERT INTO base.{table} SELECT r, {key}, s, s, now()::TIMESTAMP - to_seconds(2000 - s), 0.5 "
+                    f"FROM range(64) t(r), range({first}, {first + 250}) u(s)"
+                )
+        database.execute("CHECKPOINT")
+    with connect(dir=tmp_path, start=False) as client:
+        frame = LiveRun("r").read(client)
+    assert frame is not None
+    assert {(row.step, row.phase) for row in frame.rows} == {(1999, "forward")}
+    assert all(row.pace_s == pytest.approx(1.0, abs=0.2) for row in frame.rows)
+
+
+def test_a_run_that_is_not_there_has_no_frame(client: Client) -> None:
+    assert LiveRun("nope").read(client) is None
+
+
+def test_a_phase_that_ended_is_not_open_and_the_newest_attempt_counts(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at, state) VALUES "
+            "(1, 'rank', 1, 'rank0', 0, 0, now()::TIMESTAMP - INTERVAL 1 HOUR, 'crashed'), "
+            "(2, 'rank', 1, 'rank0', 1, 0, now()::TIMESTAMP - INTERVAL 1 MINUTE, NULL)"
+        )
+        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
+        database.execute("INSERT INTO base.metrics SELECT 1, 1, 500, 1, now()::TIMESTAMP - INTERVAL 2 MINUTE, 1")
+        database.execute(
+            "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) SELECT 2, 1, "
+            "now()::TIMESTAMP - INTERVAL 30 SECOND, 'phase_open', 'info', '', "
+            "json_object('phase', 'data', 'step', 0, 'since_us', epoch_us(now()::TIMESTAMP - INTERVAL 35 SECOND))"
+        )
+    with connect(dir=tmp_path, start=False) as client:
+        frame = LiveRun("r").read(client)
+        assert frame is not None
+        [row] = frame.rows
+        assert (row.attempt, row.step, row.severity, row.open_phase) == (1, None, Severity.STARTING, "data")
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.metrics SELECT 2, 1, 0, 2, now()::TIMESTAMP - INTERVAL 1 SECOND, 1")
+    with connect(dir=tmp_path, start=False) as client:
+        frame = LiveRun("r").read(client)
+        assert frame is not None
+        assert (frame.rows[0].step, frame.rows[0].open_phase) == (0, None)
+
+
+def test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
+        for rank, slow_s in ((0, 0), (1, 3600)):
+            database.execute(
+                "INSERT INTO base.producers (producer, role, run, label, attempt, rank, started_at) "
+                f"SELECT {rank}, 'rank', 1, 'rank{rank}', 0, {rank}, now()::TIMESTAMP - to_seconds({slow_s} + 60)"
+            )
+            database.execute(
+                f"INSERT INTO base.metrics SELECT {rank}, 1, 5, 5, now()::TIMESTAMP - to_seconds({slow_s}), 1"
+            )
+    live = LiveRun("r")
+    with connect(dir=tmp_path, start=False) as client:
+        frame = live.read(client)
+        assert frame is not None and frame.rows[1].idle_s is not None and frame.rows[1].idle_s >= 3600
+    with hand_written(tmp_path) as database:
+        for rank, slow_s in ((0, 0), (1, 3600)):
+            database.execute(
+                f"INSERT INTO base.metrics SELECT {rank}, 1, 6, 6, now()::TIMESTAMP - to_seconds({slow_s}), 1"
+            )
+    with connect(dir=tmp_path, start=False) as client:
+        frame = live.read(client)
+    assert frame is not None
+    assert [row.severity for row in frame.rows] == [Severity.RUNNING] * 2
+    assert frame.rows[1].idle_s == 0.0

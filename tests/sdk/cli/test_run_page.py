@@ -1,0 +1,111 @@
+"""The page of a run for an engineer on call: labels behind or silent, alerts, and what failed first, on one screen."""
+
+import contextlib
+import io
+import json
+import re
+import shlex
+from typing import Any
+
+import pytest
+
+from chiplog.cli.root import main
+from chiplog.cli.run_page import _seconds_text, first_failure_text
+from tests.support.command_line import ON_ONE_WORKER
+from tests.support.shown_runs import labels_of
+
+pytestmark = ON_ONE_WORKER
+
+SCREEN_LINES = 70
+
+
+def test_of_many_ranks_those_that_need_a_look_come_first_and_the_others_are_counted(show: Any) -> None:
+    page = show("large")
+    rows = labels_of(page)
+    assert len(rows) == 16
+    assert [row[0] for row in rows[:5]] == ["rank90", "rank60", "rank30", "rank7", "rank150"]
+    assert rows[3][4] == "95 (-4)"
+    assert re.fullmatch(r"8m\d\ds ago", rows[4][5])
+    assert "worst first, and 184 more (184 running): chiplog show large --all" in page
+    assert re.search(r"last event +\d+\.\ds ago, of rank\d+; longest ago of rank150, 8m\d\ds", page)
+    assert len(page.splitlines()) <= SCREEN_LINES
+
+
+def test_few_labels_stand_in_the_order_of_their_ranks(show: Any) -> None:
+    page = show("small")
+    assert [(row[0], row[4]) for row in labels_of(page)] == [("rank0 *", "99"), ("rank1", "99")]
+    assert "more" not in page
+
+
+def test_alerts_are_shown_with_their_text_once_for_a_title_and_do_not_crowd_out_what_else_happened(show: Any) -> None:
+    page = show("small")
+    assert re.search(r"rank1 +error +30 +loss is NaN: at step 29\n", page)
+    assert re.search(r"traceback +error +ValueError: boom", page)
+    [alert] = json.loads(show("small", "--format", "json"))["alerts"]
+    assert (alert["title"], alert["text"], alert["times"]) == ("loss is NaN", "at step 29", 30)
+
+
+def test_the_command_that_a_page_names_shows_all(show: Any) -> None:
+    named = re.findall(r": (chiplog .+)", show("large"))
+    assert named
+    for command in named:
+        program, *arguments = shlex.split(command)
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert (program, main(arguments)) == ("chiplog", 0)
+        assert len(labels_of(printed.getvalue())) == 200
+
+
+def test_the_summary_stands_beside_its_metric_where_it_is_not_the_last_value(show: Any) -> None:
+    page = show("small")
+    assert re.search(r"\nloss +20 +2 +99 +rank0 1, rank1 1 +10\n", page)
+    assert re.search(r"\nbest/epoch +7\n", page)
+    assert page.index("\nloss ") < page.index("\nchiplog/cuda/peak "), "the training's own metrics come first"
+    assert json.loads(show("small", "--format", "json"))["summary"]["loss"] == 10.0
+
+
+@pytest.mark.parametrize(
+    ("is_cause", "is_certain", "others", "text"),
+    [
+        (True, True, [("rank1", 0.5, True)], "rank0, 0.5 s before rank1: boom; rank1 is an echo"),
+        (True, True, [("rank1", -0.0107, True)], "rank0: boom; rank1 is an echo, seen up to 0.0107 s sooner"),
+        (
+            True,
+            True,
+            [("rank1", -0.2, True), ("rank2", 0.5, True)],
+            "rank0, 0.5 s before rank2: boom; rank1, rank2 are echoes, seen up to 0.2 s sooner",
+        ),
+        (
+            False,
+            False,
+            [("rank1", 0.0, True)],
+            "rank0, at the same time as rank1 (uncertain): boom; ended from outside, no cause among the labels",
+        ),
+        (True, True, [("rank1", 4e-06, True)], "rank0, less than 1 ms before rank1: boom; rank1 is an echo"),
+        (True, True, [("rank1", -4e-06, True)], "rank0: boom; rank1 is an echo, seen less than 1 ms sooner"),
+        (True, True, [("rank1", 7380.0, True)], "rank0, 2h03m before rank1: boom; rank1 is an echo"),
+    ],
+    ids=["later", "sooner", "both", "together", "at once", "hardly sooner", "much later"],
+)
+def test_nobody_fails_first_after_another(
+    text: str, others: list[tuple[str, float, bool]], *, is_cause: bool, is_certain: bool
+) -> None:
+    named = [dict(zip(("label", "after_s", "is_echo"), other, strict=True)) | {"rank": 1} for other in others]
+    failure = {"label": "rank0", "rank": 0, "attempt": 0, "reason": "boom", "uncertainty_s": 0.0, "others": named}
+    assert first_failure_text(failure | {"is_cause": is_cause, "is_certain": is_certain}) == text
+
+
+def test_a_run_that_ctrl_c_ended_names_no_first_failure(show: Any) -> None:
+    page = " ".join(show("interrupted").split())
+    assert "interrupted by Ctrl-C (SIGINT): rank1, rank0, rank2 " in page
+    assert "failed first" not in page
+    page = " ".join(show("ended").split())
+    assert "failed first rank1, less than 1 ms before rank0: SystemExit: 143; ended from outside" in page
+    assert "Ctrl-C" not in page
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.0, "0s"), (0.99999, "1000ms"), (4e-6, "4µs"), (2e-4, "200µs"), (0.0012, "1.2ms"), (1.5, "1.5s"), (61, "1m01s")],
+)
+def test_seconds_of_a_phase_are_short_and_never_in_powers_of_ten(seconds: float, text: str) -> None:
+    assert _seconds_text(seconds) == text

@@ -1,0 +1,73 @@
+"""A sampler process with a small libnvidia-ml.so.1 that can fail and hang on demand, and what it sends."""
+
+import select
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from chiplog_agent.stats.sampler_process import (
+    DeviceEvent,
+    Gpus,
+    Message,
+    Sample,
+    SamplerLog,
+    SamplerProcess,
+)
+
+WAIT_S = 40.0  # generous, and still shorter than the library hangs
+GPU0 = "GPU-00000000-0000-0000-0000-000000000000"
+GPU1 = "GPU-00000000-0000-0000-0000-000000000001"
+GPU2 = "GPU-00000000-0000-0000-0000-000000000002"
+SOURCE = Path(__file__).parent / "fake_nvml" / "nvml.c"
+
+
+def compile_library(folder: Path) -> None:
+    """Build the replacement library for NVML in a folder."""
+    output = folder / "libnvidia-ml.so.1"
+    subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", str(output), str(SOURCE)], check=True)
+
+
+class GpuSampler:
+    """A sampler with the library; `tell` orders failures."""
+
+    def __init__(self, folder: Path) -> None:
+        self.control = folder / "control"
+        self.calls = folder / "calls"
+        self.control.write_text("")
+        self.messages: list[Message] = []
+        self.feed = SamplerProcess(period_s=0.1)
+
+    def tell(self, words: str) -> None:
+        self.control.write_text(words)
+
+    def run(self, until: Callable[[list[Message]], bool]) -> list[Message]:
+        """Read until something is true of what this call has read, and return that."""
+        messages: list[Message] = []
+        deadline = time.monotonic() + WAIT_S
+        while not until(messages):
+            assert time.monotonic() < deadline, messages[-20:]
+            select.select([self.feed.fileno()], [], [], 0.05)
+            messages += self.feed.read()
+        return messages
+
+
+def of(messages: list[Message], device: str) -> list[Sample]:
+    """Return the samples of a device; '' is the host."""
+    return [message for message in messages if isinstance(message, Sample) and message.device == device]
+
+
+def lines(messages: list[Message]) -> list[str]:
+    """Return the lines of the sampler's log."""
+    return [message.text for message in messages if isinstance(message, SamplerLog)]
+
+
+def tables(messages: list[Message]) -> list[Gpus]:
+    """Return the tables of GPUs."""
+    return [message for message in messages if isinstance(message, Gpus)]
+
+
+def events(messages: list[Message], kind: str, device: str) -> list[DeviceEvent]:
+    """Return the events of a kind about a device."""
+    found = [message for message in messages if isinstance(message, DeviceEvent)]
+    return [message for message in found if (message.kind, message.device) == (kind, device)]

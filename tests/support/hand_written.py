@@ -1,0 +1,35 @@
+"""Databases that tests write by hand: the tables of the index, and its rollups after the rows."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import duckdb
+
+from chiplog_schemas.paths import ensure_private_dir, paths_for_root
+from chiplog_schemas.sql import rollups_sql, tables_sql, views_sql
+
+
+@contextlib.contextmanager
+def hand_written(root: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open the database of a data directory, created if needed, and compute its rollups at the end of the block."""
+    where = paths_for_root(root)
+    ensure_private_dir(where.collector)
+    is_new = not where.index.exists()
+    with duckdb.connect(str(where.index)) as database:
+        if is_new:
+            create_tables(database)
+        yield database
+        compute_rollups(database)
+
+
+def create_tables(database: duckdb.DuckDBPyConnection) -> None:
+    """Create the tables, rollups and views of an empty index."""
+    database.execute(tables_sql())
+    database.execute(rollups_sql())
+    database.execute(views_sql())
+
+
+def compute_rollups(database: duckdb.DuckDBPyConnection) -> None:
+    """Compute the rollups again, which the index would have kept while it wrote the rows."""
+    database.execute(rollups_sql())

@@ -1,0 +1,80 @@
+"""A command on a pseudo-terminal that stays: its keys, its size, and what it shows."""
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import termios
+import time
+from pathlib import Path
+
+from tests.support.command_line import CLI, environment
+from tests.support.waiting import WAIT_S
+
+_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-_])")
+
+
+class Terminal:
+    """Runs a command of chiplog. Use it as a context manager: it kills a command that is left."""
+
+    def __init__(self, root: Path, *arguments: str, width: int = 100, height: int = 30) -> None:
+        self.master, slave = pty.openpty()
+        self.resize(width, height)
+        env = environment(root, TERM="xterm-256color")
+        for name in ("COLUMNS", "LINES"):  # they would count more than the terminal's size
+            env.pop(name, None)
+        self.modes = termios.tcgetattr(slave)
+        self.process = subprocess.Popen([*CLI, *arguments], stdin=slave, stdout=slave, stderr=slave, env=env)
+        self._slave = slave  # kept open, to read the modes after the command
+        self.raw = ""
+
+    def __enter__(self) -> "Terminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(WAIT_S)
+        os.close(self._slave)
+        os.close(self.master)
+
+    def resize(self, width: int, height: int) -> None:
+        """Change the size."""
+        fcntl.ioctl(self.master, termios.TIOCSWINSZ, struct.pack("HHHH", height, width, 0, 0))
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self.master, keys.encode())
+
+    def wait_for(self, pattern: str, wait_s: float = WAIT_S) -> re.Match[str]:
+        """Read until the text since the last match has a match; return it, and forget the text up to its end."""
+        deadline = time.monotonic() + wait_s
+        while True:
+            text = _CONTROL.sub("", self.raw)
+            if match := re.search(pattern, text):
+                self.raw = text[match.end() :]
+                return match
+            assert time.monotonic() < deadline, f"waited in vain for {pattern!r} in\n{text[-4000:]}"
+            assert self._read() or self.process.poll() is None, f"the command ended without {pattern!r}\n{text}"
+
+    def end(self) -> int:
+        """Read until the command has ended; return its exit code."""
+        deadline = time.monotonic() + WAIT_S
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, "the command does not end"
+            self._read()
+        self._read()
+        return self.process.returncode
+
+    def modes_are_restored(self) -> bool:
+        """Return True if the terminal echoes and reads lines as before."""
+        return termios.tcgetattr(self._slave)[3] == self.modes[3]
+
+    def _read(self) -> bool:
+        if not select.select([self.master], [], [], 0.05)[0]:
+            return False
+        self.raw += os.read(self.master, 65_536).decode(errors="replace")
+        return True
