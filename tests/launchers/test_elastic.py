@@ -21,7 +21,7 @@ Launched = Callable[[str], Training]
 CRASHES = """
 import os, signal, time
 import chiplog
-from tests.launchers.truth import Truth
+from tests.launchers.truth import Truth, writers_with_rows
 
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
@@ -34,8 +34,8 @@ for step in range(20):
     if step == 9 and attempt < 2:
         if rank == 0:
             time.sleep(1000)
-        while len(os.listdir(os.environ["TRUTH_DIR"])) < 2 * attempt + 2:
-            time.sleep(0.01)  # for the other rank's first line
+        while writers_with_rows() < 2 * attempt + 2:
+            time.sleep(0.01)  # a rank that is ended before its init() returns leaves no attempt
         if attempt == 0:
             os.kill(os.getpid(), signal.SIGKILL)
         raise RuntimeError("a bad batch")

@@ -76,6 +76,11 @@ def read(directory: Path) -> list[Writer]:
     return writers
 
 
+def writers_with_rows() -> int:
+    """Return how many processes of this training have logged something. For training scripts."""
+    return sum(b'"returned"' in path.read_bytes() for path in Path(os.environ[DIRECTORY]).iterdir())
+
+
 def _read(path: Path) -> Writer:
     first, *lines = path.read_text(encoding="utf-8").splitlines()
     writer = Writer(**json.loads(first))
