@@ -1,8 +1,9 @@
-"""The commands `chiplog collector`, `chiplog rebuild` and `chiplog compact`."""
+"""The commands `chiplog collector`, `rebuild`, `compact`, `backup` and `restore`."""
 
 import logging
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -88,6 +89,37 @@ def compact(directory: str | None) -> None:
     place = paths_for_root(resolve_root(directory, os.environ))
     with _exclusive(place):
         click.echo(maintenance.compact(place))
+
+
+@click.command()
+@click.argument("target", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--from", "directory", metavar="DIR", help="In place of CHIPLOG_DIR (default ~/.chiplog).")
+def backup(target: Path, directory: str | None) -> None:
+    """Back up the collector's log and saved files to DIR, also while it runs. Repeat it to add what is new."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from chiplog_collector.backup import back_up
+
+    place = paths_for_root(resolve_root(directory, os.environ))
+    console = Console(stderr=True)
+    with Progress(transient=True, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("backing up", total=None)
+        line = back_up(place, target, lambda done, total: progress.update(task, completed=done, total=total))
+    click.echo(line)
+
+
+@click.command()
+@click.argument("source", metavar="DIR", type=click.Path(path_type=Path, exists=True, file_okay=False))
+@_DIRECTORY
+def restore(source: Path, directory: str | None) -> None:
+    """Restore a backup into an empty CHIPLOG_DIR, and rebuild the database."""
+    from chiplog_collector import backup, maintenance
+
+    place = paths_for_root(resolve_root(directory, os.environ))
+    click.echo(backup.restore(source, place))
+    with _exclusive(place):
+        click.echo(maintenance.rebuild(place))
 
 
 class _exclusive:  # noqa: N801

@@ -38,6 +38,8 @@ COMMANDS = (
     CommandSpec("agent", "", RUN, "Run the agent of this node."),
     CommandSpec("collector", "", RUN, "Run the collector: receive, store, answer SQL."),
     CommandSpec("sync", "chiplog.cli.sync:sync", KEEP, "Deliver journals that were recorded elsewhere."),
+    CommandSpec("backup", "", KEEP, "Back up the collector's data while it runs."),
+    CommandSpec("restore", "", KEEP, "Restore a backup into an empty directory."),
     CommandSpec("rebuild", "", KEEP, "Rebuild the database from the log."),
     CommandSpec("compact", "", KEEP, "Sort the database for fast queries."),
     CommandSpec("keys", "chiplog.cli.keys:keys", CARE, "Create keys for TCP between hosts, and allow others."),

@@ -1,0 +1,233 @@
+"""Copy the collector's log and saved files to another directory while it runs, and restore such a copy.
+
+    <backup>/
+      manifest.json        written last: format, owner of the log, number after its last record, segments, files
+      log/*.seg, files/    as in the collector's directory
+
+Sealed segments and contents never change in place, so they are linked where the file system allows it. Of the newest
+segment only whole, synced records are copied. Keys are not part of a backup, and neither is the database: the log is
+the truth.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from chiplog_schemas._version import __version__
+from chiplog_schemas.atomic_file import atomic_write, sync_directory
+from chiplog_schemas.paths import Paths, ensure_private_dir
+from chiplog_schemas.storage.content_files import is_content_name
+from chiplog_schemas.storage.record import Record
+from chiplog_schemas.storage.segment_format import list_segments, log_owner, read_segment
+from chiplog_schemas.storage.segment_log import END_NAME
+from chiplog_schemas.storage.watermark import Watermark
+
+MANIFEST = "manifest.json"
+_BEGUN = "begun"  # created first: a directory whose first backup was interrupted is a backup without a manifest
+_FORMAT, _VERSION = "chiplog backup", 1
+
+Progress = Callable[[int, int], None]  # bytes or files done, and in total
+
+
+class BackupError(click.ClickException):
+    """Bad input: a directory that is not what it must be. The text names it and the remedy."""
+
+    exit_code = 2
+
+
+def back_up(place: Paths, target: Path, on_progress: Progress) -> str:
+    """Copy the log as far as it is synced, and the saved files; return a line. Raises BackupError, OSError.
+
+    Into an earlier backup of the same log it copies only what is new or was rewritten, and removes what is gone.
+    """
+    log = place.collector / "log"
+    owner = log_owner(log)
+    if owner is None:
+        raise BackupError(f"{log} holds no log; name the CHIPLOG_DIR of a collector with --from")
+    before = _previous(target)
+    if before and before["owner"] != owner.hex():
+        raise BackupError(f"{target} is a backup of another log ({before['owner']}); name another directory")
+    limit = _synced(place)
+    ensure_private_dir(target)
+    atomic_write(target / _BEGUN, b"", durable=True)
+    ensure_private_dir(target / "log")
+    found = [entry for entry in list_segments(log) if entry[0] < limit]
+    known = {segment["name"]: segment for segment in before.get("segments", [])}
+    segments: list[dict[str, Any]] = []
+    n_copied = 0
+    for number, (_, path) in enumerate(found):
+        on_progress(number, len(found))
+        stat = path.stat()
+        segment = {"name": path.name, "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
+        copy = target / "log" / path.name
+        is_newest = path == found[-1][1]
+        # safeguard: rewritten-segment-copied-again
+        if is_newest or known.get(path.name) != segment or _size(copy) != stat.st_size:
+            n_copied += 1
+            if is_newest:
+                segment["bytes"] = _copy_records(path, copy, limit)
+            else:
+                _link_or_copy(path, copy)
+        segments.append(segment)
+    n_files = _copy_files(place.files, target / "files")
+    sync_directory(target / "log")
+    manifest = {
+        "format": _FORMAT,
+        "version": _VERSION,
+        "chiplog": __version__,
+        "owner": owner.hex(),
+        "next_number": limit,
+        "segments": segments,
+    }
+    atomic_write(target / MANIFEST, json.dumps(manifest, indent=1).encode(), durable=True)
+    kept = {segment["name"] for segment in segments}
+    for _, path in list_segments(target / "log"):
+        if path.name not in kept:
+            path.unlink()
+    return (
+        f"{target}: {limit:,} records in {len(segments)} segments, {n_copied} of them copied now; {n_files} new files"
+    )
+
+
+def restore(source: Path, place: Paths) -> str:
+    """Put a backup into a directory without a collector's data; return a line. The database is not rebuilt here.
+
+    Raises BackupError, OSError; then nothing was restored.
+    """
+    manifest = _previous(source)
+    if not manifest:
+        raise BackupError(f"{source} is no complete backup: it has no {MANIFEST}; run chiplog backup {source} first")
+    if place.collector.exists() and any(place.collector.iterdir()):
+        raise BackupError(f"{place.collector} has data; name an empty CHIPLOG_DIR with --dir")
+    for segment in manifest["segments"]:
+        if _size(source / "log" / segment["name"]) != segment["bytes"]:
+            raise BackupError(f"{source}/log/{segment['name']} does not have its {segment['bytes']} bytes; use another")
+    ensure_private_dir(place.root)
+    staging = place.collector.with_name(f".restoring-{place.collector.name}")
+    shutil.rmtree(staging, ignore_errors=True)
+    try:
+        ensure_private_dir(staging / "log")
+        for segment in manifest["segments"]:
+            _copy(source / "log" / segment["name"], staging / "log" / segment["name"])
+        for name in (Path("log") / END_NAME, Path("synced")):
+            mark = Watermark(staging / name, writable=True)
+            mark.set(manifest["next_number"])
+            mark.sync()
+            mark.close()
+        _copy_files(source / "files", staging / place.files.relative_to(place.collector), links=False)
+        sync_directory(staging / "log")
+        sync_directory(staging)
+        with contextlib.suppress(FileNotFoundError):
+            place.collector.rmdir()
+        os.rename(staging, place.collector)
+        sync_directory(place.root)
+    except OSError:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise
+    return f"{place.collector}: {manifest['next_number']:,} records restored from {source}"
+
+
+def _previous(target: Path) -> dict[str, Any]:
+    """Return the manifest of a backup; {} for a directory that is absent, empty, or only begun. Raises BackupError."""
+    if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        return {}
+    problem = f"{target} is not empty and not a backup; name another directory"
+    try:
+        manifest = json.loads((target / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        if (target / _BEGUN).exists():
+            return {}
+        raise BackupError(problem) from None
+    except (OSError, ValueError) as error:
+        raise BackupError(f"{problem} ({error})") from error
+    try:
+        is_known = (manifest["format"], manifest["version"]) == (_FORMAT, _VERSION)
+        names = [(segment["name"], int(segment["bytes"])) for segment in manifest["segments"]]
+        is_known = is_known and all(name == os.path.basename(name) for name, _ in names)
+        is_known = is_known and type(manifest["next_number"]) is int and type(manifest["owner"]) is str
+    except (KeyError, TypeError, ValueError):
+        is_known = False
+    if not is_known:
+        raise BackupError(f"{target}/{MANIFEST} is not of {_FORMAT}, version {_VERSION}; name another directory")
+    return dict(manifest)
+
+
+def _synced(place: Paths) -> int:
+    try:
+        mark = Watermark(place.collector / "synced", writable=False)
+    except OSError as error:
+        raise BackupError(f"{place.collector}/synced cannot be read: {error}; start its collector once") from error
+    try:
+        return mark.get()
+    finally:
+        mark.close()
+
+
+def _copy_records(path: Path, target: Path, limit: int) -> int:
+    """Copy a segment that may be written to now, up to its last record below `limit`; return the bytes."""
+    end = 0
+    for item in read_segment(path, sealed=False):
+        if isinstance(item, Record):
+            if item.number >= limit:  # safeguard: only-synced-records-backed-up
+                break
+            end = item.end
+    with open(path, "rb") as source:
+        data = source.read(end)
+    atomic_write(target, data, durable=True)
+    return len(data)
+
+
+def _copy_files(source: Path, target: Path, *, links: bool = True) -> int:
+    """Copy the contents that the target lacks; return how many."""
+    n_new = 0
+    for directory in sorted(source.iterdir()) if source.is_dir() else []:
+        if not directory.is_dir():
+            continue
+        for path in directory.iterdir():
+            copy = target / directory.name / path.name
+            if not is_content_name(path.name) or copy.exists():
+                continue
+            ensure_private_dir(copy.parent)
+            with contextlib.suppress(FileNotFoundError):  # its run was deleted in the meantime
+                (_link_or_copy if links else _copy)(path, copy)
+                n_new += 1
+    return n_new
+
+
+def _link_or_copy(path: Path, target: Path) -> None:
+    staging = target.with_name(f".new-{target.name}")
+    staging.unlink(missing_ok=True)
+    try:
+        os.link(path, staging)
+    except FileNotFoundError:
+        raise
+    except OSError:  # another file system, or one without links
+        _copy(path, target)
+        return
+    os.rename(staging, target)
+    staging.unlink(missing_ok=True)  # if both names link to the same file, rename() does nothing
+
+
+def _copy(path: Path, target: Path) -> None:
+    staging = target.with_name(f".new-{target.name}")
+    try:
+        shutil.copyfile(path, staging)
+        staging.chmod(0o600)
+        with open(staging, "rb") as copy:
+            os.fsync(copy.fileno())
+        os.rename(staging, target)
+    finally:
+        staging.unlink(missing_ok=True)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1

@@ -1,0 +1,120 @@
+"""Backups of a collector's log: what was synced comes back, whatever is written in the meantime."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from chiplog_collector.cli import backup, restore
+from chiplog_schemas.paths import Paths, paths_for_root
+from chiplog_schemas.storage.record import Record
+from chiplog_schemas.storage.segment_format import list_segments, read_segment
+from chiplog_schemas.storage.watermark import Watermark
+from tests.support.index import Index, copy_of
+from tests.support.safeguard import Safeguard
+from tests.support.sample_log import everything, place_of
+
+SAFEGUARDS = [
+    Safeguard(
+        "a backup has no record that may not be on stable storage",
+        "only-synced-records-backed-up",
+        test="test_a_backup_of_an_open_log_restores_every_view",
+    ),
+    Safeguard(
+        "a repeated backup follows a log whose segments were rewritten",
+        "rewritten-segment-copied-again",
+        test="test_a_second_backup_copies_only_what_is_new_or_was_rewritten",
+    ),
+]
+
+
+def invoke(command: Any, *arguments: object) -> Result:
+    return CliRunner().invoke(command, [str(argument) for argument in arguments])
+
+
+def publish(index: Index, place: Paths, number: int | None = None) -> None:
+    """Publish how far the log is synced, as the receiver does."""
+    mark = Watermark(place.collector / "synced", writable=True)
+    mark.set(index.log.next_number if number is None else number)
+    mark.close()
+
+
+def restored_views(index: Index, target: Path) -> dict[str, list[str]]:
+    root = target.with_name(f"{target.name}-restored")
+    done = invoke(restore, target, "--dir", root)
+    assert done.exit_code == 0, done.output
+    return copy_of(index, str(paths_for_root(root).index))
+
+
+def test_a_backup_of_an_open_log_restores_every_view(index: Index, tmp_path: Path) -> None:
+    index.take(*everything())
+    before, synced = index.views(), index.log.next_number
+    index.log.append(2, b"not synced, as far as the index knows")
+    index.log.commit()
+    place = place_of(index)
+    publish(index, place, synced)
+    content = place.files / "ab" / ("ab" * 32)
+    content.parent.mkdir(parents=True)
+    content.write_bytes(b"content")
+    target = tmp_path / "backup"
+    done = invoke(backup, target, "--from", place.root)
+    assert done.exit_code == 0, done.output
+    assert len(done.output.splitlines()) == 1
+    [(_, copy)] = list_segments(target / "log")
+    assert [item.number for item in read_segment(copy) if isinstance(item, Record)][-1] < synced
+    assert restored_views(index, target) == before
+    root = tmp_path / "backup-restored"
+    assert (paths_for_root(root).files / "ab" / ("ab" * 32)).read_bytes() == b"content"
+    again = invoke(restore, target, "--dir", root)
+    assert (again.exit_code, len(again.output.splitlines())) == (2, 1), "it has data now"
+
+
+def test_a_second_backup_copies_only_what_is_new_or_was_rewritten(index: Index, tmp_path: Path) -> None:
+    for payload in everything():
+        index.take(payload)
+        index.log.skip_to(index.log.next_number + 1)  # begins a new segment
+    place, target = place_of(index), tmp_path / "backup"
+    publish(index, place)
+    segments = [path for _, path in list_segments(place.collector / "log")]
+    assert len(segments) > 2
+    assert f"{len(segments)} of them copied now" in invoke(backup, target, "--from", place.root).output
+    assert "1 of them copied now" in invoke(backup, target, "--from", place.root).output, "the newest one"
+    replacement = segments[0].with_name(".rewritten")
+    replacement.write_bytes(segments[0].read_bytes()[:-1])
+    os.replace(replacement, segments[0])
+    os.unlink(segments[1])
+    assert "2 of them copied now" in invoke(backup, target, "--from", place.root).output
+    assert (target / "log" / segments[0].name).read_bytes() == segments[0].read_bytes()
+    assert not (target / "log" / segments[1].name).exists()
+
+
+def test_a_directory_that_is_no_backup_is_refused_in_one_line_and_stays(index: Index, tmp_path: Path) -> None:
+    index.take(*everything())
+    place, target = place_of(index), tmp_path / "full"
+    publish(index, place)
+    target.mkdir()
+    (target / "thesis.tex").touch()
+    for command, source in ((backup, "--from"), (restore, "--dir")):
+        done = invoke(command, target, source, place.root if command is backup else tmp_path / "new")
+        assert (done.exit_code, len(done.output.splitlines())) == (2, 1), done.output
+        assert f"{target} is not empty and not a backup" in done.output
+    assert [path.name for path in target.iterdir()] == ["thesis.tex"]
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("damage", ["manifest", "segment"])
+def test_a_damaged_backup_restores_nothing(index: Index, tmp_path: Path, damage: str) -> None:
+    index.take(*everything())
+    place, target = place_of(index), tmp_path / "backup"
+    publish(index, place)
+    invoke(backup, target, "--from", place.root)
+    if damage == "manifest":
+        (target / "manifest.json").write_text(json.dumps({"format": "something else"}))
+    else:
+        next((target / "log").iterdir()).write_bytes(b"")
+    done = invoke(restore, target, "--dir", tmp_path / "new")
+    assert (done.exit_code, len(done.output.splitlines())) == (2, 1), done.output
+    assert not (tmp_path / "new").exists()
