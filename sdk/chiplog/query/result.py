@@ -1,5 +1,7 @@
 """The result of a query: an Arrow stream, returned as Python values, Arrow, pandas, polars or a DuckDB relation."""
 
+import copy
+import html
 import importlib.util
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
     import duckdb
 
 __all__ = ["QueryError", "Result"]
+
+HTML_ROWS_MAX = 20  # of a notebook's table: a screen full; `df()` shows more
+HTML_CELL_CHARS_MAX = 200  # of one cell of it: a longer text hides the other columns
 
 
 class QueryError(RuntimeError):
@@ -67,6 +72,16 @@ class Result:
 
     def __repr__(self) -> str:
         return f"<chiplog result: {len(self)} rows of {', '.join(self.columns)}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of the first rows for notebooks, with the number of all rows."""
+        first = copy.copy(self)
+        first._table = self._table.slice(0, min(len(self), HTML_ROWS_MAX))
+        heads = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        body = "".join(f"<tr>{''.join(map(_html_cell, row))}</tr>" for row in first.tuples())
+        shown = f"the first {HTML_ROWS_MAX} of " if len(self) > HTML_ROWS_MAX else ""
+        count = f"{shown}{len(self)} row{'' if len(self) == 1 else 's'} × {len(self.columns)} columns"
+        return f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table><p>{count}</p>"
 
     def rows(self) -> list[dict[str, Any]]:
         """Return a dict per row of Python values: datetime (UTC, naive), int, float, str, bytes, list, dict, None."""
@@ -151,6 +166,13 @@ class Result:
         import polars
 
         return polars.DataFrame(self._table)
+
+
+def _html_cell(value: Any) -> str:
+    text = "" if value is None else str(value)
+    if len(text) > HTML_CELL_CHARS_MAX:
+        text = text[: HTML_CELL_CHARS_MAX - 1] + "…"
+    return f"<td>{html.escape(text)}</td>"
 
 
 def unique_names(names: Sequence[str]) -> list[str]:

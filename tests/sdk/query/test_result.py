@@ -53,3 +53,19 @@ def test_a_result_without_rows_keeps_its_columns_in_every_library() -> None:
 def test_a_result_may_be_asked_again_in_sql() -> None:
     relation = result_of("SELECT range AS n FROM range(10)").relation()
     assert relation.filter("n > 7").fetchall() == [(8,), (9,)]
+
+
+def test_a_notebook_shows_an_escaped_table_of_the_first_rows_and_counts_all() -> None:
+    page = result_of("SELECT range AS \"<n>\", '<b>' || repeat('x', 300) AS t, NULL AS u FROM range(50)")._repr_html_()
+    assert "<th>&lt;n&gt;</th><th>t</th><th>u</th>" in page
+    assert page.count("<tr>") == 21
+    assert "<b>" not in page
+    assert "x…</td><td></td>" in page
+    assert page.endswith("<p>the first 20 of 50 rows × 3 columns</p>")
+
+
+def test_a_notebook_shows_the_columns_of_a_result_without_rows() -> None:
+    page = result_of("SELECT 1 AS a, 2 AS b WHERE false")._repr_html_()
+    assert page == (
+        "<table><thead><tr><th>a</th><th>b</th></tr></thead><tbody></tbody></table><p>0 rows × 2 columns</p>"
+    )
