@@ -249,9 +249,9 @@ WITH samples AS MATERIALIZED (
         GROUP BY run_id, label, rank, node, device, ts
     ) WHERE reasons IS NOT NULL
 ), devices AS (
-    SELECT run_id, label, rank, node, device, sum(seconds) AS sampled_s,
+    SELECT run_id, label, device, arg_max(rank, ts) AS rank, arg_max(node, ts) AS node, sum(seconds) AS sampled_s,
            avg(clock_hz) FILTER (reasons = 0) AS free_clock_hz
-    FROM samples GROUP BY run_id, label, rank, node, device HAVING bool_or(reasons <> 0)
+    FROM samples GROUP BY run_id, label, device HAVING bool_or(reasons <> 0)
 ), steps AS (
     SELECT run_id, label, attempt, step, sum(seconds) AS seconds, max(ts) AS ts
     FROM phases WHERE phase = 'step' AND (run_id, label) IN (SELECT (run_id, label) FROM devices)

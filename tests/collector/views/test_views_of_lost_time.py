@@ -171,6 +171,23 @@ def test_a_step_has_the_state_of_a_recent_sample_only_and_each_reason_is_a_row(i
     ]
 
 
+def test_a_gpu_is_counted_once_also_if_its_label_got_another_rank(index: Index) -> None:
+    """Worked by hand: of the 11 s between four samples, which turn hot at 1 and at 11 s, 9 are hot."""
+    first = Rank(0, label="worker", gpus=["GPU-0"])
+    began_us = START_US + 9_000_000
+    again = Rank(1, label="worker", rank=3, restart=1, gpus=["GPU-0"], start_us=began_us, started_at=began_us)
+    agent = agent_of("node-a")
+    end(first, 8, "failed")
+    for number, (rank, second) in enumerate(((first, 0), (first, 1), (again, 10), (again, 11))):
+        sample(agent, "GPU-0", second, 32 * (number % 2))
+        take_step(rank, number, second + 0.5, 0.8 if number % 2 else 0.5)
+    index.take(whole(first), whole(again, agent))
+    assert [round(row, 9) if isinstance(row, float) else row for [*rows] in throttled(index) for row in rows] == [
+        *("worker", "GPU-0", "sw_thermal_slowdown", 9.0, round(9 / 11, 9), 2e9, 2e9, 2, 0.8, 0.5, 0.6)
+    ]
+    assert index.sql("SELECT rank, node FROM throttle_cost") == [(3, "node-a")]
+
+
 def test_an_event_of_a_gpu_names_the_label_that_used_it_also_when_its_end_came_first(index: Index) -> None:
     zero, one = Rank(0, gpus=["GPU-0"]), Rank(1, gpus=["GPU-1"])
     end(zero, 10, "crashed")
