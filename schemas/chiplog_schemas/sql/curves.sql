@@ -5,7 +5,10 @@ CREATE OR REPLACE MACRO downsample(run, keys, points := 1000) AS TABLE
 WITH wanted AS (
     SELECT s.producer, s.key, min(s.first_step) AS first_step, max(s.last_step) AS last_step
     FROM base.metric_series s JOIN base.identified i ON i.producer = s.producer JOIN base.names n ON n.id = s.key
-    WHERE i.run_id = run AND list_contains(coalesce(TRY_CAST(keys AS VARCHAR[]), [keys::VARCHAR]), n.name)
+    -- The text '[a' is a name: only its type tells it from a list.
+    WHERE i.run_id = run AND list_contains(
+        CASE WHEN typeof(keys) = 'VARCHAR' THEN [keys::VARCHAR] ELSE TRY_CAST(keys AS VARCHAR[]) END, n.name
+    )
     GROUP BY s.producer, s.key
 ), grid AS (
     SELECT level, level * ((steps + level - 1) // level) AS width FROM (

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from chiplog_collector.index import facts as facts_module
-from tests.support.collector_log import Rank, block_of
+from tests.support.collector_log import Rank, block_of, whole
 from tests.support.index import Index
 
 STEPS = 2_000
@@ -50,6 +50,21 @@ def test_several_keys_are_asked_for_as_a_list(recorded: Index) -> None:
     assert found == [("a",), ("b",)]
     assert recorded.sql("SELECT count(*) FROM downsample('r', 'nothing')") == [(0,)]
     assert recorded.sql("SELECT count(*) FROM downsample('nothing', 'a')") == [(0,)]
+
+
+def test_a_key_may_look_like_a_list(index: Index) -> None:
+    rank = Rank(0)
+    for key in ("[a", "[a]", "a"):
+        rank.log(0, **{key: 1.0})
+    index.take(whole(rank))
+    query = "SELECT key FROM downsample('r', {}) ORDER BY key"
+    for keys in (["[a"], ["[a]"], ["[a", "a"]):
+        expected = [(key,) for key in keys]
+        assert index.sql(query.format(keys)) == expected
+        assert index.database.connection.execute(query.format("?"), [keys]).fetchall() == expected
+        if len(keys) == 1:
+            assert index.sql(query.format(f"'{keys[0]}'")) == expected
+            assert index.database.connection.execute(query.format("?"), keys).fetchall() == expected
 
 
 def test_steps_may_be_as_large_as_they_can_be(index: Index) -> None:
