@@ -4,7 +4,7 @@
 -- Per run, label, metric and step: the value that counts, which is the last one of the newest attempt. Attempt and seq
 -- are combined into one number, because a pair takes twice as long.
 CREATE OR REPLACE VIEW base.series AS
-SELECT p.run_id, p.label, n.name AS metric, f.step, arg_max(p.rank, p.attempt) AS rank,
+SELECT p.run_id, p.label, n.name AS metric, f.step, max(p.attempt) AS attempt, arg_max(p.rank, p.attempt) AS rank,
        arg_max(f.ts, p.attempt * 9223372036854775808 + f.seq) AS ts,
        arg_max(f.value, p.attempt * 9223372036854775808 + f.seq) AS value  -- safeguard: newest-value-of-step
 FROM base.metric_facts f JOIN base.label_places p ON p.producer = f.producer JOIN base.names n ON n.id = f.key
@@ -82,8 +82,8 @@ FROM runs r LEFT JOIN (
 
 -- One row per label and step: the chosen metrics.
 CREATE OR REPLACE MACRO pivot_steps(run, keys) AS TABLE
-SELECT label, rank, step, map_from_entries(list_sort(list((metric, value)))) AS metrics
-FROM base.series WHERE run_id = run AND list_contains(keys, metric) GROUP BY label, rank, step ORDER BY label, step;
+SELECT label, arg_max(rank, attempt) AS rank, step, map_from_entries(list_sort(list((metric, value)))) AS metrics
+FROM base.series WHERE run_id = run AND list_contains(keys, metric) GROUP BY label, step ORDER BY label, step;
 
 -- The views stragglers and data_wait of a run, for a range of steps, both ends included.
 CREATE OR REPLACE MACRO stragglers_between(run, first_step, last_step) AS TABLE

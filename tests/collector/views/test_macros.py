@@ -150,6 +150,15 @@ def test_of_a_step_that_was_done_again_the_newest_value_counts(index: Index) -> 
     ]
 
 
+def test_a_step_is_one_row_also_if_its_label_got_another_rank(index: Index) -> None:
+    first, again = Rank(0, label="worker"), Rank(1, label="worker", rank=3, restart=1, started_at=START_US + 9_000_000)
+    first.log(0, loss=4.0, lr=0.5)
+    again.log(0, loss=3.0)
+    index.take(whole(first), whole(again))
+    rows = index.sql("SELECT * FROM pivot_steps('r', ['loss', 'lr'])")
+    assert rows == [("worker", 3, 0, {"loss": 3.0, "lr": 0.5})]
+
+
 @pytest.mark.parametrize("alpha", [1e-6, 0.01, 0.3, 0.9, 0.999, 1.0])
 def test_an_average_that_decays_is_that_of_the_recursion(index: Index, alpha: float) -> None:
     """Invariant: y(0) = x(0), y(t) = alpha x(t) + (1 - alpha) y(t - 1); NaN and infinite values change nothing."""
