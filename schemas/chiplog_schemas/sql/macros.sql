@@ -20,11 +20,15 @@ WHERE m.run_id = run AND m.key = key ORDER BY m.label, m.attempt, m.step, m.seq;
 -- In blocks of steps this is a sum with growing weights. A block is so long that all earlier blocks but the last one
 -- weigh less than e^-500, which is nothing in a DOUBLE, and so short that no weight overflows.
 CREATE OR REPLACE MACRO ema(run, key, alpha) AS TABLE
-WITH numbered AS (
-    SELECT label, rank, step, ts, value, greatest(1 - alpha::DOUBLE, 1e-200) AS keep,
-           greatest(floor(-500 / ln(least(keep, 1 - 1e-9))), 1)::BIGINT AS n_block,
-           count(*) FILTER (isfinite(value)) OVER (PARTITION BY label ORDER BY step) - 1 AS t
+WITH weighed AS (
+    SELECT label, rank, step, ts, value,
+           CASE WHEN alpha::DOUBLE > 0 AND alpha::DOUBLE <= 1 THEN greatest(1 - alpha::DOUBLE, 1e-200)
+                ELSE error('ema: alpha ' || coalesce(alpha::VARCHAR, 'NULL') || ' must be in (0, 1]') END AS keep
     FROM base.series WHERE run_id = run AND metric = key
+), numbered AS (
+    SELECT *, greatest(floor(-500 / ln(least(keep, 1 - 1e-9))), 1)::BIGINT AS n_block,
+           count(*) FILTER (isfinite(value)) OVER (PARTITION BY label ORDER BY step) - 1 AS t
+    FROM weighed
 ), summed AS (
     SELECT *, t // n_block AS block, t % n_block AS j,
            pow(keep, j) * sum(CASE WHEN t = 0 THEN 1 ELSE 1 - keep END * value / pow(keep, j)) FILTER (isfinite(value))

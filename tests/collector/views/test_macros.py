@@ -159,6 +159,14 @@ def test_a_step_is_one_row_also_if_its_label_got_another_rank(index: Index) -> N
     assert rows == [("worker", 3, 0, {"loss": 3.0, "lr": 0.5})]
 
 
+@pytest.mark.parametrize("alpha", ["0", "-0.5", "1.5", "'nan'::DOUBLE", "NULL"])
+def test_an_average_is_refused_for_an_alpha_that_is_none(asker: Asker, alpha: str) -> None:
+    answer = asker.ask(f"SELECT * FROM ema('r', 'loss', {alpha})")
+    shown = alpha.partition("::")[0].strip("'")
+    assert answer.error_kind is not None and f"ema: alpha {shown} must be in (0, 1]" in answer.message
+    assert len(asker.rows("SELECT * FROM ema('r', 'loss', $alpha)", {"alpha": 1})) == 5
+
+
 @pytest.mark.parametrize("alpha", [1e-6, 0.01, 0.3, 0.9, 0.999, 1.0])
 def test_an_average_that_decays_is_that_of_the_recursion(index: Index, alpha: float) -> None:
     """Invariant: y(0) = x(0), y(t) = alpha x(t) + (1 - alpha) y(t - 1); NaN and infinite values change nothing."""
