@@ -334,7 +334,7 @@ def serve(
         _log.warning("%d queries ran when the last index ended; each runs alone the next time", running.n_found)
     demand = QueryDemand(page, first_wait_s=first_wait_s)
     services = [
-        QueryService(database.connection, address, gate, context, bounds, running, demand, parser)
+        QueryService(database.connection, address, gate, context, bounds, running, demand, parser, place.files)
         for address, parser in itertools.zip_longest(queries, parsers)
     ]
     checkpoints = Checkpoints(database.checkpoint, running.oldest_since, database.wal_bytes)

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -58,6 +59,7 @@ from chiplog_schemas.security.zap import (
     connection_of,
     receive,
 )
+from chiplog_schemas.storage.content_files import read_content
 from chiplog_schemas.transport.router import TcpListenerThrottle, bind_any
 
 __all__ = ["QueryService", "lock_down"]
@@ -225,6 +227,7 @@ class QueryService:
     connection: the index's own; it provides a cursor for each worker and is not used otherwise. Call `lock_down` on it
     before. running: the queries of all services of this process; by default of this one alone. demand: wakes the
     writer; by default there is none, and a query sees what is written. parser: the child that parses the first queries.
+    files: directory of the collector's saved files; by default there is none.
     gate: admits only readers' keys at TCP addresses. Required beyond loopback. context: the gate's; by default a new
     one. `counts` has the number of answers and refusals, by name. `damage` names the damage of the file that a query
     proved. Both may be read from any thread. `must_restart` and `is_invalidated`: the process must be replaced.
@@ -240,6 +243,7 @@ class QueryService:
         running: RunningQueries | None = None,
         demand: QueryDemand | None = None,
         parser: ForkedChild | None = None,
+        files: Path | None = None,
     ) -> None:
         if gate is None and not (is_ipc(address) or is_loopback(address)):
             raise ValueError(f"query address {address} is reachable from other machines; it needs CURVE keys")
@@ -258,6 +262,7 @@ class QueryService:
         self._pending_ids: set[tuple[bytes, bytes]] = set()  # peer and id of every waiting or running query
         self._running = running if running is not None else RunningQueries()
         self._demand = demand
+        self._files = files
         self._answers_at_end = True
         self._finished_jobs: queue.SimpleQueue[tuple[_Worker, _Job, list[Any] | None]] = queue.SimpleQueue()
         self._in_flight: list[tuple[Any, int]] = []  # ZeroMQ's trackers of large answers, and their bytes
@@ -455,8 +460,30 @@ class QueryService:
                 self._send_frames(socket, peer, query_messages.pong(question.id, info))
             elif question.kind == QueryMessageKind.ASK:
                 self._enqueue(socket, question, received)
+            elif question.kind == QueryMessageKind.READ:
+                self._send_frames(socket, peer, self._read_file(question))
             else:
                 self.counts["unexpected"] += 1
+
+    def _read_file(self, question: query_messages.QueryMessage) -> list[bytes]:
+        """Return the answer to READ: at most FILE_PART_BYTES_MAX, read right away."""
+        if self._answer_bytes() > ANSWERS_BYTES_MAX:
+            return query_messages.failure(question.id, "busy", "other answers are still being sent; ask again later")
+        try:
+            if self._files is None:
+                raise FileNotFoundError
+            n_bytes, data = read_content(self._files, question.digest, question.offset, question.n_bytes)
+        except FileNotFoundError:
+            message = f"content {question.digest.hex()} is not stored at this collector; the view files lists its paths"
+            return query_messages.failure(question.id, "refused", message)
+        except OSError as error:
+            return query_messages.failure(question.id, "internal", f"a saved file cannot be read: {error}")
+        return query_messages.file_part(question.id, n_bytes, data)
+
+    def _answer_bytes(self) -> int:
+        """Return the size of the large answers that ZeroMQ has not sent yet."""
+        self._in_flight = [(tracker, size) for tracker, size in self._in_flight if not tracker.done]
+        return sum(size for _, size in self._in_flight)
 
     def _enqueue(
         self,
@@ -495,9 +522,9 @@ class QueryService:
             self._dispatch(job.arrived)
 
     def _dispatch(self, now: float) -> None:
-        self._in_flight = [(tracker, size) for tracker, size in self._in_flight if not tracker.done]
+        answer_bytes = self._answer_bytes()
         for worker in self._workers:
-            if not self._waiting or sum(size for _, size in self._in_flight) > ANSWERS_BYTES_MAX:
+            if not self._waiting or answer_bytes > ANSWERS_BYTES_MAX:
                 return
             while self._waiting and self._waiting[0].is_abandoned:
                 self._drop(self._waiting.popleft())

@@ -23,7 +23,7 @@ from chiplog_schemas.atomic_file import sync_directory
 from chiplog_schemas.limits import FILE_PART_IDLE_S, FILE_PARTS_MAX
 from chiplog_schemas.paths import ensure_private_dir
 from chiplog_schemas.protocol.file_receiver import Close, Finish, Open, Write
-from chiplog_schemas.storage.content_files import insufficient_space_reason, is_content_name
+from chiplog_schemas.storage.content_files import content_path, insufficient_space_reason, is_content_name
 
 PART = ".part"
 _PIECE_BYTES = 1 << 20
@@ -175,7 +175,7 @@ class FileStore:
     def _open(self, token: int, digest: bytes, n_bytes: int) -> Answer:
         ensure_private_dir(self._directory)
         self._remove_abandoned()
-        final = self._final(digest)
+        final = content_path(self._directory, digest)
         if final.exists():
             if final.stat().st_size != n_bytes:
                 return ContentMismatch(token)  # not a copy of this content: the sender's file is truncated or has grown
@@ -229,7 +229,7 @@ class FileStore:
             self._remove(part.path)
             return ContentMismatch(token)
         os.fsync(part.descriptor)
-        final = self._final(part.digest)
+        final = content_path(self._directory, part.digest)
         ensure_private_dir(final.parent)
         os.rename(part.path, final)
         self._sync_names(final)
@@ -244,10 +244,6 @@ class FileStore:
     def _sync_names(self, final: Path) -> None:
         for directory in (final.parent, self._directory, self._directory.parent):
             sync_directory(directory)
-
-    def _final(self, digest: bytes) -> Path:
-        name = digest.hex()
-        return self._directory / name[:2] / name
 
     def _remove(self, path: Path) -> None:
         size = path.stat().st_size

@@ -7,6 +7,8 @@
     ERROR    [3, id, kind, message]                one line; kind is one of ERROR_KINDS
     PING     [4, id]                               answered at once, also while queries run
     PONG     [5, id, info]                         info: versions, pid, waiting: is your ASK of this id here
+    READ     [8, id, digest, offset, bytes]        a part of a saved file, by the SHA-256 of its content
+    PART     [9, id, total]  + bytes               that part, shorter at the end; total: the file's size
 
 `id` is 8 random bytes of the client. A connection may be cut, and another process may answer afterwards. So a client
 pings with the id of its query, and sends the query again when that id is no longer waiting; a SELECT may be repeated.
@@ -31,6 +33,7 @@ from chiplog_schemas.limits import (
     RECORD_BYTES_MAX,
 )
 from chiplog_schemas.query.duckdb_errors import STREAM_PREFIX
+from chiplog_schemas.storage.content_files import DIGEST_BYTES
 
 QUESTION_VERSIONS = (1, 1)  # lowest and highest that this code supports
 ID_BYTES = 8
@@ -38,6 +41,7 @@ ERROR_KINDS = ("refused", "sql", "timeout", "busy", "too_large", "internal", "st
 
 RESULT_BYTES_MAX = 256 * MIB  # the index holds it in memory until it is sent; two results fit beside the queries
 REQUEST_BYTES_MAX = RECORD_BYTES_MAX + 64 * KIB  # the longest text in four-byte characters, and the fields around it
+FILE_PART_BYTES_MAX = MIB  # of a saved file in one answer: the index reads it while it answers pings
 TIME_ZONE_CHARS_MAX = 64  # twice the longest name of IANA
 MESSAGE_CHARS_MAX = 2_000  # one line for people
 QUERY_WORDS_MAX = 10_000  # words and signs; with ten times as many, DuckDB's binder overflows the stack of its process
@@ -76,6 +80,8 @@ class QueryMessageKind(IntEnum):
     ERROR = 3
     PING = 4
     PONG = 5
+    READ = 8
+    PART = 9
 
 
 class QueryProtocolError(ValueError):
@@ -104,6 +110,9 @@ class QueryMessage:
     error_kind: str = ""
     message: str = ""
     info: dict[str, Any] = field(default_factory=dict)
+    digest: bytes = b""
+    offset: int = 0
+    n_bytes: int = 0  # of READ: wanted; of PART: of the whole file
     payload: bytes | memoryview = b""
 
 
@@ -136,13 +145,26 @@ def pong(id: bytes, info: dict[str, Any]) -> list[bytes]:
     return [pack([int(QueryMessageKind.PONG), id, info])]
 
 
+def read_file(id: bytes, digest: bytes, offset: int, n_bytes: int) -> list[bytes]:
+    """Ask for a part of a saved file. digest: SHA-256 of its content, 32 bytes."""
+    return [pack([int(QueryMessageKind.READ), id, digest, offset, n_bytes])]
+
+
+def file_part(id: bytes, n_bytes: int, data: bytes) -> list[bytes]:
+    """Answer with a part of a saved file. n_bytes: size of the whole file."""
+    return [pack([int(QueryMessageKind.PART), id, n_bytes]), data]
+
+
 _N_FIELDS = {
     QueryMessageKind.ASK: 3,
     QueryMessageKind.RESULT: 1,
     QueryMessageKind.ERROR: 2,
     QueryMessageKind.PING: 0,
     QueryMessageKind.PONG: 1,
+    QueryMessageKind.READ: 3,
+    QueryMessageKind.PART: 1,
 }
+_WITH_PAYLOAD = (QueryMessageKind.RESULT, QueryMessageKind.PART)
 
 
 def _parse_head(frames: Sequence[bytes | memoryview]) -> tuple[int, bytes, list[Any]]:
@@ -168,16 +190,16 @@ def parse(frames: Sequence[bytes | memoryview]) -> QueryMessage:
         raise QueryProtocolError(
             f"message kind {kind} is unknown to versions {QUESTION_VERSIONS}; upgrade this side", id
         )
-    n_frames = 2 if kind == QueryMessageKind.RESULT else 1
+    n_frames = 2 if kind in _WITH_PAYLOAD else 1
     if len(fields) < _N_FIELDS[QueryMessageKind(kind)] or len(frames) != n_frames:
         raise QueryProtocolError(f"{QueryMessageKind(kind).name} has {len(fields)} fields and {len(frames)} frames", id)
     question = QueryMessage(kind, id)
     if kind == QueryMessageKind.ASK:
         _parse_ask(question, fields)
-    elif kind == QueryMessageKind.RESULT:
-        if type(fields[0]) is not int or not 0 <= fields[0] < 1 << 63:
-            raise QueryProtocolError("a number of rows is a number", id)
-        question.n_rows, question.payload = fields[0], frames[1]
+    elif kind == QueryMessageKind.READ:
+        _parse_read(question, fields)
+    elif kind in _WITH_PAYLOAD:
+        _parse_payload(question, fields[0], frames[1])
     elif kind == QueryMessageKind.ERROR:
         if not (isinstance(fields[0], str) and isinstance(fields[1], str)):
             raise QueryProtocolError("an error has a kind and a message", id)
@@ -206,6 +228,30 @@ def _parse_ask(question: QueryMessage, fields: list[Any]) -> None:
         raise QueryProtocolError(f"a time zone is text of at most {TIME_ZONE_CHARS_MAX} characters", question.id)
     question.sql, question.params, question.time_zone = sql, params, time_zone
     question.timeout_s = min(float(timeout_s), QUERY_TIMEOUT_S)
+
+
+def _parse_payload(question: QueryMessage, count: Any, payload: bytes | memoryview) -> None:
+    if not _is_count(count):
+        raise QueryProtocolError("a number of rows, or the size of a file, is a number", question.id)
+    if question.kind == QueryMessageKind.RESULT:
+        question.n_rows = count
+    else:
+        question.n_bytes = count
+    question.payload = payload
+
+
+def _parse_read(question: QueryMessage, fields: list[Any]) -> None:
+    digest, offset, n_bytes = fields[:3]
+    if not (isinstance(digest, bytes) and len(digest) == DIGEST_BYTES):
+        raise QueryProtocolError(f"a file is named by the {DIGEST_BYTES} bytes of its SHA-256", question.id)
+    if not (_is_count(offset) and _is_count(n_bytes) and n_bytes > 0):
+        raise QueryProtocolError("a part of a file has an offset and a size", question.id)
+    question.digest, question.offset = digest, offset
+    question.n_bytes = min(n_bytes, FILE_PART_BYTES_MAX)
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def time_zone_setting(time_zone: str) -> str:

@@ -29,6 +29,18 @@ def list_contents(directory: Path) -> list[Path]:
     return [directory / name for name in names if is_content_name(name)]
 
 
+def content_path(directory: Path, digest: bytes) -> Path:
+    """Return where a collector stores a content. directory: its `files/`. digest: 32 bytes."""
+    name = digest.hex()
+    return directory / name[:2] / name
+
+
+def read_content(directory: Path, digest: bytes, offset: int, n_bytes: int) -> tuple[int, bytes]:
+    """Return the size of a stored content, and up to `n_bytes` of it from `offset` on. Raises OSError."""
+    with content_path(directory, digest).open("rb") as content:
+        return os.fstat(content.fileno()).st_size, os.pread(content.fileno(), n_bytes, offset)
+
+
 def invalid_path_reason(path: str) -> str | None:
     """Return why a path cannot be a file's name in a run, or None if it can."""
     if len(path) > PATH_CHARS_MAX:

@@ -37,6 +37,7 @@ COMMANDS = (
     CommandSpec("status", "chiplog.cli.status:status", RUN, "Show what runs, and check that an event arrives."),
     CommandSpec("agent", "", RUN, "Run the agent of this node."),
     CommandSpec("collector", "", RUN, "Run the collector: receive, store, answer SQL."),
+    CommandSpec("get", "chiplog.cli.get:get", KEEP, "Copy saved files of a run back."),
     CommandSpec("sync", "chiplog.cli.sync:sync", KEEP, "Deliver journals that were recorded elsewhere."),
     CommandSpec("backup", "", KEEP, "Back up the collector's data while it runs."),
     CommandSpec("restore", "", KEEP, "Restore a backup into an empty directory."),

@@ -10,7 +10,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
@@ -25,10 +25,11 @@ from chiplog_schemas.paths import Paths, own_dir, paths_for_root
 from chiplog_schemas.process.file_lock import lock_holder_pid
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.duckdb_errors import is_lock_conflict
-from chiplog_schemas.query.query_messages import LOCKED_SETTINGS, one_line
+from chiplog_schemas.query.query_messages import FILE_PART_BYTES_MAX, LOCKED_SETTINGS, one_line
 from chiplog_schemas.security.curve import ClientCurve, client_curve
 from chiplog_schemas.security.key_files import Keys, keys_dir
 from chiplog_schemas.security.permissions import Role
+from chiplog_schemas.storage.content_files import DIGEST_BYTES, read_content
 
 if TYPE_CHECKING:
     import duckdb
@@ -147,6 +148,46 @@ class Client:
             if self._closed:
                 raise QueryError("refused", "this client is closed; connect again")
             return Result(self._execute(query, plain, timeout_s, "" if time_zone == "UTC" else time_zone))
+
+    def read_file(self, sha256: str) -> Iterator[bytes]:
+        """Yield the content of a saved file, in parts of up to 1 MiB. The caller compares its digest.
+
+        Args:
+            sha256: Digest of the content in 64 hex digits, as in the view `files`.
+
+        Raises:
+            QueryError: The content is not stored there, or the collector does not answer.
+            ValueError: `sha256` is not a digest.
+        """
+        digest = bytes.fromhex(sha256)
+        if len(digest) != DIGEST_BYTES:
+            raise ValueError(f"sha256 {sha256!r:.80} is not {2 * DIGEST_BYTES} hex digits; the view files has it")
+        offset, n_bytes = 0, 1
+        while offset < n_bytes:
+            with self._lock:
+                n_bytes, part = self._read_part(digest, offset)
+            if not part and offset < n_bytes:
+                raise QueryError("internal", f"the file {sha256} ends after {offset} of {n_bytes} bytes")
+            offset += len(part)
+            yield bytes(part)
+
+    def _read_part(self, digest: bytes, offset: int) -> tuple[int, bytes | memoryview]:
+        if self._closed:
+            raise QueryError("refused", "this client is closed; connect again")
+        if self._where is not None and not self._collector_lives():
+            self._disconnect()
+            try:
+                return read_content(self._where.files, digest, offset, FILE_PART_BYTES_MAX)
+            except FileNotFoundError:
+                raise QueryError("refused", f"content {digest.hex()} is not stored in {self._where.files}") from None
+            except OSError as error:
+                raise QueryError("internal", f"a saved file cannot be read: {error}") from error
+        if self._remote is None or self._remote.is_broken:
+            self._disconnect()
+            self._locate()
+        if self._remote is None:  # the collector has just ended
+            return self._read_part(digest, offset)
+        return self._remote.read_file(digest, offset)
 
     def close(self) -> None:
         """Close the connection. May be called twice."""

@@ -15,6 +15,7 @@ from chiplog_schemas.codec import CodecError
 from chiplog_schemas.limits import HEARTBEAT_INTERVAL_S, LINGER_MS, PEER_SILENT_S
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query.query_messages import (
+    FILE_PART_BYTES_MAX,
     ID_BYTES,
     QUERY_WAIT_S,
     QUESTION_VERSIONS,
@@ -29,6 +30,8 @@ from chiplog_schemas.security.curve import HANDSHAKE_FAILED, ClientCurve, parse_
 __all__ = ["CollectorConnection"]
 
 ASK_AGAIN_MAX = 10  # repetitions of a query whose index was replaced: each bad query ends the index twice
+FILE_AGAIN_S = 2.0  # a part of a saved file takes milliseconds …
+FILE_TRIES = 10  # … and a collector that restarts answers within this many
 SIZE_SLACK_BYTES = 1 << 20  # the head of an answer, in addition to its stream
 
 
@@ -136,6 +139,29 @@ class CollectorConnection:
             if now - last_ping >= HEARTBEAT_INTERVAL_S:
                 self._send(query_messages.ping(id))
                 last_ping = now
+
+    def read_file(self, digest: bytes, offset: int) -> tuple[int, bytes | memoryview]:
+        """Return the size of a saved file, and a part of it from `offset` on. Raises QueryError.
+
+        Repeats the question, because a collector that restarts loses it.
+        """
+        id = os.urandom(ID_BYTES)
+        for _ in range(FILE_TRIES):
+            self._send(query_messages.read_file(id, digest, offset, FILE_PART_BYTES_MAX))
+            until = time.monotonic() + FILE_AGAIN_S
+            while (answer := self._receive(until)) is not None:
+                if answer.id != id:
+                    continue  # of an earlier question
+                if answer.kind == QueryMessageKind.PART:
+                    return answer.n_bytes, answer.payload
+                if answer.kind == QueryMessageKind.ERROR and answer.error_kind == "busy":
+                    time.sleep(max(0.0, until - time.monotonic()))
+                elif answer.kind == QueryMessageKind.ERROR:
+                    raise QueryError(answer.error_kind, answer.message)
+        silent_s = FILE_TRIES * FILE_AGAIN_S
+        reason = self.handshake_error or "an older collector does not answer; upgrade it"
+        message = f"the collector at {self._address} has sent nothing of a file for {silent_s:g} s: {reason}"
+        raise QueryError("unreachable", message)
 
     def _send(self, frames: list[bytes]) -> None:
         try:

@@ -1,5 +1,6 @@
 """The query service: real DuckDB files, real sockets, a real child that parses."""
 
+import hashlib
 import os
 import select
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 import pytest
+import zmq
 
 from chiplog_collector.query import service as query_module
 from chiplog_collector.query import sql_guard as examiner_module
@@ -25,6 +27,7 @@ from chiplog_schemas.limits import QUERIES_WAITING_MAX, QUERY_MEMORY_BYTES
 from chiplog_schemas.query import query_messages
 from chiplog_schemas.query import result_sink as sink_module
 from chiplog_schemas.query.query_messages import ID_BYTES, QueryMessageKind
+from chiplog_schemas.storage.content_files import content_path
 from tests.support.hand_written import create_tables
 from tests.support.query_client import (
     A_SELECT_THAT_IS_STOPPED,
@@ -130,6 +133,62 @@ def shared_asker(shared_service: QueryService) -> Iterator[Asker]:
     connected = Asker(shared_service.address)
     yield connected
     connected.close()
+
+
+# -- saved files ------------------------------------------------------------------------------------------------------
+def test_a_saved_file_is_answered_part_by_part(index, address, tmp_path):
+    data = os.urandom(3 << 20)
+    digest = hashlib.sha256(data).digest()
+    path = content_path(tmp_path / "files", digest)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    service = QueryService(index, address, files=tmp_path / "files")
+    service.start()
+    asker = Asker(address)
+    try:
+        parts = [ask_for_part(asker, digest, offset, 1 << 30) for offset in (0, 1 << 20, 2 << 20, 3 << 20)]
+        assert {(part.kind, part.n_bytes) for part in parts} == {(QueryMessageKind.PART, len(data))}
+        assert b"".join(bytes(part.payload) for part in parts) == data
+        assert [len(part.payload) for part in parts] == [1 << 20, 1 << 20, 1 << 20, 0]
+        missing = ask_for_part(asker, bytes(32), 0, 1)
+        assert missing.error_kind == "refused" and "is not stored at this collector" in missing.message
+    finally:
+        asker.close()
+        service.close()
+
+
+def test_a_service_without_files_says_so(shared_asker):
+    assert ask_for_part(shared_asker, bytes(32), 0, 1).error_kind == "refused"
+
+
+def test_a_client_that_reads_no_parts_gets_only_so_many(index, address, tmp_path, monkeypatch):
+    data = bytes(1 << 20)
+    digest = hashlib.sha256(data).digest()
+    path = content_path(tmp_path / "files", digest)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    monkeypatch.setattr(query_module, "ANSWERS_BYTES_MAX", 4 << 20)
+    service = QueryService(index, address, files=tmp_path / "files")
+    service.start()
+    asker = Asker(address)
+    asker.socket.setsockopt(zmq.RCVHWM, 1)
+    try:
+        for _ in range(64):
+            asker.socket.send_multipart(query_messages.read_file(os.urandom(ID_BYTES), digest, 0, 1 << 20))
+        answers = [asker.receive() for _ in range(64)]
+        assert {answer.error_kind for answer in answers if answer.kind == QueryMessageKind.ERROR} <= {"busy"}
+        assert ask_for_part(asker, digest, 0, 1 << 20).kind == QueryMessageKind.PART
+    finally:
+        asker.close()
+        service.close()
+
+
+def ask_for_part(asker: Asker, digest: bytes, offset: int, n_bytes: int) -> query_messages.QueryMessage:
+    id = os.urandom(ID_BYTES)
+    asker.socket.send_multipart(query_messages.read_file(id, digest, offset, n_bytes))
+    answer = asker.receive()
+    assert answer.id == id
+    return answer
 
 
 # -- the writer -------------------------------------------------------------------------------------------------------

@@ -29,6 +29,10 @@ def test_every_message_parses_into_what_it_was_made_of(sql: str, params: list[An
     assert failure == QueryMessage(QueryMessageKind.ERROR, ID, error_kind="busy", message="ask again")
     assert parse(query_messages.ping(ID)) == QueryMessage(QueryMessageKind.PING, ID)
     assert parse(query_messages.pong(ID, {"pid": 7})) == QueryMessage(QueryMessageKind.PONG, ID, info={"pid": 7})
+    read = parse(query_messages.read_file(ID, bytes(32), 7, 1 << 40))  # no part exceeds the limit
+    assert read == QueryMessage(QueryMessageKind.READ, ID, digest=bytes(32), offset=7, n_bytes=1 << 20)
+    part = parse(query_messages.file_part(ID, 9, b"part"))
+    assert part == QueryMessage(QueryMessageKind.PART, ID, n_bytes=9, payload=b"part")
 
 
 def test_messages_survive_their_own_encoding() -> None:
@@ -66,6 +70,12 @@ def test_any_frames_are_a_message_or_a_protocol_error(frames: list[bytes]) -> No
         [pack([4, ID]), b"one more"],
         [pack([5, ID, []])],
         [pack([6, ID])],
+        [pack([8, ID, bytes(31), 0, 1])],
+        [pack([8, ID, bytes(32), -1, 1])],
+        [pack([8, ID, bytes(32), 0, 0])],
+        [pack([8, ID, bytes(32), 0, True])],
+        [pack([9, ID, 1])],
+        [pack([9, ID, -1]), b""],
         [pack([1, ID, "SELECT 1", None, float("inf")])],
         [pack([1, ID, "SELECT 1", None, True])],
         [pack([1, ID, "SELECT 1", None, 1.0, "x" * 65])],

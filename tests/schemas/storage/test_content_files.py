@@ -6,7 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from chiplog_schemas.storage.content_files import insufficient_space_reason, invalid_path_reason, list_contents
+from chiplog_schemas.storage.content_files import (
+    content_path,
+    insufficient_space_reason,
+    invalid_path_reason,
+    list_contents,
+    read_content,
+)
 
 
 def test_only_files_named_by_a_digest_are_contents(tmp_path: Path) -> None:
@@ -44,3 +50,16 @@ def test_a_file_that_would_take_the_space_of_events_is_refused(tmp_path: Path) -
     assert reason is not None and str(tmp_path) in reason and "kept for events" in reason
     with pytest.raises(OSError):
         insufficient_space_reason(tmp_path / "nowhere", 1)
+
+
+def test_a_stored_content_is_read_part_by_part(tmp_path: Path) -> None:
+    digest = sha256(b"content").digest()
+    path = content_path(tmp_path, digest)
+    assert path == tmp_path / digest.hex()[:2] / digest.hex()
+    path.parent.mkdir()
+    path.write_bytes(b"content")
+    assert read_content(tmp_path, digest, 0, 4) == (7, b"cont")
+    assert read_content(tmp_path, digest, 4, 100) == (7, b"ent")
+    assert read_content(tmp_path, digest, 99, 1) == (7, b"")
+    with pytest.raises(FileNotFoundError):
+        read_content(tmp_path, bytes(32), 0, 1)
