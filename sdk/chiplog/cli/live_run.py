@@ -30,20 +30,26 @@ ORDER BY l.rank NULLS LAST, l.label
 # cache: global dictionary column changed identity").
 _PACES = """
 WITH steps AS (
-    SELECT label, attempt, step, min(ts) AS ts, max(ts) AS last_ts
+    SELECT label, attempt, step, min(ts) AS ts
     FROM (
         SELECT label, attempt, step, ts FROM metrics WHERE run_id = $run AND step >= $from_step
         UNION ALL
         SELECT label, attempt, step, ts FROM phases WHERE run_id = $run AND step >= $from_step
     ) GROUP BY label, attempt, step
 )
-SELECT label, attempt, max(last_ts) AS last_ts,
+SELECT label, attempt,
        epoch_us(max(ts) - min(ts)) / 1e6 / nullif((max(step) - min(step))::DOUBLE, 0) AS pace_s
 FROM steps GROUP BY label, attempt
 """
 _PHASES = """
 SELECT label, attempt, arg_max(phase, ts) AS phase FROM phases
 WHERE run_id = $run AND step >= $from_step AND phase NOT IN ('step', 'gc') GROUP BY label, attempt
+"""
+# Of all steps, from the rollups: a label with steps of its own may be far behind the foremost one.
+_LAST = """
+SELECT i.label, i.attempt, max(f.last_ts) AS last_ts
+FROM (SELECT producer, last_ts FROM base.metric_series UNION ALL SELECT producer, last_ts FROM base.phase_series) f
+JOIN base.identified i ON i.producer = f.producer WHERE i.run_id = $run GROUP BY i.label, i.attempt
 """
 _OPENED = f"""
 SELECT label, attempt, ts, body->>'phase' AS phase, (body->>'since_us')::BIGINT / 1e6 AS since_s
@@ -109,7 +115,8 @@ class LiveRun:
         since = now - timedelta(seconds=SAMPLES_S)
         samples = client.sql(_SAMPLES, {"since": since}, timeout_s=QUERY_TIMEOUT_S).rows()
         rows = [self._row(row, now) for row in ranks]
-        last_at = self._add_recent(rows, ask(_PACES, from_step=from_step), ask(_PHASES, from_step=from_step))
+        self._add_recent(rows, ask(_PACES, from_step=from_step), ask(_PHASES, from_step=from_step))
+        last_at = {(found["label"], found["attempt"]): found["last_ts"] for found in ask(_LAST)}
         _add_open_phases(rows, ask(_OPENED), last_at, now)
         by_device = {(row["node"], row["device"], row["name"]): row["value"] for row in samples}
         for row, source in zip(rows, ranks, strict=True):
@@ -130,18 +137,15 @@ class LiveRun:
             first_step=self._first_step,
         )
 
-    def _add_recent(
-        self, rows: list[RankRow], paces: list[dict[str, Any]], phases: list[dict[str, Any]]
-    ) -> dict[tuple[str, int], datetime]:
-        """Add step time and newest phase; return when each label and attempt recorded its last fact."""
-        by_label = {(found["label"], found["attempt"]): found for found in paces}
+    def _add_recent(self, rows: list[RankRow], paces: list[dict[str, Any]], phases: list[dict[str, Any]]) -> None:
+        """Add step time and newest phase."""
+        pace_of = {(found["label"], found["attempt"]): found["pace_s"] for found in paces}
         newest = {(found["label"], found["attempt"]): found["phase"] for found in phases}
         for row in rows:
             of = (row.label, row.attempt)
-            pace_s = by_label[of]["pace_s"] if of in by_label else None
+            pace_s = pace_of.get(of)
             row.pace_s = pace_s if pace_s is not None else self._paces.get(of)
             row.phase = newest.get(of)
-        return {of: found["last_ts"] for of, found in by_label.items()}
 
     def _row(self, source: dict[str, Any], now: datetime) -> RankRow:
         def age(moment: datetime | None) -> float | None:

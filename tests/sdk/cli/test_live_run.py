@@ -113,6 +113,30 @@ def test_a_phase_that_ended_is_not_open_and_the_newest_attempt_counts(tmp_path: 
         assert (frame.rows[0].step, frame.rows[0].open_phase) == (0, None)
 
 
+def test_a_phase_that_ended_is_not_open_far_behind_the_foremost_label_either(tmp_path: Path) -> None:
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
+        database.execute("INSERT INTO base.names VALUES (1, 'loss'), (2, 'data')")
+        for producer, label, step in ((0, "rank0", 1_000), (1, "eval", 5), (2, "busy", 5)):
+            database.execute(
+                "INSERT INTO base.producers (producer, role, run, label, attempt, started_at) "
+                f"SELECT {producer}, 'rank', 1, '{label}', 0, now()::TIMESTAMP - INTERVAL 5 MINUTE"
+            )
+            table, age_s = ("phases", 90) if label == "busy" else ("metrics", 10)
+            database.execute(
+                f"INSERT INTO base.{table} SELECT {producer}, 2, {step}, 1, now()::TIMESTAMP - to_seconds({age_s}), 1"
+            )
+            database.execute(
+                "INSERT INTO base.events (producer, seq, ts, kind, level, message, body) "
+                f"SELECT {producer}, 2, now()::TIMESTAMP - INTERVAL 30 SECOND, 'phase_open', 'info', '', json_object("
+                f"'phase', 'data', 'step', {step}, 'since_us', epoch_us(now()::TIMESTAMP - INTERVAL 60 SECOND))"
+            )
+    with connect(dir=tmp_path, start=False) as client:
+        frame = LiveRun("r").read(client)
+    assert frame is not None
+    assert {row.label: row.open_phase for row in frame.rows} == {"rank0": None, "eval": None, "busy": "data"}
+
+
 def test_a_label_whose_clock_is_an_hour_slow_does_not_stall_while_it_moves(tmp_path: Path) -> None:
     with hand_written(tmp_path) as database:
         database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', [])")
