@@ -27,6 +27,7 @@ from chiplog.cli.suggestions import KNOWN_MAX, unknown_name
 from chiplog.cli.tables import NULL, plain_cell, table_value
 from chiplog.cli.writers import Rows, write_result
 from chiplog.query.client import Client
+from chiplog.query.result import unique_names
 
 if TYPE_CHECKING:
     from chiplog.cli.fitted_table import Cell, Sheet
@@ -136,14 +137,12 @@ def runs(
         _decode(rows, selection.columns)
         for column in [*selection.columns, sort_column]:
             _require_values(client, rows, column)
-        if spark_key is not None:
-            _add_curves(client, rows, spark_key)
-    names = [*(chosen or DEFAULT_COLUMNS), *([spark_key] if spark_key is not None else [])]
+        curve = _curve(client, rows, spark_key) if spark_key is not None else None
+    names = [*(chosen or DEFAULT_COLUMNS)]
     if not rows and output.form == "table" and output.path is None:
         click.echo("no runs match" if selection.is_filtered else "no runs yet", err=True)
         return
-    values = Rows(names, ([row[name] for name in names] for row in rows), _TYPE_OF)
-    write_result(values, output, zone, sheets=lambda: [table_of(rows, zone, chosen, spark_key)])
+    write_result(_values_of(rows, names, curve), output, zone, sheets=lambda: [table_of(rows, zone, chosen, curve)])
     if rows and len(rows) < rows[0]["n_all"]:  # safeguard: left-out-runs-counted
         click.echo(f"{len(rows)} of {rows[0]['n_all']} runs; --all or --limit N shows more", err=True)
 
@@ -173,8 +172,15 @@ def _require_values(client: Client, rows: list[dict[str, Any]], column: str) -> 
         )
 
 
-def _add_curves(client: Client, rows: list[dict[str, Any]], key: str) -> None:
-    """Add a list of numbers to each row, under the name of the metric. Raises UsageError if no run logged it."""
+class Curve(NamedTuple):
+    """A metric of each run: the values of `SPARKLINES`, None for a run that did not log it."""
+
+    key: str
+    values: "list[list[float | None] | None]"
+
+
+def _curve(client: Client, rows: list[dict[str, Any]], key: str) -> Curve:
+    """Return the curve of a metric. Raises UsageError if no run logged it."""
     found: dict[str, list[float | None]] = {}
     for point in client.sql(SPARKLINES, {"key": key, "runs": [row["run_id"] for row in rows]}):
         found.setdefault(point["run_id"], [None] * SPARK_BUCKETS)[point["bucket"]] = point["value"]
@@ -185,8 +191,17 @@ def _add_curves(client: Client, rows: list[dict[str, Any]], key: str) -> None:
         ]
         if key not in known:
             raise click.UsageError(unknown_name("key", key, known, "chiplog show RUN lists the keys of a run"))
-    for row in rows:
-        row[key] = found.get(row["run_id"])
+    return Curve(key, [found.get(row["run_id"]) for row in rows])
+
+
+def _values_of(rows: list[dict[str, Any]], names: Sequence[str], curve: Curve | None) -> Rows:
+    """Return the chosen columns, and after them the curve, whose name has a number if a column has the same."""
+    values = [[row[name] for name in names] for row in rows]
+    types = {name: _TYPE_OF[name] for name in names if name in _TYPE_OF}
+    if curve is None:
+        return Rows(names, values, types)
+    together = [[*row, points] for row, points in zip(values, curve.values, strict=True)]
+    return Rows(unique_names([*names, curve.key]), together, types)
 
 
 def duration_s(started: datetime | None, ended: datetime | None, state: str, now: datetime) -> float | None:
@@ -238,7 +253,7 @@ def table_of(
     rows: list[dict[str, Any]],
     zone: Zone = UTC_ZONE,
     columns: Sequence[str] | None = None,
-    spark_key: str | None = None,
+    curve: Curve | None = None,
 ) -> "Sheet":
     """Lay out runs. Without `columns` those without any value are omitted, and a narrow terminal has fewer."""
     from chiplog.cli.fitted_table import Sheet
@@ -250,9 +265,9 @@ def table_of(
         shown = [name for name in shown if name not in unused]
     layouts = [_column(name, rows, zone, may_drop=columns is None) for name in shown]
     texts = [_texts(name, rows, zone, NULL if columns else "") for name in shown]
-    if spark_key is not None:
-        layouts.append(Column(spark_key, is_whole=True))
-        texts.append([plain_cell("" if row[spark_key] is None else sparkline(row[spark_key]), "cyan") for row in rows])
+    if curve is not None:
+        layouts.append(Column(curve.key, is_whole=True))
+        texts.append([plain_cell("" if points is None else sparkline(points), "cyan") for points in curve.values])
     sheet = Sheet(layouts, has_blocks=columns is not None)
     for cells in zip(*texts, strict=True):
         sheet.add(*cells)

@@ -197,6 +197,25 @@ def test_a_sparkline_is_the_mean_over_labels_in_equal_parts_of_the_steps(chiplog
     assert "NaN or infinite" in errors
 
 
+def test_a_sparkline_of_a_metric_named_like_a_column_replaces_nothing(chiplog, tmp_path):
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.names VALUES (1, 'lost'), (2, 'tags')")
+        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'r', ['a'])")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, is_primary, rank, state, produced) "
+            "VALUES (1, 'rank', 1, 'rank0', 0, true, 0, 'finished', 0)"
+        )
+        database.execute("INSERT INTO base.metrics SELECT 1, k, s, s, now(), 7 FROM range(48) t(s), range(1, 3) u(k)")
+    [row] = json.loads(chiplog("runs", "--sparkline", "lost", "--format", "json", root=tmp_path)[1])
+    assert (row["lost"], row["lost_1"]) == (0, [7.0] * 24)
+    header, _, line = chiplog("runs", "--sparkline", "lost", root=tmp_path)[1].splitlines()
+    assert header.split()[-2:] == ["complete", "lost"] and line.split()[-2:] == ["yes", "▁" * 24]
+    [row] = json.loads(
+        chiplog("runs", "--columns", "run_id,name", "--sparkline", "tags", "--format", "json", root=tmp_path)[1]
+    )
+    assert row == {"run_id": "r", "name": None, "tags": [7.0] * 24}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
