@@ -161,7 +161,7 @@ class _Asker:
         result, encoded = answer
         shown = Rows(result.columns, result.tuples()[:rows_max], wall_times=result.wall_times)
         target = TerminalText()
-        write_result(shown, self._output, self._zone, encoded, target=target)
+        write_result(shown, self._output, self._zone, encoded, target=target, table_rows_max=None)
         return target.getvalue()
 
     def _json_columns(self, query: str) -> list[str]:

@@ -182,10 +182,11 @@ def write_result(
     encoded: Collection[str] = (),
     sheets: "Callable[[], Iterable[Sheet | str]] | None" = None,
     target: TextIO | None = None,
+    table_rows_max: int | None = TABLE_ROWS_MAX,
 ) -> None:
     """Write a table in any format. encoded: columns of JSON. sheets: the layout for people, if the command has one.
 
-    target: in place of standard output.
+    target: in place of standard output. table_rows_max: of a table for people; None: all rows.
     """
     form, path = output.form, output.path
     if form in BINARY:
@@ -206,7 +207,7 @@ def write_result(
             headings, texts = result_cells(result.columns, rows, zone, wall)
             target.writelines(f"{line}\n" for line in markdown_lines(headings, null_filled(texts)))
         else:
-            _write_table(result.columns, rows, target, zone, wall)
+            _write_table(result.columns, rows, target, zone, wall, table_rows_max)
     report_nonfinite(n_nonfinite)
 
 
@@ -218,9 +219,14 @@ def report_nonfinite(count: int) -> None:
 
 
 def _write_table(
-    columns: Sequence[str], rows: Sequence[Sequence[Any]], target: TextIO, zone: Zone, wall: Collection[str]
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    target: TextIO,
+    zone: Zone,
+    wall: Collection[str],
+    rows_max: int | None,
 ) -> None:
-    shown = rows[:TABLE_ROWS_MAX]
+    shown = rows[:rows_max]
     if target.isatty():
         print_tables(result_table(columns, shown, zone, wall), file=target)
     else:

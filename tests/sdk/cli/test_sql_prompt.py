@@ -78,8 +78,8 @@ def test_a_result_is_cut_at_a_limit_that_is_named_and_can_be_changed(root):
         terminal.wait_for(r"\s999\s+1,000 of 1,500 rows, [\d,]+ ms; \\limit 0 shows all")
         terminal.type("\\limit 2\rSELECT range AS n FROM range(3);\r")
         terminal.wait_for(r"\s1\s+2 of 3 rows, ")
-        terminal.type("\\limit 0\rSELECT range AS n FROM range(1500);\r")
-        terminal.wait_for(r"\s1499\s+1,500 rows, ")
+        terminal.type("\\limit 0\rSELECT range AS n FROM range(10002);\r")
+        terminal.wait_for(r"\s10001\s+10,002 rows, ")
         terminal.type("\\limit many\r")
         terminal.wait_for("'many' is not a number")
 
