@@ -11,11 +11,11 @@ import click
 from chiplog.cli.comparison import compare_runs
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.fitted_table import Column, Sheet
-from chiplog.cli.format_values import Zone, common_timezone, duration_text, number_text, plain_value, seconds_text
+from chiplog.cli.format_values import Zone, common_timezone, duration_text, number_text, seconds_text
 from chiplog.cli.options import local_option, open_client, require_key, resolve_run, source_options
 from chiplog.cli.runs import duration_s, state_text
 from chiplog.cli.tables import plain_cell, print_tables
-from chiplog.cli.writers import open_output
+from chiplog.cli.writers import write_object
 from chiplog.query.client import Client
 
 SHOWN = 20  # rows of each table without --all
@@ -58,8 +58,7 @@ def compare(
         for key in keys:
             _require_key(client, ids, key, found)
     if form == "json":
-        with open_output(None) as target:
-            target.write(json.dumps(plain_value(found, zone), ensure_ascii=False, indent=1) + "\n")
+        write_object(found, zone=zone)
     else:
         print_tables(*page(found, None if everything else SHOWN, zone))
 

@@ -1,17 +1,16 @@
 """`chiplog show`: one run on a page."""
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from chiplog.cli.completion import complete_runs
-from chiplog.cli.format_values import common_timezone, count_nonfinite, decoded, plain_value
+from chiplog.cli.format_values import common_timezone, decoded
 from chiplog.cli.options import local_option, open_client, resolve_run, source_options
 from chiplog.cli.output import Output, output_options
 from chiplog.cli.run_page import build_page
-from chiplog.cli.writers import open_output, report_nonfinite, write_sheets
+from chiplog.cli.writers import write_object, write_sheets
 from chiplog.query.client import Client
 
 KEYS_MAX = 10_000  # as many as a run may have
@@ -120,9 +119,7 @@ def show(run: str, output: Output, everything: bool, is_local: bool, dir_: str |
     with open_client(dir_, url) as client:
         found = _collect(client, resolve_run(client, run))
     if output.form == "json":
-        with open_output(output.path) as target:
-            target.write(json.dumps(plain_value(found, zone), ensure_ascii=False, indent=1) + "\n")
-        report_nonfinite(count_nonfinite(found))
+        write_object(found, output.path, zone)
     else:
         write_sheets(build_page(found, everything=everything, zone=zone, source=source), output)
 

@@ -211,6 +211,13 @@ def write_result(
     report_nonfinite(n_nonfinite)
 
 
+def write_object(value: dict[str, Any], path: str | None = None, zone: Zone = UTC_ZONE) -> None:
+    """Write one JSON object, and report values that JSON lacks. path: a file in place of standard output."""
+    with open_output(path) as target:
+        target.write(json.dumps(plain_value(value, zone), ensure_ascii=False, indent=1) + "\n")
+    report_nonfinite(count_nonfinite(value))
+
+
 def report_nonfinite(count: int) -> None:
     """Report values that a format lacks on standard error."""
     if count:  # safeguard: null-for-nan-is-reported

@@ -56,6 +56,24 @@ def test_json_has_everything(chiplog, root):
     assert found["config"][0] == {"key": "lr", "a": 0.0003, "b": 0.001, "in_a": True, "in_b": True}
 
 
+def test_json_counts_the_numbers_that_it_lacks(chiplog, tmp_path):
+    with hand_written(tmp_path) as database:
+        database.execute("INSERT INTO base.runs (run, run_id, tags) VALUES (1, 'a', []), (2, 'b', [])")
+        database.execute("INSERT INTO base.names VALUES (1, 'loss')")
+        database.execute(
+            "INSERT INTO base.producers (producer, role, run, label, attempt, rank, is_primary) "
+            "VALUES (1, 'rank', 1, 'rank0', 0, 0, true), (2, 'rank', 2, 'rank0', 0, 0, true)"
+        )
+        database.execute(
+            "INSERT INTO base.metrics SELECT p, 1, 0, 0, TIMESTAMP '2026-01-02', if(p = 1, 'inf'::DOUBLE, 1) "
+            "FROM range(1, 3) t(p)"
+        )
+    code, text, errors = chiplog("compare", "a", "b", "--format", "json", root=tmp_path)
+    [row] = json.loads(text)["metrics"]
+    assert (code, row["a"], row["b"]) == (0, None, 1.0)
+    assert "NaN or infinite: null in JSON" in one_line(errors)
+
+
 @pytest.mark.parametrize(
     ("a", "b", "text"),
     [
