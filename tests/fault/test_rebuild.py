@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 import chiplog
-from chiplog_schemas.storage.segment_format import list_segments
+from chiplog_schemas.model.block_decoder import decode_block
+from chiplog_schemas.model.events import EventKind
+from chiplog_schemas.storage.record import Kind, Record
+from chiplog_schemas.storage.segment_format import list_segments, read_segment
 from tests.support.node import Node
 from tests.support.oracle import ORACLE, compare
 from tests.support.safeguard import Safeguard
@@ -60,11 +63,20 @@ def rebuild(node: Node) -> str:
     return done.stdout
 
 
-def cut(node: Node) -> None:
-    """Remove the second half of the log."""
+def cut(node: Node) -> int:
+    """Remove the end of the log, after the receipt of a quarter of the events or more; return how many values are left."""
     _, path = list_segments(node.place.collector / "log")[-1]
-    with open(path, "r+b") as segment:
-        segment.truncate(path.stat().st_size // 2)
+    n_left = 0
+    for record in read_segment(path):
+        assert isinstance(record, Record)
+        if record.kind == Kind.BLOCK:
+            block = decode_block(record.payload)
+            n_left += sum(len(group.seq) for group in block.groups if group.kind == EventKind.METRICS)
+        elif record.kind == Kind.RECEIPT and n_left > EVENTS // 4:
+            os.truncate(path, record.end)
+            assert n_left < EVENTS, "the whole run arrived in one commit"
+            return n_left
+    raise AssertionError(f"the log has {n_left} of {EVENTS} values")
 
 
 def ask(node: Node, query: str) -> list[dict[str, object]]:
@@ -74,14 +86,14 @@ def ask(node: Node, query: str) -> list[dict[str, object]]:
 
 def test_a_rebuild_from_a_log_that_lost_its_end_says_so_and_keeps_the_better_file(recorded: tuple[Node, Path]) -> None:
     node, file = recorded
-    cut(node)
+    n_left = cut(node)
     said = rebuild(node)
     (row,) = ask(node, TOLD)
     told = str(row["message"])
     assert told.startswith("log damaged: records ") and told.removeprefix("log damaged: ") in said
     verdict = compare(file, ask(node, VALUES))
     assert not (verdict.doubled or verdict.altered or verdict.extra)
-    assert 0.3 * EVENTS < EVENTS - len(verdict.lost) < 0.7 * EVENTS, verdict
+    assert EVENTS - len(verdict.lost) == n_left, verdict
     (kept,) = node.place.collector.glob("*.set-aside-*")
     assert f"the previous file is kept as {kept.name}" in said
     assert "kept" not in rebuild(node), "the one that was made from the same log is not better"
@@ -100,8 +112,8 @@ def test_a_rebuild_from_a_whole_log_has_nothing_to_tell(recorded: tuple[Node, Pa
 def test_a_collector_tells_of_a_lost_end_at_its_start(recorded: tuple[Node, Path]) -> None:
     """Without an agent that sends anything."""
     node, _ = recorded
-    cut(node)
+    n_left = cut(node)
     node.place.index.unlink()
     node.start_collector()
     node.until(TOLD, lambda rows: len(rows) == 1)
-    assert len(ask(node, VALUES)) > 0.3 * EVENTS
+    assert len(ask(node, VALUES)) == n_left
