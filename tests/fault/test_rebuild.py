@@ -64,7 +64,7 @@ def rebuild(node: Node) -> str:
 
 
 def cut(node: Node) -> int:
-    """Remove the end of the log, after the receipt of a quarter of the events or more; return how many values are left."""
+    """Cut the log after the receipt of a quarter of the events or more; return how many values are left."""
     _, path = list_segments(node.place.collector / "log")[-1]
     n_left = 0
     for record in read_segment(path):
