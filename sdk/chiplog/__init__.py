@@ -40,6 +40,7 @@ if TYPE_CHECKING or not _is_command:
 if TYPE_CHECKING:
     from chiplog.query.client import Client, NoDataError, QueryError
     from chiplog.query.result import Result
+    from chiplog.query.run_tables import run_history, runs
     from chiplog.recording.config import Config, Summary
 
     run: Run | None
@@ -64,6 +65,8 @@ __all__ = [
     "log",
     "phase",
     "run",
+    "run_history",
+    "runs",
     "save",
     "setup",
     "step",
@@ -76,6 +79,8 @@ _QUERY_NAMES = {
     "NoDataError": "query.client",
     "QueryError": "query.client",
     "Result": "query.result",
+    "run_history": "query.run_tables",
+    "runs": "query.run_tables",
 }
 
 
@@ -110,7 +115,7 @@ def connect(url: str | None = None, *, dir: "str | os.PathLike[str] | None" = No
 
 
 def __getattr__(name: str) -> Any:
-    """Return `run`, `config` and `summary` of the current run, query classes, and substitutes for foreign names."""
+    """Return `run`, `config` and `summary` of the current run, names for queries, and substitutes for foreign names."""
     if name in _QUERY_NAMES:
         from importlib import import_module
 

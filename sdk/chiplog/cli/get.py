@@ -12,8 +12,8 @@ import click
 
 from chiplog.cli.completion import complete_runs
 from chiplog.cli.options import open_client, resolve_run, source_options
-from chiplog.cli.suggestions import KNOWN_MAX, unknown_name
 from chiplog.query.client import Client, QueryError
+from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
 from chiplog_schemas.storage.content_files import invalid_path_reason
 
 _FILES = """SELECT path, bytes, sha256 FROM files

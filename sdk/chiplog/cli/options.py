@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 import click
 
-from chiplog.cli.suggestions import KNOWN_MAX, require_known, unknown_name
+from chiplog.cli.suggestions import require_known
 from chiplog.query.client import Client, NoDataError, QueryError, connect
+from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
 
 _NO_START = "chiplog.no_start"  # in click's meta of one command
 _LABELS_SHOWN = 8  # in a message, if none is similar

@@ -92,7 +92,7 @@ class LazyGroup(click.Group):
         """Find the command, or suggest a similar one."""
         name = args[0]
         if self.get_command(ctx, name) is None and not name.startswith("-"):
-            from chiplog.cli.suggestions import unknown_name
+            from chiplog.query.nearest_names import unknown_name
 
             raise click.UsageError(
                 unknown_name("command", name, self.list_commands(ctx), "chiplog --help lists all"), ctx

@@ -23,10 +23,10 @@ from chiplog.cli.runs_query import (
     parse_sort,
 )
 from chiplog.cli.sparkline import sparkline
-from chiplog.cli.suggestions import KNOWN_MAX, unknown_name
 from chiplog.cli.tables import NULL, plain_cell, table_value
 from chiplog.cli.writers import Rows, write_result
 from chiplog.query.client import Client
+from chiplog.query.nearest_names import KNOWN_MAX, unknown_name
 from chiplog.query.result import unique_names
 
 if TYPE_CHECKING:

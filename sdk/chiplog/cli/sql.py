@@ -14,9 +14,9 @@ from chiplog.cli.format_values import common_timezone
 from chiplog.cli.local_time import localized, zone_name
 from chiplog.cli.options import local_option, open_client, resolve_run, source_options
 from chiplog.cli.output import FORMATS, Output, output_options
-from chiplog.cli.suggestions import nearest
 from chiplog.cli.writers import Rows, TerminalText, write_result
 from chiplog.query.client import Client, QueryError, Result
+from chiplog.query.nearest_names import nearest
 from chiplog.query.result import unique_names
 from chiplog.query.saved_queries import NAMES, about, query_of
 from chiplog_schemas.paths import own_dir

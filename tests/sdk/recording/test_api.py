@@ -95,7 +95,7 @@ def test_the_public_attributes_of_a_class_are_the_documented_ones(chiplog_dir: P
     assert {attribute for attribute in own if not inspect.getdoc(getattr(type(found), attribute))} == set()
 
 
-FUNCTIONS = sorted(CALLS | {"connect", "init", "setup"})
+FUNCTIONS = sorted(CALLS | {"connect", "init", "run_history", "runs", "setup"})
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
