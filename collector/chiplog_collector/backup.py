@@ -1,7 +1,7 @@
 """Copy the collector's log and saved files to another directory while it runs, and restore such a copy.
 
     <backup>/
-      manifest.json        written last: format, owner of the log, number after its last record, segments, files
+      manifest.json        written last: format, owner of the log, number after its last record, segments
       log/*.seg, files/    as in the collector's directory
 
 Sealed segments and contents never change in place, so they are linked where the file system allows it. Of the newest
@@ -44,7 +44,8 @@ class BackupError(click.ClickException):
 def back_up(place: Paths, target: Path, on_progress: Progress) -> str:
     """Copy the log as far as it is synced, and the saved files; return a line. Raises BackupError, OSError.
 
-    Into an earlier backup of the same log it copies only what is new or was rewritten, and removes what is gone.
+    Into an earlier backup of the same log it copies only segments that are new or were rewritten, and removes those
+    that the log no longer has. A log that ends before the backup does is refused: the backup has more.
     """
     log = place.collector / "log"
     owner = log_owner(log)
@@ -54,6 +55,9 @@ def back_up(place: Paths, target: Path, on_progress: Progress) -> str:
     if before and before["owner"] != owner.hex():
         raise BackupError(f"{target} is a backup of another log ({before['owner']}); name another directory")
     limit = _synced(place)
+    if before and limit < before["next_number"]:  # safeguard: fuller-backup-kept
+        more = f"{target} has records up to {before['next_number']}, and {log} only up to {limit}"
+        raise BackupError(f"{more}; it was restored or lost its end: name another directory")
     ensure_private_dir(target)
     atomic_write(target / _BEGUN, b"", durable=True)
     ensure_private_dir(target / "log")
@@ -106,7 +110,7 @@ def restore(source: Path, place: Paths) -> str:
     if place.collector.exists() and any(place.collector.iterdir()):
         raise BackupError(f"{place.collector} has data; name an empty CHIPLOG_DIR with --dir")
     for segment in manifest["segments"]:
-        if _size(source / "log" / segment["name"]) != segment["bytes"]:
+        if _size(source / "log" / segment["name"]) < segment["bytes"]:
             raise BackupError(f"{source}/log/{segment['name']} does not have its {segment['bytes']} bytes; use another")
     ensure_private_dir(place.root)
     staging = place.collector.with_name(f".restoring-{place.collector.name}")
@@ -114,7 +118,10 @@ def restore(source: Path, place: Paths) -> str:
     try:
         ensure_private_dir(staging / "log")
         for segment in manifest["segments"]:
-            _copy(source / "log" / segment["name"], staging / "log" / segment["name"])
+            copy = staging / "log" / segment["name"]
+            _copy(source / "log" / segment["name"], copy)
+            # A repeated backup that was interrupted has copied more than its manifest says.
+            os.truncate(copy, segment["bytes"])  # safeguard: interrupted-backup-restored
         for name in (Path("log") / END_NAME, Path("synced")):
             mark = Watermark(staging / name, writable=True)
             mark.set(manifest["next_number"])
@@ -186,9 +193,8 @@ def _copy_records(path: Path, target: Path, limit: int) -> int:
 def _copy_files(source: Path, target: Path, *, links: bool = True) -> int:
     """Copy the contents that the target lacks; return how many."""
     n_new = 0
-    for directory in sorted(source.iterdir()) if source.is_dir() else []:
-        if not directory.is_dir():
-            continue
+    directories = [directory for directory in source.iterdir() if directory.is_dir()] if source.is_dir() else []
+    for directory in sorted(directories):
         for path in directory.iterdir():
             copy = target / directory.name / path.name
             if not is_content_name(path.name) or copy.exists():
@@ -197,6 +203,10 @@ def _copy_files(source: Path, target: Path, *, links: bool = True) -> int:
             with contextlib.suppress(FileNotFoundError):  # its run was deleted in the meantime
                 (_link_or_copy if links else _copy)(path, copy)
                 n_new += 1
+        if (target / directory.name).is_dir():
+            sync_directory(target / directory.name)
+    if target.is_dir():
+        sync_directory(target)
     return n_new
 
 

@@ -28,6 +28,17 @@ SAFEGUARDS = [
         "rewritten-segment-copied-again",
         test="test_a_second_backup_copies_only_what_is_new_or_was_rewritten",
     ),
+    Safeguard(
+        "a backup whose repetition was interrupted can be restored",
+        "interrupted-backup-restored",
+        test="test_a_backup_whose_repetition_was_interrupted_restores_what_it_had",
+    ),
+    Safeguard(
+        "a log that lost its end does not replace a backup that has it",
+        "fuller-backup-kept",
+        condition=False,
+        test="test_a_log_with_less_than_the_backup_does_not_replace_it",
+    ),
 ]
 
 
@@ -118,3 +129,30 @@ def test_a_damaged_backup_restores_nothing(index: Index, tmp_path: Path, damage:
     done = invoke(restore, target, "--dir", tmp_path / "new")
     assert (done.exit_code, len(done.output.splitlines())) == (2, 1), done.output
     assert not (tmp_path / "new").exists()
+
+
+def test_a_backup_whose_repetition_was_interrupted_restores_what_it_had(index: Index, tmp_path: Path) -> None:
+    first, *rest = everything()
+    index.take(first)
+    before, synced = index.views(), index.log.next_number
+    index.take(*rest)
+    place, target = place_of(index), tmp_path / "backup"
+    publish(index, place, synced)
+    assert invoke(backup, target, "--from", place.root).exit_code == 0
+    manifest = (target / "manifest.json").read_bytes()
+    publish(index, place)
+    assert invoke(backup, target, "--from", place.root).exit_code == 0
+    (target / "manifest.json").write_bytes(manifest)  # as if the second one had been killed before its last step
+    assert restored_views(index, target) == before
+
+
+def test_a_log_with_less_than_the_backup_does_not_replace_it(index: Index, tmp_path: Path) -> None:
+    index.take(*everything())
+    place, target = place_of(index), tmp_path / "backup"
+    publish(index, place)
+    assert invoke(backup, target, "--from", place.root).exit_code == 0
+    manifest = (target / "manifest.json").read_bytes()
+    publish(index, place, index.log.next_number - 1)
+    refused = invoke(backup, target, "--from", place.root)
+    assert refused.exit_code == 2 and "name another directory" in refused.output
+    assert (target / "manifest.json").read_bytes() == manifest

@@ -187,7 +187,13 @@ class Client:
             self._locate()
         if self._remote is None:  # the collector has just ended
             return self._read_part(digest, offset)
-        return self._remote.read_file(digest, offset)
+        try:
+            return self._remote.read_file(digest, offset, self._collector_lives)
+        except QueryError as error:
+            # safeguard: file-read-without-collector
+            if error.kind != "unreachable" or self._where is None or self._collector_lives():
+                raise
+            return self._read_part(digest, offset)  # from the directory: an embedded collector has ended
 
     def close(self) -> None:
         """Close the connection. May be called twice."""

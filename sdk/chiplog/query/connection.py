@@ -140,13 +140,16 @@ class CollectorConnection:
                 self._send(query_messages.ping(id))
                 last_ping = now
 
-    def read_file(self, digest: bytes, offset: int) -> tuple[int, bytes | memoryview]:
+    def read_file(self, digest: bytes, offset: int, lives: Callable[[], bool]) -> tuple[int, bytes | memoryview]:
         """Return the size of a saved file, and a part of it from `offset` on. Raises QueryError.
 
-        Repeats the question, because a collector that restarts loses it.
+        Repeats the question, because a collector that restarts loses it. lives: as of `execute`.
         """
         id = os.urandom(ID_BYTES)
+        busy = ""
         for _ in range(FILE_TRIES):
+            if not lives():
+                break
             self._send(query_messages.read_file(id, digest, offset, FILE_PART_BYTES_MAX))
             until = time.monotonic() + FILE_AGAIN_S
             while (answer := self._receive(until)) is not None:
@@ -155,13 +158,14 @@ class CollectorConnection:
                 if answer.kind == QueryMessageKind.PART:
                     return answer.n_bytes, answer.payload
                 if answer.kind == QueryMessageKind.ERROR and answer.error_kind == "busy":
+                    busy = answer.message
                     time.sleep(max(0.0, until - time.monotonic()))
                 elif answer.kind == QueryMessageKind.ERROR:
                     raise QueryError(answer.error_kind, answer.message)
-        silent_s = FILE_TRIES * FILE_AGAIN_S
-        reason = self.handshake_error or "an older collector does not answer; upgrade it"
-        message = f"the collector at {self._address} has sent nothing of a file for {silent_s:g} s: {reason}"
-        raise QueryError("unreachable", message)
+        if busy:
+            raise QueryError("busy", busy)
+        reason = self.handshake_error or "it has stopped, or is older than this client"
+        raise QueryError("unreachable", f"the collector at {self._address} sends nothing of a file: {reason}")
 
     def _send(self, frames: list[bytes]) -> None:
         try:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from chiplog.cli.get import get
+from chiplog.query.client import connect
 from chiplog_collector.query.service import QueryService, lock_down
 from chiplog_schemas.paths import ensure_private_dir, paths_for_root
 from chiplog_schemas.process.file_lock import Lock
@@ -31,6 +32,12 @@ SAFEGUARDS = [
         "got-file-verified",
         condition=False,
         test="test_a_damaged_file_is_not_written",
+    ),
+    Safeguard(
+        "a file is read from the directory once an embedded collector has ended",
+        "file-read-without-collector",
+        condition=True,
+        test="test_a_collector_that_ends_between_two_parts_costs_nothing",
     ),
     Safeguard(
         "a saved path never leads out of the directory that was named",
@@ -167,3 +174,28 @@ def test_a_path_that_leads_elsewhere_is_not_written(root: Path, tmp_path: Path) 
     done = run(root, "r1", "-o", str(tmp_path / "a" / "b"))
     assert done.exit_code == 1 and "it must be relative" in done.stderr
     assert written(tmp_path) == {}
+
+
+def test_a_collector_that_ends_between_two_parts_costs_nothing(root: Path) -> None:
+    where = paths_for_root(root)
+    ensure_private_dir(where.run)
+    lock = Lock(where.collector / "lock")
+    with duckdb.connect(str(where.index)) as connection:
+        lock_down(connection)
+        service = QueryService(connection, where.query_address, files=where.files)
+        service.start()
+        with connect(dir=root, start=False) as client:
+            data = CONTENTS["model/last.pt"]
+            parts = client.read_file(hashlib.sha256(data).hexdigest())
+            found = next(parts)
+            assert client._remote is not None
+            sent = client._remote._send
+
+            def end_first(frames: list[bytes]) -> None:
+                sent(frames)
+                service.close()
+                lock.release()
+
+            client._remote._send = end_first  # type: ignore[method-assign]
+            service._receive = lambda socket: None  # type: ignore[method-assign]  # it ends before it answers
+            assert found + b"".join(parts) == data
